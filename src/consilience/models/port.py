@@ -1,0 +1,75 @@
+"""The one small port between the engine and whatever answers a request.
+
+Wrappers compose around it: fallback around limiter around provider. A model raises `ProviderError`s only;
+anything else it raises is a defect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+JsonSchema = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One sending. `system` and `user` are the rendered prompt; `schema` is the JSON Schema of the reply, or None for free text."""
+
+    agent: str
+    key: str
+    system: str
+    user: str
+    returns: type | None = None
+    schema: JsonSchema | None = None
+    attempt: int = 1
+    max_tokens: int = 1024
+    temperature: float | None = None
+    seed: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole prompt as sent."""
+        return f"{self.system}\n\n{self.user}" if self.system else self.user
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What came back. Tokens as the provider counted them; `cost` in US dollars, None where no price is known.
+
+    `requests` counts sendings including retries; `waited` is seconds spent in the limiter and between retries;
+    `tokens_cached` is the part of `tokens_in` served from a prefix already seen; `finish_reason` is "stop",
+    "length" (cut by `max_tokens`) or the provider's word; `model` is who really answered.
+    """
+
+    text: str
+    model: str
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+    cost: float | None = None
+    finish_reason: str = "stop"
+    requests: int = 1
+    waited: float = 0.0
+
+
+@runtime_checkable
+class Model(Protocol):
+    """`name` is the name it was asked for under; `account` is what shares one rate limit."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def account(self) -> str: ...
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Answer, or raise a `ProviderError`. Cancellation abandons the request cleanly."""
+        ...
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        """US dollars for a request of that size; None where no price is known."""
+        ...
+
+    async def close(self) -> None: ...
