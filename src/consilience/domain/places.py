@@ -1,0 +1,24 @@
+"""Where things are kept. `CONSILIENCE_HOME` moves all of it to one directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def data_dir() -> Path:
+    """The directory of journals and weights; not created here."""
+    home = os.environ.get("CONSILIENCE_HOME")
+    if home:
+        return Path(home).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("consilience", appauthor=False))
+
+
+def journal_path() -> Path:
+    return data_dir() / "journal.db"
+
+
+def weights_dir() -> Path:
+    return data_dir() / "weights"
