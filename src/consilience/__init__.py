@@ -1,0 +1,61 @@
+"""Consilience: a deliberation engine.
+
+    report = consilience.run_sync("Should we …?", consilience.Emergence(children=3), model="local")
+    print(report.answer, report.dissent)
+
+Names are imported when first used, so that `import consilience` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consilience.api import deliberate as deliberate
+    from consilience.api import replay as replay
+    from consilience.api import resume as resume
+    from consilience.api import run_sync as run_sync
+    from consilience.domain.errors import ConsilienceError as ConsilienceError
+    from consilience.domain.errors import UserError as UserError
+    from consilience.domain.messages import Source as Source
+    from consilience.domain.outcome import Limits as Limits
+    from consilience.domain.outcome import StopReason as StopReason
+    from consilience.domain.panels import Panel as Panel
+    from consilience.domain.panels import Persona as Persona
+    from consilience.domain.report import Report as Report
+    from consilience.journal.sqlite import SqliteStore as SqliteStore
+    from consilience.protocols.emergence import Emergence as Emergence
+    from consilience.protocols.emergence import EmergenceReport as EmergenceReport
+
+_HOME = {
+    "deliberate": "consilience.api",
+    "resume": "consilience.api",
+    "replay": "consilience.api",
+    "run_sync": "consilience.api",
+    "ConsilienceError": "consilience.domain.errors",
+    "UserError": "consilience.domain.errors",
+    "Source": "consilience.domain.messages",
+    "Limits": "consilience.domain.outcome",
+    "StopReason": "consilience.domain.outcome",
+    "Panel": "consilience.domain.panels",
+    "Persona": "consilience.domain.panels",
+    "Report": "consilience.domain.report",
+    "SqliteStore": "consilience.journal.sqlite",
+    "Emergence": "consilience.protocols.emergence",
+    "EmergenceReport": "consilience.protocols.emergence",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,26 +1,27 @@
 """The one exception tree. A limit is an outcome (`StopReason`, `Failure`), never an exception.
 
-    ConsilienceError
-    ├── UserError                 the user's mistake: one paragraph, exit code 2
-    │   ├── SettingsError         a setting, size or file that cannot be
-    │   ├── UnknownName           no model, panel, protocol or session of that name
-    │   ├── UnavailableModel      a model that is named but cannot be reached: key, extra, weights
-    │   └── SourceError           a document that cannot be read
-    ├── ProviderError             a model's failure; `Session.ask` turns it into a `Failure`
-    │   ├── RateLimited           429, with `retry_after` if the provider said so
-    │   ├── ServerError           5xx and overload
-    │   ├── Timeout               no answer within the deadline
-    │   ├── Unreachable           the connection failed
-    │   ├── Refused               content filter or refusal
-    │   └── Rejected              4xx that no retry mends: key, model name, request size
-    ├── JournalError              the store
-    │   ├── StoreUnusable         the place cannot be written or read, or is no journal
-    │   ├── SessionBusy           another process runs this session; says who
-    │   ├── NewerSchema           written by a later version
-    │   ├── VersionMismatch       written by another version of the protocol
-    │   ├── RequestMismatch       the key is recorded with another request; says the difference
-    │   └── ReplayMiss            a replay asked for a call that is not recorded
-    └── ProtocolViolation         a defect in a protocol: a key used twice, a message shown to an agent outside its audience
+ConsilienceError
+├── UserError                 the user's mistake: one paragraph, exit code 2
+│   ├── SettingsError         a setting, size or file that cannot be
+│   ├── UnknownName           no model, panel, protocol or session of that name
+│   ├── UnavailableModel      a model that is named but cannot be reached: key, extra, weights
+│   └── SourceError           a document that cannot be read
+├── ProviderError             a model's failure; `Session.ask` turns it into a `Failure`
+│   ├── RateLimited           429, with `retry_after` if the provider said so
+│   ├── ServerError           5xx and overload
+│   ├── Timeout               no answer within the deadline
+│   ├── Unreachable           the connection failed
+│   ├── Refused               content filter or refusal
+│   └── Rejected              4xx that no retry mends: key, model name, request size
+├── JournalError              the store
+│   ├── StoreUnusable         the place cannot be written or read, or is no journal
+│   ├── SessionBusy           another process runs this session; says who
+│   ├── NewerSchema           written by a later version
+│   ├── VersionMismatch       written by another version of the protocol
+│   ├── RequestMismatch       the key is recorded with another request; says the difference
+│   └── ReplayMiss            a replay asked for a call that is not recorded
+├── SessionWaiting            not an error of anyone's: a person or an outside process is awaited, the session is parked
+└── ProtocolViolation         a defect in a protocol: a key used twice, a message shown to an agent outside its audience
 """
 
 from __future__ import annotations
@@ -120,3 +121,11 @@ class ReplayMiss(JournalError):
 
 class ProtocolViolation(ConsilienceError):
     pass
+
+
+class SessionWaiting(ConsilienceError):
+    """The session is parked until what it awaits under `awaited` is answered and it is resumed; nothing is lost."""
+
+    def __init__(self, session: str, awaited: tuple[str, ...]) -> None:
+        self.session, self.awaited = session, awaited
+        super().__init__(f"session {session} waits for an answer to {', '.join(awaited)}; then resume it")

@@ -1,0 +1,78 @@
+# Everything runs in .venv, which the first target that needs it sets up. Python 3.11 or newer and make are enough.
+
+# The first of these that runs and is new enough; `make PYTHON=/path/to/python3.12 setup` uses another.
+PYTHONS := python3.11 python3 python3.12 python3.13 python3.14
+PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c $(NEW_ENOUGH) >/dev/null 2>&1 && echo $(name))))
+NEW_ENOUGH = 'import sys; sys.exit(sys.version_info < (3, 11))'
+
+DEMO_QUESTION ?= Should a team of five move its nightly batch jobs from cron on one server to a managed workflow service?
+DEMO_OPTIONS ?=
+PYTEST_OPTIONS ?=
+BENCH_OPTIONS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
+PYTEST := $(BIN)/python -m pytest
+READY := .venv/.ready
+BENCH_READY := .venv/.ready-bench
+
+export DEMO_QUESTION
+
+.PHONY: help setup demo test test-all check bench clean
+
+help:
+	@echo 'make setup      install into .venv (done by the other targets where needed)'
+	@echo 'make demo       a small deliberation on the embedded local model; writes demo-report/'
+	@echo 'make test       the tests, the long matrices sampled'
+	@echo 'make test-all   the tests, the long matrices whole'
+	@echo 'make check      style, types, layers, bans, documentation'
+	@echo 'make bench      the benchmarks; a table, and benchmarks/results.json'
+	@echo 'make clean      remove all that these targets made here, .venv included'
+
+setup: $(READY)
+
+demo: $(READY)
+	$(BIN)/consilience emergence "$$DEMO_QUESTION" --children 3 --depth 2 --max-rounds 2 --out demo-report $(DEMO_OPTIONS)
+
+test: $(READY)
+	$(PYTEST) $(PYTEST_OPTIONS)
+
+test-all: $(READY)
+	$(PYTEST) --whole $(PYTEST_OPTIONS)
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(PYTEST) tests/test_layers.py tests/test_bans.py $(wildcard tests/test_docs.py)
+
+bench: $(BENCH_READY)
+	$(BIN)/python benchmarks/run.py $(BENCH_OPTIONS)
+
+clean:
+	rm -rf .venv demo-report dist build benchmarks/results.json
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip learnt --group in 25.1, and a new environment may hold an older one.
+$(READY): pyproject.toml
+	@test -n '$(PYTHON)' || { \
+	  echo 'Consilience needs Python 3.11 or newer; none of these is: $(PYTHONS).' >&2; \
+	  echo 'Install one, or name it: make PYTHON=/path/to/python3.11 setup' >&2; exit 1; }
+	@$(PYTHON) -c $(NEW_ENOUGH) || { \
+	  echo 'Consilience needs Python 3.11 or newer; $(PYTHON) is not, or does not run.' >&2; \
+	  echo 'Name another one: make PYTHON=/path/to/python3.11 setup' >&2; exit 1; }
+	@{ $(BIN)/python -c $(NEW_ENOUGH) && $(BIN)/python -m pip --version; } >/dev/null 2>&1 || { \
+	  echo "[1/3] Creating .venv with $$($(PYTHON) --version) ..."; \
+	  $(PYTHON) -m venv --clear .venv || { rm -rf .venv; exit 1; }; }
+	@echo '[2/3] Updating pip ...'
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@echo '[3/3] Installing Consilience, the local model runtime and the development tools (about a minute) ...'
+	@$(PIP) install --editable '.[local]' --group dev
+	@touch $@
+	@echo 'Ready.'
+
+$(BENCH_READY): $(READY)
+	@echo 'Installing what the benchmarks compare with (about half a minute) ...'
+	@$(PIP) install --group bench
+	@touch $@

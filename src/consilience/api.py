@@ -1,0 +1,126 @@
+"""The Python face: a function that deliberates."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Limits
+from consilience.domain.panels import Panel, load_panel
+from consilience.domain.places import journal_path
+from consilience.domain.report import Report
+from consilience.engine import runner
+from consilience.engine.protocol import Protocol
+from consilience.engine.runner import Models, Options
+from consilience.journal.sqlite import SqliteStore
+from consilience.journal.store import Store
+
+T = TypeVar("T")
+
+
+async def deliberate(
+    task: str,
+    protocol: Protocol,
+    *,
+    model: Models | None = None,
+    panel: Panel | str | Path | None = None,
+    sources: Sequence[Source | str] = (),
+    seed: int = 0,
+    limits: Limits | None = None,
+    quorum: float = 0.5,
+    store: Store | None = None,
+    prompts: Path | None = None,
+    session: str | None = None,
+    options: Options | None = None,
+) -> Report:
+    """Put a task before the agents of a protocol and return its report.
+
+    `model` is one for all, several dealt in the order of `report.agents`, or one per agent id; names or models. None
+    chooses as the command line does. `panel` replaces the protocol's perspectives. The session is recorded in `store`, by
+    default the user's journal. Raises `UserError`s before anything is spent; a limit, or a model that fails, is no
+    exception but a report that says so.
+    """
+    with _Store(store) as opened:
+        return await runner.start(
+            task,
+            protocol,
+            models=_choose() if model is None else model,
+            store=opened,
+            panel=load_panel(panel) if isinstance(panel, str | Path) else panel,
+            sources=[Source(text=s) if isinstance(s, str) else s for s in sources],
+            seed=seed,
+            limits=limits,
+            quorum=quorum,
+            prompts=prompts,
+            session=session,
+            options=options,
+        )
+
+
+async def resume(
+    session: str, *, model: Models | None = None, store: Store | None = None, options: Options | None = None
+) -> Report:
+    """Go on where a session was left; a completed call is never paid for twice. A finished one gives its report."""
+    with _Store(store) as opened:
+        return await runner.resume(session, store=opened, models=model, options=options)
+
+
+async def replay(session: str, *, store: Store | None = None, options: Options | None = None) -> Report:
+    """Run a recorded session again without any call, comparing event by event."""
+    with _Store(store) as opened:
+        return await runner.replay(session, store=opened, options=options)
+
+
+def run_sync(task: str, protocol: Protocol, **settings: Any) -> Report:
+    """`deliberate` for code that is not asynchronous, and for notebooks, where a loop runs already."""
+    return blocking(deliberate(task, protocol, **settings))
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; in a thread of its own where this thread has a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    result: list[T] = []
+    error: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            result.append(asyncio.run(work))
+        except BaseException as raised:  # handed to the caller's thread
+            error.append(raised)
+
+    thread = threading.Thread(target=target, name="consilience", daemon=True)
+    thread.start()
+    thread.join()
+    if error:
+        raise error[0]
+    return result[0]
+
+
+class _Store:
+    """The given store, left open; or the user's, closed again."""
+
+    def __init__(self, given: Store | None) -> None:
+        self._given = given
+
+    def __enter__(self) -> Store:
+        self._opened = None if self._given is not None else SqliteStore(journal_path())
+        return self._given or self._opened  # type: ignore[return-value]
+
+    def __exit__(self, *_: object) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+
+def _choose() -> str:
+    import os
+
+    from consilience.models.names import choose
+
+    return choose(os.environ, {}).name

@@ -1,0 +1,212 @@
+"""What the journal holds: one model per type, one discriminated union.
+
+An event has a *place*, where in the program it happened, and gets a `seq`, when it was committed. Places depend on the
+program alone. What differs between two runs of one program (times, host, retries) stands in `volatile`. Large texts are
+referred to by id (`text_id`) and stored once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, StopReason
+from consilience.domain.topology import Topology
+
+SCHEMA_VERSION = 1
+
+Place = str
+"""Ordinals joined by dots: `"4.1.0"` is operation 0 of branch 1 of the gather or start at operation 4."""
+
+
+def text_id(text: str) -> str:
+    """Content address: the first 16 bytes of the SHA-256 of the UTF-8 text, URL-safe base64 without padding."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+    return base64.urlsafe_b64encode(digest)[:22].decode()
+
+
+def place_key(place: Place) -> tuple[int, ...]:
+    """Sorts places in program order."""
+    return tuple(map(int, place.split("."))) if place else ()
+
+
+class Event(BaseModel):
+    """Base of all events. `canonical` types are those two runs of one program share, but for their `incidental` fields."""
+
+    model_config = ConfigDict(extra="forbid")
+    canonical: ClassVar[bool] = True
+    incidental: ClassVar[frozenset[str]] = frozenset({"volatile"})
+
+    place: Place = ""
+    seq: int = Field(default=0, exclude=True)
+    volatile: dict[str, str | int | float | None] = {}
+
+
+class SourceRef(BaseModel):
+    id: str
+    name: str
+    text: str
+    agents: tuple[str, ...] | None = None
+
+
+class SessionStarted(Event):
+    """`prices` are US dollars per token read and written, by agent; `repairs` the corrective retries a call may have."""
+
+    type: Literal["session_started"] = "session_started"
+    schema_version: int = SCHEMA_VERSION
+    prompt_format: int
+    protocol: str
+    protocol_version: int
+    settings: dict[str, object]
+    task: str
+    sources: tuple[SourceRef, ...] = ()
+    seed: int
+    agents: tuple[Agent, ...]
+    topology: Topology
+    limits: Limits = Limits()
+    quorum: float
+    estimate: Estimate
+    templates: dict[str, str]
+    prices: dict[str, tuple[float, float]] = {}
+    repairs: int = 1
+    temperature: float | None = None
+    parent: str | None = None
+
+
+class CallEvent(Event):
+    """Common to what a call can come to. `digest` is the request's, `prompt` the id of its list of parts."""
+
+    key: str
+    agent: str
+    phase: tuple[str, int] | None = None
+    kind: str = ""
+    attempt: int = 1
+    digest: str = ""
+    prompt: str = ""
+
+
+class CallStarted(CallEvent):
+    """In flight. Seen by observers and kept beside the log until the call ends; never part of the log."""
+
+    type: Literal["call_started"] = "call_started"
+    canonical: ClassVar[bool] = False
+
+
+class CallCompleted(CallEvent):
+    type: Literal["call_completed"] = "call_completed"
+    audience: tuple[str, ...] = ()
+    text: str
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+    finish: str = "stop"
+    reserve: bool = False
+
+
+class ReplyRejected(CallEvent):
+    """A reply that could not be read, paid for all the same; the next attempt carries `error` back to the model."""
+
+    type: Literal["reply_rejected"] = "reply_rejected"
+    text: str
+    error: str
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+    reserve: bool = False
+
+
+class CallFailed(CallEvent):
+    type: Literal["call_failed"] = "call_failed"
+    failure: FailureKind
+    detail: str = ""
+
+
+class CallLost(Event):
+    """A call that was in flight when the process that made it ended; it may have been paid for."""
+
+    type: Literal["call_lost"] = "call_lost"
+    canonical: ClassVar[bool] = False
+    key: str
+    agent: str
+
+
+class AnswerReceived(Event):
+    """What a person or an outside process answered under a key while nobody ran the session."""
+
+    type: Literal["answer_received"] = "answer_received"
+    canonical: ClassVar[bool] = False
+    key: str
+    text: str
+    by: str = ""
+
+
+class MessagePublished(Event):
+    type: Literal["message_published"] = "message_published"
+    id: str
+    sender: str
+    kind: str
+    text: str
+    audience: tuple[str, ...] = ()
+    reply_to: str | None = None
+    phase: tuple[str, int] | None = None
+
+
+class CheckRecorded(Event):
+    type: Literal["check_recorded"] = "check_recorded"
+    index: int
+    check: Check
+
+
+class TextsEmbedded(Event):
+    """Vectors of texts, as bytes of int8 in base64 (a stored text), in the order of `texts`."""
+
+    type: Literal["texts_embedded"] = "texts_embedded"
+    encoder: str
+    texts: tuple[str, ...]
+    vectors: str
+
+
+class SessionResumed(Event):
+    type: Literal["session_resumed"] = "session_resumed"
+    canonical: ClassVar[bool] = False
+    lost: int = 0
+
+
+class SessionParked(Event):
+    """Only people or outside processes are awaited, under these keys."""
+
+    type: Literal["session_parked"] = "session_parked"
+    canonical: ClassVar[bool] = False
+    awaited: tuple[str, ...]
+
+
+class SessionFinished(Event):
+    type: Literal["session_finished"] = "session_finished"
+    incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "report"})
+    stop_reason: StopReason
+    report: str
+    report_digest: str
+
+
+AnyEvent = Annotated[
+    SessionStarted
+    | CallStarted
+    | CallCompleted
+    | ReplyRejected
+    | CallFailed
+    | CallLost
+    | AnswerReceived
+    | MessagePublished
+    | CheckRecorded
+    | TextsEmbedded
+    | SessionResumed
+    | SessionParked
+    | SessionFinished,
+    Field(discriminator="type"),
+]
+
+EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)

@@ -1,0 +1,141 @@
+"""The result: a header common to all protocols; each protocol's report adds its own fields beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from consilience.domain.agents import Agent
+from consilience.domain.messages import Quotation
+from consilience.domain.outcome import Check, Estimate, StopReason
+from consilience.domain.positions import PositionChange
+from consilience.domain.topology import Topology
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Claim(Frozen):
+    """A statement of the answer and the messages it rests on. `from_memory`: sources were given and it quotes none."""
+
+    text: str
+    ids: tuple[str, ...] = ()
+    from_memory: bool = False
+
+
+class Spent(Frozen):
+    """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `cost` in US dollars, None where unknown.
+
+    `lost` calls were in flight when a process ended and may have been paid for; they are in no other figure.
+    """
+
+    calls: int = 0
+    requests: int = 0
+    retries: int = 0
+    repairs: int = 0
+    lost: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+    cost: float | None = None
+    seconds: float = 0.0
+
+
+class LedgerReport(Frozen):
+    estimated: Estimate
+    actual: Spent
+    reserve_drawn: bool = False
+
+
+class Confidence(Frozen):
+    """`level` in [0, 1] of what `kind` names; None where nothing was measured."""
+
+    level: float | None = None
+    kind: str = "none"
+
+
+class Missing(Frozen):
+    """A seat without a reply where one was due; `since` is the key of the first call it failed."""
+
+    agent: str
+    since: str
+    reason: str
+
+
+class Dissent(Frozen):
+    """Somebody against the answer: a final ballot, or an objection that stands where no ballots were cast."""
+
+    agent: str
+    text: str
+    position: str | None = None
+    id: str | None = None
+
+
+class Objection(Frozen):
+    """Raised against what `to` said and answered by no later reply. `read`: whether a later call was shown it at all."""
+
+    id: str
+    agent: str
+    to: str
+    text: str
+    read: bool
+
+
+class SharedModel(Frozen):
+    model: str
+    agents: tuple[str, ...]
+
+
+class Independence(Frozen):
+    """Agents on one model are not independent. `effective` voices are n/(1+(n−1)ρ) per model where ρ was estimated, or n where no model is shared."""
+
+    shared: tuple[SharedModel, ...] = ()
+    rho: float | None = None
+    effective: float | None = None
+
+
+INCIDENTAL = {"session": True, "ledger": {"actual": {"requests", "retries", "lost", "tokens_cached", "seconds"}}}
+"""What two runs of one program need not share; no part of the digest."""
+
+
+class Report(Frozen):
+    """Common header. `answer` is None when the run ended without one; `degraded` says in words what was missing."""
+
+    schema_version: int = 1
+    session: str = ""
+    parent: str | None = None
+    protocol: str
+    task: str
+    settings: dict[str, object]
+    seed: int
+    agents: tuple[Agent, ...]
+    topology: Topology
+    stop_reason: StopReason
+    check: Check | None = None
+    degraded: str | None = None
+    replied: int
+    quorum_met: bool
+    confidence: Confidence = Confidence()
+    steps: int = 0
+    answer: str | None = None
+    closing: Literal["ordinary", "reserve"] | None = None
+    claims: tuple[Claim, ...] = ()
+    ledger: LedgerReport
+    missing: tuple[Missing, ...] = ()
+    warnings: tuple[str, ...] = ()
+    independence: Independence = Independence()
+    position_changes: tuple[PositionChange, ...] = ()
+    dissent: tuple[Dissent, ...] = ()
+    objections: tuple[Objection, ...] = ()
+    quotations: tuple[Quotation, ...] = ()
+    metrics: dict[str, float | int | None] = {}
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the report without session id, times, retries and cached tokens."""
+        data = self.model_dump(mode="json", exclude=INCIDENTAL)
+        data["warnings"] = [w for w in data["warnings"] if not w.startswith("lost calls")]
+        return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,106 @@
+"""Directed graphs of agents. Parents are a list: a hierarchy is a DAG, a tree the case of one parent each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from pydantic import BaseModel, ConfigDict
+
+from consilience.domain.errors import SettingsError
+
+Edges = Mapping[str, tuple[str, ...]]
+
+
+class Topology(BaseModel):
+    """`agents` in order, parents first; `parents` and `peers` by agent id. Equal inputs give equal graphs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    agents: tuple[str, ...]
+    parents: dict[str, tuple[str, ...]] = {}
+    peers: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def children(self) -> Edges:
+        below: dict[str, list[str]] = {agent: [] for agent in self.agents}
+        for agent in self.agents:
+            for parent in self.parents.get(agent, ()):
+                below[parent].append(agent)
+        return {agent: tuple(ids) for agent, ids in below.items()}
+
+    @cached_property
+    def roots(self) -> tuple[str, ...]:
+        return tuple(agent for agent in self.agents if not self.parents.get(agent))
+
+    @cached_property
+    def leaves(self) -> tuple[str, ...]:
+        return tuple(agent for agent in self.agents if not self.children[agent])
+
+    @cached_property
+    def levels(self) -> Mapping[str, int]:
+        """Longest distance from a root, which is level 1."""
+        level: dict[str, int] = {}
+        for agent in self.agents:
+            level[agent] = 1 + max((level[parent] for parent in self.parents.get(agent, ())), default=0)
+        return level
+
+    def siblings(self, agent: str) -> tuple[str, ...]:
+        """Those an agent exchanges texts with, itself excluded."""
+        return self.peers.get(agent, ())
+
+
+def tree(children: int, depth: int) -> Topology:
+    """`children` below every internal node, `depth` levels; names `L{level}N{n}`, n from 1 across the level.
+
+    The children of `LxNn` are `L(x+1)` numbers `(n-1)*children+1 … n*children`; siblings are peers.
+    """
+    agents: list[str] = ["L1N1"]
+    parents: dict[str, tuple[str, ...]] = {}
+    peers: dict[str, tuple[str, ...]] = {}
+    for level in range(2, depth + 1):
+        for n in range(1, children ** (level - 2) + 1):
+            family = [f"L{level}N{(n - 1) * children + i}" for i in range(1, children + 1)]
+            for name in family:
+                parents[name] = (f"L{level - 1}N{n}",)
+                peers[name] = tuple(other for other in family if other != name)
+            agents.extend(family)
+    return Topology(kind="tree", agents=tuple(agents), parents=parents, peers=peers)
+
+
+def complete(n: int) -> Topology:
+    """`n` agents `A1 … An`, everyone everyone's peer."""
+    agents = tuple(f"A{i}" for i in range(1, n + 1))
+    return Topology(kind="complete", agents=agents, peers={a: tuple(b for b in agents if b != a) for a in agents})
+
+
+def star(lead: str, members: Sequence[str]) -> Topology:
+    """A lead above members who do not see each other."""
+    return Topology(kind="star", agents=(lead, *members), parents=dict.fromkeys(members, (lead,)))
+
+
+def hierarchy(spec: Mapping[str, Sequence[str]]) -> Topology:
+    """A DAG from `{agent: its children}`; every child named is an agent. Raises `SettingsError` on a cycle."""
+    names = list(dict.fromkeys([*spec, *(child for below in spec.values() for child in below)]))
+    parents: dict[str, list[str]] = {name: [] for name in names}
+    for parent, below in spec.items():
+        for child in below:
+            parents[child].append(parent)
+    ordered: list[str] = []
+    waiting = list(names)
+    while waiting:
+        ready = [name for name in waiting if all(parent in ordered for parent in parents[name])]
+        if not ready:
+            raise SettingsError(
+                "the hierarchy has a cycle",
+                where=", ".join(waiting),
+                do="Remove the edge that leads back to an ancestor.",
+            )
+        ordered.extend(ready)
+        waiting = [name for name in waiting if name not in ready]
+    return Topology(
+        kind="hierarchy",
+        agents=tuple(ordered),
+        parents={name: tuple(above) for name, above in parents.items() if above},
+    )

@@ -1,0 +1,108 @@
+"""Branches: where in the program one is, and what it may spend.
+
+A place is the ordinal of an operation in its branch, prefixed by the place of the gather or start that opened the
+branch and by the branch's index there. Places and allotments depend on the program alone, never on who answered first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+Phase = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Calls (requests), tokens (read and written) and US dollars; infinity is no limit."""
+
+    calls: float = 0
+    tokens: float = 0
+    money: float = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.calls + other.calls, self.tokens + other.tokens, self.money + other.money)
+
+    def __sub__(self, other: Amount) -> Amount:
+        return Amount(self.calls - other.calls, self.tokens - other.tokens, self.money - other.money)
+
+    def __mul__(self, times: float) -> Amount:
+        return Amount(self.calls * times, self.tokens * times, self.money * times)
+
+    def covers(self, other: Amount) -> bool:
+        return self.calls >= other.calls and self.tokens >= other.tokens and self.money >= other.money
+
+
+UNLIMITED = Amount(math.inf, math.inf, math.inf)
+
+
+class Account:
+    """What a branch may still spend. An unlimited account is never written to."""
+
+    __slots__ = ("left", "limited")
+
+    def __init__(self, left: Amount) -> None:
+        self.left = left
+        self.limited = left != UNLIMITED
+
+    def draw(self, amount: Amount) -> bool:
+        """Reserve `amount` if it is there."""
+        if not self.limited:
+            return True
+        if not self.left.covers(amount):
+            return False
+        self.left -= amount
+        return True
+
+    def charge(self, amount: Amount) -> None:
+        """Spend without asking: what was recorded before, or the difference between a reservation and what came."""
+        if self.limited:
+            self.left -= amount
+
+    def return_to(self, parent: Account) -> None:
+        """Give what is unspent back, once."""
+        if self.limited:
+            parent.left += self.left
+            self.left = Amount()
+
+
+def allot(account: Account, needs: Sequence[Amount]) -> list[Account]:
+    """Fund branches from `account` in the order asked: each its whole need while that fits, then nothing.
+
+    What is left over goes round once more, in the same order, as each funded branch's means for corrective retries: again its
+    need while that fits. So a retry never takes a first attempt from anyone, and nothing depends on arrival.
+    """
+    if not account.limited:
+        return [Account(UNLIMITED) for _ in needs]
+    funded = 0
+    granted = [Amount() for _ in needs]
+    for i, need in enumerate(needs):
+        if not account.draw(need):
+            break
+        granted[i] = need
+        funded += 1
+    for i in range(funded):
+        if not account.draw(needs[i]):
+            break
+        granted[i] += needs[i]
+    return [Account(amount) for amount in granted]
+
+
+@dataclass(slots=True)
+class Branch:
+    """A line of execution: operations get ordinals from 0 in program order."""
+
+    prefix: str
+    account: Account
+    ordinal: int = 0
+
+    def next_place(self) -> str:
+        place = f"{self.prefix}{self.ordinal}"
+        self.ordinal += 1
+        return place
+
+
+current_branch: ContextVar[Branch] = ContextVar("current_branch")
+current_phase: ContextVar[Phase | None] = ContextVar("current_phase", default=None)

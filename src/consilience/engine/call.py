@@ -1,0 +1,260 @@
+"""Making one call: render, match, fund, send, read, record. A reply is durable before it has effect."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Generic, TypeVar
+
+from consilience.domain.errors import (
+    ProtocolViolation,
+    ProviderError,
+    RateLimited,
+    Refused,
+    Rejected,
+    ServerError,
+    Timeout,
+    Unreachable,
+)
+from consilience.domain.events import CallCompleted, CallFailed, CallStarted, ReplyRejected, text_id
+from consilience.domain.messages import Message
+from consilience.domain.outcome import FailureKind
+from consilience.engine.branch import Amount, Branch, Phase, current_phase
+from consilience.engine.ports import Awaited
+from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
+from consilience.engine.recorder import Ended
+from consilience.engine.state import State
+from consilience.engine.work import Ask, Failure, Reply
+from consilience.models.limiter import may_retry
+from consilience.models.parsing import Malformed, parse_reply
+from consilience.models.port import Completion, ModelRequest
+
+T = TypeVar("T")
+
+KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
+    (RateLimited, FailureKind.RATE_LIMITED),
+    (ServerError, FailureKind.SERVER),
+    (Timeout, FailureKind.DEADLINE),
+    (Unreachable, FailureKind.UNREACHABLE),
+    (Refused, FailureKind.REFUSED),
+    (Rejected, FailureKind.REJECTED),
+)
+
+
+class Call(Generic[T]):
+    """One ask at one place, up to its last attempt."""
+
+    def __init__(self, state: State, ask: Ask[T], branch: Branch, place: str) -> None:
+        self.state = state
+        self.ask = ask
+        self.account = branch.account
+        self.place = place
+        self.phase: Phase | None = current_phase.get()
+        self.port = state.ports[ask.agent]
+        self.reserve = False
+
+    async def run(self) -> Reply[T] | Failure:
+        state, ask = self.state, self.ask
+        state.recorder.claim(ask.key)
+        self._check_visibility()
+        fix: str | None = None
+        error = ""
+        for attempt in range(1, 2 + state.repairs):
+            rendered = state.render(ask, fix)
+            schema, schema_digest = schema_for(ask.returns, rendered.kinds)
+            digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(attempt), schema_digest)
+            ended = state.recorder.recorded(ask.key, attempt, self.place, digest)
+            if ended is None:
+                ended, text = await self._live(attempt, rendered, schema, digest, error)
+            else:
+                self._charge(ended)
+                text = "" if isinstance(ended, CallFailed) else state.recorder.journal.text(ended.text)
+            state.shown[ask.key] = rendered.shown
+            if isinstance(ended, CallFailed):
+                return Failure(ask.key, ask.agent, ended.failure, ended.detail)
+            if isinstance(ended, CallCompleted):
+                return self._reply(ended, text, rendered)
+            error = ended.error
+            fix = correction(text, error)
+        return Failure(ask.key, ask.agent, FailureKind.MALFORMED, error)
+
+    def _reply(self, ended: CallCompleted, text: str, rendered: Rendered) -> Reply[T]:
+        ask = self.ask
+        value = parse_reply(text, ask.returns)
+        prose = value if isinstance(value, str) else str(getattr(value, "text", text))
+        self.state.register(
+            Message(id=ask.key, sender=ask.agent, kind=ask.kind, text=prose, audience=ask.audience, phase=self.phase)
+        )
+        return Reply(ask.key, ask.agent, value, prose, rendered.shown, rendered.labels, ended.reserve)
+
+    async def _live(
+        self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, error: str
+    ) -> tuple[Ended, str]:
+        """Fund, send, read and record one attempt."""
+        state, ask = self.state, self.ask
+        common = self._common(attempt, digest, rendered)
+        cost = self._amount(rendered)
+        refusal = None if ask.key in state.recorder.answers else self._fund(cost, attempt)
+        if refusal is not None:
+            detail = f"{error}; no budget for another attempt" if attempt > 1 else "refused by a limit"
+            failed = CallFailed(**common, failure=refusal if attempt == 1 else FailureKind.MALFORMED, detail=detail)
+            await state.recorder.commit(failed)
+            return failed, ""
+        state.faults("before_call", self.phase)
+        if ask.closing:
+            state.faults("closing_call", self.phase)
+        state.recorder.start(CallStarted(**common))
+        began = time.monotonic()
+        try:
+            completion = await self._send(attempt, rendered, schema, digest)
+        except ProviderError as failure:
+            requests = int(getattr(failure, "requests", 1))
+            self._settle(cost, Amount(calls=requests), requests)
+            volatile: dict[str, str | int | float | None] = {"requests": requests}
+            event: Ended = CallFailed(**common, failure=_kind(failure), detail=failure.detail[:500], volatile=volatile)
+            text = ""
+        else:
+            event, text = self._read(common, completion)
+            self._settle(cost, _spent(completion), completion.requests)
+        event.volatile["s"] = round(time.monotonic() - began, 3)
+        state.faults("after_reply", self.phase)
+        await state.recorder.commit(event, [text, *rendered.texts] if text else rendered.texts, rendered.parts)
+        state.faults("after_commit", self.phase)
+        return event, text
+
+    async def _send(
+        self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str
+    ) -> Completion:
+        state, ask = self.state, self.ask
+        if ask.key in state.recorder.answers:
+            return Completion(text=state.recorder.answers.pop(ask.key), model=self.port.name, requests=0)
+        if self.account.limited:
+            account = self.account
+            may_retry.set(lambda: account.draw(Amount(calls=1)))
+        request = ModelRequest(
+            agent=ask.agent,
+            key=ask.key,
+            system=rendered.system,
+            user=rendered.user,
+            returns=None if ask.returns is str else ask.returns,
+            schema=schema,
+            attempt=attempt,
+            max_tokens=ask.max_tokens,
+            temperature=state.temperature,
+            seed=_seed(state.seed, ask.key, attempt),
+        )
+        answer = await self.port.collect(ask.key, digest) if state.resumed else None
+        if answer is None:
+            answer = await self.port.send(request)
+        if not isinstance(answer, Awaited):
+            return answer
+        state.activity.wait_outside(ask.key, ask.agent)
+        completion = await answer.arrival
+        state.activity.answered(ask.key)
+        return completion
+
+    def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str]:
+        """The event of a completion, and the text it keeps: at most 8 characters for every token allowed."""
+        ask = self.ask
+        text = completion.text[: max(8 * ask.max_tokens, 2000)]
+        volatile: dict[str, str | int | float | None] = {"requests": completion.requests}
+        for name, figure in (("cached", completion.tokens_cached), ("waited", round(completion.waited, 3))):
+            if figure:
+                volatile[name] = figure
+        if completion.model != self.port.name:
+            volatile["model"] = completion.model
+        figures = {
+            "text": text_id(text),
+            "tokens_in": completion.tokens_in,
+            "tokens_out": completion.tokens_out,
+            "cost": completion.cost,
+            "reserve": self.reserve,
+        }
+        try:
+            value = parse_reply(text, ask.returns)
+            if ask.accept is not None:
+                try:
+                    ask.accept(value)
+                except ValueError as wrong:
+                    raise Malformed(str(wrong)) from None
+        except Malformed as wrong:
+            return ReplyRejected(**common, **figures, error=str(wrong), volatile=volatile), text  # type: ignore[arg-type]
+        finish = "length" if len(text) < len(completion.text) else completion.finish_reason
+        done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)  # type: ignore[arg-type]
+        return done, text
+
+    def _fund(self, cost: Amount, attempt: int) -> FailureKind | None:
+        """Reserve the request; the closing call may draw on what is held back for it, and is then not refused for time."""
+        state = self.state
+        late = state.out_of_time()
+        if not late and self.account.draw(cost):
+            return None
+        if self.ask.closing and attempt == 1 and not state.reserve_drawn and state.reserve.left.covers(cost):
+            self._draw_reserve()
+            self.account.draw(cost)
+            return None
+        return FailureKind.TIME if late else FailureKind.BUDGET
+
+    def _draw_reserve(self) -> None:
+        self.state.reserve_drawn = self.reserve = True
+        self.account = self.state.reserve
+
+    def _settle(self, reserved: Amount, spent: Amount, requests: int) -> None:
+        """Retries drew their own calls already."""
+        self.account.charge(spent - reserved - Amount(calls=max(requests - 1, 0)))
+
+    def _charge(self, ended: Ended) -> None:
+        requests = ended.volatile.get("requests", 0)
+        amount = Amount(calls=float(requests or 0))
+        if not isinstance(ended, CallFailed):
+            amount += Amount(tokens=ended.tokens_in + ended.tokens_out, money=ended.cost or 0)
+            if ended.reserve:
+                self._draw_reserve()
+        self.account.charge(amount)
+
+    def _amount(self, rendered: Rendered) -> Amount:
+        tokens = rendered.tokens
+        return Amount(1, tokens + self.ask.max_tokens, self.state.price(self.ask.agent, tokens, self.ask.max_tokens))
+
+    def _common(self, attempt: int, digest: str, rendered: Rendered) -> dict[str, object]:
+        ask = self.ask
+        return {
+            "place": self.place,
+            "key": ask.key,
+            "agent": ask.agent,
+            "phase": self.phase,
+            "kind": ask.kind,
+            "attempt": attempt,
+            "digest": digest,
+            "prompt": rendered.parts.id,
+        }
+
+    def _parameters(self, attempt: int) -> dict[str, object]:
+        state, ask = self.state, self.ask
+        return {
+            "max_tokens": ask.max_tokens,
+            "temperature": state.temperature,
+            "seed": _seed(state.seed, ask.key, attempt),
+        }
+
+    def _check_visibility(self) -> None:
+        ask = self.ask
+        for quote in (*ask.prompt.shared, *ask.prompt.quotes):
+            said = self.state.message(quote.id)
+            if said.sender != ask.agent and ask.agent not in said.audience:
+                raise ProtocolViolation(
+                    f"{ask.key}: {ask.agent} may not be shown {quote.id}, which is for {said.audience}"
+                )
+
+
+def _spent(completion: Completion) -> Amount:
+    return Amount(completion.requests, completion.tokens_in + completion.tokens_out, completion.cost or 0)
+
+
+def _kind(error: ProviderError) -> FailureKind:
+    return next((kind for cls, kind in KINDS if isinstance(error, cls)), FailureKind.REJECTED)
+
+
+def _seed(seed: int, key: str, attempt: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{key}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

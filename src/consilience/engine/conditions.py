@@ -1,0 +1,113 @@
+"""When a run may stop: conditions that judge, composed with `&` and `|`. Scores of different kinds are never averaged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel
+
+from consilience.domain.outcome import Check
+from consilience.domain.positions import Ballot, unchanged
+from consilience.engine.prompt import Prompt
+from consilience.engine.session import Session
+from consilience.engine.work import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a condition may judge: the outcome's text after each step, as messages, and the ballots after each."""
+
+    step: int
+    texts: Sequence[Reply[object]]
+    ballots: Sequence[Mapping[str, Ballot]] = ()
+
+
+class StopCondition(ABC):
+    @abstractmethod
+    async def check(self, session: Session, progress: Progress) -> Check:
+        """Judge. May make calls in the current branch; a judgement that cannot be had is not met."""
+
+    def __and__(self, other: StopCondition) -> StopCondition:
+        return _Both((self, other))
+
+    def __or__(self, other: StopCondition) -> StopCondition:
+        return _Either((self, other))
+
+
+@dataclass(frozen=True)
+class _Both(StopCondition):
+    parts: tuple[StopCondition, ...]
+
+    async def check(self, session: Session, progress: Progress) -> Check:
+        parts = tuple([await part.check(session, progress) for part in self.parts])
+        return Check(met=all(p.met for p in parts), kind="all", detail=_details(parts), parts=parts)
+
+
+@dataclass(frozen=True)
+class _Either(StopCondition):
+    parts: tuple[StopCondition, ...]
+
+    async def check(self, session: Session, progress: Progress) -> Check:
+        parts = tuple([await part.check(session, progress) for part in self.parts])
+        return Check(met=any(p.met for p in parts), kind="any", detail=_details(parts), parts=parts)
+
+
+@dataclass(frozen=True)
+class TextStable(StopCondition):
+    """The last two texts are alike, by `jaccard` or `embedding`, to at least `threshold`."""
+
+    kind: Literal["jaccard", "embedding"]
+    threshold: float
+
+    async def check(self, session: Session, progress: Progress) -> Check:
+        before, after = progress.texts[-2:]
+        score = await session.similarity(self.kind, before.text, after.text)
+        return Check(met=score >= self.threshold, kind=self.kind, score=score, threshold=self.threshold)
+
+
+class Judgement(BaseModel):
+    """How much the second text changes the first."""
+
+    sameness: Literal["different", "similar", "same"]
+
+
+SAMENESS: Mapping[str, float] = {"different": 0.0, "similar": 0.5, "same": 1.0}
+
+
+@dataclass(frozen=True)
+class Judged(StopCondition):
+    """A model compares the last two texts; one call by `judge`, from the template `judge`."""
+
+    judge: str
+    threshold: float
+
+    async def check(self, session: Session, progress: Progress) -> Check:
+        before, after = progress.texts[-2:]
+        quotes = (session.quote(before, "before"), session.quote(after, "after"))
+        reply = await session.ask(
+            self.judge,
+            Prompt(session.words("judge"), quotes),
+            key=f"round-{progress.step}/judge",
+            returns=Judgement,
+            kind="judgement",
+        )
+        if not isinstance(reply, Reply):
+            return Check(met=False, kind="judge", threshold=self.threshold, detail=f"no judgement: {reply.kind.value}")
+        score = SAMENESS[reply.value.sameness]
+        return Check(met=score >= self.threshold, kind="judge", score=score, threshold=self.threshold)
+
+
+class PositionsSettled(StopCondition):
+    """No ballot changed side and no confidence moved since the step before (protocols §0)."""
+
+    async def check(self, session: Session, progress: Progress) -> Check:
+        before, after = progress.ballots[-2:]
+        score = unchanged(before, after)
+        return Check(met=score == 1.0, kind="positions", score=score, threshold=1.0)
+
+
+def _details(parts: Sequence[Check]) -> str:
+    return "; ".join(f"{p.kind} {'met' if p.met else 'not met'}" for p in parts)

@@ -1,0 +1,83 @@
+"""Named fault points: the places where something is about to be committed, or just was.
+
+    before_call      a call is about to be sent
+    after_reply      its reply is here and not committed
+    after_commit     it is committed and has had no effect
+    after_publish    a message was published
+    closing_call     the closing call is about to be sent
+    before_finish    the report is made and not committed
+    after_finish     it is committed
+
+`CONSILIENCE_FAULT="after_commit@leaf_respond/2#3"` kills the process (SIGKILL) the third time a commit of a call of phase
+`leaf_respond`, index 2, is passed; phase and count may be left out. The end of a phase is the `after_commit` of its last call.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from consilience.domain.errors import SettingsError
+from consilience.engine.branch import Phase
+
+POINTS = (
+    "before_call",
+    "after_reply",
+    "after_commit",
+    "after_publish",
+    "closing_call",
+    "before_finish",
+    "after_finish",
+)
+
+_SPEC = re.compile(r"(?P<point>\w+)(?:@(?P<phase>\w+)(?:/(?P<index>\d+))?)?(?:#(?P<nth>\d+))?\Z")
+
+
+class Crash(BaseException):
+    """A simulated kill: passes through everything, and nothing may be cleaned up that a real kill would not clean up."""
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash() -> None:
+    raise Crash
+
+
+@dataclass(slots=True)
+class Fault:
+    """Strikes once, the `nth` time (from 1) its point is passed in its phase."""
+
+    point: str
+    phase: str | None = None
+    index: int | None = None
+    nth: int = 1
+    strike: Callable[[], None] = crash
+
+    def hit(self, point: str, phase: Phase | None = None) -> None:
+        if point != self.point:
+            return
+        if self.phase is not None and (phase is None or phase[0] != self.phase):
+            return
+        if self.index is not None and (phase is None or phase[1] != self.index):
+            return
+        self.nth -= 1
+        if self.nth == 0:
+            self.strike()
+
+
+def from_spec(spec: str, strike: Callable[[], None] = kill) -> Fault:
+    """A fault from its spelling. Raises `SettingsError` for one that cannot be."""
+    match = _SPEC.match(spec)
+    if not match or match["point"] not in POINTS:
+        raise SettingsError(
+            f"no fault point is spelt {spec!r}",
+            where="CONSILIENCE_FAULT",
+            do=f"Write POINT, POINT@PHASE, POINT@PHASE/INDEX, each with an optional #N; points: {', '.join(POINTS)}.",
+        )
+    index = match["index"]
+    return Fault(match["point"], match["phase"], None if index is None else int(index), int(match["nth"] or 1), strike)

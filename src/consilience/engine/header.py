@@ -1,0 +1,135 @@
+"""The part of a report that is the same for all protocols, from what was recorded."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from consilience.domain.events import CallCompleted, CallFailed, Event, ReplyRejected, place_key
+from consilience.domain.messages import Quotation
+from consilience.domain.report import Claim, LedgerReport, Missing, Spent
+from consilience.engine.analysis import independence
+from consilience.engine.recorder import Ended
+from consilience.engine.sources import quotations
+from consilience.engine.state import State
+from consilience.engine.work import Failure, Reply
+
+MUST_BE_READ = ("nudge", "flag", "critique")
+
+
+def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
+    """Header fields that follow from the journal; `first` are the results of the first phase, for quorum and degradation."""
+    ended = calls(state.recorder.events)
+    replied = sum(isinstance(result, Reply) for result in first)
+    needed = math.ceil(state.quorum * len(first))
+    cited = all_quotations(state)
+    return {
+        "session": state.id,
+        "parent": state.parent,
+        "protocol": state.protocol,
+        "task": state.opening.task,
+        "settings": dict(state.settings),
+        "seed": state.seed,
+        "agents": state.agents,
+        "topology": state.topology,
+        "replied": replied,
+        "quorum_met": bool(first) and replied >= max(needed, 1),
+        "degraded": _degraded(first, replied),
+        "ledger": LedgerReport(estimated=state.estimate, actual=spent(ended, state), reserve_drawn=state.reserve_drawn),
+        "missing": missing(ended),
+        "warnings": tuple([*_warnings(state, ended, cited), *state.warnings]),
+        "independence": independence(state.agents),
+        "quotations": tuple(cited),
+    }
+
+
+def calls(events: Iterable[Event]) -> list[Ended]:
+    """Ended attempts in program order."""
+    found = [event for event in events if isinstance(event, Ended)]
+    return sorted(found, key=lambda event: (place_key(event.place), event.attempt))
+
+
+def spent(ended: Sequence[Ended], state: State) -> Spent:
+    def total(name: str) -> int:
+        return sum(int(event.volatile.get(name) or 0) for event in ended)
+
+    paid = [event for event in ended if not isinstance(event, CallFailed)]
+    made = [event for event in ended if not (isinstance(event, CallFailed) and event.failure.is_limit)]
+    repairs = sum(isinstance(event, ReplyRejected) for event in ended)
+    requests = total("requests")
+    costs = [event.cost for event in paid]
+    return Spent(
+        calls=len({event.key for event in made}),
+        requests=requests,
+        retries=max(requests - len(made), 0),
+        repairs=repairs,
+        lost=state.lost,
+        tokens_in=sum(event.tokens_in for event in paid),
+        tokens_out=sum(event.tokens_out for event in paid),
+        tokens_cached=total("cached"),
+        cost=math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
+        seconds=round(state.recorder.now(), 3),
+    )
+
+
+def missing(ended: Sequence[Ended]) -> tuple[Missing, ...]:
+    """Agents whose last call failed for good, limits aside."""
+    since: dict[str, CallFailed] = {}
+    for event in ended:
+        if isinstance(event, CallCompleted):
+            since.pop(event.agent, None)
+        elif isinstance(event, CallFailed) and not event.failure.is_limit:
+            since.setdefault(event.agent, event)
+    return tuple(
+        Missing(agent=agent, since=event.key, reason=f"{event.failure.value}: {event.detail}".rstrip(": "))
+        for agent, event in since.items()
+    )
+
+
+def all_quotations(state: State) -> list[Quotation]:
+    """Every quotation of a document in what was said, in program order, judged once per place where it stands."""
+    found: list[Quotation] = []
+    if state.opening.documents:
+        for event in calls(state.recorder.events):
+            if isinstance(event, CallCompleted) and event.key in state.messages:
+                text = state.messages[event.key].text
+                found.extend(quotations(text, state.opening.documents, event.agent))
+    return found
+
+
+def claim(text: str, ids: tuple[str, ...], state: State, agent: str) -> Claim:
+    """A claim of the answer. Where documents were given, one that quotes none truly is from the model's memory."""
+    documents = state.opening.documents
+    cited = quotations(text, documents, agent)
+    return Claim(text=text, ids=ids, from_memory=bool(documents) and not any(q.verified for q in cited))
+
+
+def _degraded(first: Sequence[Reply[object] | Failure], replied: int) -> str | None:
+    if replied == len(first):
+        return None
+    reasons = Counter(result.kind.value for result in first if isinstance(result, Failure))
+    return f"{replied} of {len(first)} agents ({', '.join(f'{n} {kind}' for kind, n in sorted(reasons.items()))})"
+
+
+def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) -> list[str]:
+    found: list[str] = []
+    read = {id for shown in state.shown.values() for id in shown}
+    for message in state.messages.values():
+        if message.kind in MUST_BE_READ and message.id not in read:
+            found.append(f"the {message.kind} {message.id} was read by no later call")
+    found.sort()
+    cut = [event.key for event in ended if isinstance(event, CallCompleted) and event.finish == "length"]
+    if cut:
+        found.append(f"{len(cut)} replies were cut at the token limit: {', '.join(cut[:5])}")
+    rejected = [event for event in ended if isinstance(event, ReplyRejected)]
+    if rejected:
+        found.append(f"{len(rejected)} replies could not be used and were asked for again")
+    false = sum(not quotation.verified for quotation in cited)
+    if false:
+        found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
+    if any(event.cost is None for event in ended if not isinstance(event, CallFailed)):
+        found.append("the price of a model is not known; money is not counted in full")
+    if state.lost:
+        found.append(f"lost calls: {state.lost} were in flight when a process ended, and may have been paid for")
+    return found

@@ -1,0 +1,208 @@
+"""Prompts as lists of parts, rendered by the engine, which so knows what every call has read.
+
+Parts run from the most shared to the most private: the protocol's instructions, the task, the documents, then what the
+protocol adds: quotations of messages, and last the words of the request. Quoted text stands in a fence marked by its own
+digest, which no text can hold of itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from pydantic import BaseModel
+
+from consilience.domain.events import text_id
+from consilience.domain.messages import Message
+from consilience.engine.sources import Document
+from consilience.journal.store import PromptParts
+
+PROMPT_FORMAT = 1
+
+TOKEN_CHARACTERS = 3.5
+"""Characters per token, low for English text so that estimates lie high."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A message under the label by which this reader may name it."""
+
+    id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a protocol adds behind instructions, task and documents.
+
+    `shared` opens the prompts of several agents alike; `quotes` are this agent's; `request` is what is asked now.
+    """
+
+    request: str
+    quotes: tuple[Quote, ...] = ()
+    shared: tuple[Quote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What all prompts of a session begin with."""
+
+    instructions: str
+    task: str
+    documents: tuple[Document, ...] = ()
+
+    def documents_for(self, agent: str) -> tuple[Document, ...]:
+        """Those open to all first, so that the shared opening is as long as can be."""
+        seen = [d for d in self.documents if d.agents is None or agent in d.agents]
+        return tuple(sorted(seen, key=lambda d: d.agents is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt as sent and as stored. `shown` are the message ids in it, `labels` those of others, which a reply may name, and
+    `kinds` what they are; `texts` the words of its own."""
+
+    system: str
+    user: str
+    parts: PromptParts
+    digest: str
+    shown: tuple[str, ...]
+    texts: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    kinds: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return tokens_in(self.system) + tokens_in(self.user) + 16
+
+
+def tokens_in(text: str) -> int:
+    """Estimated tokens of a text."""
+    return int(len(text) / TOKEN_CHARACTERS) + 1
+
+
+@lru_cache(maxsize=4096)
+def fence(text: str) -> str:
+    """The first 8 hex digits of the text's SHA-256, more if the text holds them."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    length = next(n for n in range(8, 65) if digest[:n] not in text or n == 64)
+    return digest[:length]
+
+
+def quoted(text: str, label: str) -> str:
+    mark = fence(text)
+    return f"<quote {mark} from {label}>\n{text}\n</quote {mark}>"
+
+
+def render(
+    opening: Opening, agent: str, prompt: Prompt, message: Callable[[str], Message], correction: str | None = None
+) -> Rendered:
+    """The prompt for one attempt. `message` finds a quoted message; `correction` says what was wrong with the last reply."""
+    refs = [f"i:{text_id(opening.instructions)}", f"k:{text_id(opening.task)}"]
+    blocks = [f"# Task\n{opening.task}"]
+    digests = list(refs)
+    private = 0
+    for document in opening.documents_for(agent):
+        refs.append(f"s:{document.id}")
+        digests.append(f"s:{document.id}:{document.text_id}")
+        blocks.append(document.numbered)
+        private += document.agents is not None
+    shared = len(refs) - private + (len(prompt.shared) if not private else 0)
+    labels: dict[str, str] = {}
+    kinds: list[tuple[str, str]] = []
+    shown: list[str] = []
+    for quote in (*prompt.shared, *prompt.quotes):
+        said = message(quote.id)
+        refs.append(f"q:{quote.label}:{quote.id}")
+        digests.append(f"q:{quote.label}:{quote.id}:{text_id(said.text)}")
+        blocks.append(quoted(said.text, quote.label))
+        shown.append(quote.id)
+        if said.sender != agent:
+            labels[quote.label] = quote.id
+            kinds.append((quote.label, said.kind))
+    texts = tuple(words for words in (prompt.request, correction) if words)
+    for words in texts:
+        refs.append(f"t:{text_id(words)}")
+        digests.append(refs[-1])
+        blocks.append(words)
+    return Rendered(
+        system=opening.instructions,
+        user="\n\n".join(blocks),
+        parts=PromptParts(tuple(refs), shared),
+        digest=hashlib.sha256("\x1e".join(digests).encode("utf-8", "surrogatepass")).hexdigest(),
+        shown=tuple(shown),
+        texts=texts,
+        labels=labels,
+        kinds=tuple(kinds),
+    )
+
+
+def correction(reply: str, error: str) -> str:
+    """What a corrective retry adds: the reply that failed, as a quotation, and why."""
+    head = reply if len(reply) <= 600 else reply[:600] + " …"
+    return f"{quoted(head, 'your last reply')}\n\nThat reply could not be used: {error}. Reply again, as asked."
+
+
+@lru_cache(maxsize=2048)
+def schema_for(returns: type, labels: tuple[tuple[str, str], ...]) -> tuple[dict[str, object] | None, str]:
+    """The JSON Schema to ask for, and its digest; None for text. `labels` are pairs of label and kind.
+
+    Every property is required, so that a grammar makes the model write it. A label field may only hold the labels of its
+    kind; where there are none, the property is not asked for and takes its default.
+    """
+    if returns is str or not issubclass(returns, BaseModel):
+        return None, "text"
+    schema = returns.model_json_schema()
+    allowed = {
+        "message": [label for label, kind in labels if kind != "objection"],
+        "objection": [label for label, kind in labels if kind == "objection"],
+    }
+    definitions = schema.get("$defs", {})
+    _tighten(schema, allowed, definitions)
+    return schema, text_id(json.dumps(schema, sort_keys=True))
+
+
+def _tighten(node: object, allowed: Mapping[str, list[str]], definitions: Mapping[str, object]) -> None:
+    if isinstance(node, list):
+        for item in node:
+            _tighten(item, allowed, definitions)
+    if not isinstance(node, dict):
+        return
+    properties = node.get("properties")
+    if isinstance(properties, dict):
+        for name in [n for n, p in properties.items() if _unnameable(p, allowed, definitions)]:
+            del properties[name]
+        node["required"] = list(properties)
+        node["additionalProperties"] = False
+    kind = node.pop("x-labels", None)
+    if kind is not None:
+        node["enum"] = allowed[kind]
+    for noise in ("default", "title", "description"):
+        if not isinstance(node.get(noise), dict):  # a property may bear such a name
+            node.pop(noise, None)
+    for child in list(node.values()):
+        _tighten(child, allowed, definitions)
+
+
+def _unnameable(node: object, allowed: Mapping[str, list[str]], definitions: Mapping[str, object]) -> bool:
+    """True for a property that can only be written by naming a label, when there is none to name."""
+    if not isinstance(node, dict):
+        return False
+    if "x-labels" in node:
+        return not allowed[node["x-labels"]]
+    if "$ref" in node:
+        target = definitions.get(str(node["$ref"]).rpartition("/")[2])
+        return isinstance(target, dict) and any(
+            _unnameable(p, allowed, definitions) for p in target.get("properties", {}).values()
+        )
+    inner = [node["items"]] if "items" in node else [n for n in node.get("anyOf", []) if n != {"type": "null"}]
+    return bool(inner) and all(_unnameable(n, allowed, definitions) for n in inner)
+
+
+def request_digest(rendered: Rendered, agent: str, model: str, parameters: Mapping[str, object], schema: str) -> str:
+    """What makes two requests the same: SHA-256 (hex, first 32) over agent, model as asked, parameters, schema, format, parts."""
+    body = json.dumps([PROMPT_FORMAT, agent, model, parameters, schema, rendered.digest], sort_keys=True)
+    return hashlib.sha256(body.encode()).hexdigest()[:32]

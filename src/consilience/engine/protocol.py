@@ -1,0 +1,105 @@
+"""What a coordination pattern is, and finding one by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from consilience.domain.agents import Agent
+from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.outcome import Estimate
+from consilience.domain.panels import Panel
+from consilience.domain.report import Report
+from consilience.domain.topology import Topology
+
+if TYPE_CHECKING:
+    from consilience.engine.session import Session
+
+GROUP = "consilience.protocols"
+
+
+class Protocol(BaseModel, ABC):
+    """A frozen model of its settings; `name` is its command. `version` counts changes after which old journals run differently.
+
+    `widest` is the most messages one of its prompts quotes; `report` the type of its report.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    version: ClassVar[int] = 1
+    report: ClassVar[type[Report]]
+
+    def __init__(self, **settings: object) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise SettingsError(
+                _in_words(error), where=f"settings of {type(self).name}", do="Change them and try again."
+            ) from None
+
+    max_tokens: Annotated[int, Field(ge=16, le=100_000, description="most tokens a reply may have")] = 1024
+
+    @abstractmethod
+    def topology(self) -> Topology: ...
+
+    @abstractmethod
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        """The seats, in the order in which models are dealt. A panel replaces the protocol's own perspectives."""
+
+    @abstractmethod
+    def estimate(self) -> Estimate:
+        """Calls this will make, without retries. `max` is a bound under any replies."""
+
+    @property
+    @abstractmethod
+    def widest(self) -> int: ...
+
+    @abstractmethod
+    async def run(self, session: Session) -> Report: ...
+
+
+_registered: dict[str, type[Protocol]] = {}
+
+
+def register(protocol: type[Protocol]) -> type[Protocol]:
+    """Make a protocol known by name in this process, as an entry point does for all."""
+    _registered[protocol.name] = protocol
+    return protocol
+
+
+@cache
+def _installed() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
+
+def protocol_names() -> list[str]:
+    return sorted({*_installed(), *_registered})
+
+
+def find_protocol(name: str) -> type[Protocol]:
+    """The protocol of that name. Raises `UnknownName`."""
+    if name in _registered:
+        return _registered[name]
+    if name not in _installed():
+        raise UnknownName(f"there is no protocol {name!r}", do=f"Known: {', '.join(protocol_names())}.")
+    import importlib
+
+    module, _, attribute = _installed()[name].partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    assert issubclass(found, Protocol)
+    return found
+
+
+def _in_words(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_context=False)
+    return "; ".join(
+        f"{'.'.join(map(str, p['loc'])) or 'together'}: {p['msg'].removeprefix('Value error, ')}"
+        + (f" (given: {p['input']!r:.60})" if p["loc"] else "")
+        for p in problems
+    )

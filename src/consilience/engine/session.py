@@ -1,0 +1,319 @@
+"""What a protocol sees of the world, and all that it sees.
+
+`ask` describes a call; awaiting it makes it. `gather` runs branches side by side, `start` opens one whose result any
+branch may await. Operations have places (`engine.branch`), so a run is a function of settings, task, sources, seed and
+inputs, under any order of arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from typing import Any, TypeVar, overload
+
+from consilience.domain.agents import Agent
+from consilience.domain.events import CheckRecorded, MessagePublished, TextsEmbedded, text_id
+from consilience.domain.messages import Message
+from consilience.domain.outcome import Check, Limits
+from consilience.domain.report import Claim, Report
+from consilience.domain.topology import Topology
+from consilience.engine.activity import Activity
+from consilience.engine.branch import Account, Amount, Branch, allot, current_branch, current_phase
+from consilience.engine.call import Call
+from consilience.engine.header import calls, claim, header, spent
+from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.schedule import Schedule
+from consilience.engine.similarity import cosine, jaccard, quantised
+from consilience.engine.sources import Document
+from consilience.engine.state import State
+from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Report)
+
+
+class Session:
+    """One run of one protocol. Methods that touch the world take places in program order; properties are plain reads."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._started: list[Pending[Any]] = []
+        self.schedule = Schedule([agent.id for agent in state.agents])
+
+    # what is given
+
+    @property
+    def task(self) -> str:
+        return self._state.opening.task
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        return self._state.agents
+
+    @property
+    def topology(self) -> Topology:
+        return self._state.topology
+
+    @property
+    def sources(self) -> tuple[Document, ...]:
+        return self._state.opening.documents
+
+    @property
+    def limits(self) -> Limits:
+        return self._state.limits
+
+    @property
+    def quorum(self) -> float:
+        return self._state.quorum
+
+    @property
+    def account(self) -> Account:
+        """What the current branch may still spend."""
+        return current_branch.get().account
+
+    @property
+    def activity(self) -> Activity:
+        return self._state.activity
+
+    def words(self, template: str, **values: object) -> str:
+        """A prompt template of the protocol, rendered."""
+        return self._state.templates.render(template, **values)
+
+    def affords(self, calls: int = 1) -> bool:
+        """Whether the current branch could fund that many calls of the greatest size."""
+        return self.account.left.covers(self.need_of_calls(calls))
+
+    def rng(self, *names: object) -> random.Random:
+        """A generator of this branch's own: seeded by SHA-256 of (seed, place of the branch, names)."""
+        place = current_branch.get().prefix
+        seed = "/".join([str(self._state.seed), place, *map(str, names)])
+        return random.Random(int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big"))
+
+    # calls and branches
+
+    @overload
+    def ask(self, agent: str, prompt: Prompt, *, key: str, kind: str = ..., audience: Sequence[str] = ..., closing: bool = ...,
+            max_tokens: int = ...) -> Ask[str]: ...  # fmt: skip
+    @overload
+    def ask(self, agent: str, prompt: Prompt, *, key: str, returns: type[T], kind: str = ..., audience: Sequence[str] = ...,
+            accept: Callable[[T], None] | None = ..., closing: bool = ..., max_tokens: int = ...) -> Ask[T]: ...  # fmt: skip
+    def ask(
+        self,
+        agent: str,
+        prompt: Prompt,
+        *,
+        key: str,
+        returns: type[Any] = str,
+        kind: str = "reply",
+        audience: Sequence[str] = (),
+        accept: Callable[[Any], None] | None = None,
+        closing: bool = False,
+        max_tokens: int = 1024,
+    ) -> Ask[Any]:
+        """Describe one call; `await` it for a `Reply` or a `Failure`.
+
+        `key` is unique in the session and becomes the id of the message the reply makes, which `audience` and the agent
+        itself may be shown and nobody else. `returns` is `str` or a pydantic model; `accept` may raise `ValueError` to
+        reject a value, saying why to the model. `closing` marks the call that may draw on the reserve.
+        """
+        return Ask(self, agent, prompt, key, returns, kind, tuple(audience), accept, closing, max_tokens)
+
+    def procedure(self, body: Coroutine[Any, Any, T], *, calls: int) -> Procedure[T]:
+        """A coroutine to run as a branch, which makes at most `calls` calls."""
+        return Procedure(self, body, calls)
+
+    async def perform(self, ask: Ask[T]) -> Reply[T] | Failure:
+        """Make a call in the current branch (what awaiting an `Ask` does)."""
+        branch = current_branch.get()
+        return await Call(self._state, ask, branch, branch.next_place()).run()
+
+    async def gather(self, works: Sequence[Work[T]]) -> list[Any]:
+        """Run branches side by side, funded at the fork in the order asked; results in that order.
+
+        A failed call is a value. A defect in one branch cancels the others and is raised.
+        """
+        branch = current_branch.get()
+        place = branch.next_place()
+        if not works:
+            return []
+        accounts = allot(
+            branch.account, [work.need for work in works] if branch.account.limited else [Amount()] * len(works)
+        )
+        activity = self._state.activity
+        left = len(works)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                activity.enter()
+            if not task.cancelled():
+                activity.leave()
+
+        activity.enter(left)
+        tasks = [
+            self._open(work, f"{place}.{i}.", account)
+            for i, (work, account) in enumerate(zip(works, accounts, strict=True))
+        ]
+        for task in tasks:
+            task.add_done_callback(ended)
+        activity.leave()
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            results = [task.result() for task in tasks]
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            raise
+        for account in accounts:
+            account.return_to(branch.account)
+        return results
+
+    def start(self, work: Work[T]) -> Pending[Any]:
+        """Open a branch now, funded now; await the result here or in another branch.
+
+        What it leaves unspent comes back when the branch that started it awaits it, and not otherwise.
+        """
+        branch = current_branch.get()
+        place = branch.next_place()
+        (account,) = allot(branch.account, [work.need if branch.account.limited else Amount()])
+        self._state.activity.enter()
+        task = self._open(work, f"{place}.0.", account)
+        pending: Pending[Any] = Pending(self, task, account, branch.account, current_phase.get())
+        self._started.append(pending)
+        return pending
+
+    @asynccontextmanager
+    async def phase(self, name: str, index: int) -> AsyncIterator[None]:
+        """Label the calls made inside; no barrier and no event."""
+        token = current_phase.set((name, index))
+        try:
+            yield
+        finally:
+            current_phase.reset(token)
+
+    def need_of(self, ask: Ask[Any]) -> Amount:
+        tokens = self._state.render(ask).tokens
+        return Amount(1, tokens + ask.max_tokens, self._state.price(ask.agent, tokens, ask.max_tokens))
+
+    def need_of_calls(self, calls: int) -> Amount:
+        return self._state.call_size * calls
+
+    # what follows from replies
+
+    def publish(self, message: Message) -> None:
+        """Say something that is not itself a reply; quotable from now on."""
+        state = self._state
+        place = current_branch.get().next_place()
+        state.register(message)
+        event = MessagePublished(
+            place=place,
+            id=message.id,
+            sender=message.sender,
+            kind=message.kind,
+            text=text_id(message.text),
+            audience=message.audience,
+            reply_to=message.reply_to,
+            phase=message.phase,
+        )
+        state.recorder.derive(event, [message.text])
+        state.faults("after_publish", message.phase)
+
+    def record_check(self, check: Check, index: int) -> None:
+        """Put a stop condition's judgement on record."""
+        self._state.recorder.derive(CheckRecorded(place=current_branch.get().next_place(), index=index, check=check))
+
+    def message(self, id: str) -> Message:
+        return self._state.message(id)
+
+    def quote(self, reply: Reply[Any] | Message, label: str) -> Quote:
+        return Quote(reply.key if isinstance(reply, Reply) else reply.id, label)
+
+    def named(self, reply: Reply[Any], labels: Iterable[str]) -> tuple[str, ...]:
+        """The message ids behind labels that a reply names, in order, without repeats; labels it was not shown are dropped and counted."""
+        found: dict[str, None] = {}
+        for label in labels:
+            id = reply.labels.get(label.strip().strip("[]"))
+            if id is None:
+                self._state.dropped += 1
+            else:
+                found[id] = None
+        return tuple(found)
+
+    def claim(self, reply: Reply[Any], text: str, labels: Iterable[str]) -> Claim:
+        """A claim of an answer, its labels resolved, judged against the documents."""
+        return claim(text, self.named(reply, labels), self._state, reply.agent)
+
+    @property
+    def dropped(self) -> int:
+        """How many labels replies named that they were not shown."""
+        return self._state.dropped
+
+    def shown(self) -> frozenset[str]:
+        """Ids of all messages that any call was shown so far. Read it only where all branches have joined."""
+        return frozenset(id for shown in self._state.shown.values() for id in shown)
+
+    def reuse(self) -> float | None:
+        """Share of prompt tokens that models served from a prefix they had seen; None before any were read."""
+        total = spent(calls(self._state.recorder.events), self._state)
+        return total.tokens_cached / total.tokens_in if total.tokens_in else None
+
+    def report(self, cls: type[R], *, first: Sequence[Reply[Any] | Failure], **given: Any) -> R:
+        """A report: the header from the journal, and what the protocol gives. `first` are the first phase's results."""
+        return cls(**{**header(self._state, first), **given})
+
+    def warn(self, text: str) -> None:
+        """A sentence for the report's warnings."""
+        self._state.warnings.append(text)
+
+    @property
+    def embeds(self) -> bool:
+        return self._state.encoder is not None
+
+    async def similarity(self, kind: str, a: str, b: str) -> float:
+        """`jaccard` or `embedding` similarity of two texts. Vectors are recorded; replay encodes nothing."""
+        if kind == "jaccard":
+            return jaccard(a, b)
+        vectors = await self._vectors((a, b))
+        return cosine(*vectors)
+
+    async def _vectors(self, texts: tuple[str, ...]) -> list[bytes]:
+        state = self._state
+        place = current_branch.get().next_place()
+        found = state.recorder.embedded(place, tuple(map(text_id, texts)))
+        if found is not None:
+            return found
+        assert state.encoder is not None
+        vectors = [quantised(v) for v in await state.encoder.encode(texts)]
+        body = "\n".join(vector.hex() for vector in vectors)
+        event = TextsEmbedded(
+            place=place, encoder=state.encoder.name, texts=tuple(map(text_id, texts)), vectors=text_id(body)
+        )
+        await state.recorder.commit(event, [*texts, body])
+        return vectors
+
+    # for the runner
+
+    async def drain(self) -> None:
+        """Await what is still in flight; what nobody awaited is warned about."""
+        for pending in self._started:
+            await pending.drain()
+            if not pending.read and pending.phase is not None:
+                self.warn(f"a result of {pending.phase[0]} {pending.phase[1]} came and was not read")
+
+    def cancel(self) -> None:
+        for pending in self._started:
+            pending.cancel()
+
+    def _open(self, work: Work[T], prefix: str, account: Account) -> asyncio.Task[Any]:
+        context = copy_context()
+        context.run(current_branch.set, Branch(prefix, account))
+        body = self.perform(work) if isinstance(work, Ask) else work.body
+        return asyncio.get_running_loop().create_task(body, context=context)

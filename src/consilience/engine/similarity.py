@@ -1,0 +1,46 @@
+"""How alike two texts are. Each kind has its own scale; scores of different kinds are never averaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Protocol
+
+
+class Encoder(Protocol):
+    """Turns texts into vectors. Equal texts give equal vectors."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def encode(self, texts: Sequence[str]) -> list[list[float]]: ...
+
+
+def jaccard(a: str, b: str) -> float:
+    """Shared share of the sets of lower-cased whitespace tokens, in [0, 1]; both empty 1.0, one empty 0.0 (seed 000 §3.6)."""
+    left, right = set(a.lower().split()), set(b.lower().split())
+    if not left and not right:
+        return 1.0
+    return len(left & right) / len(left | right)
+
+
+def mean_pairwise(texts: Sequence[str]) -> float | None:
+    """Mean `jaccard` over all pairs; None below two texts."""
+    pairs = [jaccard(a, b) for a, b in combinations(texts, 2)]
+    return math.fsum(pairs) / len(pairs) if pairs else None
+
+
+def quantised(vector: Sequence[float]) -> bytes:
+    """A vector as int8, scaled so that its largest component is 127. Similarity is computed on these integers."""
+    largest = max((abs(x) for x in vector), default=0.0) or 1.0
+    return bytes(round(x / largest * 127) & 0xFF for x in vector)
+
+
+def cosine(a: bytes, b: bytes) -> float:
+    """Cosine of two quantised vectors, in [-1, 1]; 0.0 if either is all zeros."""
+    left = [x - 256 if x > 127 else x for x in a]
+    right = [x - 256 if x > 127 else x for x in b]
+    dot = sum(x * y for x, y in zip(left, right, strict=True))
+    norms = sum(x * x for x in left) * sum(y * y for y in right)
+    return dot / math.sqrt(norms) if norms else 0.0

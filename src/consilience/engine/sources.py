@@ -1,0 +1,74 @@
+"""Documents given with the task, and quotations that are really in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from consilience.domain.events import SourceRef, text_id
+from consilience.domain.messages import Quotation, Source
+
+_QUOTATION = re.compile(r"[\"“]([^\"“”]{2,}?)[\"”]\s*\[(S\d+):(\d+)\]")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A source as the session holds it. `agents` None: open to all."""
+
+    id: str
+    name: str
+    text: str
+    agents: tuple[str, ...] | None = None
+
+    @property
+    def text_id(self) -> str:
+        return text_id(self.text)
+
+    @cached_property
+    def numbered(self) -> str:
+        """As shown: every line with its number, since a quotation names the line where it begins."""
+        lines = self.text.splitlines() or [""]
+        body = "\n".join(f"{n}| {line}" for n, line in enumerate(lines, 1))
+        title = f" ({self.name})" if self.name else ""
+        return f"# Document {self.id}{title}\n{body}"
+
+    def holds(self, words: str, line: int) -> bool:
+        """True when the words begin in that line (from 1), after collapsing whitespace."""
+        lines = self.text.splitlines()
+        wanted = _collapse(words)
+        if not wanted or not 1 <= line <= len(lines):
+            return False
+        here = _collapse(lines[line - 1])
+        below = _collapse(" ".join(lines[line - 1 :]))
+        at = below.find(wanted)
+        return 0 <= at < max(len(here), 1)
+
+
+def documents(sources: Iterable[Source]) -> tuple[Document, ...]:
+    """Numbered S1, S2, … in the order given."""
+    return tuple(Document(f"S{n}", s.name, s.text, s.agents) for n, s in enumerate(sources, 1))
+
+
+def references(found: Sequence[Document]) -> tuple[SourceRef, ...]:
+    return tuple(SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents) for d in found)
+
+
+def quotations(text: str, found: Sequence[Document], agent: str) -> list[Quotation]:
+    """Every `"words" [S2:41]` in the text, judged; a document closed to the agent verifies nothing."""
+    by_id = {d.id: d for d in found if d.agents is None or agent in d.agents}
+    return [
+        Quotation(
+            words=words,
+            source=source,
+            line=int(line),
+            verified=source in by_id and by_id[source].holds(words, int(line)),
+            agent=agent,
+        )
+        for words, source, line in _QUOTATION.findall(text)
+    ]
+
+
+def _collapse(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,95 @@
+"""What all branches of a running session stand on. Protocols never see it; they see `Session`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from consilience.domain.agents import Agent
+from consilience.domain.errors import ProtocolViolation
+from consilience.domain.messages import Message
+from consilience.domain.outcome import Estimate, Limits
+from consilience.domain.topology import Topology
+from consilience.engine.activity import Activity
+from consilience.engine.branch import Account, Amount, Phase
+from consilience.engine.ports import AgentPort
+from consilience.engine.prompt import Opening, Rendered, render
+from consilience.engine.recorder import Recorder
+from consilience.engine.similarity import Encoder
+from consilience.engine.templates import Templates
+
+if TYPE_CHECKING:
+    from consilience.engine.work import Ask
+
+Faults = Callable[[str, Phase | None], None]
+
+
+def no_faults(point: str, phase: Phase | None) -> None:
+    return None
+
+
+@dataclass
+class State:
+    """`reserve` is what is held back for the closing call: one call of the greatest size, or all there is if that is less."""
+
+    id: str
+    protocol: str
+    settings: Mapping[str, object]
+    agents: tuple[Agent, ...]
+    topology: Topology
+    opening: Opening
+    templates: Templates
+    ports: Mapping[str, AgentPort]
+    recorder: Recorder
+    activity: Activity
+    limits: Limits
+    estimate: Estimate
+    quorum: float
+    seed: int
+    repairs: int
+    call_size: Amount
+    prices: Mapping[str, tuple[float, float]]
+    root: Account
+    reserve: Account
+    encoder: Encoder | None = None
+    parent: str | None = None
+    resumed: bool = False
+    lost: int = 0
+    temperature: float | None = None
+    faults: Faults = no_faults
+    warnings: list[str] = field(default_factory=list)
+    shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    dropped: int = 0
+    late: bool = False
+    reserve_drawn: bool = False
+    _messages: dict[str, Message] = field(default_factory=dict)
+
+    def render(self, ask: Ask[Any], correction: str | None = None) -> Rendered:
+        return render(self.opening, ask.agent, ask.prompt, self.message, correction)
+
+    def register(self, message: Message) -> None:
+        if message.id in self._messages:
+            raise ProtocolViolation(f"the message id {message.id!r} is used twice")
+        self._messages[message.id] = message
+
+    def message(self, id: str) -> Message:
+        try:
+            return self._messages[id]
+        except KeyError:
+            raise ProtocolViolation(f"no message {id!r} to quote") from None
+
+    @property
+    def messages(self) -> Mapping[str, Message]:
+        return self._messages
+
+    def price(self, agent: str, tokens_in: int, tokens_out: int) -> float:
+        """US dollars foreseen for a request, from the prices recorded at the start; 0 where none is known."""
+        read, written = self.prices.get(agent, (0.0, 0.0))
+        return tokens_in * read + tokens_out * written
+
+    def out_of_time(self) -> bool:
+        """Once late, always late: the first refusal decides for all later live calls."""
+        if not self.late and self.limits.seconds is not None:
+            self.late = self.recorder.now() >= self.limits.seconds
+        return self.late

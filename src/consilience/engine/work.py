@@ -1,0 +1,134 @@
+"""What a branch can do: ask, run a sub-procedure, await what another branch started. Results are values, failures too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from consilience.domain.outcome import FailureKind
+from consilience.engine.branch import Account, Amount, Phase
+from consilience.engine.prompt import Prompt
+
+if TYPE_CHECKING:
+    from consilience.engine.session import Session
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """A call that was answered. `key` is also the id of the message it made; `text` its prose.
+
+    `shown` are the ids of the messages in its prompt, `labels` those of others by the label under which they were shown.
+    `reserve`: it was paid out of the reserve held for the closing call.
+    """
+
+    key: str
+    agent: str
+    value: T
+    text: str
+    shown: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    reserve: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that gave no reply, and why. Also what a branch without funds comes to."""
+
+    key: str
+    agent: str
+    kind: FailureKind
+    detail: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Ask(Generic[T]):
+    """One call, not made yet: await it, or hand it to `gather` or `start`."""
+
+    session: Session
+    agent: str
+    prompt: Prompt
+    key: str
+    returns: type[T]
+    kind: str
+    audience: tuple[str, ...]
+    accept: Callable[[T], None] | None
+    closing: bool
+    max_tokens: int
+
+    @property
+    def need(self) -> Amount:
+        return self.session.need_of(self)
+
+    def __await__(self) -> Generator[Any, None, Reply[T] | Failure]:
+        return self.session.perform(self).__await__()
+
+
+@dataclass(frozen=True, eq=False)
+class Procedure(Generic[T]):
+    """A coroutine that may make up to `calls` calls, to be run as a branch of its own."""
+
+    session: Session
+    body: Coroutine[Any, Any, T]
+    calls: int
+
+    @property
+    def need(self) -> Amount:
+        return self.session.need_of_calls(self.calls)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.body.__await__()
+
+
+Work = Ask[T] | Procedure[T]
+
+
+class Pending(Generic[T]):
+    """A single-assignment future between branches: the result of what was started, for any branch to await, any number of times."""
+
+    def __init__(
+        self, session: Session, task: asyncio.Task[T], account: Account, starter: Account, phase: Phase | None
+    ) -> None:
+        self._session = session
+        self._task = task
+        self._account = account
+        self._starter = starter
+        self._waiters = 0
+        self.phase = phase
+        self.read = False
+        task.add_done_callback(self._done)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> T:
+        self.read = True
+        if not self._task.done():
+            self._waiters += 1
+            self._session.activity.leave()
+            await asyncio.shield(self._task)
+        result = self._task.result()
+        if self._session.account is self._starter:
+            self._account.return_to(self._starter)
+        return result
+
+    async def drain(self) -> None:
+        """Await it at the end of a run, without counting it as read."""
+        read = self.read
+        await self._wait()
+        self.read = read
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        self._session.activity.enter(self._waiters)
+        self._waiters = 0
+        if not task.cancelled():
+            self._session.activity.leave()
+
+
+__all__ = ["Ask", "Failure", "Pending", "Procedure", "Reply", "Work"]

@@ -1,0 +1,40 @@
+"""Who may write a session: an operating-system lock, given back by the system itself when its process dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from filelock import FileLock
+from filelock import Timeout as LockTaken
+
+
+class Lease:
+    """The lock of one session beside the journal file, or in `held` for a journal in memory."""
+
+    def __init__(self, store: str, session: str, held: set[str]) -> None:
+        self._session = session
+        self._held = held
+        self._lock: FileLock | None = None
+        if store != ":memory:":
+            directory = Path(store + ".leases")
+            directory.mkdir(mode=0o700, exist_ok=True)
+            self._lock = FileLock(directory / f"{session}.lock", timeout=0, mode=0o600, thread_local=False)
+
+    def acquire(self) -> bool:
+        """True when the lease is ours now; False when somebody holds it."""
+        if self._lock is None:
+            if self._session in self._held:
+                return False
+            self._held.add(self._session)
+            return True
+        try:
+            self._lock.acquire()
+        except LockTaken:
+            return False
+        return True
+
+    def release(self) -> None:
+        if self._lock is None:
+            self._held.discard(self._session)
+        elif self._lock.is_locked:
+            self._lock.release()

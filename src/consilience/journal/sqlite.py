@@ -1,0 +1,291 @@
+"""The journal on SQLite: WAL, `synchronous=FULL`, one writer thread, group commit; one file for all sessions, mode 0600."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from consilience.domain.errors import NewerSchema, SessionBusy, StoreUnusable, UnknownName
+from consilience.domain.events import (
+    EVENT,
+    SCHEMA_VERSION,
+    AnswerReceived,
+    AnyEvent,
+    CallEvent,
+    CallStarted,
+    Event,
+    text_id,
+)
+from consilience.journal.lease import Lease
+from consilience.journal.store import Flight, PromptParts, prefix_ids
+from consilience.journal.writer import Statement, Writer
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS sessions(n INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT);
+CREATE TABLE IF NOT EXISTS events(session INTEGER NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL,
+  PRIMARY KEY(session, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS in_flight(session INTEGER NOT NULL, key TEXT NOT NULL, agent TEXT NOT NULL, place TEXT NOT NULL,
+  PRIMARY KEY(session, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS texts(id BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS prompts(id BLOB PRIMARY KEY, base BLOB, added TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
+ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
+END_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
+ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
+ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
+
+
+def _raw(id: str) -> bytes:
+    return base64.urlsafe_b64decode(id + "==")
+
+
+class SqliteStore:
+    """Opens or creates the journal at `path`; `":memory:"` keeps nothing after `close`.
+
+    Raises `StoreUnusable` when the place cannot be used, `NewerSchema` when a later version wrote it.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = str(path)
+        self._db = _connect(self.path)
+        self._reader = self._db if self.path == ":memory:" else _connect(self.path)
+        self._texts: set[str] = set()
+        self._prefixes: set[str] = set()
+        self._writer = Writer(self._execute, Path(self.path).name)
+        self._memory_leases: set[str] = set()
+
+    def create(self, session: str) -> SqliteJournal:
+        self._now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
+        return self.open(session)
+
+    def open(self, session: str) -> SqliteJournal:
+        number = self._number(session)
+        lease = Lease(self.path, session, self._memory_leases)
+        if not lease.acquire():
+            raise SessionBusy(
+                f"session {session} is being run by {self.holder(session) or 'another process'}",
+                where=self.path,
+                do="Wait for it to end, or stop that process; then try again.",
+            )
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
+        return SqliteJournal(self, session, number, lease)
+
+    def sessions(self) -> list[str]:
+        return [row[0] for row in self._reader.execute("SELECT id FROM sessions ORDER BY n")]
+
+    def read(self, session: str) -> list[AnyEvent]:
+        rows = self._reader.execute(
+            "SELECT seq, body FROM events WHERE session=? ORDER BY seq", (self._number(session),)
+        ).fetchall()
+        events = []
+        for seq, body in rows:
+            event = EVENT.validate_json(body)
+            event.seq = seq
+            events.append(event)
+        return events
+
+    def flights(self, session: str) -> list[Flight]:
+        rows = self._reader.execute("SELECT key, agent, place FROM in_flight WHERE session=?", (self._number(session),))
+        return [Flight(*row) for row in rows]
+
+    def holder(self, session: str) -> str | None:
+        row = self._reader.execute("SELECT holder FROM sessions WHERE n=?", (self._number(session),)).fetchone()
+        lease = Lease(self.path, session, self._memory_leases)
+        if lease.acquire():
+            lease.release()
+            return None
+        return str(row[0]) if row and row[0] else "another process"
+
+    def text(self, id: str) -> str:
+        row = self._reader.execute("SELECT body FROM texts WHERE id=?", (_raw(id),)).fetchone()
+        if row is None:
+            raise StoreUnusable(
+                f"text {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
+            )
+        return str(row[0])
+
+    def prompt(self, id: str) -> tuple[str, ...]:
+        row = self._reader.execute("SELECT base, added FROM prompts WHERE id=?", (_raw(id),)).fetchone()
+        if row is None:
+            raise StoreUnusable(
+                f"prompt {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
+            )
+        base, added = row
+        before = self.prompt(base64.urlsafe_b64encode(base)[:22].decode()) if base else ()
+        return (*before, *json.loads(added))
+
+    def answer(self, session: str, key: str, text: str, by: str = "") -> None:
+        journal = self.open(session)
+        try:
+            journal.append(AnswerReceived(key=key, text=text_id(text), by=by), texts=[text])
+            self._writer.flush()
+        finally:
+            journal.release()
+
+    def close(self) -> None:
+        try:
+            self._writer.close()
+        finally:
+            self._disconnect()
+
+    def statements_for_texts(self, texts: Iterable[str]) -> list[Statement]:
+        found: list[Statement] = []
+        for text in texts:
+            id = text_id(text)
+            if id not in self._texts:
+                self._texts.add(id)
+                found.append((ADD_TEXT, (_raw(id), text)))
+        return found
+
+    def statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
+        """Each of the shared opening and the whole list is stored as the longest prefix stored before, and what it adds."""
+        ids = prefix_ids(prompt.parts)
+        found: list[Statement] = []
+        for length in (prompt.shared, len(ids)):
+            if length == 0 or ids[length - 1] in self._prefixes:
+                continue
+            known = next((n for n in range(length - 1, 0, -1) if ids[n - 1] in self._prefixes), 0)
+            base = _raw(ids[known - 1]) if known else None
+            added = json.dumps(prompt.parts[known:length], ensure_ascii=False, separators=(",", ":"))
+            found.append((ADD_PROMPT, (_raw(ids[length - 1]), base, added)))
+            self._prefixes.add(ids[length - 1])
+        return found
+
+    def _number(self, session: str) -> int:
+        row = self._reader.execute("SELECT n FROM sessions WHERE id=?", (session,)).fetchone()
+        if row is None:
+            import difflib
+
+            known = self.sessions()
+            close = difflib.get_close_matches(session, known, 3) or known[-3:]
+            raise UnknownName(
+                f"there is no session {session!r}",
+                where=self.path,
+                do=f"Known sessions: {', '.join(close)}." if close else "No session was recorded yet.",
+            )
+        return int(row[0])
+
+    def _now(self, sql: str, values: tuple[object, ...]) -> None:
+        self._writer.put([(sql, values)])
+        self._writer.flush()
+
+    def _execute(self, batch: Sequence[Statement]) -> None:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for sql, values in batch:
+                    self._db.execute(sql, values)
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
+
+    def _disconnect(self) -> None:
+        self._reader.close()
+        self._db.close()
+
+
+class SqliteJournal:
+    """One leased session of a `SqliteStore`."""
+
+    def __init__(self, store: SqliteStore, session: str, number: int, lease: Lease) -> None:
+        self.session = session
+        self._store = store
+        self._number = number
+        self._lease = lease
+        row = store._reader.execute("SELECT MAX(seq) FROM events WHERE session=?", (number,)).fetchone()
+        self._seq = int(row[0] or 0)
+
+    def append(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
+        self._store._writer.put(self._statements(event, texts, prompt))
+
+    async def commit(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
+        await self._store._writer.put_and_wait(self._statements(event, texts, prompt))
+
+    def read(self) -> list[AnyEvent]:
+        self._store._writer.flush()
+        return self._store.read(self.session)
+
+    def flights(self) -> list[Flight]:
+        return self._store.flights(self.session)
+
+    def text(self, id: str) -> str:
+        return self._store.text(id)
+
+    def prompt(self, id: str) -> tuple[str, ...]:
+        return self._store.prompt(id)
+
+    async def close(self) -> None:
+        try:
+            await self._store._writer.put_and_wait([])
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        self._lease.release()
+
+    def abandon(self) -> None:
+        self._store._writer.close(drop=True)
+        self._store._disconnect()
+        self._lease.release()
+
+    def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[Statement]:
+        if isinstance(event, CallStarted):
+            return [(ADD_FLIGHT, (self._number, event.key, event.agent, event.place))]
+        found = self._store.statements_for_texts(texts)
+        if prompt is not None:
+            found += self._store.statements_for_prompt(prompt)
+        self._seq += 1
+        event.seq = self._seq
+        body = event.__pydantic_serializer__.to_json(event, exclude_defaults=True).decode()
+        # `type` is a default; it must stand in the body all the same
+        type_name = event.__class__.model_fields["type"].default
+        body = f'{{"type":"{type_name}"' + (f",{body[1:]}" if body != "{}" else "}")
+        found.append((ADD_EVENT, (self._number, self._seq, body)))
+        if isinstance(event, CallEvent):
+            found.append((END_FLIGHT, (self._number, event.key)))
+        return found
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    try:
+        if path != ":memory:":
+            place = Path(path)
+            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            db.close()
+            raise NewerSchema(
+                f"the journal was written by a later version (schema {version}; this one reads up to {SCHEMA_VERSION})",
+                where=path,
+                do="Upgrade consilience, or name another place with CONSILIENCE_HOME.",
+            )
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.executescript(TABLES)
+        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    except (OSError, sqlite3.Error) as error:
+        raise _unusable(path, error) from error
+    return db
+
+
+def _unusable(path: str, error: Exception) -> StoreUnusable:
+    return StoreUnusable(
+        f"the journal cannot be used: {error}",
+        where=path,
+        do="Free space or rights there, or name another place with CONSILIENCE_HOME, then try again; what was committed is kept.",
+    )

@@ -1,0 +1,114 @@
+"""What every store offers. A store holds many sessions; a `Journal` is one of them, leased for writing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from consilience.domain.events import AnyEvent, Event
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A call that was dispatched and has not ended."""
+
+    key: str
+    agent: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptParts:
+    """A prompt as references. The first `shared` parts open other prompts too and are stored as a list of their own."""
+
+    parts: tuple[str, ...]
+    shared: int = 0
+
+    @property
+    def id(self) -> str:
+        return prefix_ids(self.parts)[-1]
+
+
+def prefix_ids(parts: Sequence[str]) -> list[str]:
+    """Content address of every prefix of a list of parts, shortest first; linear in the length of the list."""
+    running = hashlib.sha256()
+    ids = []
+    for part in parts:
+        running.update(part.encode("utf-8", "surrogatepass"))
+        running.update(b"\x1e")
+        ids.append(base64.urlsafe_b64encode(running.digest()[:16])[:22].decode())
+    return ids
+
+
+class Journal(Protocol):
+    """One session, leased to this process. Order of `append` is order of commit; `seq` is given here, from 1."""
+
+    session: str
+
+    def append(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
+        """Hand over for the next commit without waiting. `texts` are stored by content; `prompt` is a list of parts.
+
+        A `CallStarted` is kept beside the log until its call ends and gets no `seq`. Raises `StoreUnusable` once a commit has failed.
+        """
+        ...
+
+    async def commit(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
+        """`append`, and return when it, and all before it, would survive a power cut."""
+        ...
+
+    def read(self) -> list[AnyEvent]:
+        """All committed events in order of `seq`."""
+        ...
+
+    def flights(self) -> list[Flight]: ...
+
+    def text(self, id: str) -> str: ...
+
+    def prompt(self, id: str) -> tuple[str, ...]:
+        """The list of parts stored under this id."""
+        ...
+
+    async def close(self) -> None:
+        """Commit what was appended and give the lease back."""
+        ...
+
+    def abandon(self) -> None:
+        """Give everything up as a killed process would: what is not committed is gone."""
+        ...
+
+
+class Store(Protocol):
+    def create(self, session: str) -> Journal:
+        """A new session, leased. Raises `StoreUnusable`."""
+        ...
+
+    def open(self, session: str) -> Journal:
+        """Lease an existing session. Raises `UnknownName`, `SessionBusy` (saying who holds it), `NewerSchema`."""
+        ...
+
+    def sessions(self) -> list[str]:
+        """Ids, oldest first."""
+        ...
+
+    def read(self, session: str) -> list[AnyEvent]:
+        """A session's events without a lease. Raises `UnknownName`."""
+        ...
+
+    def flights(self, session: str) -> list[Flight]: ...
+
+    def holder(self, session: str) -> str | None:
+        """Who runs the session now, in words; None when nobody does."""
+        ...
+
+    def text(self, id: str) -> str: ...
+
+    def prompt(self, id: str) -> tuple[str, ...]: ...
+
+    def answer(self, session: str, key: str, text: str, by: str = "") -> None:
+        """Append an outside answer under its key. Raises `SessionBusy` while a process runs the session."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,108 @@
+"""One writer thread with group commit: everything handed over while a commit runs goes into the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+from consilience.domain.errors import StoreUnusable
+
+Statement = tuple[str, tuple[object, ...]]
+
+
+class Writer:
+    """Runs batches of statements through `execute`, which makes one transaction durable or raises.
+
+    Hand over from any thread; a failed batch fails every waiter of it and everything handed over later.
+    """
+
+    def __init__(self, execute: Callable[[Sequence[Statement]], None], name: str) -> None:
+        self._execute = execute
+        self._queue: list[Statement] = []
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._wake = threading.Condition()
+        self._error: Exception | None = None
+        self._closing = False
+        self._idle = True
+        self._thread = threading.Thread(target=self._run, name=f"journal:{name}", daemon=True)
+        self._thread.start()
+
+    def put(self, statements: Sequence[Statement]) -> None:
+        """Queue for the next commit. Raises what an earlier commit failed with."""
+        with self._wake:
+            self._refuse_if_broken()
+            self._queue.extend(statements)
+            self._wake.notify()
+
+    def put_and_wait(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
+        """Queue, and get a future that is done when these statements are durable."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._wake:
+            self._refuse_if_broken()
+            self._queue.extend(statements)
+            self._waiters.append((loop, future))
+            self._wake.notify()
+        return future
+
+    def flush(self) -> None:
+        """Block until everything queued is durable."""
+        with self._wake:
+            self._wake.wait_for(lambda: (not self._queue and self._idle) or self._error is not None)
+            self._refuse_if_broken()
+
+    def close(self, *, drop: bool = False) -> None:
+        """Commit what is queued, or drop it, and end the thread. Raises what the last commit failed with."""
+        with self._wake:
+            self._closing = True
+            if drop:
+                self._queue.clear()
+            self._wake.notify()
+        self._thread.join()
+        if not drop:
+            self._refuse_if_broken()
+
+    def _refuse_if_broken(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closing and not self._thread.is_alive() and self._queue:
+            raise StoreUnusable("the journal is closed")
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._idle = True
+                self._wake.notify_all()
+                self._wake.wait_for(lambda: self._queue or self._waiters or self._closing)
+                if self._closing and not self._queue and not self._waiters:
+                    return
+                batch, self._queue = self._queue, []
+                waiters, self._waiters = self._waiters, []
+                self._idle = False
+            try:
+                if batch:
+                    self._execute(batch)
+            except Exception as error:  # whatever the database says reaches every waiter
+                with self._wake:
+                    self._error = error
+                    self._queue.clear()
+            self._settle(waiters)
+
+    def _settle(self, waiters: Sequence[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for loop, future in waiters:
+            by_loop.setdefault(loop, []).append(future)
+        for loop, futures in by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_resolve, futures, self._error)
+
+
+def _resolve(futures: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,215 @@
+"""What the provider libraries raise, as our `ProviderError`s: typed, with what to do, and without any key."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from consilience.domain.errors import (
+    ProviderError,
+    RateLimited,
+    Refused,
+    Rejected,
+    ServerError,
+    Timeout,
+    Unreachable,
+)
+
+if TYPE_CHECKING:
+    from pydantic_ai.exceptions import ModelAPIError
+
+_POLICY = re.compile(r"content[_ ](filter|policy|management)|moderation|safety (system|filter)|prohibited[_ ]content")
+_OVERFLOW = re.compile(r"context (size|length|window)|exceed_context|prompt is too long|too many (input )?tokens")
+_KEY_SHAPES = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai|pplx|hf|nvapi|fw|csk|r8|ghp|key)[-_][\w\-*.…]{12,}|\bAIza[\w\-]{20,}|\bya29\.[\w\-]+"
+    r"|(?i:\bbearer\s+|\bkey provided:?\s*)[^\s'\",]+"
+    r"|(?i:\b(?:api[-_]?key|access[-_]?token|x-api-key)['\"]?\s*[:=]\s*['\"]?)[^\s'\"&,}]+"
+)
+_KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
+_SHOWN = 300
+"""Characters of a provider's own words that an error shows."""
+
+
+def scrub(text: str, keys: Iterable[str]) -> str:
+    """`text` without the `keys`, without any secret that stands in the environment, and without what looks like one."""
+    secrets = {value for name, value in os.environ.items() if len(value) >= 8 and _KEY_VARIABLE.search(name.upper())}
+    secrets.update(key for key in keys if len(key) >= 4)
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _KEY_SHAPES.sub("***", text)
+
+
+def retry_after(headers: Mapping[str, str] | None, now: datetime | None = None) -> float | None:
+    """Seconds a response asks to wait: `retry-after-ms`, or `retry-after` as seconds or as an HTTP date.
+
+    A date is read against the response's own `date` header where there is one, so that clocks need not agree.
+    Header names are in lower case. None where nothing usable is said.
+    """
+    if not headers:
+        return None
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) / unit
+        except (KeyError, ValueError):
+            continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    until = _http_date(headers.get("retry-after"))
+    if until is None:
+        return None
+    since = _http_date(headers.get("date")) or now or datetime.now(UTC)
+    return max(0.0, (until - since).total_seconds())
+
+
+def _http_date(value: str | None) -> datetime | None:
+    if not value:
+        return None
+    try:
+        read = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError):
+        return None
+    return read if read.tzinfo is not None else read.replace(tzinfo=UTC)
+
+
+def translate(error: Exception, account: str, clean: Callable[[str], str]) -> ProviderError:
+    """The `ProviderError` for what a request raised. `clean` takes the keys out of a text.
+
+    What no category fits becomes a `ServerError`: such failures come from replies a library could not read.
+    """
+    from pydantic_ai import exceptions as library
+
+    if isinstance(error, ProviderError):
+        return error
+    detail = _Detail(account, clean)
+    if isinstance(error, library.ContentFilterError):
+        return Refused(detail("the content filter stopped the answer", str(error)))
+    if isinstance(error, library.ModelAPIError):
+        return _translate_reported(error, detail)
+    if isinstance(error, library.UnexpectedModelBehavior):
+        return ServerError(detail("the answer is no completion", str(error), "Check the address of the server."))
+    if isinstance(error, library.UserError):
+        return Rejected(detail("the request cannot be made with this model", str(error)))
+    return _translate_transport(error, detail)
+
+
+class _Detail:
+    """Builds the text of an error: account, what happened, the provider's words shortened, what to do."""
+
+    def __init__(self, account: str, clean: Callable[[str], str]) -> None:
+        self.account = account
+        self._clean = clean
+
+    def __call__(self, what: str, said: str = "", do: str = "") -> str:
+        said = self._clean(" ".join(said.split()))
+        if len(said) > _SHOWN:
+            said = said[: _SHOWN - 1] + "…"
+        return f"{self.account}: {what}" + (f": {said.rstrip('.')}" if said else "") + (f". {do}" if do else "")
+
+
+def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
+    """What pydantic-ai has put into a category."""
+    from pydantic_ai import exceptions as library
+
+    said = _message(error)
+    status = f" (HTTP {error.status_code})" if isinstance(error, library.ModelHTTPError) else ""
+    wait = _wait(error)
+    match error:
+        case library.ModelQuotaExceededError():
+            return Rejected(detail(f"the account's quota is used up{status}", said, "See to its billing or limits."))
+        case library.ModelRateLimitError():
+            return RateLimited(detail(f"rate limit{status}", said), retry_after=wait)
+        case library.ModelUnavailableError():
+            return ServerError(detail(f"overloaded or unavailable{status}", said), retry_after=wait)
+        case library.ModelServerError():
+            return ServerError(detail(f"the server failed{status}", said), retry_after=wait)
+        case library.ModelTimeoutError() if error.phase not in ("connect", "pool"):
+            return Timeout(detail("no answer in time", said))
+        case library.ModelRequestTimeout():
+            return Timeout(detail("no answer in time", said))
+        case library.ModelConnectionError():
+            return Unreachable(detail("the connection failed", said, "Is the server up, and its address right?"))
+        case library.ModelContextWindowExceededError():
+            return _too_long(detail, said, status)
+        case library.ModelAuthenticationError():
+            return Rejected(detail(f"the key was not accepted{status}", said, _key_advice(detail.account)))
+        case library.ModelNotFoundError():
+            suggested = error.suggested_model_id if isinstance(error, library.ModelHTTPError) else None
+            do = f"Did you mean {suggested}?" if suggested else "Check the model's name and the server's address."
+            return Rejected(detail(f"no such model or address{status}", said, do))
+        case library.ModelRequestRejectedError() | library.ModelHTTPError():
+            return _translate_status(error, detail, said, status, wait)
+    if _POLICY.search(said.lower()):
+        return Refused(detail("the content filter stopped the answer", said))
+    return ServerError(detail("the answer could not be read", said), retry_after=wait)
+
+
+def _translate_status(
+    error: ModelAPIError, detail: _Detail, said: str, status: str, wait: float | None
+) -> ProviderError:
+    """Requests the provider did not take, where the category alone does not say why."""
+    code = getattr(error, "status_code", 400)
+    text = f"{said} {error.provider_error_code or ''} {error.provider_error_type or ''}".lower()
+    if _POLICY.search(text):
+        return Refused(detail(f"the content filter stopped the request{status}", said))
+    if code == 413 or _OVERFLOW.search(text):
+        return _too_long(detail, said, status)
+    if code == 429:
+        return RateLimited(detail(f"rate limit{status}", said), retry_after=wait)
+    if code in (408, 409, 425) or code >= 500:
+        return ServerError(detail(f"the server failed{status}", said), retry_after=wait)
+    return Rejected(
+        detail(f"the request was rejected{status}", said, "Check that the model takes these settings and this schema.")
+    )
+
+
+def _too_long(detail: _Detail, said: str, status: str) -> Rejected:
+    return Rejected(
+        detail(
+            f"the prompt is longer than the model's context window{status}",
+            said,
+            "Give fewer or shorter sources, fewer rounds, or a model with a larger window.",
+        )
+    )
+
+
+def _key_advice(account: str) -> str:
+    from consilience.models.names import key_variables
+
+    variables = key_variables(account)
+    return f"Set {' or '.join(variables)} to a valid key." if variables else "Give the server's key."
+
+
+def _wait(error: ModelAPIError) -> float | None:
+    headers: Mapping[str, str] | None = getattr(error, "headers", None)
+    said = retry_after(headers)
+    return said if said is not None else error.retry_after
+
+
+def _message(error: ModelAPIError) -> str:
+    """The provider's own words: the message in its error body, else the body, else the exception's text."""
+    body = error.body
+    if isinstance(body, Mapping):
+        inner = body.get("error", body)
+        said = inner.get("message") or inner.get("detail") if isinstance(inner, Mapping) else inner
+        return said if isinstance(said, str) else str(said or body)
+    if body is not None:
+        return str(body)
+    return "" if hasattr(error, "status_code") else str(error)
+
+
+def _translate_transport(error: Exception, detail: _Detail) -> ProviderError:
+    """Exceptions of the HTTP clients that reach us unwrapped, and whatever a library raised over a strange reply."""
+    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.partition(".")[0] in ("httpx", "httpx2")}
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, TimeoutError) or ("TimeoutException" in names and not names & {"ConnectTimeout"}):
+        return Timeout(detail("no answer in time", said))
+    if names or isinstance(error, OSError):
+        return Unreachable(detail("the connection failed", said, "Is the server up, and its address right?"))
+    return ServerError(detail("the answer could not be read", said))
+
+
+__all__ = ["retry_after", "scrub", "translate"]

@@ -1,0 +1,66 @@
+"""The next model when one does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from consilience.domain.errors import ProviderError
+from consilience.models.limiter import requests_of, retry_allowed
+from consilience.models.port import Completion, Model, ModelRequest
+
+
+class Fallback:
+    """Several models under the name and account of the first; each later one is tried when those before it failed.
+
+    A failure here is final: put retries inside (`Fallback([Limited(a), Limited(b)])`). Moving on is a further sending
+    and asks `may_retry`. `Completion.model` says who answered.
+    """
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        if not models:
+            raise ValueError("a fallback needs at least one model")
+        self.models = tuple(models)
+
+    @property
+    def name(self) -> str:
+        return self.models[0].name
+
+    @property
+    def account(self) -> str:
+        return self.models[0].account
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """The first answer. Raises the last model's error, with what became of the others in its detail."""
+        sent, waited = 0, 0.0
+        earlier: list[str] = []
+        for model in self.models:
+            failure: ProviderError
+            try:
+                completion = await model.complete(request)
+            except ProviderError as error:
+                failure = error
+            else:
+                if not earlier:
+                    return completion
+                return replace(completion, requests=sent + completion.requests, waited=waited + completion.waited)
+            sent += requests_of(failure)
+            waited += getattr(failure, "waited", 0.0)
+            if model is self.models[-1] or not retry_allowed():
+                break
+            earlier.append(failure.detail)
+        if earlier:
+            failure.detail = "; before that, ".join([failure.detail, *reversed(earlier)])
+            failure.args = (failure.detail,)
+        vars(failure).update(requests=sent, waited=waited)
+        raise failure
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        """The dearest of them, since any may answer; None where one has no known price."""
+        prices = [model.price(tokens_in, tokens_out) for model in self.models]
+        known = [price for price in prices if price is not None]
+        return max(known) if len(known) == len(prices) else None
+
+    async def close(self) -> None:
+        for model in self.models:
+            await model.close()

@@ -1,0 +1,357 @@
+"""How fast an account is asked: adaptive concurrency, one shared pause, retries, and a deadline for each sending.
+
+One `Limiter` per provider account and event loop, shared by all sessions (`limiter_for`). Its window grows gently
+while it is what holds requests back, is halved by a 429 (once for all that were in flight), and does not grow for a
+while after a failing server. A `retry_after` stops the whole account; afterwards one request goes first, and the
+others follow one by one as answers come. `Limited` puts a model behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from consilience.domain.errors import ProviderError, RateLimited, Refused, Rejected, ServerError, Timeout
+from consilience.models.port import Completion, Model, ModelRequest
+
+may_retry: ContextVar[Callable[[], bool] | None] = ContextVar("may_retry", default=None)
+"""Asked before each further sending of one call, since limits bound sendings; None allows all."""
+
+
+def retry_allowed() -> bool:
+    """Whether the running call may send once more. Asking may take the permission: send if it is given."""
+    ask = may_retry.get()
+    return ask is None or ask()
+
+
+def requests_of(error: ProviderError) -> int:
+    """How many requests were sent before `error` was raised."""
+    made = getattr(error, "requests", 1)
+    return made if isinstance(made, int) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Settings of a limiter. Windows are requests in flight, times are seconds.
+
+    `start`, `least` and `most` bound the window, `cut` is what a 429 leaves of it. `calm` is how long it does not
+    grow after a server failed. `backoff` and `longest_backoff` bound the waits before retries, which double;
+    `spacing` is the most between two releases after a pause. A pause of more than `patience` is not waited for.
+    """
+
+    start: float = 16.0
+    least: float = 1.0
+    most: float = 256.0
+    cut: float = 0.5
+    calm: float = 10.0
+    backoff: float = 0.5
+    longest_backoff: float = 30.0
+    spacing: float = 0.25
+    patience: float = 120.0
+
+
+class Limiter:
+    """The shared state of one account on one event loop. Waiters are served in order of arrival.
+
+    `clock`, `sleep` and `rng` are for tests; nothing but these is asked about time or chance.
+    """
+
+    def __init__(
+        self,
+        account: str,
+        pace: Pace | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.account = account
+        self.pace = pace or Pace()
+        self.clock = clock
+        self.sleep = sleep
+        self._rng = rng or random.Random()
+        self._window = self.pace.start
+        self._was_cut = False
+        self._ramp = math.inf  # a second bound while recovering from a pause; 0 until the first release after it
+        self._flying = 0
+        self._waiting: list[tuple[int, asyncio.Future[int]]] = []
+        self._tickets = itertools.count()
+        self._epoch = 1  # counts cuts: a 429 to a request sent before the last cut cuts nothing
+        self._streak = 0  # cuts since the last success
+        self._gate = 0.0  # nothing is released before this instant; 0 when open
+        self._grows_from = 0.0
+        self._opener: asyncio.Task[None] | None = None
+
+    @property
+    def window(self) -> float:
+        """Requests that may be in flight together, as now believed."""
+        return self._window
+
+    @property
+    def in_flight(self) -> int:
+        return self._flying
+
+    @property
+    def waiting(self) -> int:
+        return sum(not future.done() for _, future in self._waiting)
+
+    @property
+    def shut(self) -> bool:
+        """Whether the account was told to stay away for longer than `patience`, so that `enter` would raise."""
+        return self._gate > 0.0 and self._gate - self.clock() > self.pace.patience
+
+    def ticket(self) -> int:
+        """A place in the order of arrival; a call keeps its own for all its sendings."""
+        return next(self._tickets)
+
+    def try_enter(self) -> int:
+        """Take a slot if one is free and nobody waits. Returns a mark to give back with it, or 0."""
+        if self._waiting or self._gate or self._flying >= self._window or self._ramp != math.inf:
+            return 0
+        self._flying += 1
+        return self._epoch
+
+    async def enter(self, ticket: int) -> int:
+        """Take a slot, in turn. Returns the mark to give back with it.
+
+        Raises `RateLimited` when the account has been told to stay away for longer than `patience`.
+        """
+        if self.shut:
+            raise self._turned_away(self._gate - self.clock())
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (ticket, future))
+        self._release_waiters()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.abandoned()  # the slot was given at the moment the waiter was cancelled
+            raise
+
+    def succeeded(self) -> None:
+        """Give the slot back after an answer."""
+        held_back = self._flying >= self._window - 1 or bool(self._waiting)
+        self._flying -= 1
+        if self._ramp != math.inf:
+            self._recover()
+        elif held_back and self._window < self.pace.most and not self._calming():
+            self._window = min(self.pace.most, self._window + (1 / self._window if self._was_cut else 0.5))
+        self._streak = 0
+        if self._waiting:
+            self._release_waiters()
+
+    def failed(self, mark: int, error: ProviderError) -> None:
+        """Give the slot back after an error, and learn from it. A refusal or rejection is an answer in time."""
+        self._flying -= 1
+        if isinstance(error, RateLimited):
+            self._cut(mark, error.retry_after)
+        elif isinstance(error, Refused | Rejected):
+            self._recover()
+        else:
+            self._grows_from = self.clock() + self.pace.calm
+            if isinstance(error, ServerError) and error.retry_after:
+                self._pause(error.retry_after)
+        if self._waiting:
+            self._release_waiters()
+
+    def abandoned(self) -> None:
+        """Give the slot back without having learned anything."""
+        self._flying -= 1
+        if self._waiting:
+            self._release_waiters()
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds before retry number `attempt` (from 1): full jitter under a doubling bound."""
+        return self._rng.uniform(0.0, min(self.pace.longest_backoff, self.pace.backoff * 2**attempt))
+
+    def _recover(self) -> None:
+        """An answer came: after a pause, one more may be in flight, until the window holds them again."""
+        if self._ramp:  # else it answers a request from before the pause
+            self._ramp = self._ramp + 1 if self._ramp < self._window else math.inf
+
+    def _calming(self) -> bool:
+        if self._grows_from and self.clock() >= self._grows_from:
+            self._grows_from = 0.0
+        return self._grows_from > 0
+
+    def _cut(self, mark: int, retry_after: float | None) -> None:
+        if mark == self._epoch:
+            self._epoch += 1
+            self._streak += 1
+            self._was_cut = True
+            self._window = max(self.pace.least, min(self._window, self._flying + 1) * self.pace.cut)
+            if retry_after is None:
+                bound = min(self.pace.longest_backoff, self.pace.backoff * 2**self._streak)
+                retry_after = self._rng.uniform(bound / 2, bound)
+        if retry_after is not None:
+            self._pause(retry_after)
+
+    def _pause(self, seconds: float) -> None:
+        """Nothing is sent on this account for so long, and a little more by chance."""
+        gate = self.clock() + seconds + self._rng.uniform(0.0, self.pace.spacing)
+        self._gate = max(self._gate, gate)
+        self._ramp = 0.0
+        if seconds > self.pace.patience:
+            for _, future in self._waiting:
+                if not future.done():
+                    future.set_exception(self._turned_away(seconds))
+            self._waiting.clear()
+
+    def _turned_away(self, seconds: float) -> RateLimited:
+        error = RateLimited(
+            f"{self.account}: the provider asks to wait {seconds:.0f} s; resume later or use another model",
+            retry_after=seconds,
+        )
+        vars(error)["requests"] = 0
+        return error
+
+    def _release_waiters(self) -> None:
+        while self._waiting:
+            if self._waiting[0][1].done():
+                heapq.heappop(self._waiting)
+                continue
+            now = 0.0
+            if self._gate:
+                now = self.clock()
+                if now < self._gate:
+                    self._open_later()
+                    return
+                self._gate = 0.0
+            if self._ramp == 0.0:
+                self._ramp = self._flying + 1.0
+            if self._flying >= min(self._window, self._ramp):
+                return
+            self._flying += 1
+            heapq.heappop(self._waiting)[1].set_result(self._epoch)
+            if self._ramp != math.inf:
+                self._gate = (now or self.clock()) + self._rng.uniform(0.0, self.pace.spacing)
+
+    def _open_later(self) -> None:
+        if self._opener is None or self._opener.done():
+            loop = asyncio.get_running_loop()
+            # an empty context, so that the task keeps nothing of the session that happened to start it
+            self._opener = loop.create_task(self._open_when_due(), context=contextvars.Context())
+
+    async def _open_when_due(self) -> None:
+        while self._waiting and self._gate:
+            left = self._gate - self.clock()
+            if left > 0:
+                await self.sleep(left)
+            self._release_waiters()
+
+
+_limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Limiter]] = WeakKeyDictionary()
+
+
+def limiter_for(account: str, pace: Pace | None = None) -> Limiter:
+    """The limiter of `account` on the running event loop; `pace` counts when it is made. Needs a running loop."""
+    loop = asyncio.get_running_loop()
+    accounts = _limiters.get(loop)
+    if accounts is None:
+        accounts = _limiters[loop] = {}
+    limiter = accounts.get(account)
+    if limiter is None:
+        limiter = accounts[account] = Limiter(account, pace)
+    return limiter
+
+
+class Limited:
+    """A model behind its account's limiter, with retries of transient failures and a deadline for each sending.
+
+    `deadline` is seconds from dispatch, after the limiter; `retries` bounds the further sendings, each of which also
+    asks `may_retry`. Without a `limiter` it is the account's own on whatever loop runs (`pace` if it is new).
+    """
+
+    def __init__(
+        self,
+        inner: Model,
+        limiter: Limiter | None = None,
+        *,
+        deadline: float,
+        retries: int,
+        pace: Pace | None = None,
+    ) -> None:
+        self.inner = inner
+        self.deadline = deadline
+        self.retries = retries
+        self._limiter = limiter
+        self._pace = pace
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def account(self) -> str:
+        return self.inner.account
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """The inner model's answer with `requests` and `waited` filled in.
+
+        Raises the last `ProviderError`; its attributes `requests` and `waited` (seconds) say what was tried.
+        Cancelled at any point, it holds no slot.
+        """
+        limiter = self._limiter or limiter_for(self.inner.account, self._pace)
+        ticket = limiter.ticket()
+        sent, waited, attempt = 0, 0.0, 0
+        while True:
+            mark = limiter.try_enter()
+            if not mark:
+                began = limiter.clock()
+                try:
+                    mark = await limiter.enter(ticket)
+                except RateLimited as shut:
+                    raise _counted(shut, sent, waited) from None
+                waited += limiter.clock() - began
+            outcome = await self._send(limiter, mark, request)
+            if isinstance(outcome, Completion):
+                if not sent and not waited:
+                    return outcome
+                return replace(outcome, requests=sent + outcome.requests, waited=waited + outcome.waited)
+            sent += requests_of(outcome)
+            attempt += 1
+            if not outcome.transient or attempt > self.retries or limiter.shut or not retry_allowed():
+                raise _counted(outcome, sent, waited)
+            if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
+                began = limiter.clock()
+                await limiter.sleep(limiter.backoff(attempt))
+                waited += limiter.clock() - began
+
+    async def _send(self, limiter: Limiter, mark: int, request: ModelRequest) -> Completion | ProviderError:
+        """One sending in a slot, which is given back however it ends."""
+        failure: ProviderError
+        try:
+            async with asyncio.timeout(self.deadline):
+                completion = await self.inner.complete(request)
+        except ProviderError as error:
+            failure = error
+        except TimeoutError:
+            failure = Timeout(f"{self.account}: no answer within the deadline of {self.deadline:g} s")
+        except BaseException:
+            limiter.abandoned()
+            raise
+        else:
+            limiter.succeeded()
+            return completion
+        limiter.failed(mark, failure)
+        return failure
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return self.inner.price(tokens_in, tokens_out)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+def _counted(error: ProviderError, sent: int, waited: float) -> ProviderError:
+    vars(error).update(requests=sent, waited=waited)
+    return error

@@ -1,0 +1,291 @@
+"""From a model's name to a model, and which name to take when none is given.
+
+A name is `local`, `local:NAME`, `local:/path/to.gguf`, a server on this machine (`ollama:`, `lmstudio:`, `llamacpp:`,
+`vllm:`), or any `provider:model` of pydantic-ai; `openai-chat:` serves every OpenAI-compatible endpoint, at the address
+in `OPENAI_BASE_URL`. Resolving touches no network.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from consilience.domain.errors import UnavailableModel, UnknownName, UserError
+from consilience.models import servers
+from consilience.models.limiter import Limited, Pace
+from consilience.models.port import Model
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from pydantic_ai.models import Model as LibraryModel
+    from pydantic_ai.providers import Provider
+
+DEADLINE = 300.0
+"""Seconds one sending to a provider may take."""
+SERVER_DEADLINE = 900.0
+"""Seconds one sending to a server on this machine may take."""
+RETRIES = 4
+_ON_THIS_MACHINE = Pace(start=4.0, most=4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Provider:
+    """`variables`: any one of these holds the key. `extra`: the optional dependency that brings its client."""
+
+    variables: tuple[str, ...] = ()
+    extra: str = "openai"
+
+
+_PROVIDERS: Mapping[str, _Provider] = {
+    "openai": _Provider(("OPENAI_API_KEY",)),
+    "openai-chat": _Provider(("OPENAI_API_KEY",)),
+    "openai-responses": _Provider(("OPENAI_API_KEY",)),
+    "anthropic": _Provider(("ANTHROPIC_API_KEY",), "anthropic"),
+    "google": _Provider(("GOOGLE_API_KEY", "GEMINI_API_KEY"), "google"),
+    "google-cloud": _Provider((), "google"),
+    "mistral": _Provider(("MISTRAL_API_KEY",), "mistral"),
+    "groq": _Provider(("GROQ_API_KEY",), "groq"),
+    "openrouter": _Provider(("OPENROUTER_API_KEY",)),
+    "deepseek": _Provider(("DEEPSEEK_API_KEY",)),
+    "xai": _Provider(("XAI_API_KEY",), "xai"),
+    "cohere": _Provider(("CO_API_KEY",), "cohere"),
+    "together": _Provider(("TOGETHER_API_KEY",)),
+    "fireworks": _Provider(("FIREWORKS_API_KEY",)),
+    "cerebras": _Provider(("CEREBRAS_API_KEY",), "cerebras"),
+    "huggingface": _Provider(("HF_TOKEN",), "huggingface"),
+    "azure": _Provider(("AZURE_OPENAI_API_KEY",)),
+    "azure-responses": _Provider(("AZURE_OPENAI_API_KEY",)),
+    "bedrock": _Provider(("AWS_BEARER_TOKEN_BEDROCK",), "bedrock"),
+    "moonshotai": _Provider(("MOONSHOTAI_API_KEY",)),
+    "meta": _Provider(("META_API_KEY",)),
+    "alibaba": _Provider(("ALIBABA_API_KEY", "DASHSCOPE_API_KEY")),
+    "nebius": _Provider(("NEBIUS_API_KEY",)),
+    "ovhcloud": _Provider(("OVHCLOUD_API_KEY",)),
+    "sambanova": _Provider(("SAMBANOVA_API_KEY",)),
+    "vercel": _Provider(("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN")),
+    "heroku": _Provider(("HEROKU_INFERENCE_KEY",)),
+    "crusoe": _Provider(("CRUSOE_API_KEY",)),
+    "snowflake": _Provider(("SNOWFLAKE_TOKEN",), "snowflake"),
+    "zai": _Provider(("ZAI_API_KEY",), "zai"),
+    "github-copilot": _Provider(("GITHUB_COPILOT_API_KEY", "GITHUB_COPILOT_API_TOKEN", "COPILOT_GITHUB_TOKEN")),
+    "ollama": _Provider(("OLLAMA_API_KEY",)),
+    "vllm": _Provider(("VLLM_API_KEY",)),
+    "lmstudio": _Provider(("LMSTUDIO_API_KEY",)),
+    "llamacpp": _Provider(("LLAMACPP_API_KEY",)),
+}
+_GATEWAY = _Provider(("PYDANTIC_AI_GATEWAY_API_KEY", "PAIG_API_KEY"))
+_OWN_EXTRAS = ("openai", "anthropic", "google", "local")
+_ONE_ACCOUNT = {"openai-chat": "openai", "openai-responses": "openai", "azure-responses": "azure"}
+
+
+def known_providers() -> tuple[str, ...]:
+    """What may stand before the colon, sorted; `gateway/PROVIDER` works too."""
+    return tuple(sorted(["local", *_PROVIDERS]))
+
+
+def key_variables(account: str) -> tuple[str, ...]:
+    """Environment variables of which one holds the key of a provider or account; empty where none is known."""
+    provider = account.partition("@")[0]
+    if provider.startswith("gateway/"):
+        return _GATEWAY.variables
+    entry = _PROVIDERS.get(provider)
+    return entry.variables if entry else ()
+
+
+def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a request to that model may cost money: all do but those to models and servers of one's own."""
+    environ = os.environ if environ is None else environ
+    provider, _, model = name.partition(":")
+    if provider == "local":
+        return False
+    if provider in servers.SERVERS:
+        url = servers.base_url(provider, environ)
+        return model.endswith("-cloud") or (urlsplit(url).hostname or "").endswith("ollama.com")
+    if provider == "openai-chat" and (url := environ.get("OPENAI_BASE_URL", "")):
+        return not servers.is_loopback(url)
+    return True
+
+
+def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+    """The model of that name, behind the limiter of its account unless it runs in a process of ours.
+
+    `deadline` is seconds for one sending. Raises `UnknownName`, or `UnavailableModel` saying which variable to set or
+    what to install. Reads the environment, never the network. Blocks while a client library is imported, 1 s or so.
+    """
+    asked = name.strip()
+    provider, colon, model = asked.partition(":")
+    if provider == "local":
+        from consilience.models.local import LocalModel
+
+        return LocalModel(model or "local")
+    if not colon or not model:
+        raise _incomplete(asked, provider)
+    if provider not in _PROVIDERS and not provider.startswith("gateway/"):
+        raise _unknown_provider(asked, provider)
+    from consilience.models.provider import ProviderModel
+
+    library = _library_model(asked, provider, model)
+    url = _url(library)
+    own = servers.is_loopback(url)
+    account = _account(provider, url)
+    inner = ProviderModel(asked, account, library, prices=None if paid(asked) else (0.0, 0.0))
+    if own and provider != "vllm":
+        return Limited(inner, deadline=deadline or SERVER_DEADLINE, retries=retries, pace=_ON_THIS_MACHINE)
+    return Limited(inner, deadline=deadline or (SERVER_DEADLINE if own else DEADLINE), retries=retries)
+
+
+def _library_model(asked: str, provider: str, model: str) -> LibraryModel:
+    from pydantic_ai import exceptions as library
+    from pydantic_ai.models import infer_model
+    from pydantic_ai.providers import infer_provider
+
+    def make(kind: str) -> Provider[Any]:
+        return _server_provider(kind) if kind in servers.SERVERS else infer_provider(kind)
+
+    try:
+        if provider in ("lmstudio", "llamacpp"):
+            from pydantic_ai.models.openai import OpenAIChatModel
+
+            return OpenAIChatModel(model, provider=_server_provider(provider))
+        return infer_model(asked, provider_factory=make)
+    except ImportError:
+        failure: UserError = _missing_extra(asked, provider)
+    except (library.UserError, ValueError, RuntimeError) as error:
+        failure = _unavailable(asked, provider, str(error))
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("openai", "anthropic", "google", "groq", "botocore"):
+            raise
+        failure = _unavailable(asked, provider, str(error))
+    raise failure
+
+
+def _server_provider(kind: str) -> Provider[AsyncOpenAI]:
+    """pydantic-ai's provider for a server of one's own; a key is sent only if its variable is set."""
+    url = servers.base_url(kind, os.environ)
+    key = next((os.environ[variable] for variable in key_variables(kind) if os.environ.get(variable)), None)
+    if kind == "ollama":
+        from pydantic_ai.providers.ollama import OllamaProvider
+
+        return OllamaProvider(base_url=url, api_key=key)
+    if kind == "vllm":
+        from pydantic_ai.providers.vllm import VLLMProvider
+
+        return VLLMProvider(base_url=url, api_key=key)
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    return OpenAICompatibleProvider(kind, base_url=url, api_key=key or "none")
+
+
+def _url(model: LibraryModel) -> str:
+    try:
+        return model.provider.base_url if model.provider is not None else ""
+    except Exception:  # some providers know their address only once they have a client
+        return ""
+
+
+def _account(provider: str, url: str) -> str:
+    """What shares one rate limit: the provider, told apart by host where the address is not its usual one."""
+    account = _ONE_ACCOUNT.get(provider, provider)
+    variable = {"openai": "OPENAI_BASE_URL"}.get(account)
+    if provider in servers.SERVERS or (variable and os.environ.get(variable)):
+        return f"{account}@{urlsplit(url).netloc.rpartition('@')[2]}"
+    return account
+
+
+def _incomplete(asked: str, provider: str) -> UnknownName:
+    """A name without a provider, with the full name it probably stands for."""
+    if not asked:
+        return UnknownName("No model is named", do="Use local, or PROVIDER:MODEL.")
+    if provider in known_providers():
+        return UnknownName(f"{asked!r} names a provider without a model", do=f"Write {provider}:MODEL.")
+    from consilience.models.weights import CATALOGUE
+
+    near = difflib.get_close_matches(asked, list(CATALOGUE), n=1, cutoff=0.7)
+    if near:
+        return UnknownName(f"There is no model named {asked!r}", do=f"Did you mean local:{near[0]}?")
+    from pydantic_ai.models import known_model_names
+
+    full = [known for known in known_model_names() if ":" in known and not known.startswith("gateway/")]
+    plain = {known.partition(":")[2]: known for known in reversed(full)}
+    near = [plain[match] for match in difflib.get_close_matches(asked, list(plain), n=2, cutoff=0.7)]
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    return UnknownName(
+        f"There is no model named {asked!r}", do=f"{meant}A name is local, local:NAME or PROVIDER:MODEL."
+    )
+
+
+def _unknown_provider(asked: str, provider: str) -> UnknownName:
+    near = difflib.get_close_matches(provider, known_providers(), n=3, cutoff=0.5)
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    return UnknownName(
+        f"{asked!r}: there is no provider {provider!r}",
+        do=f"{meant}For any OpenAI-compatible server set OPENAI_BASE_URL and write openai-chat:MODEL.",
+    )
+
+
+def _missing_extra(asked: str, provider: str) -> UnavailableModel:
+    entry = _PROVIDERS.get(provider, _GATEWAY)
+    package = "consilience" if entry.extra in _OWN_EXTRAS else "pydantic-ai-slim"
+    return UnavailableModel(
+        f"{asked} needs a client library that is not installed", do=f"Run: pip install '{package}[{entry.extra}]'"
+    )
+
+
+def _unavailable(asked: str, provider: str, said: str) -> UnavailableModel:
+    from consilience.models.failures import scrub
+
+    variables = key_variables(provider)
+    if variables and not any(os.environ.get(variable) for variable in variables):
+        return UnavailableModel(
+            f"{asked} needs a key, and none is set",
+            where="the environment",
+            do=f"Set {' or '.join(variables)}, or use another model: local needs none.",
+        )
+    return UnavailableModel(f"{asked} cannot be set up: {scrub(' '.join(said.split()), [])[:300]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The model taken when none was named, and `why`, in a few words for one line.
+
+    `unspent_keys` maps variables that hold a key which this choice does not use to what they would allow, such as
+    `openai:MODEL`.
+    """
+
+    name: str
+    why: str
+    unspent_keys: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
+    """`CONSILIENCE_MODEL`, the configuration's `model`, a server on this machine that answers, `local`; in this order.
+
+    A key that merely lies in the environment is never spent. Blocks for at most 0.3 s, and only when neither of the
+    first two is set: call it in a thread from an event loop.
+    """
+    configured = config.get("model")
+    if name := environ.get("CONSILIENCE_MODEL", "").strip():
+        return Choice(name, "CONSILIENCE_MODEL is set", _unspent(environ, name))
+    if isinstance(configured, str) and (name := configured.strip()):
+        return Choice(name, "the configuration file names it", _unspent(environ, name))
+    found = servers.probe(environ)
+    if found is not None:
+        name = f"{found.server.provider}:{found.models[0]}"
+        return Choice(name, f"{found.server.title} answers at {found.address}", _unspent(environ, name))
+    return Choice("local", "no other model is set and no server answers on this machine", _unspent(environ, "local"))
+
+
+def _unspent(environ: Mapping[str, str], chosen: str) -> dict[str, str]:
+    used = key_variables(chosen.partition(":")[0])
+    unspent: dict[str, str] = {}
+    for provider, entry in _PROVIDERS.items():
+        if provider in servers.SERVERS or provider in _ONE_ACCOUNT:
+            continue
+        for variable in entry.variables:
+            if environ.get(variable) and variable not in used:
+                unspent.setdefault(variable, f"{provider}:MODEL")
+    return unspent

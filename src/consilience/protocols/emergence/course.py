@@ -1,0 +1,33 @@
+"""What a run has come to so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from consilience.domain.outcome import Check, StopReason
+from consilience.domain.positions import Ballot
+from consilience.engine.work import Failure, Reply
+from consilience.protocols.emergence.replies import RootReply
+from consilience.protocols.emergence.report import StrangeLoop
+from consilience.protocols.emergence.rounds import Turn
+
+ROOT = "L1N1"
+
+
+@dataclass
+class Course:
+    """What a run has come to so far, round by round; `nudges` of a round are those it began with."""
+
+    rounds: list[dict[str, Turn]] = field(default_factory=list)
+    nudges: list[dict[str, Reply[str]]] = field(default_factory=list)
+    checks: list[Check | None] = field(default_factory=list)
+    ballots: list[dict[str, Ballot]] = field(default_factory=list)
+    texts: list[Reply[RootReply]] = field(default_factory=list)
+    loops: list[StrangeLoop] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    closing: Reply[RootReply] | None = None
+
+    @property
+    def exhausted(self) -> StopReason | None:
+        """What ran out, if a limit refused anything: the first refusal in program order says."""
+        return next((failure.kind.exhaustion for failure in self.failures if failure.kind.is_limit), None)

@@ -1,0 +1,52 @@
+"""What agents are asked to return: enums and lists first, one free text last, which alone is required."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from consilience.domain.messages import FreeText, Label, ObjectionLabel
+
+
+class LeafReply(BaseModel):
+    """`points` are the facts or arguments the view rests on."""
+
+    points: Annotated[list[str], Field(json_schema_extra={"maxItems": 3})] = []
+    text: FreeText
+
+
+class ObjectionReply(BaseModel):
+    """What is wrong in the text of `to`."""
+
+    to: Label
+    text: str
+
+
+Objections = Annotated[list[ObjectionReply], Field(json_schema_extra={"maxItems": 1})]
+Answers = Annotated[list[ObjectionLabel], Field(json_schema_extra={"maxItems": 8})]
+
+
+class Exchange(BaseModel):
+    """What a reply to other texts declares about them. `answers` names objections its text answers."""
+
+    objections: Objections = []
+    answers: Answers = []
+
+
+class PeerReply(Exchange):
+    """A revision after reading peers, or an observation of children."""
+
+    text: FreeText
+
+
+class ClaimReply(BaseModel):
+    text: str
+    ids: list[Label] = []
+
+
+class RootReply(Exchange):
+    """An observation that may be the answer: its main claims name the texts they rest on."""
+
+    claims: Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": 3})] = []
+    text: FreeText

@@ -1,0 +1,158 @@
+"""Settings of `emergence`, and what follows from them: the tree, the seats, the number of calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import Estimate
+from consilience.domain.panels import Panel
+from consilience.domain.topology import Topology, tree
+from consilience.engine.conditions import Judged, PositionsSettled, StopCondition, TextStable
+from consilience.engine.protocol import Protocol
+
+PERSPECTIVES: Mapping[str, str] = {
+    "analytical": "You take the question apart and check whether the reasoning holds.",
+    "creative": "You look for options that nobody has named yet.",
+    "critical": "You look for what goes wrong and who pays for it.",
+    "practical": "You ask what it takes to do this on Monday morning.",
+    "theoretical": "You ask which general principle decides the case.",
+    "empirical": "You ask what has been measured and what has not.",
+    "ethical": "You ask who is affected and whether it is fair to them.",
+    "systemic": "You look at side effects, feedback and the long run.",
+}
+"""The seed's eight in its order, each with one sentence of ours that says what it means."""
+
+MOST_AGENTS = 500
+
+KINDS = ("jaccard", "embedding", "positions", "judge")
+
+
+class Settings(Protocol):
+    """What can be set; see the descriptions."""
+
+    name: ClassVar[str] = "emergence"
+    summary: ClassVar[str] = "specialists think apart and talk; parents observe what arises; rounds until it is stable"
+
+    children: Annotated[int, Field(ge=1, le=64, description="children of every internal node")] = 3
+    depth: Annotated[int, Field(ge=2, le=8, description="levels of the tree, the root included")] = 2
+    max_rounds: Annotated[int, Field(ge=1, le=100, description="most rounds")] = 5
+    threshold: Annotated[
+        float, Field(ge=0, le=1, description="similarity of the root's texts at which it is stable")
+    ] = 0.85
+    similarity: Annotated[
+        str, Field(description="auto, jaccard, embedding, positions or judge; several joined by & or |")
+    ] = "auto"
+    signals: Annotated[bool, Field(description="parents nudge their children between rounds")] = True
+    strange_loops: Annotated[int, Field(ge=0, le=10, description="self-reviews of the root at the end")] = 0
+    domain_instructions: Annotated[
+        str, Field(max_length=20_000, description="instructions for one last review of the answer")
+    ] = ""
+    perspectives: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=2_000)], ...],
+        Field(min_length=1, max_length=MOST_AGENTS, description="points of view dealt to the leaves in order"),
+    ] = tuple(PERSPECTIVES)
+    leaf_reask: Annotated[bool, Field(description="ask leaves again each round even without a nudge")] = True
+    answer_pattern: Annotated[
+        str, Field(max_length=500, description="regular expression of an extractable answer; leaves then cast ballots")
+    ] = ""
+    anonymous_peers: Annotated[bool, Field(description="peers appear under neutral labels")] = True
+    fallback: Annotated[Literal["none", "vote"], Field(description="what decides when positions stay split")] = "none"
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        agents = sum(self.children**level for level in range(self.depth))
+        if agents > MOST_AGENTS:
+            raise ValueError(
+                f"a tree of {self.children} children and depth {self.depth} has {agents:,} agents; at most {MOST_AGENTS} are allowed"
+            )
+        for kind in re.split(r"\s*[&|]\s*", self.similarity.strip()):
+            if kind not in ("auto", *KINDS):
+                raise ValueError(f"similarity: {kind!r} is none of auto, {', '.join(KINDS)}")
+            if kind == "positions" and not self.answer_pattern:
+                raise ValueError("similarity 'positions' compares ballots, which need an answer_pattern")
+        if self.fallback == "vote" and not self.answer_pattern:
+            raise ValueError("fallback 'vote' counts ballots, which need an answer_pattern")
+        try:
+            re.compile(self.answer_pattern)
+        except re.error as error:
+            raise ValueError(f"answer_pattern is no regular expression: {error}") from None
+        return self
+
+    @property
+    def ballots(self) -> bool:
+        """Positions exist, so leaves cast ballots."""
+        return bool(self.answer_pattern)
+
+    @property
+    def kind(self) -> str:
+        """The similarity with `auto` decided."""
+        return self.similarity.replace("auto", "positions" if self.ballots else "jaccard")
+
+    @property
+    def widest(self) -> int:
+        """Children's texts, two objections of each, own text and nudge."""
+        return self.children + 3
+
+    def topology(self) -> Topology:
+        return tree(self.children, self.depth)
+
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        shape = self.topology()
+        leaves = {leaf: n for n, leaf in enumerate(shape.leaves)}
+        seats = []
+        for id in shape.agents:
+            if id not in leaves:
+                seats.append(Agent(id=id, role="coordinator" if shape.parents.get(id) else "integrator"))
+            elif panel is None:
+                seats.append(
+                    Agent(id=id, role="specialist", perspective=self.perspectives[leaves[id] % len(self.perspectives)])
+                )
+            else:
+                persona = panel.personas[leaves[id] % len(panel.personas)]
+                seats.append(Agent(id=id, role="specialist", perspective=persona.description, persona=persona.name))
+        return tuple(seats)
+
+    def condition(self) -> StopCondition:
+        """`|` binds weaker than `&`, as in Python."""
+        alternatives = [_all([self._single(kind.strip()) for kind in part.split("&")]) for part in self.kind.split("|")]
+        found = alternatives[0]
+        for other in alternatives[1:]:
+            found = found | other
+        return found
+
+    def _single(self, kind: str) -> StopCondition:
+        if kind == "positions":
+            return PositionsSettled()
+        if kind == "judge":
+            return Judged("L1N1", self.threshold)
+        return TextStable("embedding" if kind == "embedding" else "jaccard", self.threshold)
+
+    def calls(self, rounds: int) -> int:
+        """Calls of a run of that many rounds in which every call is answered (protocols §1)."""
+        leaves = self.children ** (self.depth - 1)
+        internal = sum(self.children**level for level in range(1, self.depth - 1))
+        lateral = leaves + internal if self.children > 1 else 0
+        nudges = internal + 1 if self.signals else 0
+        total = rounds * (leaves + lateral + internal + 1) + (rounds - 1) * nudges
+        total += self.strange_loops + bool(self.domain_instructions)
+        total += self.kind.count("judge") * (rounds - 1)
+        if self.ballots:
+            total += leaves * (1 + rounds)
+        if not self.leaf_reask and not self.signals:
+            total -= (rounds - 1) * leaves
+        return total
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=self.calls(min(2, self.max_rounds)), max=self.calls(self.max_rounds))
+
+
+def _all(conditions: list[StopCondition]) -> StopCondition:
+    found = conditions[0]
+    for other in conditions[1:]:
+        found = found & other
+    return found

@@ -1,0 +1,130 @@
+"""What every test stands on: no network, a home of its own, no keys, long matrices sampled unless asked for whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import hypothesis
+import pytest
+
+from consilience.domain.places import weights_dir
+
+T = TypeVar("T")
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+# Settings of the person who runs the tests, and keys that a model layer would pick up.
+PRIVATE_PREFIXES = ("CONSILIENCE_", "OPENAI_", "ANTHROPIC_", "GOOGLE_", "GEMINI_", "AZURE_", "AWS_", "OLLAMA_")
+PRIVATE_SUFFIXES = ("_API_KEY", "_API_TOKEN", "_AUTH_TOKEN")
+PRIVATE_NAMES = ("HF_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
+
+
+class Sample(Protocol):
+    def __call__(self, items: Iterable[T], n: int, seed: int = 0) -> list[T]:
+        """All items under `--whole`, else `n` of them drawn by `seed`, in their own order."""
+        ...
+
+
+# --- the long matrices
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run the long matrices whole instead of a seeded sample")
+
+
+def draw(items: Iterable[T], n: int, seed: int | str) -> list[T]:
+    pool = list(items)
+    if n >= len(pool):
+        return pool
+    chosen = random.Random(seed).sample(range(len(pool)), n)
+    return [pool[index] for index in sorted(chosen)]
+
+
+@pytest.fixture(scope="session")
+def whole(pytestconfig: pytest.Config) -> bool:
+    """Whether the long matrices are to be run whole."""
+    return bool(pytestconfig.getoption("whole"))
+
+
+@pytest.fixture(scope="session")
+def sample(whole: bool) -> Sample:
+    """`sample(items, n, seed=0)`: all items under `--whole`, else `n` of them drawn by the seed, in their own order."""
+
+    def choose(items: Iterable[T], n: int, seed: int = 0) -> list[T]:
+        return list(items) if whole else draw(items, n, seed)
+
+    return choose
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`@pytest.mark.matrix(keep=N)` runs N of the parametrized cases of a test, or all of them under `--whole`."""
+    if config.getoption("whole"):
+        return
+    matrices: dict[str, list[pytest.Item]] = {}
+    kept: dict[str, int] = {}
+    for item in items:
+        marker = item.get_closest_marker("matrix")
+        if marker is not None and "keep" in marker.kwargs:
+            test = item.nodeid.partition("[")[0]
+            matrices.setdefault(test, []).append(item)
+            kept[test] = marker.kwargs["keep"]
+    dropped = {case for test, cases in matrices.items() for case in set(cases) - set(draw(cases, kept[test], test))}
+    if dropped:
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+        items[:] = [item for item in items if item not in dropped]
+
+
+# --- what the world looks like to a test
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Shut the network but for loopback; a test that needs more is marked `enable_socket`."""
+    config.option.allow_unix_socket = True
+    if config.option.allow_hosts is None:
+        config.option.allow_hosts = ",".join(LOOPBACK)
+    hypothesis.settings.register_profile("consilience", deadline=None)  # a slow machine is no failure
+    hypothesis.settings.load_profile("consilience")
+
+
+@pytest.fixture(autouse=True)
+def names_not_looked_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name looked up is network too, which the guard on connections does not see."""
+    markers = ("enable_socket", "allow_hosts")
+    if any(request.node.get_closest_marker(marker) for marker in markers) or request.config.option.force_enable_socket:
+        return
+    look_up: Callable[..., object] = socket.getaddrinfo
+
+    def guarded(host: str | bytes | None, *args: object, **options: object) -> object:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name is not None and name not in (*LOOPBACK, "", "0.0.0.0", "::"):
+            raise RuntimeError(f"A test looked up the host {name!r}; mark it enable_socket if it needs the network.")
+        return look_up(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", guarded)
+
+
+@pytest.fixture(scope="session")
+def shared_weights() -> Path:
+    """Where this machine keeps model weights; they are shared, since each is hundreds of megabytes."""
+    directory = weights_dir().absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, shared_weights: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A CONSILIENCE_HOME of the test's own, empty but for the shared weights; no key and no setting of the user's."""
+    for name in list(os.environ):
+        if name.startswith(PRIVATE_PREFIXES) or name.endswith(PRIVATE_SUFFIXES) or name in PRIVATE_NAMES:
+            monkeypatch.delenv(name)
+    directory = tmp_path / "home"
+    directory.mkdir()
+    (directory / "weights").symlink_to(shared_weights, target_is_directory=True)
+    monkeypatch.setenv("CONSILIENCE_HOME", str(directory))
+    return directory

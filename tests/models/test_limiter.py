@@ -1,0 +1,568 @@
+"""The limiter in virtual time: an event loop whose clock jumps to the next thing due, so that no test waits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.domain.errors import (
+    ProviderError,
+    RateLimited,
+    Refused,
+    Rejected,
+    ServerError,
+    Timeout,
+    Unreachable,
+)
+from consilience.models.fallback import Fallback
+from consilience.models.limiter import Limited, Limiter, Pace, limiter_for, may_retry, requests_of
+from consilience.models.port import Completion, Model, ModelRequest
+
+T = TypeVar("T")
+
+REQUEST = ModelRequest(agent="a", key="k", system="", user="?")
+STEADY = Pace(start=4, most=4)
+
+
+class _Jump(selectors.SelectSelector):
+    """Where a selector would wait, the clock jumps."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready:
+            assert timeout is not None, "nothing is left that could happen"
+            self.now += timeout
+        return ready
+
+
+class _VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.jump = _Jump()
+        super().__init__(self.jump)
+
+    def time(self) -> float:
+        return self.jump.now
+
+
+def run(main: Coroutine[object, object, T]) -> T:
+    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def limiter(pace: Pace = STEADY, seed: int = 1) -> Limiter:
+    return Limiter("acme", pace, clock=asyncio.get_running_loop().time, rng=random.Random(seed))
+
+
+@dataclass
+class Provider:
+    """A model that takes `seconds` and then does what `outcome(n)` says of its n-th request, from 1."""
+
+    seconds: float = 1.0
+    outcome: Callable[[int], ProviderError | None] = lambda _: None
+    name: str = "acme:one"
+    account: str = "acme"
+    dispatched: list[float] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    flying: int = 0
+    most: int = 0
+    closed: bool = False
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        self.dispatched.append(now())
+        self.asked.append(request.key)
+        number = len(self.dispatched)
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.flying -= 1
+        error = self.outcome(number)
+        if error is not None:
+            raise error
+        return Completion("yes", self.name)
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return tokens_in + 2.0 * tokens_out
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def first(count: int, error: Callable[[], ProviderError]) -> Callable[[int], ProviderError | None]:
+    """The first `count` requests fail."""
+    return lambda number: error() if number <= count else None
+
+
+async def many(model: Model, count: int) -> list[Completion | BaseException]:
+    requests = [ModelRequest(agent="a", key=str(number), system="", user="?") for number in range(count)]
+    return await asyncio.gather(*(model.complete(request) for request in requests), return_exceptions=True)
+
+
+class TestConcurrency:
+    def test_fifty_on_a_limit_of_four_in_order_of_arrival(self) -> None:
+        async def main() -> None:
+            provider = Provider()
+            answers = await many(Limited(provider, gate := limiter(), deadline=60, retries=0), 50)
+            assert provider.most == 4
+            assert provider.asked == [str(number) for number in range(50)]
+            assert now() == 13.0
+            waits = [answer.waited for answer in answers if isinstance(answer, Completion)]
+            assert waits == [float(number // 4) for number in range(50)]
+            assert {answer.requests for answer in answers if isinstance(answer, Completion)} == {1}
+            assert (gate.in_flight, gate.waiting) == (0, 0)
+
+        run(main())
+
+    def test_the_window_grows_only_while_it_holds_requests_back(self) -> None:
+        async def main() -> None:
+            gate = limiter(Pace(start=4, most=12))
+            model = Limited(Provider(), gate, deadline=60, retries=0)
+            for _ in range(20):
+                await many(model, 2)
+            assert gate.window == 4
+            await many(model, 40)
+            assert 4 < gate.window <= 12
+            await many(model, 400)
+            assert gate.window == 12
+
+        run(main())
+
+    def test_two_models_of_one_account_share_its_window(self) -> None:
+        async def main() -> None:
+            one, two, gate = Provider(), Provider(), limiter()
+            await asyncio.gather(
+                many(Limited(one, gate, deadline=60, retries=0), 8), many(Limited(two, gate, deadline=60, retries=0), 8)
+            )
+            assert now() == 4.0
+
+        run(main())
+
+    def test_uncontended_it_asks_neither_clock_nor_chance(self) -> None:
+        async def main() -> None:
+            def clock() -> float:
+                raise AssertionError("asked the time")
+
+            model = Limited(Provider(), Limiter("acme", clock=clock), deadline=60, retries=2)
+            answer = await model.complete(REQUEST)
+            assert (answer.requests, answer.waited) == (1, 0.0)
+
+        run(main())
+
+
+class TestRateLimits:
+    def test_nobody_sends_during_the_pause_and_then_one_by_one(self) -> None:
+        async def main() -> None:
+            provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=30)))
+            model = Limited(provider, limiter(Pace(start=4, most=16)), deadline=60, retries=1)
+            answers = await many(model, 20)
+            assert all(isinstance(answer, Completion) for answer in answers)
+            before = [time for time in provider.dispatched if time < 31]
+            after = [time for time in provider.dispatched if time >= 31]
+            assert before == [0.0] * 4
+            assert len(after) == 20
+            assert 31 < after[0] <= 31.25
+            assert after[1] >= after[0] + 1.0, "the first goes alone until it is answered"
+            assert len(set(after[:4])) == 4, "and no two leave at the same instant"
+            assert provider.asked[4:8] == ["0", "1", "2", "3"], "a retry keeps its place"
+
+        run(main())
+
+    def test_a_burst_of_429s_cuts_once(self) -> None:
+        async def main() -> None:
+            gate = limiter(Pace(start=8, most=8))
+            provider = Provider(outcome=first(8, lambda: RateLimited(retry_after=1)))
+            await many(Limited(provider, gate, deadline=60, retries=1), 8)
+            assert gate.window == pytest.approx(4, abs=1)
+
+        run(main())
+
+    def test_the_cut_is_of_what_was_in_use(self) -> None:
+        async def main() -> None:
+            gate = limiter(Pace(start=64, most=64))
+            provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=1)))
+            await many(Limited(provider, gate, deadline=60, retries=0), 4)
+            assert gate.window == 2
+
+        run(main())
+
+    def test_after_a_cut_the_window_grows_slowly(self) -> None:
+        async def main() -> None:
+            gate = limiter(Pace(start=8, most=64))
+            provider = Provider(outcome=first(1, lambda: RateLimited(retry_after=1)))
+            model = Limited(provider, gate, deadline=60, retries=1)
+            await many(model, 60)
+            assert gate.window < 4 + 60 / 4 / 2
+
+        run(main())
+
+    def test_without_a_wait_the_pauses_double(self) -> None:
+        async def main() -> None:
+            provider = Provider(seconds=0.0, outcome=first(6, RateLimited))
+            model = Limited(provider, limiter(Pace(start=1, most=1, spacing=0.0)), deadline=60, retries=6)
+            answer = await model.complete(REQUEST)
+            assert answer.requests == 7
+            pauses = [later - earlier for earlier, later in pairwise(provider.dispatched)]
+            for number, pause in enumerate(pauses, 1):
+                assert 0.5 * 2**number / 2 <= pause <= 0.5 * 2**number
+            assert answer.waited == pytest.approx(sum(pauses))
+
+        run(main())
+
+    def test_longer_than_patience_fails_at_once_for_all_and_passes(self) -> None:
+        async def main() -> None:
+            provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=3600)))
+            model = Limited(provider, gate := limiter(), deadline=60, retries=3)
+            asked = []
+            may_retry.set(lambda: bool(asked.append(1)) or True)
+            failures = await many(model, 10)
+            assert now() == 1.0
+            assert all(isinstance(failure, RateLimited) for failure in failures)
+            assert [requests_of(failure) for failure in failures if isinstance(failure, ProviderError)] == [1] * 4 + [
+                0
+            ] * 6
+            assert not asked, "no permission is taken for what cannot be sent"
+            with pytest.raises(RateLimited) as caught:
+                await model.complete(REQUEST)
+            assert 3590 < (caught.value.retry_after or 0) < 3601
+            assert (gate.in_flight, gate.waiting, len(provider.dispatched)) == (0, 0, 4)
+            await asyncio.sleep(3600)
+            assert isinstance(await model.complete(REQUEST), Completion)
+
+        run(main())
+
+
+class TestServerErrors:
+    def test_growth_pauses_and_nothing_is_cut(self) -> None:
+        async def main() -> None:
+            gate = limiter(Pace(start=4, most=64, calm=100))
+            provider = Provider(outcome=first(1, ServerError))
+            model = Limited(provider, gate, deadline=60, retries=1)
+            await many(model, 60)
+            assert gate.window == pytest.approx(4, abs=2)
+            held = gate.window
+            await many(model, 60)
+            assert gate.window == held
+            await asyncio.sleep(100)
+            await many(model, 60)
+            assert gate.window > held
+
+        run(main())
+
+    def test_its_retry_after_pauses_the_account(self) -> None:
+        async def main() -> None:
+            provider = Provider(outcome=first(1, lambda: ServerError(retry_after=20)))
+            await many(Limited(provider, limiter(Pace(start=1, most=1)), deadline=60, retries=1), 5)
+            assert provider.dispatched[0] == 0.0
+            assert provider.dispatched[1] >= 21.0
+
+        run(main())
+
+
+class TestRetries:
+    @pytest.mark.parametrize("error", [ServerError, Unreachable, RateLimited])
+    def test_transient_failures_are_retried_so_often(self, error: type[ProviderError]) -> None:
+        async def main() -> None:
+            provider = Provider(outcome=first(9, error))
+            with pytest.raises(error) as caught:
+                await Limited(provider, limiter(), deadline=60, retries=3).complete(REQUEST)
+            assert (len(provider.dispatched), requests_of(caught.value)) == (4, 4)
+            assert vars(caught.value)["waited"] == pytest.approx(now() - 4.0)
+
+        run(main())
+
+    @pytest.mark.parametrize("error", [Timeout, Refused, Rejected])
+    def test_others_are_not(self, error: type[ProviderError]) -> None:
+        async def main() -> None:
+            provider = Provider(outcome=first(9, error))
+            with pytest.raises(error) as caught:
+                await Limited(provider, gate := limiter(), deadline=60, retries=3).complete(REQUEST)
+            assert (len(provider.dispatched), requests_of(caught.value), gate.window) == (1, 1, 4)
+
+        run(main())
+
+    def test_the_answer_says_what_it_took(self) -> None:
+        async def main() -> None:
+            provider = Provider(outcome=first(2, Unreachable))
+            answer = await Limited(provider, limiter(), deadline=60, retries=3).complete(REQUEST)
+            assert answer.requests == 3
+            assert answer.waited == pytest.approx(now() - 3.0)
+
+        run(main())
+
+    def test_each_further_sending_needs_permission(self) -> None:
+        async def main() -> None:
+            left = [True, True]
+            may_retry.set(lambda: bool(left) and left.pop())
+            provider = Provider(outcome=first(9, ServerError))
+            with pytest.raises(ServerError) as caught:
+                await Limited(provider, limiter(), deadline=60, retries=8).complete(REQUEST)
+            assert (len(provider.dispatched), requests_of(caught.value), left) == (3, 3, [])
+
+        run(main())
+
+    def test_backoff_has_full_jitter_under_a_doubling_bound(self) -> None:
+        async def main() -> None:
+            gate = limiter(Pace(backoff=1.0, longest_backoff=20.0))
+            for attempt, bound in [(1, 2.0), (2, 4.0), (4, 16.0), (5, 20.0), (12, 20.0)]:
+                waits = [gate.backoff(attempt) for _ in range(300)]
+                assert min(waits) < bound / 10
+                assert bound * 0.9 < max(waits) <= bound
+
+        run(main())
+
+    def test_clock_sleep_and_chance_can_be_given(self) -> None:
+        async def main() -> None:
+            time = [100.0]
+
+            async def sleep(seconds: float) -> None:
+                time[0] += seconds
+
+            def trial() -> Awaitable[Completion]:
+                time[0] = 100.0
+                gate = Limiter("acme", clock=lambda: time[0], sleep=sleep, rng=random.Random(7))
+                failing = Provider(seconds=0.0, outcome=first(3, lambda: RateLimited(retry_after=60)))
+                return Limited(failing, gate, deadline=60, retries=3).complete(REQUEST)
+
+            waits = {(await trial()).waited for _ in range(3)}
+            assert now() == 0.0
+            assert len(waits) == 1
+            assert 180 < waits.pop() < 181
+
+        run(main())
+
+
+class TestDeadline:
+    def test_it_counts_from_dispatch(self) -> None:
+        async def main() -> None:
+            provider = Provider(seconds=1.0)
+            answers = await many(Limited(provider, limiter(Pace(start=1, most=1)), deadline=1.5, retries=0), 10)
+            assert all(isinstance(answer, Completion) for answer in answers)
+            assert now() == 10.0
+
+        run(main())
+
+    def test_a_hanging_request_ends_as_our_timeout_and_frees_its_slot(self) -> None:
+        async def main() -> None:
+            provider = Provider(seconds=1e9)
+            failures = await many(Limited(provider, gate := limiter(), deadline=2.0, retries=3), 8)
+            assert [type(failure) for failure in failures] == [Timeout] * 8
+            assert (now(), gate.in_flight, provider.flying, len(provider.dispatched)) == (4.0, 0, 0, 8)
+            assert str(failures[0]) == "acme: no answer within the deadline of 2 s"
+
+        run(main())
+
+    def test_it_does_not_take_a_cancellation_for_its_own(self) -> None:
+        async def main() -> None:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await Limited(Provider(seconds=50), limiter(), deadline=20, retries=0).complete(REQUEST)
+
+        run(main())
+
+
+class TestCancellation:
+    @pytest.mark.parametrize("when", [0.5, 1.0, 1.5, 2.0])
+    def test_slots_come_back(self, when: float) -> None:
+        """Whether it flew, waited, or was given a slot at that very moment."""
+
+        async def main() -> None:
+            provider = Provider()
+            model = Limited(provider, gate := limiter(), deadline=60, retries=2)
+            tasks = [asyncio.create_task(model.complete(REQUEST)) for _ in range(12)]
+            await asyncio.sleep(when)
+            for task in tasks[::2]:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(answer, Completion) for answer in ended[1::2])
+            assert (gate.in_flight, gate.waiting) == (0, 0)
+            await many(model, 8)
+            assert provider.most == 4
+
+        run(main())
+
+    def test_a_waiter_cancelled_with_its_slot_just_given(self) -> None:
+        async def main() -> None:
+            gate = limiter(Pace(start=1, most=1))
+            held = gate.try_enter()
+            assert held
+            waiter = asyncio.create_task(gate.enter(gate.ticket()))
+            await asyncio.sleep(0)
+            gate.succeeded()  # gives the slot to the waiter, which has not run yet
+            assert gate.in_flight == 1
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            assert gate.in_flight == 0
+
+        run(main())
+
+    def test_during_the_pause_and_during_a_backoff(self) -> None:
+        async def main() -> None:
+            for error in (lambda: RateLimited(retry_after=30), ServerError):
+                provider = Provider(outcome=first(1, error))
+                model = Limited(provider, gate := limiter(Pace(backoff=50)), deadline=60, retries=2)
+                task = asyncio.create_task(model.complete(REQUEST))
+                await asyncio.sleep(1.5)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert (gate.in_flight, gate.waiting, len(provider.dispatched)) == (0, 0, 1)
+                assert isinstance(await model.complete(REQUEST), Completion)
+
+        run(main())
+
+    def test_a_defect_gives_its_slot_back_too(self) -> None:
+        async def main() -> None:
+            class Broken(Provider):
+                async def complete(self, request: ModelRequest) -> Completion:
+                    raise KeyError("a defect")
+
+            with pytest.raises(KeyError):
+                await Limited(Broken(), gate := limiter(), deadline=60, retries=3).complete(REQUEST)
+            assert gate.in_flight == 0
+
+        run(main())
+
+
+EVENTS = st.sampled_from(["ok", "ok", "ok", "429", "429 wait", "500", "refused", "hang", "cancel", "denied"])
+
+
+@given(st.lists(st.tuples(EVENTS, st.floats(0, 3)), min_size=1, max_size=40), st.integers(1, 6), st.integers())
+def test_whatever_happens_every_call_ends_and_no_slot_is_lost(
+    events: list[tuple[str, float]], window: int, seed: int
+) -> None:
+    async def main() -> None:
+        def outcome(number: int) -> ProviderError | None:
+            match events[number % len(events)][0]:
+                case "429":
+                    return RateLimited()
+                case "429 wait":
+                    return RateLimited(retry_after=5)
+                case "500":
+                    return ServerError()
+                case "refused":
+                    return Refused()
+            return None
+
+        provider = Provider(seconds=1.0, outcome=outcome)
+        gate = limiter(Pace(start=window, most=8), seed)
+        model = Limited(provider, gate, deadline=10, retries=3)
+
+        async def call(event: str, after: float) -> None:
+            await asyncio.sleep(after)
+            if event == "denied":
+                may_retry.set(lambda: False)
+            if event == "hang":
+                hanging = Provider(seconds=1e9)
+                await Limited(hanging, gate, deadline=10, retries=3).complete(REQUEST)
+            elif event == "cancel":
+                async with asyncio.timeout(after):
+                    await model.complete(REQUEST)
+            else:
+                await model.complete(REQUEST)
+
+        ended = await asyncio.gather(*(call(*event) for event in events), return_exceptions=True)
+        assert all(end is None or isinstance(end, ProviderError | TimeoutError) for end in ended)
+        assert (gate.in_flight, gate.waiting, provider.flying) == (0, 0, 0)
+        assert provider.most <= 8
+        assert 1 <= gate.window <= 8
+
+    run(main())
+
+
+class TestRegistry:
+    def test_one_for_each_account_and_loop(self) -> None:
+        async def main() -> Limiter:
+            assert limiter_for("acme") is limiter_for("acme")
+            assert limiter_for("acme") is not limiter_for("other")
+            assert limiter_for("new", Pace(start=3)).window == 3
+            return limiter_for("acme")
+
+        assert run(main()) is not run(main())
+
+    def test_it_needs_a_running_loop(self) -> None:
+        with pytest.raises(RuntimeError):
+            limiter_for("acme")
+
+    def test_a_limited_model_made_outside_any_loop_serves_several(self) -> None:
+        model = Limited(Provider(), deadline=60, retries=0, pace=Pace(start=2, most=2))
+        for _ in range(2):
+            run(many(model, 6))
+        assert model.inner.most == 2  # type: ignore[attr-defined]
+
+    def test_it_passes_on_what_it_wraps(self) -> None:
+        provider = Provider()
+        model = Limited(provider, deadline=60, retries=0)
+        assert isinstance(model, Model)
+        assert (model.name, model.account, model.price(1, 1)) == ("acme:one", "acme", 3.0)
+        run(model.close())
+        assert provider.closed
+
+
+class TestFallback:
+    def test_the_next_model_answers_and_the_requests_add_up(self) -> None:
+        async def main() -> None:
+            gate = limiter()
+            failing = Limited(Provider(outcome=first(9, ServerError)), gate, deadline=60, retries=2)
+            refusing = Provider(outcome=first(9, Refused), name="acme:two")
+            model = Fallback([failing, refusing, Provider(name="other:three")])
+            answer = await model.complete(REQUEST)
+            assert (answer.model, answer.requests) == ("other:three", 5)
+            assert answer.waited == pytest.approx(now() - 5.0)
+            assert (model.name, model.account, isinstance(model, Model)) == ("acme:one", "acme", True)
+
+        run(main())
+
+    def test_when_all_fail_the_last_error_tells_of_all(self) -> None:
+        async def main() -> None:
+            one = Provider(outcome=first(9, lambda: Refused("one refused")))
+            two = Provider(outcome=first(9, lambda: Rejected("two: no such model")))
+            with pytest.raises(Rejected) as caught:
+                await Fallback([one, two]).complete(REQUEST)
+            assert str(caught.value) == "two: no such model; before that, one refused"
+            assert requests_of(caught.value) == 2
+
+        run(main())
+
+    def test_moving_on_needs_permission(self) -> None:
+        async def main() -> None:
+            may_retry.set(lambda: False)
+            second = Provider()
+            with pytest.raises(Refused):
+                await Fallback([Provider(outcome=first(9, Refused)), second]).complete(REQUEST)
+            assert second.dispatched == []
+
+        run(main())
+
+    def test_its_price_is_the_dearest_and_all_are_closed(self) -> None:
+        class Unpriced(Provider):
+            def price(self, tokens_in: int, tokens_out: int) -> float | None:
+                return None
+
+        class Dear(Provider):
+            def price(self, tokens_in: int, tokens_out: int) -> float | None:
+                return 100.0
+
+        models = [Provider(), Dear()]
+        assert Fallback(models).price(1, 1) == 100.0
+        assert Fallback([*models, Unpriced()]).price(1, 1) is None
+        run(Fallback(models).close())
+        assert [model.closed for model in models] == [True, True]
+        with pytest.raises(ValueError, match="at least one"):
+            Fallback([])

@@ -1,0 +1,307 @@
+"""Which model a name means, what is said when it cannot be had, and which is taken when none is named."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+
+import pytest
+from misbehaving import KEY, Answer, completion, misbehaving
+
+from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
+from consilience.models import names, servers
+from consilience.models.limiter import Limited
+from consilience.models.names import Choice, choose, key_variables, known_providers, paid, resolve
+from consilience.models.port import Model, ModelRequest
+
+REQUEST = ModelRequest(agent="a", key="k", system="", user="?")
+CLOSED = "http://127.0.0.1:9"
+NOWHERE = {server.variable: CLOSED for server in servers.SERVERS.values()}
+"""An environment in which no server of this machine is found, whatever runs on it."""
+
+
+def refusal(name: str) -> UserError:
+    with pytest.raises(UserError) as caught:
+        resolve(name)
+    assert KEY not in str(caught.value)
+    return caught.value
+
+
+def limited(name: str) -> Limited:
+    model = resolve(name)
+    assert isinstance(model, Model)
+    assert isinstance(model, Limited)
+    assert model.name == name
+    return model
+
+
+class TestResolve:
+    @pytest.mark.parametrize(
+        ("name", "variable", "account"),
+        [
+            ("openai:gpt-4o", "OPENAI_API_KEY", "openai"),
+            ("openai-chat:gpt-4o", "OPENAI_API_KEY", "openai"),
+            ("anthropic:claude-haiku-4-5", "ANTHROPIC_API_KEY", "anthropic"),
+            ("google:gemini-2.5-flash", "GEMINI_API_KEY", "google"),
+            ("openrouter:mistralai/mistral-small", "OPENROUTER_API_KEY", "openrouter"),
+            ("deepseek:deepseek-chat", "DEEPSEEK_API_KEY", "deepseek"),
+        ],
+    )
+    def test_a_key_is_all_it_takes(
+        self, name: str, variable: str, account: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        missing = refusal(name)
+        assert isinstance(missing, UnavailableModel)
+        assert variable in str(missing)
+        assert "local needs none" in str(missing)
+        monkeypatch.setenv(variable, KEY)
+        assert limited(name).account == account
+
+    async def test_an_openai_compatible_server_is_asked_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with misbehaving(completion("Hello.")) as server:
+            monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+            model = limited("openai-chat:anything")
+            answer = await model.complete(REQUEST)
+            assert (answer.text, answer.cost, model.price(1000, 1000)) == ("Hello.", 0.0, 0.0)
+            assert model.account == f"openai@{server.url.removeprefix('http://')}"
+            assert server.seen[0].path == "/v1/chat/completions"
+            await model.close()
+
+    @pytest.mark.parametrize("provider", list(servers.SERVERS))
+    async def test_servers_of_this_machine(self, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with misbehaving(completion("Hello.")) as server:
+            monkeypatch.setenv(servers.SERVERS[provider].variable, f"{server.url}/v1")
+            model = limited(f"{provider}:llama3.2:3b")
+            answer = await model.complete(REQUEST)
+            assert (answer.model, answer.cost) == (f"{provider}:stub-2026-01-01", 0.0)
+            assert server.seen[0].body["model"] == "llama3.2:3b"
+            assert model.deadline == names.SERVER_DEADLINE
+            await model.close()
+
+    async def test_the_advice_for_a_wrong_key_names_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with misbehaving(Answer(401, {"error": {"message": f"no: {KEY}"}})) as server:
+            monkeypatch.setenv("VLLM_BASE_URL", f"{server.url}/v1")
+            monkeypatch.setenv("VLLM_API_KEY", KEY)
+            model = limited("vllm:x")
+            with pytest.raises(Rejected, match="VLLM_API_KEY") as caught:
+                await model.complete(REQUEST)
+            assert KEY not in str(caught.value)
+            await model.close()
+
+    def test_deadline_and_retries_can_be_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        model = resolve("openai:gpt-4o", deadline=7.0, retries=1)
+        assert isinstance(model, Limited)
+        assert (model.deadline, model.retries) == (7.0, 1)
+        assert limited("openai:gpt-4o").deadline == names.DEADLINE
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("", "PROVIDER:MODEL"),
+            ("openai", "openai:MODEL"),
+            ("openai:", "openai:MODEL"),
+            ("gpt-4o", "openai"),
+            ("claude-sonet-4-5", "anthropic:claude-sonnet-4-5"),
+            ("opnai:gpt-4o", "openai"),
+            ("antropic:claude", "anthropic"),
+            ("google-gla:gemini", "google"),
+            ("zzz:model", "openai-chat:MODEL"),
+        ],
+    )
+    def test_an_unknown_name_gets_the_nearest(self, name: str, says: str) -> None:
+        unknown = refusal(name)
+        assert isinstance(unknown, UnknownName)
+        assert says in str(unknown)
+
+    def test_a_missing_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pydantic_ai.providers.openai", None)
+        assert "pip install 'consilience[openai]'" in str(refusal("openai:gpt-4o"))
+        monkeypatch.setitem(sys.modules, "pydantic_ai.providers.anthropic", None)
+        assert "pip install 'consilience[anthropic]'" in str(refusal("anthropic:claude-haiku-4-5"))
+        monkeypatch.setitem(sys.modules, "pydantic_ai.providers.mistral", None)
+        assert "pip install 'pydantic-ai-slim[mistral]'" in str(refusal("mistral:mistral-small"))
+
+    def test_what_else_is_wrong_is_said_without_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+        assert "azure:gpt-4o cannot be set up" in str(refusal("azure:gpt-4o"))
+
+
+class TestLocal:
+    @pytest.fixture(autouse=True)
+    def stand_ins(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+        made: list[str] = []
+        local, weights = ModuleType("local"), ModuleType("weights")
+        local.LocalModel = made.append  # type: ignore[attr-defined]
+        weights.CATALOGUE = {"qwen2.5-coder-1.5b": object()}  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "consilience.models.local", local)
+        monkeypatch.setitem(sys.modules, "consilience.models.weights", weights)
+        return made  # type: ignore[return-value]
+
+    @pytest.mark.parametrize("name", ["local", "local:smollm2-135m", "local:/tmp/my.gguf"])
+    def test_local(self, name: str, stand_ins: list[str]) -> None:
+        resolve(name)
+        assert stand_ins == [name.removeprefix("local:")]
+
+    def test_a_name_of_the_catalogue_without_local(self) -> None:
+        assert "local:qwen2.5-coder-1.5b" in str(refusal("qwen2.5-coder-1.5b"))
+
+
+class TestTables:
+    def test_every_provider_here_is_known_to_the_library(self) -> None:
+        from pydantic_ai.providers import infer_provider_class
+
+        for provider in set(known_providers()) - {"local", "lmstudio", "llamacpp"}:
+            try:
+                infer_provider_class(provider)
+            except ImportError:  # its client is not installed here
+                continue
+
+    def test_every_provider_of_the_librarys_known_models_is_known_here(self) -> None:
+        from pydantic_ai.models import known_model_names
+
+        prefixes = {name.partition(":")[0] for name in known_model_names() if ":" in name}
+        plain = {prefix for prefix in prefixes if not prefix.startswith("gateway/")}
+        for_other_ends = {"google-decisions", "openai-decisions", "typesafe", "bedrock-mantle"}
+        assert plain - for_other_ends <= set(known_providers())
+
+    def test_key_variables(self) -> None:
+        assert key_variables("openai@gateway.example:443") == ("OPENAI_API_KEY",)
+        assert key_variables("gateway/openai") == ("PYDANTIC_AI_GATEWAY_API_KEY", "PAIG_API_KEY")
+        assert key_variables("nobody") == ()
+
+    @pytest.mark.parametrize(
+        ("name", "environ", "costs"),
+        [
+            ("local", {}, False),
+            ("local:/tmp/x.gguf", {}, False),
+            ("ollama:llama3.2", {}, False),
+            ("ollama:gpt-oss:120b-cloud", {}, True),
+            ("ollama:gpt-oss", {"OLLAMA_BASE_URL": "https://ollama.com/v1"}, True),
+            ("vllm:x", {"VLLM_BASE_URL": "http://10.0.0.7:8000/v1"}, False),
+            ("openai:gpt-4o", {}, True),
+            ("openai-chat:gpt-4o", {}, True),
+            ("openai-chat:x", {"OPENAI_BASE_URL": "http://localhost:8080/v1"}, False),
+            ("openai-chat:x", {"OPENAI_BASE_URL": "https://gateway.example/v1"}, True),
+            ("anthropic:claude-haiku-4-5", {}, True),
+        ],
+    )
+    def test_paid(self, name: str, environ: Mapping[str, str], costs: bool) -> None:
+        assert paid(name, environ) is costs
+
+    @pytest.mark.parametrize(
+        ("host", "url"),
+        [
+            ("", "http://127.0.0.1:11434/v1"),
+            ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+            (":11500", "http://127.0.0.1:11500/v1"),
+            ("localhost", "http://localhost:11434/v1"),
+            ("192.168.1.9:11434", "http://192.168.1.9:11434/v1"),
+            ("https://box.example", "https://box.example:443/v1"),
+            ("[::]:11434", "http://127.0.0.1:11434/v1"),
+            ("[::1]", "http://[::1]:11434/v1"),
+        ],
+    )
+    def test_ollama_host(self, host: str, url: str) -> None:
+        assert servers.base_url("ollama", {"OLLAMA_HOST": host}) == url
+
+    @pytest.mark.parametrize(
+        ("url", "here"),
+        [
+            ("http://127.0.0.1:1/v1", True),
+            ("http://127.9.9.9", True),
+            ("http://[::1]:8000", True),
+            ("http://localhost", True),
+            ("http://localhost.example", False),
+            ("http://127.0.0.1.example", False),
+            ("http://10.0.0.1", False),
+            ("http://[bad", False),
+            ("", False),
+        ],
+    )
+    def test_loopback(self, url: str, here: bool) -> None:
+        assert servers.is_loopback(url) is here
+
+
+def listing(*ids: str, owner: str = "llamacpp") -> Answer:
+    return Answer(body={"object": "list", "data": [{"id": name, "owned_by": owner} for name in ids]})
+
+
+def tags(*found: str) -> Answer:
+    return Answer(body={"models": [{"name": name} for name in found]})
+
+
+class TestChoose:
+    def test_the_environment_then_the_configuration_then_local(self) -> None:
+        both = choose({**NOWHERE, "CONSILIENCE_MODEL": " openai:gpt-4o "}, {"model": "anthropic:x"})
+        assert (both.name, both.why) == ("openai:gpt-4o", "CONSILIENCE_MODEL is set")
+        assert choose({**NOWHERE, "CONSILIENCE_MODEL": ""}, {"model": "anthropic:x"}).name == "anthropic:x"
+        neither = choose(NOWHERE, {})
+        assert neither == Choice("local", "no other model is set and no server answers on this machine")
+
+    async def test_a_server_that_answers(self) -> None:
+        async with misbehaving(tags("nomic-embed-text", "gpt-oss:120b-cloud", "llama3.2:3b", "qwen3")) as server:
+            environ = {**NOWHERE, "OLLAMA_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": KEY}
+            choice = await asyncio.to_thread(choose, environ, {})
+            assert choice.name == "ollama:llama3.2:3b"
+            assert choice.why == f"Ollama answers at {server.url.removeprefix('http://')}"
+            assert choice.unspent_keys == {"OPENAI_API_KEY": "openai:MODEL"}
+            assert [seen.path for seen in server.seen] == ["/api/tags"]
+            assert KEY not in str(server.seen)
+
+    async def test_the_order_among_servers(self) -> None:
+        async with misbehaving(listing("a.gguf")) as llama, misbehaving(listing("b", owner="lms")) as studio:
+            environ = {**NOWHERE, "LLAMACPP_BASE_URL": llama.url, "LMSTUDIO_BASE_URL": studio.url}
+            assert (await asyncio.to_thread(choose, environ, {})).name == "lmstudio:b"
+            environ["LMSTUDIO_BASE_URL"] = CLOSED
+            assert (await asyncio.to_thread(choose, environ, {})).name == "llamacpp:a.gguf"
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            listing("debate", owner="consilience"),
+            listing("gpt-4o", owner="openai"),
+            listing(),
+            Answer(404, {"data": []}),
+            Answer(body=b"<html>"),
+            Answer(body=["data"]),
+            Answer(body={"data": 5}),
+            Answer(hang=True),
+        ],
+    )
+    async def test_what_is_no_such_server_is_passed_over(self, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(servers, "probe", functools.partial(servers.probe, seconds=0.05))
+        async with misbehaving(answer) as server:
+            choice = await asyncio.to_thread(choose, {**NOWHERE, "VLLM_BASE_URL": server.url}, {})
+            assert choice.name == "local"
+            assert len(server.seen) == 1
+
+    async def test_only_this_machine_is_asked(self) -> None:
+        async with misbehaving(tags("x")) as server:
+            port = server.url.rpartition(":")[2]
+            environ = {**NOWHERE, "OLLAMA_BASE_URL": f"http://10.255.255.1:{port}"}
+            assert (await asyncio.to_thread(choose, environ, {})).name == "local"
+
+    def test_keys_are_told_of_and_not_spent(self) -> None:
+        environ = {
+            **NOWHERE,
+            "OPENAI_API_KEY": KEY,
+            "GEMINI_API_KEY": KEY,
+            "GROQ_API_KEY": KEY,
+            "OPENROUTER_API_KEY": KEY,
+            "MISTRAL_API_KEY": "",
+        }
+        choice = choose(environ, {})
+        assert choice.name == "local"
+        assert dict(choice.unspent_keys) == {
+            "OPENAI_API_KEY": "openai:MODEL",
+            "GEMINI_API_KEY": "google:MODEL",
+            "GROQ_API_KEY": "groq:MODEL",
+            "OPENROUTER_API_KEY": "openrouter:MODEL",
+        }
+        assert KEY not in repr(choice)
+        chosen = choose({**environ, "CONSILIENCE_MODEL": "openai-chat:gpt-4o"}, {})
+        assert "OPENAI_API_KEY" not in chosen.unspent_keys

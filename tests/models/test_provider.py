@@ -1,0 +1,441 @@
+"""`ProviderModel` against a real server on loopback: what is sent, what is read, what each failure becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from misbehaving import KEY, Answer, Server, completion, error, misbehaving
+from pydantic import BaseModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.profiles.openai import OpenAIModelProfile
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from consilience.domain.errors import (
+    ProviderError,
+    RateLimited,
+    Refused,
+    Rejected,
+    ServerError,
+    Timeout,
+    Unreachable,
+)
+from consilience.models.failures import retry_after, scrub
+from consilience.models.limiter import Limited, may_retry, requests_of
+from consilience.models.port import Completion, Model, ModelRequest
+from consilience.models.provider import ProviderModel
+
+
+class Verdict(BaseModel):
+    """A verdict on a claim."""
+
+    stance: str
+    text: str
+
+
+def request(**more: object) -> ModelRequest:
+    fields: dict[str, object] = {"agent": "a", "key": "k", "system": "Be brief.", "user": "2+2?"}
+    return ModelRequest(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def structured() -> ModelRequest:
+    return request(returns=Verdict, schema=Verdict.model_json_schema())
+
+
+@asynccontextmanager
+async def model_on(
+    answer: Answer | Callable[[int], Answer], profile: OpenAIModelProfile | None = None, **more: object
+) -> AsyncIterator[tuple[ProviderModel, Server]]:
+    async with misbehaving(answer) as server:
+        provider = OpenAIProvider(base_url=f"{server.url}/v1", api_key=KEY)
+        library = OpenAIChatModel("stub", provider=provider, profile=profile)
+        model = ProviderModel("openai-chat:stub", "openai", library, **more)  # type: ignore[arg-type]
+        try:
+            yield model, server
+        finally:
+            await model.close()
+
+
+async def failure_of(answer: Answer | Callable[[int], Answer]) -> ProviderError:
+    """The error an answer becomes, after the checks that hold for all: one request, and no key in sight."""
+    async with model_on(answer) as (model, server):
+        with pytest.raises(ProviderError) as caught:
+            await model.complete(request())
+        assert len(server.seen) == 1
+    check_clean(caught.value)
+    assert requests_of(caught.value) == 1
+    return caught.value
+
+
+def check_clean(failed: BaseException) -> None:
+    chain: BaseException | None = failed
+    while chain is not None:
+        assert KEY not in f"{chain} {chain!r} {vars(chain)}"
+        chain = chain.__cause__ or chain.__context__
+
+
+class TestAnswers:
+    async def test_what_is_sent_and_read(self) -> None:
+        usage = {
+            "prompt_tokens": 120,
+            "completion_tokens": 3,
+            "total_tokens": 123,
+            "prompt_tokens_details": {"cached_tokens": 100},
+        }
+        async with model_on(completion("Four.", usage=usage), prices=(1.0, 10.0)) as (model, server):
+            assert isinstance(model, Model)
+            answer = await model.complete(request(temperature=0.5, seed=7, max_tokens=50))
+        assert answer == Completion(
+            text="Four.",
+            model="openai-chat:stub-2026-01-01",
+            tokens_in=120,
+            tokens_out=3,
+            tokens_cached=100,
+            cost=pytest.approx(0.00015),
+        )
+        (seen,) = server.seen
+        assert seen.path == "/v1/chat/completions"
+        assert seen.headers["authorization"] == f"Bearer {KEY}"
+        assert [(message["role"], message["content"]) for message in seen.body["messages"]] == [  # type: ignore[attr-defined]
+            ("system", "Be brief."),
+            ("user", "2+2?"),
+        ]
+        assert (seen.body["temperature"], seen.body["seed"], seen.body["max_completion_tokens"]) == (0.5, 7, 50)
+        assert "response_format" not in seen.body
+
+    async def test_no_system_prompt_no_message_for_it(self) -> None:
+        async with model_on(completion()) as (model, server):
+            await model.complete(request(system=""))
+        assert [message["role"] for message in server.seen[0].body["messages"]] == ["user"]  # type: ignore[attr-defined]
+
+    async def test_extra_body_is_merged(self) -> None:
+        async with model_on(completion(), extra_body={"cache_prompt": True, "id_slot": 2}) as (model, server):
+            await model.complete(request())
+        assert (server.seen[0].body["cache_prompt"], server.seen[0].body["id_slot"]) == (True, 2)
+
+    async def test_length(self) -> None:
+        async with model_on(completion("Fou", finish="length")) as (model, _):
+            assert (await model.complete(request())).finish_reason == "length"
+
+    @pytest.mark.parametrize("content", ["", None])
+    async def test_an_empty_content_is_an_answer(self, content: str | None) -> None:
+        async with model_on(completion(content)) as (model, _):
+            answer = await model.complete(request())
+        assert (answer.text, answer.tokens_out) == ("", 3)
+
+    async def test_a_reply_of_200_000_tokens(self) -> None:
+        usage = {"prompt_tokens": 12, "completion_tokens": 200_000, "total_tokens": 200_012}
+        async with model_on(completion("word " * 200_000, usage=usage)) as (model, _):
+            answer = await model.complete(request())
+        assert (len(answer.text), answer.tokens_out) == (1_000_000, 200_000)
+
+    async def test_no_usage_means_no_cost(self) -> None:
+        async with model_on(completion(usage=None)) as (model, _):
+            answer = await model.complete(request())
+        assert (answer.tokens_in, answer.cost) == (0, None)
+
+    async def test_one_model_on_several_event_loops(self) -> None:
+        """The connections belong to the loop that opened them, so each gets its own."""
+        async with model_on(completion()) as (model, server):
+
+            async def use(close: bool) -> list[str]:
+                answers = await asyncio.gather(*(model.complete(request()) for _ in range(3)))
+                if close:
+                    await model.close()
+                return [answer.text for answer in answers]
+
+            for close in (True, True):
+                assert await asyncio.to_thread(asyncio.run, use(close)) == ["Four."] * 3
+            assert len(server.seen) == 6
+
+    @pytest.mark.filterwarnings("ignore::ResourceWarning")
+    async def test_a_loop_that_ended_without_closing_the_model(self) -> None:
+        async with model_on(completion()) as (model, server):
+            for _ in range(2):
+                await asyncio.to_thread(asyncio.run, model.complete(request()))
+            await model.close()
+            await model.complete(request())
+            assert len(server.seen) == 3
+            gc.collect()  # the sockets of loops that ended warn here, where it is expected
+
+
+class TestStructure:
+    async def test_native(self) -> None:
+        async with model_on(completion('{"stance": "for", "text": "It is."}')) as (model, server):
+            answer = await model.complete(structured())
+        form = server.seen[0].body["response_format"]
+        assert isinstance(form, dict)
+        assert (form["type"], form["json_schema"]["name"], form["json_schema"]["strict"]) == (
+            "json_schema",
+            "Verdict",
+            True,
+        )
+        assert list(form["json_schema"]["schema"]["properties"]) == ["stance", "text"]
+        assert json.loads(answer.text) == {"stance": "for", "text": "It is."}
+
+    async def test_tool_where_there_is_no_native(self) -> None:
+        call = {"id": "t1", "type": "function", "function": {"name": "reply", "arguments": '{"stance": "for"}'}}
+        answer = completion(None, finish="tool_calls", tool_calls=[call])
+        async with model_on(answer, OpenAIModelProfile(supports_json_schema_output=False)) as (model, server):
+            got = await model.complete(structured())
+        assert (json.loads(got.text), got.finish_reason) == ({"stance": "for"}, "stop")
+        assert server.seen[0].body["tool_choice"] == "required"
+        assert "response_format" not in server.seen[0].body
+
+    async def test_prompted_where_there_are_no_tools(self) -> None:
+        profile = OpenAIModelProfile(
+            supports_json_schema_output=False, supports_tools=False, supports_json_object_output=False
+        )
+        async with model_on(completion("{}"), profile) as (model, server):
+            await model.complete(structured())
+        assert "stance" in json.dumps(server.seen[0].body["messages"])
+        assert not {"tools", "response_format"} & set(server.seen[0].body)
+
+    @staticmethod
+    def no_schemas(number: int) -> Answer:
+        return error(400, "response_format json_schema is not supported") if number == 1 else completion("{}")
+
+    async def test_a_server_without_schemas_is_asked_by_weaker_means_and_remembered(self) -> None:
+        async with model_on(self.no_schemas) as (model, server):
+            first = await model.complete(structured())
+            second = await model.complete(structured())
+        assert (first.requests, second.requests) == (2, 1)
+        assert ["tools" in seen.body for seen in server.seen] == [False, True, True]
+
+    async def test_the_weaker_means_needs_permission(self) -> None:
+        async with model_on(self.no_schemas) as (model, server):
+            allowed = may_retry.set(lambda: False)
+            with pytest.raises(Rejected):
+                await model.complete(structured())
+            may_retry.reset(allowed)
+            assert len(server.seen) == 1
+
+
+class TestFailures:
+    async def test_429_with_seconds(self) -> None:
+        failed = await failure_of(error(429, "slow down", Retry_After="7"))
+        assert type(failed) is RateLimited
+        assert failed.retry_after == 7.0
+        assert "slow down" in failed.detail
+
+    async def test_429_with_fractions_and_milliseconds(self) -> None:
+        assert (await failure_of(error(429, Retry_After="0.5"))).retry_after == 0.5
+        assert (await failure_of(error(429, retry_after_ms="250"))).retry_after == 0.25
+
+    async def test_429_with_a_date(self) -> None:
+        now = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+        when = {"Date": format_datetime(now, usegmt=True)}
+        failed = await failure_of(
+            error(429, Retry_After=format_datetime(now + timedelta(seconds=90), usegmt=True), **when)
+        )
+        assert failed.retry_after == 90.0
+
+    async def test_429_without_a_wait(self) -> None:
+        failed = await failure_of(error(429))
+        assert type(failed) is RateLimited
+        assert failed.retry_after is None
+
+    async def test_an_exhausted_quota_is_no_rate_limit(self) -> None:
+        failed = await failure_of(error(429, code="insufficient_quota"))
+        assert type(failed) is Rejected
+        assert "billing" in failed.detail
+
+    @pytest.mark.parametrize("status", [500, 502, 503, 529])
+    async def test_server_errors(self, status: int) -> None:
+        failed = await failure_of(error(status))
+        assert type(failed) is ServerError
+        assert failed.transient
+        assert failed.retry_after is None
+        assert (await failure_of(error(status, Retry_After="3"))).retry_after == 3.0
+
+    async def test_401_names_the_variable(self) -> None:
+        failed = await failure_of(error(401, f"Incorrect API key provided: {KEY[:4]}****{KEY[-4:]}."))
+        assert type(failed) is Rejected
+        assert "OPENAI_API_KEY" in failed.detail
+        assert KEY[-4:] not in failed.detail
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            (error(403), "key"),
+            (error(404), "name"),
+            (error(400), "rejected"),
+            (error(422), "rejected"),
+            (error(413), "longer than"),
+            (error(400, code="context_length_exceeded"), "longer than"),
+            (error(400, "the request exceeds the available context size"), "longer than"),
+        ],
+    )
+    async def test_what_no_retry_mends(self, answer: Answer, says: str) -> None:
+        failed = await failure_of(answer)
+        assert type(failed) is Rejected
+        assert not failed.transient
+        assert says in failed.detail
+
+    async def test_a_refusal_says_what_it_cost(self) -> None:
+        failed = await failure_of(completion(None, refusal="I will not do that."))
+        assert type(failed) is Refused
+        assert "I will not do that" in failed.detail
+        spent = vars(failed)["completion"]
+        assert (spent.text, spent.tokens_in, spent.tokens_out) == ("", 12, 3)
+
+    async def test_the_content_filter(self) -> None:
+        assert type(await failure_of(completion("Hal", finish="content_filter"))) is Refused
+        assert type(await failure_of(error(400, "blocked by content_filter", code="content_filter"))) is Refused
+
+    async def test_half_a_reply(self) -> None:
+        whole = completion("Four.")
+        assert type(await failure_of(Answer(body=whole.body, cut=60))) is Unreachable
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            Answer(body=b'{"id": "c-1", "choices": [{"ind'),
+            Answer(body=b"<html>sign in</html>", headers={"Content-Type": "text/html"}),
+            Answer(body={"id": "c-1", "choices": []}),
+            Answer(body={}),
+            Answer(body=[1, 2]),
+        ],
+    )
+    async def test_a_reply_that_is_no_completion(self, answer: Answer) -> None:
+        assert type(await failure_of(answer)) is ServerError
+
+    async def test_connection_refused(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        provider = OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY)
+        model = ProviderModel("openai-chat:stub", "openai", OpenAIChatModel("stub", provider=provider))
+        with pytest.raises(Unreachable) as caught:
+            await model.complete(request())
+        assert caught.value.transient
+        await model.close()
+
+    async def test_a_hanging_server_meets_the_deadline(self) -> None:
+        async with model_on(Answer(hang=True)) as (model, server):
+            with pytest.raises(Timeout) as caught:
+                await Limited(model, deadline=0.05, retries=3).complete(request())
+            assert len(server.seen) == 1
+            await server.hung_up.wait()
+        check_clean(caught.value)
+
+    async def test_a_cancelled_request_hangs_up(self) -> None:
+        async with model_on(Answer(hang=True)) as (model, server):
+            task = asyncio.create_task(model.complete(request()))
+            await server.arrived.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await server.hung_up.wait()
+
+    async def test_a_request_the_library_will_not_make(self) -> None:
+        schema = {"type": "object", "properties": {"list": {"type": "array"}}}
+        async with model_on(completion()) as (model, server):
+            with pytest.raises(Rejected):
+                await model.complete(request(returns=Verdict, schema=schema))
+            assert server.seen == []
+
+    async def test_the_responses_api_is_sent_once_too(self) -> None:
+        async with misbehaving(error(500)) as server:
+            provider = OpenAIProvider(base_url=f"{server.url}/v1", api_key=KEY)
+            model = ProviderModel("openai:stub", "openai", OpenAIResponsesModel("stub", provider=provider))
+            with pytest.raises(ServerError) as caught:
+                await model.complete(structured())
+            assert [seen.path for seen in server.seen] == ["/v1/responses"]
+            check_clean(caught.value)
+            await model.close()
+
+    async def test_anthropic_is_sent_once_too(self) -> None:
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        async with misbehaving(error(529, Retry_After="2")) as server:
+            provider = AnthropicProvider(base_url=server.url, api_key=KEY)
+            library = AnthropicModel("claude-haiku-4-5", provider=provider)
+            model = ProviderModel("anthropic:claude-haiku-4-5", "anthropic", library)
+            with pytest.raises(ServerError) as caught:
+                await model.complete(structured())
+            assert len(server.seen) == 1
+            assert caught.value.retry_after == 2.0
+            check_clean(caught.value)
+            await model.close()
+
+    async def test_google_is_sent_once_too(self) -> None:
+        from pydantic_ai.models.google import GoogleModel
+        from pydantic_ai.providers.google import GoogleProvider
+
+        async with misbehaving(error(503)) as server:
+            library = GoogleModel("gemini-2.5-flash", provider=GoogleProvider(api_key=KEY, base_url=server.url))
+            model = ProviderModel("google:gemini-2.5-flash", "google", library)
+            with pytest.raises(ServerError) as caught:
+                await model.complete(structured())
+            assert len(server.seen) == 1
+            check_clean(caught.value)
+            await model.close()
+
+
+class TestPrices:
+    def test_listed(self) -> None:
+        model = ProviderModel(
+            "openai:gpt-4o", "openai", OpenAIChatModel("gpt-4o", provider=OpenAIProvider(api_key=KEY))
+        )
+        price = model.price(1_000_000, 100_000)
+        assert price == pytest.approx(3.5)
+        assert model.price(10_000, 1_000) == pytest.approx(0.035)
+        assert model.price(0, 0) == 0.0
+
+    def test_own_prices_and_unknown_ones(self) -> None:
+        unknown = TestModel()
+        assert ProviderModel("x:y", "x", unknown).price(1000, 10) is None
+        assert ProviderModel("x:y", "x", unknown, prices=(0.0, 0.0)).price(1000, 10) == 0.0
+        assert ProviderModel("x:y", "x", unknown, prices=(2.0, 4.0)).price(1_000_000, 500_000) == 4.0
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "Incorrect API key provided: abc-secret-value.",
+            "Authorization: Bearer abc-secret-value",
+            "https://host/v1?key=AIzaSyA-abcdefghijklmnopqrstuvwxyz123&x=1",
+            "api_key=abc-secret-value&x=1",
+            '{"x-api-key": "abc-secret-value"}',
+            "sk-proj-abc-secret-value and gsk_abcdefghijklmnop",
+        ],
+    )
+    def test_what_looks_like_a_key(self, text: str) -> None:
+        clean = scrub(text, [])
+        assert "abc" not in clean
+        assert "***" in clean
+
+    def test_what_stands_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SOME_SERVICE_TOKEN", "plain-words-but-secret")
+        assert scrub("it said plain-words-but-secret", []) == "it said ***"
+
+    def test_prose_is_left_alone(self) -> None:
+        text = "keyboard-shortcuts-are-keywords; the risk-assessment asked for tokens"
+        assert scrub(text, []) == text
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "12"}, 12.0),
+        ({"retry-after-ms": "x", "retry-after": "2"}, 2.0),
+        ({"retry-after": "Sun, 01 Mar 2026 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Sun, 01 Mar 2026 11:00:00 GMT"}, 0.0),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)) == seconds

@@ -1,0 +1,247 @@
+"""Imports point downward only: every floor may use the floors below it and no room beside it.
+
+Counted are all imports, also those inside functions, those for type checking only, and `import_module("…")`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import consilience
+
+PACKAGE = "consilience"
+SOURCE = Path(consilience.__file__).parent
+
+# Top floor first; each floor is a tuple of rooms. A room is a module or package of `consilience` with all it holds.
+# `protocols.*` makes a room of each thing in `protocols`; `protocols` itself is then only its `__init__`.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("__main__",),
+    ("cli",),
+    ("server", "evaluation", "integrations"),
+    ("__init__",),
+    ("api", "testing"),
+    ("protocols", "protocols.*"),
+    ("engine", "simulation"),
+    ("models", "journal", "coordination", "reporting", "ui"),
+    ("domain",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """Module names are relative to the package: `engine.session`; the package itself is `__init__`."""
+
+    importer: str
+    imported: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.importer} imports {self.imported}"
+
+
+def room_of(module: str) -> str | None:
+    """The room a module is in, or None if no floor names it."""
+    top, _, rest = module.partition(".")
+    rooms = {room for floor in FLOORS for room in floor}
+    if rest and f"{top}.*" in rooms:
+        return f"{top}.{rest.partition('.')[0]}"
+    return top if top in rooms else None
+
+
+def floor_of(room: str) -> int:
+    """Height of a room's floor; the lowest is 0."""
+    pattern = f"{room.partition('.')[0]}.*" if "." in room else room
+    return next(height for height, floor in enumerate(reversed(FLOORS)) if pattern in floor)
+
+
+def modules_in(source: Path) -> dict[str, Path]:
+    """Every module below `source`, by its name relative to the package."""
+    found: dict[str, Path] = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+        found[name] = path
+    return found
+
+
+def imports_of(module: str, path: Path, known: set[str]) -> Iterator[Import]:
+    """Imports of the package's own modules by one module, each resolved to the module it reaches."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
+        for imported in _targets(node, module, path.name == "__init__.py", known):
+            yield Import(module, imported, f"{path}:{getattr(node, 'lineno', 0)}")
+
+
+def _targets(node: ast.AST, module: str, is_package: bool, known: set[str]) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (_relative(alias.name) for alias in names if _ours(alias.name))
+        case ast.ImportFrom(module=base, level=level, names=names):
+            origin = _absolute(module, is_package, level, base or "")
+            if _ours(origin):
+                for alias in names:
+                    submodule = _relative(f"{origin}.{alias.name}")
+                    yield submodule if submodule in known else _relative(origin)
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ) if _ours(name):
+            yield _relative(name)
+
+
+def _absolute(module: str, is_package: bool, level: int, base: str) -> str:
+    if level == 0:
+        return base
+    parts = [PACKAGE] if module == "__init__" else [PACKAGE, *module.split(".")]
+    up = level - 1 if is_package else level
+    return ".".join([*parts[: len(parts) - up], *([base] if base else [])])
+
+
+def _ours(name: str) -> bool:
+    return name == PACKAGE or name.startswith(f"{PACKAGE}.")
+
+
+def _relative(name: str) -> str:
+    return name.removeprefix(PACKAGE).removeprefix(".") or "__init__"
+
+
+def violations(source: Path) -> list[str]:
+    """One sentence for each import that does not point downward, and for each module without a floor."""
+    modules = modules_in(source)
+    found: list[str] = []
+    for module, path in modules.items():
+        room = room_of(module)
+        if room is None:
+            found.append(f"{path}: no floor is named for {module}; give it one in FLOORS of tests/test_layers.py")
+            continue
+        for one in imports_of(module, path, set(modules)):
+            target = room_of(one.imported)
+            if target is None:
+                found.append(f"{one}, which has no floor")
+            elif target != room and floor_of(target) >= floor_of(room):
+                where = "beside it" if floor_of(target) == floor_of(room) else "above it"
+                found.append(f"{one}, a room {where}")
+    return found
+
+
+def test_imports_point_downward() -> None:
+    found = violations(SOURCE)
+    assert not found, "imports point downward only (docs/design, and CONTRIBUTING.md):\n" + "\n".join(found)
+
+
+# --- the check itself
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A made-up package with a module in every kind of room."""
+    source = tmp_path / PACKAGE
+    for name in (
+        "__init__.py",
+        "__main__.py",
+        "api.py",
+        "testing.py",
+        "cli/__init__.py",
+        "cli/main.py",
+        "server/__init__.py",
+        "evaluation/__init__.py",
+        "protocols/__init__.py",
+        "protocols/debate/__init__.py",
+        "protocols/debate/protocol.py",
+        "protocols/debate/settings.py",
+        "protocols/review/__init__.py",
+        "protocols/review/report.py",
+        "engine/__init__.py",
+        "engine/session.py",
+        "models/__init__.py",
+        "journal/__init__.py",
+        "journal/store.py",
+        "domain/__init__.py",
+        "domain/errors.py",
+    ):
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return source
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("cli/main.py", "import consilience.engine.session"),
+        ("cli/main.py", "from consilience import Debate, __version__"),
+        ("cli/main.py", "from consilience.server import app"),
+        ("__main__.py", "from consilience.cli.main import main"),
+        ("__init__.py", "from consilience.protocols.debate import Debate"),
+        ("__init__.py", "from .api import deliberate"),
+        ("api.py", "def load():\n    import consilience.protocols.debate"),
+        ("testing.py", "from consilience.models import scripted"),
+        ("protocols/debate/protocol.py", "from consilience.protocols.debate.settings import Settings"),
+        ("protocols/debate/protocol.py", "from .settings import Settings"),
+        ("protocols/debate/__init__.py", "from . import protocol"),
+        ("protocols/debate/protocol.py", "from consilience.engine.session import Session"),
+        ("engine/session.py", "from consilience.journal import store\nimport consilience.domain.errors"),
+        ("journal/store.py", "from consilience.domain.errors import UserError"),
+        ("domain/errors.py", "import asyncio, consilience_other\nfrom pydantic import BaseModel"),
+        ("domain/errors.py", "importlib.import_module(name)"),
+    ],
+)
+def test_what_points_downward_is_allowed(tree: Path, file: str, code: str) -> None:
+    (tree / file).write_text(code)
+    assert violations(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "said"),
+    [
+        ("domain/errors.py", "import consilience.engine.session", "imports engine.session, a room above it"),
+        ("domain/errors.py", "import consilience", "imports __init__, a room above it"),
+        ("domain/errors.py", "from consilience import journal", "imports journal, a room above it"),
+        ("domain/errors.py", "from ..engine import session", "imports engine.session, a room above it"),
+        ("domain/__init__.py", "from ..models import x", "imports models, a room above it"),
+        ("engine/session.py", "def f():\n    from consilience.api import deliberate", "imports api, a room above it"),
+        (
+            "engine/session.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from consilience.protocols.debate import Debate",
+            "session.py:3: engine.session imports protocols.debate, a room above it",
+        ),
+        ("engine/session.py", "import_module('consilience.cli.main')", "imports cli.main, a room above it"),
+        ("engine/session.py", "importlib.import_module('consilience.cli')", "imports cli, a room above it"),
+        ("journal/store.py", "from consilience.models import x", "imports models, a room beside it"),
+        ("protocols/debate/protocol.py", "from consilience.protocols.review.report import Report", "beside it"),
+        ("protocols/debate/protocol.py", "from consilience.protocols import review", "imports protocols.review"),
+        ("protocols/debate/protocol.py", "from ..review import report", "imports protocols.review.report"),
+        ("protocols/debate/protocol.py", "from .. import review", "imports protocols.review, a room beside it"),
+        ("protocols/debate/protocol.py", "from consilience.protocols import registry", "imports protocols, a room"),
+        ("protocols/__init__.py", "from consilience.protocols.debate import Debate", "beside it"),
+        ("protocols/debate/protocol.py", "from consilience import Session", "imports __init__, a room above it"),
+        ("testing.py", "from consilience.api import deliberate", "imports api, a room beside it"),
+        ("evaluation/__init__.py", "import consilience.server", "imports server, a room beside it"),
+        ("cli/main.py", "import consilience.plugins", "imports plugins, which has no floor"),
+    ],
+)
+def test_what_does_not_is_found(tree: Path, file: str, code: str, said: str) -> None:
+    (tree / file).write_text(code)
+    found = violations(tree)
+    assert len(found) == 1
+    assert said in found[0]
+    assert str(tree / file) in found[0]
+
+
+def test_a_module_without_a_floor_is_found(tree: Path) -> None:
+    (tree / "misc.py").write_text("")
+    (tree / "plugins").mkdir()
+    (tree / "plugins" / "one.py").write_text("")
+    found = violations(tree)
+    assert len(found) == 2
+    assert "no floor is named for misc" in found[0]
+    assert "no floor is named for plugins.one" in found[1]
+
+
+def test_no_room_is_named_twice() -> None:
+    rooms = [room for floor in FLOORS for room in floor]
+    assert len(set(rooms)) == len(rooms)
