@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 KEY = "zq7-wintermute-plum-4410"
 """An api key of no known shape, which must never be seen in an error."""
@@ -27,7 +28,7 @@ class Answer:
 class Seen:
     path: str
     headers: dict[str, str]
-    body: dict[str, object]
+    body: dict[str, Any]
 
 
 def completion(content: str | None = "Four.", *, finish: str = "stop", **more: object) -> Answer:

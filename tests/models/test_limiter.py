@@ -1,14 +1,11 @@
-"""The limiter in virtual time: an event loop whose clock jumps to the next thing due, so that no test waits."""
+"""The limiter in virtual time, so that no test waits."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Awaitable
 from itertools import pairwise
-from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -23,95 +20,10 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.models.fallback import Fallback
 from consilience.models.limiter import Limited, Limiter, Pace, limiter_for, may_retry, requests_of
 from consilience.models.port import Completion, Model, ModelRequest
 
-T = TypeVar("T")
-
-REQUEST = ModelRequest(agent="a", key="k", system="", user="?")
-STEADY = Pace(start=4, most=4)
-
-
-class _Jump(selectors.SelectSelector):
-    """Where a selector would wait, the clock jumps."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready:
-            assert timeout is not None, "nothing is left that could happen"
-            self.now += timeout
-        return ready
-
-
-class _VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.jump = _Jump()
-        super().__init__(self.jump)
-
-    def time(self) -> float:
-        return self.jump.now
-
-
-def run(main: Coroutine[object, object, T]) -> T:
-    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
-        return runner.run(main)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def limiter(pace: Pace = STEADY, seed: int = 1) -> Limiter:
-    return Limiter("acme", pace, clock=asyncio.get_running_loop().time, rng=random.Random(seed))
-
-
-@dataclass
-class Provider:
-    """A model that takes `seconds` and then does what `outcome(n)` says of its n-th request, from 1."""
-
-    seconds: float = 1.0
-    outcome: Callable[[int], ProviderError | None] = lambda _: None
-    name: str = "acme:one"
-    account: str = "acme"
-    dispatched: list[float] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-    flying: int = 0
-    most: int = 0
-    closed: bool = False
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.dispatched.append(now())
-        self.asked.append(request.key)
-        number = len(self.dispatched)
-        self.flying += 1
-        self.most = max(self.most, self.flying)
-        try:
-            await asyncio.sleep(self.seconds)
-        finally:
-            self.flying -= 1
-        error = self.outcome(number)
-        if error is not None:
-            raise error
-        return Completion("yes", self.name)
-
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return tokens_in + 2.0 * tokens_out
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-def first(count: int, error: Callable[[], ProviderError]) -> Callable[[int], ProviderError | None]:
-    """The first `count` requests fail."""
-    return lambda number: error() if number <= count else None
-
-
-async def many(model: Model, count: int) -> list[Completion | BaseException]:
-    requests = [ModelRequest(agent="a", key=str(number), system="", user="?") for number in range(count)]
-    return await asyncio.gather(*(model.complete(request) for request in requests), return_exceptions=True)
+from .virtual import REQUEST, Provider, first, limiter, many, now, run
 
 
 class TestConcurrency:
@@ -228,8 +140,8 @@ class TestRateLimits:
         async def main() -> None:
             provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=3600)))
             model = Limited(provider, gate := limiter(), deadline=60, retries=3)
-            asked = []
-            may_retry.set(lambda: bool(asked.append(1)) or True)
+            asked: list[int] = []
+            may_retry.set(lambda: asked.append(1) is None)  # type: ignore[func-returns-value]
             failures = await many(model, 10)
             assert now() == 1.0
             assert all(isinstance(failure, RateLimited) for failure in failures)
@@ -513,56 +425,3 @@ class TestRegistry:
         assert (model.name, model.account, model.price(1, 1)) == ("acme:one", "acme", 3.0)
         run(model.close())
         assert provider.closed
-
-
-class TestFallback:
-    def test_the_next_model_answers_and_the_requests_add_up(self) -> None:
-        async def main() -> None:
-            gate = limiter()
-            failing = Limited(Provider(outcome=first(9, ServerError)), gate, deadline=60, retries=2)
-            refusing = Provider(outcome=first(9, Refused), name="acme:two")
-            model = Fallback([failing, refusing, Provider(name="other:three")])
-            answer = await model.complete(REQUEST)
-            assert (answer.model, answer.requests) == ("other:three", 5)
-            assert answer.waited == pytest.approx(now() - 5.0)
-            assert (model.name, model.account, isinstance(model, Model)) == ("acme:one", "acme", True)
-
-        run(main())
-
-    def test_when_all_fail_the_last_error_tells_of_all(self) -> None:
-        async def main() -> None:
-            one = Provider(outcome=first(9, lambda: Refused("one refused")))
-            two = Provider(outcome=first(9, lambda: Rejected("two: no such model")))
-            with pytest.raises(Rejected) as caught:
-                await Fallback([one, two]).complete(REQUEST)
-            assert str(caught.value) == "two: no such model; before that, one refused"
-            assert requests_of(caught.value) == 2
-
-        run(main())
-
-    def test_moving_on_needs_permission(self) -> None:
-        async def main() -> None:
-            may_retry.set(lambda: False)
-            second = Provider()
-            with pytest.raises(Refused):
-                await Fallback([Provider(outcome=first(9, Refused)), second]).complete(REQUEST)
-            assert second.dispatched == []
-
-        run(main())
-
-    def test_its_price_is_the_dearest_and_all_are_closed(self) -> None:
-        class Unpriced(Provider):
-            def price(self, tokens_in: int, tokens_out: int) -> float | None:
-                return None
-
-        class Dear(Provider):
-            def price(self, tokens_in: int, tokens_out: int) -> float | None:
-                return 100.0
-
-        models = [Provider(), Dear()]
-        assert Fallback(models).price(1, 1) == 100.0
-        assert Fallback([*models, Unpriced()]).price(1, 1) is None
-        run(Fallback(models).close())
-        assert [model.closed for model in models] == [True, True]
-        with pytest.raises(ValueError, match="at least one"):
-            Fallback([])

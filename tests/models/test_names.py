@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 
 import pytest
-from misbehaving import KEY, Answer, completion, misbehaving
 
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
 from consilience.models import names, servers
 from consilience.models.limiter import Limited
 from consilience.models.names import Choice, choose, key_variables, known_providers, paid, resolve
 from consilience.models.port import Model, ModelRequest
+
+from .misbehaving import KEY, Answer, completion, misbehaving
 
 REQUEST = ModelRequest(agent="a", key="k", system="", user="?")
 CLOSED = "http://127.0.0.1:9"
@@ -104,8 +105,10 @@ class TestResolve:
             ("", "PROVIDER:MODEL"),
             ("openai", "openai:MODEL"),
             ("openai:", "openai:MODEL"),
-            ("gpt-4o", "openai"),
-            ("claude-sonet-4-5", "anthropic:claude-sonnet-4-5"),
+            ("qwen2.5-coder-1.5b", "local:qwen2.5-coder-1.5b"),
+            ("smollm2", "local:smollm2-135m"),
+            ("gpt-4o", "openai:gpt-4o"),
+            ("claude-sonet-4-5", "anthropic:claude-sonnet"),
             ("opnai:gpt-4o", "openai"),
             ("antropic:claude", "anthropic"),
             ("google-gla:gemini", "google"),
@@ -130,24 +133,14 @@ class TestResolve:
         assert "azure:gpt-4o cannot be set up" in str(refusal("azure:gpt-4o"))
 
 
-class TestLocal:
-    @pytest.fixture(autouse=True)
-    def stand_ins(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-        made: list[str] = []
-        local, weights = ModuleType("local"), ModuleType("weights")
-        local.LocalModel = made.append  # type: ignore[attr-defined]
-        weights.CATALOGUE = {"qwen2.5-coder-1.5b": object()}  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "consilience.models.local", local)
-        monkeypatch.setitem(sys.modules, "consilience.models.weights", weights)
-        return made  # type: ignore[return-value]
-
-    @pytest.mark.parametrize("name", ["local", "local:smollm2-135m", "local:/tmp/my.gguf"])
-    def test_local(self, name: str, stand_ins: list[str]) -> None:
-        resolve(name)
-        assert stand_ins == [name.removeprefix("local:")]
-
-    def test_a_name_of_the_catalogue_without_local(self) -> None:
-        assert "local:qwen2.5-coder-1.5b" in str(refusal("qwen2.5-coder-1.5b"))
+@pytest.mark.parametrize("name", ["local", "local:smollm2-135m", "local:/tmp/my.gguf"])
+def test_local(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    local = ModuleType("local")
+    local.LocalModel = asked.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "consilience.models.local", local)
+    resolve(name)
+    assert asked == [name.removeprefix("local:")]
 
 
 class TestTables:

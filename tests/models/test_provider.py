@@ -12,11 +12,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from misbehaving import KEY, Answer, Server, completion, error, misbehaving
 from pydantic import BaseModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
-from pydantic_ai.profiles.openai import OpenAIModelProfile
+from pydantic_ai.profiles.openai import OpenAIModelProfile, openai_model_profile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from consilience.domain.errors import (
@@ -32,6 +31,8 @@ from consilience.models.failures import retry_after, scrub
 from consilience.models.limiter import Limited, may_retry, requests_of
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
+
+from .misbehaving import KEY, Answer, Server, completion, error, misbehaving
 
 
 class Verdict(BaseModel):
@@ -99,22 +100,27 @@ class TestAnswers:
             tokens_in=120,
             tokens_out=3,
             tokens_cached=100,
-            cost=pytest.approx(0.00015),
+            cost=0.00015,
         )
         (seen,) = server.seen
         assert seen.path == "/v1/chat/completions"
         assert seen.headers["authorization"] == f"Bearer {KEY}"
-        assert [(message["role"], message["content"]) for message in seen.body["messages"]] == [  # type: ignore[attr-defined]
+        assert [(message["role"], message["content"]) for message in seen.body["messages"]] == [
             ("system", "Be brief."),
             ("user", "2+2?"),
         ]
         assert (seen.body["temperature"], seen.body["seed"], seen.body["max_completion_tokens"]) == (0.5, 7, 50)
         assert "response_format" not in seen.body
 
+    async def test_no_temperature_for_a_model_that_takes_none(self) -> None:
+        async with model_on(completion(), openai_model_profile("o3")) as (model, server):  # type: ignore[arg-type]
+            await model.complete(request(temperature=0.5))
+        assert "temperature" not in server.seen[0].body
+
     async def test_no_system_prompt_no_message_for_it(self) -> None:
         async with model_on(completion()) as (model, server):
             await model.complete(request(system=""))
-        assert [message["role"] for message in server.seen[0].body["messages"]] == ["user"]  # type: ignore[attr-defined]
+        assert [message["role"] for message in server.seen[0].body["messages"]] == ["user"]
 
     async def test_extra_body_is_merged(self) -> None:
         async with model_on(completion(), extra_body={"cache_prompt": True, "id_slot": 2}) as (model, server):
@@ -165,6 +171,55 @@ class TestAnswers:
             await model.complete(request())
             assert len(server.seen) == 3
             gc.collect()  # the sockets of loops that ended warn here, where it is expected
+
+
+@asynccontextmanager
+async def claude_on(stop: str, *content: dict[str, object]) -> AsyncIterator[tuple[ProviderModel, Server]]:
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    body = {
+        "id": "m-1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-haiku-4-5-20251001",
+        "content": list(content),
+        "stop_reason": stop,
+        "usage": {"input_tokens": 20, "cache_read_input_tokens": 100, "output_tokens": 5},
+    }
+    async with misbehaving(Answer(body=body)) as server:
+        library = AnthropicModel("claude-haiku-4-5", provider=AnthropicProvider(base_url=server.url, api_key=KEY))
+        model = ProviderModel("anthropic:claude-haiku-4-5", "anthropic", library)
+        try:
+            yield model, server
+        finally:
+            await model.close()
+
+
+class TestAnotherProvider:
+    """What is said of OpenAI's adapter holds for one built otherwise."""
+
+    async def test_an_answer(self) -> None:
+        async with claude_on("end_turn", {"type": "text", "text": "Four."}) as (model, server):
+            answer = await model.complete(request(seed=7))
+        assert (answer.text, answer.model) == ("Four.", "anthropic:claude-haiku-4-5-20251001")
+        assert (answer.tokens_in, answer.tokens_cached, answer.tokens_out) == (120, 100, 5)
+        assert answer.finish_reason == "stop"
+        assert answer.cost == pytest.approx((20 * 1.0 + 100 * 0.1 + 5 * 5.0) / 1e6)
+        assert "Be brief." in str(server.seen[0].body["system"])
+
+    async def test_cut_and_refused(self) -> None:
+        async with claude_on("max_tokens", {"type": "text", "text": "Fo"}) as (model, _):
+            assert (await model.complete(request())).finish_reason == "length"
+        async with claude_on("refusal") as (model, _):
+            with pytest.raises(Refused) as caught:
+                await model.complete(request())
+            assert vars(caught.value)["completion"].tokens_out == 5
+
+    async def test_structure(self) -> None:
+        async with claude_on("end_turn", {"type": "text", "text": '{"stance": "for"}'}) as (model, server):
+            assert (await model.complete(structured())).text == '{"stance": "for"}'
+        assert "json_schema" in json.dumps(server.seen[0].body)
 
 
 class TestStructure:

@@ -84,7 +84,7 @@ def pool(ballots: Sequence[Ballot]) -> dict[str, float]:
 
 
 def unchanged(before: Mapping[str, Ballot], after: Mapping[str, Ballot]) -> float:
-    """Share of agents, of those with a ballot in either, who kept their position and moved their confidence by less than `MOVED`."""
+    """Share of agents with a ballot in either who kept their position and moved their confidence by less than `MOVED`."""
     agents = before.keys() | after.keys()
     if not agents:
         return 0.0

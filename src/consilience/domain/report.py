@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -91,14 +91,20 @@ class SharedModel(Frozen):
 
 
 class Independence(Frozen):
-    """Agents on one model are not independent. `effective` voices are n/(1+(n−1)ρ) per model where ρ was estimated, or n where no model is shared."""
+    """Agents on one model are not independent.
+
+    `effective` voices are n/(1+(n−1)ρ) per model where ρ was estimated, or n where no model is shared.
+    """
 
     shared: tuple[SharedModel, ...] = ()
     rho: float | None = None
     effective: float | None = None
 
 
-INCIDENTAL = {"session": True, "ledger": {"actual": {"requests", "retries", "lost", "tokens_cached", "seconds"}}}
+INCIDENTAL: dict[str, Any] = {
+    "session": True,
+    "ledger": {"actual": {"requests", "retries", "lost", "tokens_cached", "seconds"}},
+}
 """What two runs of one program need not share; no part of the digest."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from consilience.domain.agents import Agent
@@ -19,7 +19,7 @@ def sentences(text: str) -> list[str]:
 
 
 @cache
-def _segmenter():  # type: ignore[no-untyped-def]
+def _segmenter() -> Callable[[str], list[str]]:
     from sentencex import segment
 
     return lambda text: list(segment("en", text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from consilience.domain.errors import (
     ProtocolViolation,
@@ -57,11 +57,12 @@ class Call(Generic[T]):
         state, ask = self.state, self.ask
         state.recorder.claim(ask.key)
         self._check_visibility()
+        returns: type[Any] = ask.returns
         fix: str | None = None
         error = ""
         for attempt in range(1, 2 + state.repairs):
             rendered = state.render(ask, fix)
-            schema, schema_digest = schema_for(ask.returns, rendered.kinds)
+            schema, schema_digest = schema_for(returns, rendered.kinds)
             digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(attempt), schema_digest)
             ended = state.recorder.recorded(ask.key, attempt, self.place, digest)
             if ended is None:
@@ -178,9 +179,9 @@ class Call(Generic[T]):
                 except ValueError as wrong:
                     raise Malformed(str(wrong)) from None
         except Malformed as wrong:
-            return ReplyRejected(**common, **figures, error=str(wrong), volatile=volatile), text  # type: ignore[arg-type]
+            return ReplyRejected(**common, **figures, error=str(wrong), volatile=volatile), text
         finish = "length" if len(text) < len(completion.text) else completion.finish_reason
-        done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)  # type: ignore[arg-type]
+        done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)
         return done, text
 
     def _fund(self, cost: Amount, attempt: int) -> FailureKind | None:

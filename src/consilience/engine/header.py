@@ -38,7 +38,7 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
         "degraded": _degraded(first, replied),
         "ledger": LedgerReport(estimated=state.estimate, actual=spent(ended, state), reserve_drawn=state.reserve_drawn),
         "missing": missing(ended),
-        "warnings": tuple([*_warnings(state, ended, cited), *state.warnings]),
+        "warnings": (*_warnings(state, ended, cited), *state.warnings),
         "independence": independence(state.agents),
         "quotations": tuple(cited),
     }

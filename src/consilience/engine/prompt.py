@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -147,7 +148,7 @@ def correction(reply: str, error: str) -> str:
 
 
 @lru_cache(maxsize=2048)
-def schema_for(returns: type, labels: tuple[tuple[str, str], ...]) -> tuple[dict[str, object] | None, str]:
+def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...]) -> tuple[dict[str, object] | None, str]:
     """The JSON Schema to ask for, and its digest; None for text. `labels` are pairs of label and kind.
 
     Every property is required, so that a grammar makes the model write it. A label field may only hold the labels of its

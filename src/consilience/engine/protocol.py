@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,6 +16,7 @@ from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.topology import Topology
+from consilience.engine.templates import Templates, load
 
 if TYPE_CHECKING:
     from consilience.engine.session import Session
@@ -44,6 +46,11 @@ class Protocol(BaseModel, ABC):
             ) from None
 
     max_tokens: Annotated[int, Field(ge=16, le=100_000, description="most tokens a reply may have")] = 1024
+
+    @classmethod
+    def templates(cls, override: Path | None = None) -> Templates:
+        """The prompt templates in the folder `prompts` beside the protocol's module; a directory may override some."""
+        return load(cls.__module__.rpartition(".")[0], override)
 
     @abstractmethod
     def topology(self) -> Topology: ...
@@ -92,7 +99,8 @@ def find_protocol(name: str) -> type[Protocol]:
 
     module, _, attribute = _installed()[name].partition(":")
     found = getattr(importlib.import_module(module), attribute)
-    assert issubclass(found, Protocol)
+    if not (isinstance(found, type) and issubclass(found, Protocol)):
+        raise UnknownName(f"the entry point {name!r} is no protocol", where=_installed()[name], do="Mend that package.")
     return found
 
 

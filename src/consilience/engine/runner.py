@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from consilience.domain.agents import Agent
 from consilience.domain.errors import ProtocolViolation, RequestMismatch, SessionWaiting, SettingsError, VersionMismatch
@@ -36,11 +37,10 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, documents, references
 from consilience.engine.state import Faults, State
-from consilience.engine.templates import INSTRUCTIONS, Templates, load
-from consilience.journal.canonical import canonical
+from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.journal.store import Journal, Store
 from consilience.models.names import resolve
-from consilience.models.port import Model
+from consilience.models.port import Completion, Model, ModelRequest
 
 Models = str | Model | AgentPort | Sequence[str | Model | AgentPort] | Mapping[str, str | Model | AgentPort]
 
@@ -83,7 +83,7 @@ async def start(
     limits = limits or Limits()
     options = options or Options()
     agents, ports, close = deal(protocol.agents(panel), models)
-    templates = load(_package(protocol), prompts)
+    templates = protocol.templates(prompts)
     found = documents(sources)
     started = SessionStarted(
         prompt_format=PROMPT_FORMAT,
@@ -138,10 +138,9 @@ async def _again(session: str, store: Store, models: Models | None, options: Opt
         await journal.close()
         raise SettingsError(f"session {session} has no beginning", do="It was killed before it started; run it anew.")
     cls = find_protocol(started.protocol)
-    if finished := _finished(events):
-        if not replay:
-            await journal.close()
-            return cls.report.model_validate_json(journal.text(finished.report))
+    if (finished := _finished(events)) and not replay:
+        await journal.close()
+        return cls.report.model_validate_json(journal.text(finished.report))
     if cls.version != started.protocol_version:
         await journal.close()
         raise VersionMismatch(
@@ -236,7 +235,7 @@ def _when_still(
 
 def deal(
     agents: Sequence[Agent], models: Models
-) -> tuple[tuple[Agent, ...], dict[str, AgentPort], Callable[[], object]]:
+) -> tuple[tuple[Agent, ...], dict[str, AgentPort], Callable[[], Coroutine[Any, Any, None]]]:
     """Give every agent its model: one for all, several in turn in the order of agents, or by agent id.
 
     Names are resolved once each. Returns the agents with their models' names, their ports, and what closes those opened here.
@@ -404,10 +403,6 @@ def _recorded(agents: Sequence[Agent]) -> dict[str, str]:
     return {agent.id: agent.model for agent in agents}
 
 
-def _package(protocol: Protocol) -> str:
-    return type(protocol).__module__.rpartition(".")[0]
-
-
 def _difference(report: Report, finished: SessionFinished, journal: Journal, cls: type[Protocol]) -> str:
     before = cls.report.model_validate_json(journal.text(finished.report)).model_dump(mode="json")
     after = report.model_dump(mode="json")
@@ -424,7 +419,7 @@ class Shut:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    async def send(self, request: object) -> object:
+    async def send(self, request: ModelRequest) -> Completion:
         raise AssertionError("a replay sends nothing")
 
     async def collect(self, key: str, digest: str) -> None:
@@ -437,4 +432,4 @@ class Shut:
         return None
 
 
-__all__ = ["Models", "Options", "canonical", "deal", "replay", "resume", "start"]
+__all__ = ["Models", "Options", "deal", "replay", "resume", "start"]

@@ -237,7 +237,7 @@ class Session:
         return Quote(reply.key if isinstance(reply, Reply) else reply.id, label)
 
     def named(self, reply: Reply[Any], labels: Iterable[str]) -> tuple[str, ...]:
-        """The message ids behind labels that a reply names, in order, without repeats; labels it was not shown are dropped and counted."""
+        """The message ids behind labels that a reply names, in order, once each; others are dropped and counted."""
         found: dict[str, None] = {}
         for label in labels:
             id = reply.labels.get(label.strip().strip("[]"))

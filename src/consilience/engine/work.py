@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from consilience.engine.session import Session
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[T]):
+class Reply(Generic[T_co]):
     """A call that was answered. `key` is also the id of the message it made; `text` its prose.
 
     `shown` are the ids of the messages in its prompt, `labels` those of others by the label under which they were shown.
@@ -27,7 +28,7 @@ class Reply(Generic[T]):
 
     key: str
     agent: str
-    value: T
+    value: T_co
     text: str
     shown: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -44,14 +44,15 @@ def prefix_ids(parts: Sequence[str]) -> list[str]:
 
 
 class Journal(Protocol):
-    """One session, leased to this process. Order of `append` is order of commit; `seq` is given here, from 1."""
+    """One session, leased to this process. Order of `append` is order of commit; `seq` starts at 1."""
 
     session: str
 
     def append(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
         """Hand over for the next commit without waiting. `texts` are stored by content; `prompt` is a list of parts.
 
-        A `CallStarted` is kept beside the log until its call ends and gets no `seq`. Raises `StoreUnusable` once a commit has failed.
+        A `CallStarted` is kept beside the log until its call ends and gets no `seq`. Raises `StoreUnusable` once a
+        commit has failed.
         """
         ...
 

@@ -7,7 +7,6 @@ in `OPENAI_BASE_URL`. Resolving touches no network.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from urllib.parse import urlsplit
 
 from consilience.domain.errors import UnavailableModel, UnknownName, UserError
 from consilience.models import servers
-from consilience.models.limiter import Limited, Pace
 from consilience.models.port import Model
 
 if TYPE_CHECKING:
@@ -29,7 +27,8 @@ DEADLINE = 300.0
 SERVER_DEADLINE = 900.0
 """Seconds one sending to a server on this machine may take."""
 RETRIES = 4
-_ON_THIS_MACHINE = Pace(start=4.0, most=4.0)
+_SIDE_BY_SIDE = 4.0
+"""Requests in flight to a server on this machine: what it queues beyond its slots would eat into their deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +125,7 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
         raise _incomplete(asked, provider)
     if provider not in _PROVIDERS and not provider.startswith("gateway/"):
         raise _unknown_provider(asked, provider)
+    from consilience.models.limiter import Limited, Pace
     from consilience.models.provider import ProviderModel
 
     library = _library_model(asked, provider, model)
@@ -134,7 +134,8 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
     account = _account(provider, url)
     inner = ProviderModel(asked, account, library, prices=None if paid(asked) else (0.0, 0.0))
     if own and provider != "vllm":
-        return Limited(inner, deadline=deadline or SERVER_DEADLINE, retries=retries, pace=_ON_THIS_MACHINE)
+        pace = Pace(start=_SIDE_BY_SIDE, most=_SIDE_BY_SIDE)
+        return Limited(inner, deadline=deadline or SERVER_DEADLINE, retries=retries, pace=pace)
     return Limited(inner, deadline=deadline or (SERVER_DEADLINE if own else DEADLINE), retries=retries)
 
 
@@ -198,28 +199,45 @@ def _account(provider: str, url: str) -> str:
 
 def _incomplete(asked: str, provider: str) -> UnknownName:
     """A name without a provider, with the full name it probably stands for."""
+    from difflib import get_close_matches
+
     if not asked:
         return UnknownName("No model is named", do="Use local, or PROVIDER:MODEL.")
     if provider in known_providers():
         return UnknownName(f"{asked!r} names a provider without a model", do=f"Write {provider}:MODEL.")
     from consilience.models.weights import CATALOGUE
 
-    near = difflib.get_close_matches(asked, list(CATALOGUE), n=1, cutoff=0.7)
+    near = get_close_matches(asked, list(CATALOGUE), n=1, cutoff=0.7)
     if near:
         return UnknownName(f"There is no model named {asked!r}", do=f"Did you mean local:{near[0]}?")
-    from pydantic_ai.models import known_model_names
-
-    full = [known for known in known_model_names() if ":" in known and not known.startswith("gateway/")]
-    plain = {known.partition(":")[2]: known for known in reversed(full)}
-    near = [plain[match] for match in difflib.get_close_matches(asked, list(plain), n=2, cutoff=0.7)]
+    near = _full_names(asked)
     meant = f"Did you mean {' or '.join(near)}? " if near else ""
     return UnknownName(
         f"There is no model named {asked!r}", do=f"{meant}A name is local, local:NAME or PROVIDER:MODEL."
     )
 
 
+def _full_names(asked: str) -> list[str]:
+    """At most two full names a name without a provider may stand for: known ones like it, or its family's provider."""
+    from difflib import get_close_matches
+
+    from pydantic_ai.models import known_model_names
+
+    order = {provider: place for place, provider in enumerate(_PROVIDERS)}
+    known = [name.split(":", 1) for name in known_model_names() if name.partition(":")[0] in order]
+    makers: dict[str, str] = {}
+    for provider, model in sorted(known, key=lambda pair: order[pair[0]]):
+        makers.setdefault(model, provider)
+    if near := get_close_matches(asked, list(makers), n=2, cutoff=0.8):
+        return [f"{makers[model]}:{model}" for model in near]
+    family = asked.partition("-")[0] + "-"
+    return next(([f"{provider}:{asked}"] for model, provider in makers.items() if model.startswith(family)), [])
+
+
 def _unknown_provider(asked: str, provider: str) -> UnknownName:
-    near = difflib.get_close_matches(provider, known_providers(), n=3, cutoff=0.5)
+    from difflib import get_close_matches
+
+    near = get_close_matches(provider, known_providers(), n=3, cutoff=0.5)
     meant = f"Did you mean {' or '.join(near)}? " if near else ""
     return UnknownName(
         f"{asked!r}: there is no provider {provider!r}",

@@ -39,7 +39,7 @@ def parse_reply(text: str, returns: type[T]) -> T:
         raise Malformed("the reply is empty")
     data = _object_in(body)
     if data is None:
-        return _fill(body, returns)  # type: ignore[return-value]
+        return _fill(body, returns)
     if _is_schema(data, returns):
         raise Malformed("the reply repeats the JSON schema; give an object that follows it")
     try:

@@ -7,11 +7,6 @@ would ask itself.
 
 from __future__ import annotations
 
-import http.client
-import ipaddress
-import json
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -75,6 +70,9 @@ def _origin(host: str, port: int) -> str:
 
 
 def is_loopback(url: str) -> bool:
+    """Whether the address is this machine's own, by the look of it alone: no name is looked up."""
+    import ipaddress
+
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
@@ -89,6 +87,9 @@ def is_loopback(url: str) -> bool:
 
 def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Found | None:
     """The most preferred server that answers within `seconds` and has a model. Blocks so long at most; never raises."""
+    import threading
+    import time
+
     found: dict[str, Found] = {}
 
     def ask(server: Server, url: str) -> None:
@@ -116,6 +117,9 @@ def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Found |
 
 def _models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
     """Names of the chat models the server at `url` lists. Raises whatever goes wrong."""
+    import http.client
+    import json
+
     parts = urlsplit(url)
     connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = connect(parts.hostname or "127.0.0.1", parts.port, timeout=seconds)

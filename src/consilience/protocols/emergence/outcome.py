@@ -136,7 +136,7 @@ def _first(session: Session, course: Course) -> list[Reply[object] | Failure]:
     for leaf in session.topology.leaves:
         turn = course.rounds[0][leaf]
         result = turn.response if turn.response is not None else turn.failures[0]
-        found.append(result)  # type: ignore[arg-type]
+        found.append(result)
     return found
 
 
@@ -166,7 +166,7 @@ def _round(session: Session, settings: Settings, course: Course, n: int) -> Roun
     return Round(round=n, agents=agents, convergence_score=check.score if check else None)
 
 
-def _text(reply: Reply[object] | None) -> str | None:  # type: ignore[misc]
+def _text(reply: Reply[object] | None) -> str | None:
     return None if reply is None else reply.text
 
 
@@ -178,7 +178,8 @@ def _revised(turn: Turn) -> bool:
 
 
 def _metrics(session: Session, course: Course, revision_rate: float | None) -> dict[str, float | int | None]:
-    points, inputs = [], []
+    points: list[str] = []
+    inputs: list[str] = []
     for leaf in session.topology.leaves:
         response = course.rounds[0][leaf].response if course.rounds else None
         if response is not None:

@@ -146,14 +146,14 @@ class RoundRun:
             Prompt(words, tuple(objections), shared),
             key=f"round-{self.index}/lateral/{turn.agent}",
             returns=PeerReply,
-            audience=self.session.topology.parents[turn.agent],
+            audience=(*self.session.topology.siblings(turn.agent), *self.session.topology.parents[turn.agent]),
             max_tokens=self.settings.max_tokens,
         )
 
     def _revised(self, turn: Turn, reply: Reply[PeerReply] | Failure) -> Turn:
         if isinstance(reply, Failure):
             return replace(turn, failures=(*turn.failures, reply))
-        return replace(turn, lateral=reply, text=reply, objections=(*turn.objections, *self.object(reply)))
+        return replace(turn, lateral=reply, text=reply, objections=(*turn.objections, *self.objections(reply)))
 
     async def _observe(self, node: str, children: list[Turn], observe: Observe) -> Turn:
         root = not self.session.topology.parents.get(node)
@@ -169,7 +169,7 @@ class RoundRun:
         turn = _turn(node, reply, before)
         if isinstance(reply, Failure):
             return replace(turn, nudge=nudge)
-        return replace(turn, nudge=nudge, objections=self.object(reply))
+        return replace(turn, nudge=nudge, objections=self.objections(reply))
 
     def _worth_observing(self, children: list[Turn], before: Said | None) -> bool:
         """The root is asked unless nothing new was said, or nobody it reads lives: limits alone leave it to answer by itself."""
@@ -284,7 +284,7 @@ class RoundRun:
                 return reply if isinstance(reply, Reply) else None
         return None
 
-    def object(self, reply: Reply[Any]) -> tuple[Message, ...]:
+    def objections(self, reply: Reply[Any]) -> tuple[Message, ...]:
         """Publish the objections of a reply, each a message of its own that the reply's readers may be shown."""
         made: list[Message] = []
         source = self.session.message(reply.key)

@@ -65,10 +65,10 @@ class Settings(Protocol):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        agents = sum(self.children**level for level in range(self.depth))
+        agents = _power_sum(self.children, 0, self.depth)
         if agents > MOST_AGENTS:
             raise ValueError(
-                f"a tree of {self.children} children and depth {self.depth} has {agents:,} agents; at most {MOST_AGENTS} are allowed"
+                f"a tree of {self.children} children and depth {self.depth} has {agents:,} agents; at most {MOST_AGENTS} may be"
             )
         for kind in re.split(r"\s*[&|]\s*", self.similarity.strip()):
             if kind not in ("auto", *KINDS):
@@ -134,8 +134,8 @@ class Settings(Protocol):
 
     def calls(self, rounds: int) -> int:
         """Calls of a run of that many rounds in which every call is answered (protocols §1)."""
-        leaves = self.children ** (self.depth - 1)
-        internal = sum(self.children**level for level in range(1, self.depth - 1))
+        leaves = _power_sum(self.children, self.depth - 1, self.depth)
+        internal = _power_sum(self.children, 1, self.depth - 1)
         lateral = leaves + internal if self.children > 1 else 0
         nudges = internal + 1 if self.signals else 0
         total = rounds * (leaves + lateral + internal + 1) + (rounds - 1) * nudges
@@ -149,6 +149,11 @@ class Settings(Protocol):
 
     def estimate(self) -> Estimate:
         return Estimate(min=self.calls(min(2, self.max_rounds)), max=self.calls(self.max_rounds))
+
+
+def _power_sum(base: int, start: int, stop: int) -> int:
+    """Agents on the levels `start` to `stop`, exclusive, of a tree in which everyone has `base` children."""
+    return sum(int(base**level) for level in range(start, stop))
 
 
 def _all(conditions: list[StopCondition]) -> StopCondition:

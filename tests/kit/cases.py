@@ -1,0 +1,59 @@
+"""The protocols that are shaken, each with what its agents say. A new protocol joins by a line here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from consilience.engine.protocol import Protocol
+from consilience.models.port import ModelRequest
+from consilience.protocols.emergence import Emergence
+from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
+
+Script = Callable[[ModelRequest], str]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    protocol: Protocol
+    script: Script
+
+    @property
+    def need(self) -> int:
+        return self.protocol.estimate().max
+
+
+def plain(request: ModelRequest) -> str:
+    """A text that depends on all that was read."""
+    return f"{request.agent} read {len(request.text)} characters for {request.key}"
+
+
+def emergent(request: ModelRequest) -> str:
+    """Typed replies with objections, answers, claims and ballots, some of them malformed the first time."""
+    body: dict[str, object] = {"text": f"{request.agent} on {request.key}: {len(request.text)}"}
+    _, _, rest = request.key.partition("/")
+    if rest.startswith("signal"):
+        return f"Look again, says {request.agent} ({request.key})."
+    if rest.startswith("ballot"):
+        side = "yes" if request.agent[-1] in "13" else "no"
+        return json.dumps({"position": side, "confidence": "fairly sure", "reason": f"{request.agent} thinks so"})
+    if rest.startswith("leaf_respond"):
+        body["points"] = [f"a fact of {request.agent}"]
+        if request.agent.endswith("2") and request.attempt == 1:
+            return '{"points": "none", "text": 3}'
+    elif request.schema and "objections" in str(request.schema):
+        body["objections"] = [{"to": "A", "text": f"{request.agent} objects in {request.key}"}]
+        body["answers"] = ["B.1"] if "B.1" in request.text else []
+        body["claims"] = [{"text": f"claimed by {request.agent}", "ids": ["A", "Z"]}]
+    return json.dumps(body)
+
+
+CASES = [
+    Case("nested-gathers", NestedGathers(), plain),
+    Case("virtual-loop", VirtualLoop(), plain),
+    Case("outside-agent", OutsideAgent(), plain),
+    Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
+    Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),
+]

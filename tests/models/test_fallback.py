@@ -1,0 +1,67 @@
+"""The next model when one does not answer, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from consilience.domain.errors import Refused, Rejected, ServerError
+from consilience.models.fallback import Fallback
+from consilience.models.limiter import Limited, may_retry, requests_of
+from consilience.models.port import Model
+
+from .virtual import REQUEST, Provider, first, limiter, now, run
+
+
+def test_the_next_model_answers_and_the_requests_add_up() -> None:
+    async def main() -> None:
+        gate = limiter()
+        failing = Limited(Provider(outcome=first(9, ServerError)), gate, deadline=60, retries=2)
+        refusing = Provider(outcome=first(9, Refused), name="acme:two")
+        model = Fallback([failing, refusing, Provider(name="other:three")])
+        answer = await model.complete(REQUEST)
+        assert (answer.model, answer.requests) == ("other:three", 5)
+        assert answer.waited == pytest.approx(now() - 5.0)
+        assert (model.name, model.account, isinstance(model, Model)) == ("acme:one", "acme", True)
+
+    run(main())
+
+
+def test_when_all_fail_the_last_error_tells_of_all() -> None:
+    async def main() -> None:
+        one = Provider(outcome=first(9, lambda: Refused("one refused")))
+        two = Provider(outcome=first(9, lambda: Rejected("two: no such model")))
+        with pytest.raises(Rejected) as caught:
+            await Fallback([one, two]).complete(REQUEST)
+        assert str(caught.value) == "two: no such model; before that, one refused"
+        assert requests_of(caught.value) == 2
+
+    run(main())
+
+
+def test_moving_on_needs_permission() -> None:
+    async def main() -> None:
+        may_retry.set(lambda: False)
+        second = Provider()
+        with pytest.raises(Refused):
+            await Fallback([Provider(outcome=first(9, Refused)), second]).complete(REQUEST)
+        assert second.dispatched == []
+
+    run(main())
+
+
+def test_its_price_is_the_dearest_and_all_are_closed() -> None:
+    class Unpriced(Provider):
+        def price(self, tokens_in: int, tokens_out: int) -> float | None:
+            return None
+
+    class Dear(Provider):
+        def price(self, tokens_in: int, tokens_out: int) -> float | None:
+            return 100.0
+
+    models = [Provider(), Dear()]
+    assert Fallback(models).price(1, 1) == 100.0
+    assert Fallback([*models, Unpriced()]).price(1, 1) is None
+    run(Fallback(models).close())
+    assert [model.closed for model in models] == [True, True]
+    with pytest.raises(ValueError, match="at least one"):
+        Fallback([])
