@@ -25,12 +25,21 @@ def _segmenter() -> Callable[[str], list[str]]:
     return lambda text: list(segment("en", text))
 
 
+def alike(a: str, b: str) -> bool:
+    """Whether two sentences say the same in nearly the same words, punctuation aside."""
+    return jaccard(_bare(a), _bare(b)) >= RESTATED
+
+
+def _bare(sentence: str) -> str:
+    return " ".join(word.strip(".,;:!?\"'()[]“”‘’") for word in sentence.split())
+
+
 def survival(points: Sequence[str], answer: str, claims: Iterable[str] = ()) -> float | None:
     """Share of points restated by a sentence of the answer or by one of its claims; None without points."""
     if not points:
         return None
     said = [*sentences(answer), *claims]
-    return sum(any(jaccard(point, s) >= RESTATED for s in said) for point in points) / len(points)
+    return sum(any(alike(point, s) for s in said) for point in points) / len(points)
 
 
 def novelty(answer: str, inputs: Iterable[str]) -> float | None:
@@ -39,7 +48,7 @@ def novelty(answer: str, inputs: Iterable[str]) -> float | None:
     if not own:
         return None
     given = [s for text in inputs for s in sentences(text)]
-    return sum(all(jaccard(s, g) < RESTATED for g in given) for s in own) / len(own)
+    return sum(not any(alike(s, g) for g in given) for s in own) / len(own)
 
 
 def effective_voices(n: int, rho: float) -> float:

@@ -75,16 +75,16 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
 
 def missing(ended: Sequence[Ended]) -> tuple[Missing, ...]:
     """Agents whose last call failed for good, limits aside."""
-    since: dict[str, CallFailed] = {}
+    since: dict[str, Missing] = {}
     for event in ended:
         if isinstance(event, CallCompleted):
             since.pop(event.agent, None)
-        elif isinstance(event, CallFailed) and not event.failure.is_limit:
-            since.setdefault(event.agent, event)
-    return tuple(
-        Missing(agent=agent, since=event.key, reason=f"{event.failure.value}: {event.detail}".rstrip(": "))
-        for agent, event in since.items()
-    )
+            continue
+        if isinstance(event, CallFailed) and event.failure.is_limit:
+            continue
+        reason = f"malformed: {event.error}" if isinstance(event, ReplyRejected) else f"{event.failure.value}: {event.detail}"
+        since.setdefault(event.agent, Missing(agent=event.agent, since=event.key, reason=reason.rstrip(": ")))
+    return tuple(since.values())
 
 
 def all_quotations(state: State) -> list[Quotation]:

@@ -70,7 +70,7 @@ class ProviderModel:
         """One sending (two where structured output had to be asked for by a weaker means).
 
         Raises `RateLimited`, `ServerError`, `Timeout`, `Unreachable`, `Refused` or `Rejected`. An empty text is an
-        answer. A `Refused` carries what it cost as a `Completion` without text in its attribute `completion`.
+        answer. A `Refused` that was paid for carries what came and what it cost in its attribute `completion`.
         """
         if self._loop is not asyncio.get_running_loop():
             await self._enter()

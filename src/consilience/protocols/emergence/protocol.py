@@ -35,7 +35,7 @@ class Emergence(Settings):
             run = RoundRun(session, self, index, previous, nudges)
             harvest = await run.family(ROOT, self._observe_root(run))
             await self._gather_in(course, harvest, nudges)
-            if index == 1 and not self._quorum(session, course.rounds[0]):
+            if not run.quorum(list(harvest.below)):
                 stop = StopReason.FAILED
                 break
             if course.exhausted:
@@ -99,12 +99,6 @@ class Emergence(Settings):
             reason=value.reason,
             cause=cause,
         )
-
-    def _quorum(self, session: Session, turns: dict[str, Turn]) -> bool:
-        """Leaves that failed for good must leave a quorum; refusals by a limit are no failure of theirs."""
-        leaves = [turns[leaf] for leaf in session.topology.leaves]
-        dead = sum(turn.text is None and not any(f.kind.is_limit for f in turn.failures) for turn in leaves)
-        return len(leaves) - dead >= session.quorum * len(leaves) and dead < len(leaves)
 
     async def _check_convergence(self, session: Session, course: Course, index: int) -> Check | None:
         """Judge once the root has a text of round 2 or later; the first round, and one without a text, judge nothing."""

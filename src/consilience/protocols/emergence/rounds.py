@@ -79,7 +79,7 @@ class RoundRun:
         after = await self._laterals([harvest.top for harvest in harvests])
         ballots |= await self._ballots(self.index, after)
         below = [turn for top, harvest in zip(after, harvests, strict=True) for turn in (top, *harvest.below)]
-        return Harvest(await self._observe(node, after, observe), tuple(below), ballots)
+        return Harvest(await self._observe(node, after, below, observe), tuple(below), ballots)
 
     async def _first(self, children: tuple[str, ...]) -> list[Harvest]:
         session = self.session
@@ -155,13 +155,13 @@ class RoundRun:
             return replace(turn, failures=(*turn.failures, reply))
         return replace(turn, lateral=reply, text=reply, objections=(*turn.objections, *self.objections(reply)))
 
-    async def _observe(self, node: str, children: list[Turn], observe: Observe) -> Turn:
+    async def _observe(self, node: str, children: list[Turn], below: list[Turn], observe: Observe) -> Turn:
         root = not self.session.topology.parents.get(node)
         before = self.previous[node].text if node in self.previous else None
         nudge = await self.nudge(node)
         if not root and not any(turn.text is not None for turn in children):
             return Turn(node, text=before, nudge=nudge)
-        if root and not self._worth_observing(children, before):
+        if root and not (self._worth_observing(children, before) and self.quorum(below)):
             return Turn(node, text=before)
         name = "observe_root" if root else f"observe_L{self.session.topology.levels[node]}"
         async with self.session.phase(name, self.index):
@@ -178,6 +178,14 @@ class RoundRun:
         if any(turn.text is not None for turn in children):
             return before is None or not limited or any(turn.said_something for turn in children)
         return before is None and (limited or not failures)
+
+    def quorum(self, turns: list[Turn]) -> bool:
+        """Leaves that failed for good leave a quorum in the first round; refusals by a limit are no failure of theirs."""
+        if self.index > 1:
+            return True
+        leaves = [turn for turn in turns if turn.agent in self.session.topology.leaves]
+        dead = sum(turn.text is None and not any(f.kind.is_limit for f in turn.failures) for turn in leaves)
+        return len(leaves) - dead >= self.session.quorum * len(leaves) and dead < len(leaves)
 
     def observation(self, node: str, children: list[Turn], nudge: Reply[str] | None) -> Ask[PeerReply]:
         """A coordinator's observation of its children's texts after lateral talk."""

@@ -1,0 +1,201 @@
+"""What was measured: series of figures, rows of a table, and the table and JSON made of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("consilience", "pydantic", "jinja2", "langgraph", "langgraph-checkpoint-sqlite")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One thing measured several times, in the order of the repeats."""
+
+    name: str
+    values: tuple[float, ...]
+    more_is_better: bool = False
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def best(self) -> float:
+        return max(self.values) if self.more_is_better else min(self.values)
+
+    def times(self, other: Series) -> float:
+        """Median over the repeats of this one divided by the other, pair by pair as they ran side by side."""
+        return statistics.median(a / b for a, b in zip(self.values, other.values, strict=True))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: ours, what it is to reach, and what ran beside it. A `target` is a bound from above, or from below where more is better."""
+
+    group: str
+    name: str
+    unit: str
+    ours: Series
+    target: float | None = None
+    beside: tuple[Series, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """`yes` when the median reaches the target, `best` when only the best repeat does."""
+        if self.target is None:
+            return ""
+        return "yes" if self._reaches(self.ours.median) else "best" if self._reaches(self.ours.best) else "no"
+
+    def _reaches(self, figure: float) -> bool:
+        assert self.target is not None
+        return figure >= self.target if self.ours.more_is_better else figure <= self.target
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "group": self.group,
+            "name": self.name,
+            "unit": self.unit,
+            "target": self.target,
+            "verdict": self.verdict,
+            **_figures(self.ours),
+            "beside": [_figures(other) | {"times_ours": other.times(self.ours)} for other in self.beside],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass
+class Results:
+    """Rows and, for each group that could not run or ran in part, why."""
+
+    rows: list[Row] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        self.rows.extend(rows)
+
+    def skip(self, why: str) -> None:
+        if why not in self.skipped:
+            self.skipped.append(why)
+
+    def as_json(self, repeats: int, quick: bool) -> dict[str, object]:
+        return {
+            "machine": machine(),
+            "repeats": repeats,
+            "quick": quick,
+            "rows": [row.as_json() for row in self.rows],
+            "skipped": self.skipped,
+        }
+
+
+def machine() -> dict[str, object]:
+    """Where and with what this ran; `load` is the one-minute load average per core at the end, this run's own included."""
+    cores = os.cpu_count() or 1
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": cores,
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0] / cores, 2) if hasattr(os, "getloadavg") else None,
+        "loop_ms": round(min(_loop() for _ in range(5)), 2),
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def print_table(results: Results, repeats: int) -> None:
+    """The table on standard output: what is ours, then what ran beside it and how many times ours that is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    # piped output has no terminal to fit; wrapped cells would only break lines
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    where = machine()
+    title = f"{where['cores']} cores, {where['processor']}, Python {where['python']}, load {where['load']}, loop {where['loop_ms']} ms"
+    table = Table(title=f"consilience benchmarks: median and best of {repeats} ({title})", title_justify="left")
+    for column, justify in (("measure", "left"), ("unit", "left"), ("median", "right"), ("best", "right")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    table.add_column("target", justify="right")
+    table.add_column("met")
+    table.add_column("times ours", justify="right")
+    group = ""
+    for row in results.rows:
+        if row.group != group:
+            table.add_section()
+            group = row.group
+        ours = row.ours
+        table.add_row(
+            f"[bold]{row.name}[/bold]",
+            row.unit,
+            _short(ours.median),
+            _short(ours.best),
+            _target(row),
+            {"yes": "[green]yes[/green]", "best": "[yellow]best only[/yellow]", "no": "[red]no[/red]"}.get(row.verdict),
+            "",
+        )
+        for other in row.beside:
+            table.add_row(
+                f"  {other.name}", "", _short(other.median), _short(other.best), "", "", f"{other.times(ours):.2f}"
+            )
+        for note in row.notes:
+            table.add_row(f"  [dim]{note}[/dim]")
+    console.print(table)
+    for why in results.skipped:
+        console.print(f"Skipped: {why}")
+
+
+def exponent(sizes: Sequence[float], figures: Sequence[float]) -> float:
+    """The power with which figures grow over sizes: the least-squares slope of their logarithms."""
+    import math
+
+    fit = statistics.linear_regression([math.log(x) for x in sizes], [math.log(y) for y in figures])
+    return fit.slope
+
+
+def _figures(series: Series) -> dict[str, object]:
+    return {"series": series.name, "median": series.median, "best": series.best, "values": list(series.values)}
+
+
+def _short(figure: float) -> str:
+    if figure >= 1000:
+        return f"{figure:,.0f}"
+    return f"{figure:.3f}" if figure < 10 else f"{figure:.1f}"
+
+
+def _target(row: Row) -> str:
+    if row.target is None:
+        return ""
+    return f"{'≥' if row.ours.more_is_better else '≤'} {row.target:,g}"
+
+
+def _loop() -> float:
+    """CPU milliseconds of a fixed piece of pure Python: how fast this machine is, and by its spread how steady."""
+    began = time.process_time()
+    total = 0
+    for i in range(200_000):
+        total += i * i & 7
+    return (time.process_time() - began) * 1000
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

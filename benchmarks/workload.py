@@ -1,0 +1,157 @@
+"""What is run: scripted replies and latencies, a plain protocol of one gather, and the run of a protocol on a journal file."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.panels import Panel
+from consilience.domain.report import Report
+from consilience.domain.topology import Topology, complete
+from consilience.engine import runner
+from consilience.engine.prompt import Prompt
+from consilience.engine.protocol import Protocol, register
+from consilience.engine.session import Session
+from consilience.engine.templates import Templates
+from consilience.engine.work import Failure, Reply
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
+from consilience.protocols.emergence import Emergence
+
+TASK = "Should a team of five move its nightly batch jobs from cron on one server to a managed workflow service?"
+
+Latency = Callable[[ModelRequest], float]
+
+
+def reply(request: ModelRequest) -> str:
+    """About 220 characters that depend on who says them where; typed replies with a point, every third with an objection."""
+    words = (
+        f"{request.agent} answers in {request.key} that the move pays only where somebody is on call for the jobs, "
+        "that half of them could be dropped, and that nobody has counted what a missed night really costs."
+    )
+    if request.returns is None:
+        return words
+    body: dict[str, object] = {}
+    if "/leaf_respond/" in request.key:
+        body["points"] = [f"{request.agent} has seen a missed night"]
+    elif "/lateral/" in request.key and request.agent[-1] in "258":
+        body["objections"] = [{"to": "A", "text": f"{request.agent} finds no figure behind that in {request.key}"}]
+    body["text"] = words
+    return json.dumps(body)
+
+
+def fixed(seconds: float) -> Latency:
+    return lambda request: seconds
+
+
+def log_normal(median: float, seed: int, sigma: float = 0.5) -> Latency:
+    """Seconds drawn by key, so that a call takes the same time whoever runs it."""
+
+    def draw(request: ModelRequest) -> float:
+        return random.Random(f"{seed}/{request.key}").lognormvariate(math.log(median), sigma)
+
+    return draw
+
+
+def emergence(children: int, depth: int, rounds: int) -> Emergence:
+    """It never converges: no two texts of the root are equal."""
+    return Emergence(children=children, depth=depth, max_rounds=rounds, threshold=1.0)
+
+
+@register
+class OneGather(Protocol):
+    """Every member asked once, side by side; nothing else."""
+
+    name: ClassVar[str] = "bench-one-gather"
+    summary: ClassVar[str] = "for benchmarks"
+    report: ClassVar[type[Report]] = Report
+    size: int = 100
+
+    @classmethod
+    def templates(cls, override: Path | None = None) -> Templates:
+        return Templates({"instructions": "Be brief."})
+
+    def topology(self) -> Topology:
+        return complete(self.size)
+
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        return tuple(Agent(id=id, role="member") for id in self.topology().agents)
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=self.size, max=self.size)
+
+    @property
+    def widest(self) -> int:
+        return 1
+
+    async def run(self, session: Session) -> Report:
+        async with session.phase("answer", 1):
+            said: list[Reply[str] | Failure] = await session.gather(
+                [session.ask(a.id, Prompt(f"Answer as {a.id}."), key=f"answer/{a.id}") for a in session.agents]
+            )
+        last = said[-1]
+        answer = last.text if isinstance(last, Reply) else None
+        return session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=answer)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run: CPU and wall seconds from before its session is made until its report is there, and what it asked for."""
+
+    cpu: float
+    wall: float
+    writer: float
+    requests: tuple[ModelRequest, ...]
+    session: str
+
+    @property
+    def calls(self) -> int:
+        return len(self.requests)
+
+
+async def run(protocol: Protocol, path: Path, latency: float | Latency = 0.0, *, session: str = "bench") -> Ran:
+    """Run a protocol on a journal file. Opening and closing the file is not counted; every commit of the run is."""
+    store = SqliteStore(path)
+    model = ScriptedModel(reply, latency)
+    try:
+        writer, wall, cpu = thread_cpu("journal:"), time.perf_counter(), time.process_time()
+        report = await runner.start(TASK, protocol, models=model, store=store, session=session)
+        cpu, wall, writer = (
+            time.process_time() - cpu,
+            time.perf_counter() - wall,
+            thread_cpu("journal:") - writer,
+        )
+    finally:
+        store.close()
+    if report.stop_reason not in (StopReason.EXHAUSTED_STEPS, StopReason.SETTLED):
+        raise RuntimeError(f"the run ended {report.stop_reason.value}, which measures something else: {report.warnings}")
+    return Ran(cpu, wall, writer, tuple(model.requests), session)
+
+
+async def model_cpu(requests: tuple[ModelRequest, ...]) -> float:
+    """CPU seconds of the scripted model alone for these requests."""
+    model = ScriptedModel(reply)
+    began = time.process_time()
+    for request in requests:
+        await model.complete(request)
+    return time.process_time() - began
+
+
+def thread_cpu(prefix: str) -> float:
+    """CPU seconds so far of live threads whose names begin so; 0 where the system does not tell."""
+    import threading
+
+    clock_of = getattr(time, "pthread_getcpuclockid", None)
+    if clock_of is None:
+        return 0.0
+    found = [t.ident for t in threading.enumerate() if t.name.startswith(prefix) and t.ident is not None]
+    return sum(time.clock_gettime(clock_of(ident)) for ident in found)

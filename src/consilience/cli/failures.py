@@ -1,0 +1,62 @@
+"""What goes wrong, as one paragraph on standard error and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from consilience.domain.errors import ConsilienceError, SessionWaiting, UserError
+
+DONE = 0
+FAILED = 1
+MISTAKE = 2
+NO_ANSWER = 3
+WAITING = 5
+INTERRUPTED = 130
+
+
+def say(text: str = "") -> None:
+    """A line on standard error, where everything goes that is no result."""
+    typer.echo(text, err=True)
+
+
+def is_own_affair(error: BaseException) -> bool:
+    """Whether the command-line library deals with it: an exit, a wrong option, a closed pipe."""
+    if isinstance(error, typer.Exit | typer.Abort | EOFError | BrokenPipeError):
+        return True
+    return hasattr(error, "exit_code") and hasattr(error, "format_message")
+
+
+def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
+    """Say what happened and return the exit code. `session` is one that was begun and can be gone on with."""
+    go_on = f" What is recorded is kept; go on with: consilience resume {session}" if session else ""
+    match error:
+        case KeyboardInterrupt():
+            say(f"Interrupted.{go_on}")
+            return INTERRUPTED
+        case UserError():
+            _error(f"{error}{go_on}")
+            return MISTAKE
+        case SessionWaiting():
+            say(
+                f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. "
+                f"Nothing is lost; once it is there: consilience resume {error.session}"
+            )
+            return WAITING
+        case ConsilienceError():
+            _error(f"{error}{go_on}")
+            return FAILED
+    debug = os.environ.get("CONSILIENCE_DEBUG") == "1"
+    if debug:
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    hint = "" if debug else " Set CONSILIENCE_DEBUG=1 to see where."
+    _error(f"this is a defect in consilience, not a mistake of yours: {type(error).__name__}: {error}.{hint}{go_on}")
+    return FAILED
+
+
+def _error(text: str) -> None:
+    say(f"{typer.style('Error:', fg='red', bold=True) if sys.stderr.isatty() else 'Error:'} {' '.join(text.split())}")

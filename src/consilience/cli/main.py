@@ -1,0 +1,62 @@
+"""`consilience COMMAND`: the table of commands, and what every command does with what goes wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from consilience.cli.lazy import LazyGroup
+
+
+class Commands(LazyGroup):
+    """A command per installed protocol under its own name, then those that are always there."""
+
+    sections = {
+        "Sessions": {
+            "show": ("consilience.cli.sessions:show", "What a session came to, or how far it got."),
+            "resume": ("consilience.cli.sessions:resume", "Go on where a session was left; nothing is paid for twice."),
+            "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without a call."),
+            "sessions": ("consilience.cli.sessions:sessions", "List the sessions recorded on this machine."),
+        },
+        "Set-up": {
+            "models": ("consilience.cli.models:models", "List, fetch or remove local models."),
+            "panels": ("consilience.cli.panels:panels", "List or show panels of personas."),
+            "doctor": ("consilience.cli.doctor:doctor", "What is here, what is missing, which model would be taken."),
+        },
+    }
+    protocols = "Protocols"
+
+
+app = typer.Typer(
+    name="consilience",
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    epilog='Try: consilience emergence "Should we …?" --dry-run',
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"consilience {version('consilience')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and exit.")
+    ] = False,
+) -> None:
+    """Put a question before several language-model agents and get an answer with its dissent, its cost and a record that
+    replays. Every command explains itself: consilience COMMAND --help."""
+
+
+def main() -> None:
+    """The console script."""
+    app()

@@ -1,0 +1,147 @@
+"""A command for any protocol, its options generated from the settings."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from consilience.cli.request import Request
+from consilience.engine.protocol import Protocol, find_protocol
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+    from typer._click import Context, HelpFormatter
+
+SETTINGS = "Settings of {}"
+
+RENAMED: Mapping[str, str] = {"max_tokens": "reply-tokens"}
+"""Settings whose own name is an option of every protocol."""
+
+
+class SectionedCommand(TyperCommand):
+    """Help in sections, in the order in which they first appear; a long list reads better so."""
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                if parameter.param_type_name == "argument":
+                    heading = "Arguments"
+                else:
+                    heading = getattr(parameter, "rich_help_panel", None) or "Other options"
+                sections.setdefault(heading, []).append(record)
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+def app_for(name: str) -> typer.Typer:
+    """The command of the protocol of that name. Raises `UnknownName`."""
+    cls = find_protocol(name)
+
+    def command(ctx: typer.Context, **values: object) -> None:
+        from consilience.cli.run import run
+
+        common = {field.name: values.pop(field.name) for field in fields(Request)}
+        given = {field: values[option] for option, field in _options(cls).items() if _was_given(ctx, option)}
+        raise typer.Exit(run(cls, Request(**common), given))  # type: ignore[arg-type]
+
+    parameters = [_context(), *_common_parameters()]
+    parameters[2:2] = [_parameter(cls, option, field) for option, field in _options(cls).items()]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name, cls=SectionedCommand, help=f"{name}: {cls.summary}.")(command)
+    return app
+
+
+def option_of(cls: type[Protocol], field: str) -> str:
+    """The option that sets a field: `--max-rounds`."""
+    return f"--{RENAMED.get(field, field.replace('_', '-'))}"
+
+
+def _options(cls: type[Protocol]) -> dict[str, str]:
+    """Parameter names of the protocol's own options, with the fields they set."""
+    return {RENAMED.get(field, field).replace("-", "_"): field for field in cls.model_fields}
+
+
+def _was_given(ctx: typer.Context, option: str) -> bool:
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _context() -> inspect.Parameter:
+    return inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+
+def _common_parameters() -> list[inspect.Parameter]:
+    hints = get_type_hints(Request, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hints[field.name],
+            default=inspect.Parameter.empty if field.name == "task" else field.default,
+        )
+        for field in fields(Request)
+    ]
+
+
+def _parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
+    info = cls.model_fields[field]
+    annotation, default = _option_type(info.annotation), info.get_default(call_default_factory=True)
+    spelling = option_of(cls, field)
+    if annotation is bool:
+        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
+    if isinstance(default, tuple | list | frozenset):
+        default = list(default)
+    if isinstance(default, Enum):
+        default = default.value
+    shown: bool | str = default not in ("", None, []) if not isinstance(default, list) else bool(default)
+    described = typer.Option(
+        spelling, help=_help(info), show_default=shown, rich_help_panel=SETTINGS.format(cls.name)
+    )
+    return inspect.Parameter(
+        option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, described], default=default
+    )
+
+
+def _option_type(annotation: object) -> Any:
+    """The type the command line reads: the field's own where it is simple, else text that the settings will judge."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _option_type(arguments[0])
+    if origin is Union or origin is types.UnionType:
+        inner = [_option_type(a) for a in arguments if a is not type(None)]
+        return inner[0] | None if len(inner) == 1 else str | None
+    if origin is Literal:
+        return annotation
+    if origin in (tuple, list, frozenset, set, Sequence):
+        return list[_option_type(arguments[0])] if arguments else list[str]  # type: ignore[misc]
+    if isinstance(annotation, type):
+        if issubclass(annotation, Enum):
+            return Literal[tuple(member.value for member in annotation)]  # type: ignore[misc]
+        if annotation in (bool, int, float):
+            return annotation
+    return str
+
+
+def _help(info: FieldInfo) -> str:
+    """The field's description, its bounds, and whether it may be repeated."""
+    text = (info.description or "").strip()
+    text = f"{text[:1].upper()}{text[1:]}"
+    low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
+    high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
+    if low is not None and high is not None:
+        text += f" ({low} to {high})"
+    if get_origin(_option_type(info.annotation)) is list:
+        text += "; repeatable"
+    return f"{text}." if text and not text.endswith(".") else text

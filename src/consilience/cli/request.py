@@ -1,0 +1,101 @@
+"""What every protocol command takes beside its protocol's own settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MODELS = "Who takes part"
+MATERIAL = "Material"
+LIMITS = "Limits"
+OUTPUT = "Running and output"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One command line, as given. The annotations are the options: their help, and the section they stand in."""
+
+    task: Annotated[
+        str,
+        typer.Argument(help="The question or task; @FILE reads it from a file, - from standard input.", show_default=False),
+    ]
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model of all agents: local, local:NAME or PROVIDER:MODEL.", rich_help_panel=MODELS),
+    ] = None
+    models: Annotated[
+        str | None, typer.Option(help="Several models, dealt to the agents in turn: a,b,c.", rich_help_panel=MODELS)
+    ] = None
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="The model of one agent: ID=MODEL. Repeatable.", metavar="ID=MODEL", rich_help_panel=MODELS),
+    ] = None
+    panel: Annotated[
+        str | None,
+        typer.Option(
+            help="Personas from a panel: a shipped name (consilience panels) or a TOML file.",
+            metavar="NAME|FILE",
+            rich_help_panel=MODELS,
+        ),
+    ] = None
+    persona: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A persona in a few words ("Sceptical CFO" or "CFO: You ask who pays."). Repeatable.',
+            metavar="TEXT",
+            rich_help_panel=MODELS,
+        ),
+    ] = None
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.",
+            metavar="FILE|DIR|-",
+            rich_help_panel=MATERIAL,
+        ),
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="A directory of templates that replace the protocol's own.", metavar="DIR", rich_help_panel=MATERIAL
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", rich_help_panel=OUTPUT)] = 0
+    quorum: Annotated[
+        float, typer.Option(help="Share of agents whose first reply is needed, 0 to 1.", rich_help_panel=LIMITS)
+    ] = 0.5
+    max_calls: Annotated[
+        int | None, typer.Option(help="Most requests to models, retries included.", rich_help_panel=LIMITS)
+    ] = None
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens read and written, in all.", rich_help_panel=LIMITS)
+    ] = None
+    max_cost: Annotated[float | None, typer.Option(help="Most money, in US dollars.", rich_help_panel=LIMITS)] = None
+    max_time: Annotated[float | None, typer.Option(help="Most time, in seconds.", rich_help_panel=LIMITS)] = None
+    max_steps: Annotated[int | None, typer.Option(help="Most rounds.", rich_help_panel=LIMITS)] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would happen and cost, and stop.", rich_help_panel=OUTPUT)
+    ] = False
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Spend money without asking.", rich_help_panel=OUTPUT)
+    ] = False
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the report files into this directory.", metavar="DIR", rich_help_panel=OUTPUT),
+    ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON and nothing else.", rich_help_panel=OUTPUT)
+    ] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, only the report.", rich_help_panel=OUTPUT)
+    ] = False
+    no_store: Annotated[
+        bool, typer.Option("--no-store", help="Keep no record; no resume, no replay.", rich_help_panel=OUTPUT)
+    ] = False
+    env_file: Annotated[
+        Path | None,
+        typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None

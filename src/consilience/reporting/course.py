@@ -1,0 +1,104 @@
+"""A session so far, folded from its events: the same fold for a run that is watched and for one that is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from consilience.domain.agents import Agent
+from consilience.domain.events import (
+    CallCompleted,
+    CallEvent,
+    CallFailed,
+    CallLost,
+    CallStarted,
+    CheckRecorded,
+    Event,
+    ReplyRejected,
+    SessionFinished,
+    SessionParked,
+    SessionResumed,
+    SessionStarted,
+)
+
+Ended = CallCompleted | CallFailed | ReplyRejected
+
+
+@dataclass
+class Course:
+    """`calls` are ended attempts in the order they were recorded, `flying` those under way by key, `cost` None once a price
+    was not known, `seconds` those in which a process held the session."""
+
+    started: SessionStarted | None = None
+    calls: list[Ended] = field(default_factory=list)
+    flying: dict[str, CallStarted] = field(default_factory=dict)
+    lost: list[CallLost] = field(default_factory=list)
+    checks: list[CheckRecorded] = field(default_factory=list)
+    awaited: tuple[str, ...] = ()
+    finished: SessionFinished | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = 0.0
+    seconds: float = 0.0
+    _made: set[str] = field(default_factory=set)
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        return self.started.agents if self.started else ()
+
+    @property
+    def made(self) -> int:
+        """Calls that came to an end, refusals by a limit not counted."""
+        return len(self._made)
+
+    @property
+    def refused(self) -> int:
+        """Calls a limit did not let through."""
+        return sum(isinstance(call, CallFailed) and call.failure.is_limit for call in self.calls)
+
+    def take(self, event: Event) -> None:
+        t = event.volatile.get("t")
+        if isinstance(t, int | float):
+            self.seconds = max(self.seconds, float(t))
+        if isinstance(event, CallStarted):
+            self.flying[event.key] = event
+        elif isinstance(event, Ended):
+            self._end(event)
+        elif isinstance(event, CallLost):
+            self.flying.pop(event.key, None)
+            self.lost.append(event)
+        elif isinstance(event, CheckRecorded):
+            self.checks.append(event)
+        elif isinstance(event, SessionStarted):
+            self.started = event
+        elif isinstance(event, SessionParked):
+            self.awaited = event.awaited
+        elif isinstance(event, SessionResumed):
+            self.awaited = ()
+        elif isinstance(event, SessionFinished):
+            self.finished = event
+
+    def _end(self, event: Ended) -> None:
+        self.flying.pop(event.key, None)
+        self.calls.append(event)
+        if isinstance(event, CallFailed):
+            if not event.failure.is_limit:
+                self._made.add(event.key)
+            return
+        self._made.add(event.key)
+        self.tokens_in += event.tokens_in
+        self.tokens_out += event.tokens_out
+        self.cost = None if self.cost is None or event.cost is None else self.cost + event.cost
+
+
+def fold(events: Iterable[Event]) -> Course:
+    course = Course()
+    for event in events:
+        course.take(event)
+    return course
+
+
+def took(event: CallEvent) -> float | None:
+    """Seconds a call took, where that was recorded."""
+    seconds = event.volatile.get("s")
+    return float(seconds) if isinstance(seconds, int | float) else None

@@ -1,0 +1,79 @@
+"""The figures of a report as pairs of words: what, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from consilience.domain.report import Report
+from consilience.reporting.words import count, duration, money, share, span
+
+_SHARES: Mapping[str, str] = {
+    "fact_survival": "Facts of the first texts found again in the answer",
+    "novelty": "Sentences of the answer that nobody had written before",
+    "revision_rate": "Texts changed after reading those of others",
+}
+_SAID_ELSEWHERE = {"facts", "conformity", "dropped_labels"}
+_BY_STEP = "sibling_similarity/"
+
+
+def figures(report: Report, data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """`data` is the report's own JSON, for what a protocol adds to the header."""
+    yield "Calls", _calls(report)
+    yield "Tokens", _tokens(report)
+    yield "Money", money(report.ledger.actual.cost)
+    yield "Time", duration(report.ledger.actual.seconds)
+    most = report.settings.get("max_rounds")
+    yield "Rounds", f"{report.steps} of at most {most}" if isinstance(most, int) else str(report.steps)
+    if (scores := _trajectory(report, data)) is not None:
+        yield scores
+    if report.confidence.level is not None:
+        yield "Confidence", f"{share(report.confidence.level)} ({report.confidence.kind})"
+    yield from _metrics(report)
+
+
+def _calls(report: Report) -> str:
+    spent, foreseen = report.ledger.actual, report.ledger.estimated
+    text = f"{spent.calls:,} of {span(foreseen.min, foreseen.max)} foreseen"
+    extra = [
+        f"{spent.repairs} asked again for a readable reply" if spent.repairs else "",
+        count(spent.retries, "retry", "retries") if spent.retries else "",
+        f"{spent.lost} lost in a crash" if spent.lost else "",
+    ]
+    more = ", ".join(filter(None, extra))
+    return f"{text}; {more}" if more else text
+
+
+def _tokens(report: Report) -> str:
+    spent = report.ledger.actual
+    reused = f" ({share(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
+    return f"{spent.tokens_in:,} read{reused}, {spent.tokens_out:,} written"
+
+
+def _trajectory(report: Report, data: Mapping[str, object]) -> tuple[str, str] | None:
+    """The score of every check that had one, in order, against the threshold of the last."""
+    convergence = data.get("convergence")
+    found = convergence.get("score_trajectory") if isinstance(convergence, dict) else None
+    scores = [s for s in found if isinstance(s, int | float)] if isinstance(found, list) else []
+    check = report.check
+    if not scores and check is not None and check.score is not None:
+        scores = [check.score]
+    if not scores:
+        return None
+    kind = f" ({check.kind})" if check else ""
+    needed = f", needed {check.threshold:g}" if check and check.threshold is not None else ""
+    return f"Stability from round to round{kind}", " → ".join(f"{score:.2f}" for score in scores) + needed
+
+
+def _metrics(report: Report) -> Iterator[tuple[str, str]]:
+    by_step: dict[str, list[str]] = {}
+    for name, value in report.metrics.items():
+        if name.startswith(_BY_STEP):
+            phase, _, _ = name.removeprefix(_BY_STEP).partition("/")
+            by_step.setdefault(phase, []).append("–" if value is None else f"{value:.2f}")
+        elif name in _SHARES:
+            of = f" (of {report.metrics.get('facts')})" if name == "fact_survival" else ""
+            yield _SHARES[name], "–" if value is None else share(float(value)) + of
+        elif name not in _SAID_ELSEWHERE:
+            yield name.replace("_", " "), "–" if value is None else f"{value:g}"
+    for phase, steps in by_step.items():
+        yield f"Likeness of sibling texts, {phase} (1 is identical), by round", ", ".join(steps)

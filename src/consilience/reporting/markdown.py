@@ -1,0 +1,215 @@
+"""A report as Markdown: worst news first, every line from the journal, figures last.
+
+Only the header common to all protocols is known here. What a protocol adds is read by name from its JSON where several
+protocols share the name (`ballots`, `position`, `convergence`), so a report of a protocol that is not installed reads as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ConfigDict
+
+from consilience.domain.outcome import StopReason
+from consilience.domain.report import Report
+from consilience.reporting.figures import figures
+from consilience.reporting.words import STOPPED, one_line, printable, seats, share
+
+_LONGEST_HEADING = 160
+
+
+class AnyReport(Report):
+    """A report of whichever protocol, what it adds to the header kept as it is."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+def markdown(report: Report, *, heading: bool = True, files: Sequence[Path] = (), stored: bool = True) -> str:
+    """The whole report. `heading` puts the task on top, `files` are named at the end, `stored` says how to see it again."""
+    data: dict[str, object] = report.model_dump(mode="json")
+    names = seats(report.agents)
+    parts: list[str] = []
+    if heading:
+        parts.append(f"# {plain(one_line(report.task, _LONGEST_HEADING))}")
+    parts.append(headline(report))
+    parts += [section(report, data, names) for section in _SECTIONS]
+    parts.append(_last_lines(report, files, stored))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def headline(report: Report) -> str:
+    """How it stopped, in words, and who replied where not all did."""
+    words = STOPPED[report.stop_reason]
+    if report.stop_reason is StopReason.FAILED:
+        words = "it failed, too few agents replied" if not report.quorum_met else "it failed, nothing could be concluded"
+    line = f"Stopped: {words} ({report.stop_reason.value})"
+    if report.degraded:
+        line += f" · {report.degraded}"
+        if not report.quorum_met:
+            line += ", too few to rest an answer on"
+    return f"**{plain(line)}**"
+
+
+def plain(text: str) -> str:
+    """One line of somebody's text, with what Markdown would read as markup escaped."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", one_line(text))
+
+
+def _answer(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    if report.answer is None:
+        return "## No answer\n\nThe run ended before anything could be concluded."
+    lines = ["## Answer"]
+    if position := data.get("position"):
+        decided = " (by the pooled ballots, not by this text)" if data.get("decided_by") == "pool" else ""
+        lines.append(f"**Position: {plain(str(position))}**{decided}")
+    if report.closing == "reserve":
+        lines.append("*A limit cut in: this was written from what existed by then.*")
+    lines.append(_demoted(report.answer))
+    return "\n\n".join(lines)
+
+
+def _ballots(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    """The last ballot of each agent, counted, and the pool of all."""
+    ballots = data.get("ballots")
+    if not isinstance(ballots, list) or not ballots:
+        return ""
+    final = {str(b["agent"]): str(b["position"]) for b in ballots if isinstance(b, dict)}
+    tally = " · ".join(f"{n} {plain(position)}" for position, n in Counter(final.values()).most_common())
+    line = f"**Final ballots, cast in private:** {tally}"
+    pool = data.get("pool")
+    if isinstance(pool, dict) and pool:
+        line += ". All ballots of all rounds pooled: " + ", ".join(
+            f"{plain(str(position))} {share(float(part))}" for position, part in pool.items()
+        )
+    return line
+
+
+def _claims(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    if not report.claims:
+        return ""
+    lines = []
+    for claim in report.claims:
+        who = ", ".join(dict.fromkeys(_speaker(id, names) for id in claim.ids)) or "rests on no text it could name"
+        memory = " † from the model's memory, no document quoted" if claim.from_memory else ""
+        lines.append(f"- {plain(claim.text)} — *{plain(who)}*{memory}")
+    return "## What it claims, and on whose texts that rests\n\n" + "\n".join(lines)
+
+
+def _dissent(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    """Who is against the answer, and objections nobody answered; one that is both stands once."""
+    lines = []
+    for one in report.dissent:
+        if one.id is None:
+            held = f", for *{plain(one.position)}*" if one.position else ""
+            lines.append(f"- {_quoted(one.text)} — {plain(names.get(one.agent, one.agent))}{held}")
+    for objection in report.objections:
+        to = f" to {plain(names.get(objection.to, objection.to))}" if objection.to else ""
+        unread = "" if objection.read else "; nobody was shown it"
+        who = plain(names.get(objection.agent, objection.agent))
+        lines.append(f"- {_quoted(objection.text)} — objection of {who}{to}, never answered{unread}")
+    if lines:
+        return "## Dissent and standing objections\n\n" + "\n".join(lines)
+    if report.answer is None:
+        return ""
+    return "**Dissent:** none was declared, and no objection stands unanswered."
+
+
+def _moved(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    if not report.position_changes:
+        return ""
+    lines = []
+    for change in report.position_changes:
+        if change.conformity:
+            why = "**named no argument for it (conformity)**"
+        else:
+            why = f"because of what {plain(_speaker(change.cause or '', names))} wrote"
+        who = plain(names.get(change.agent, change.agent))
+        lines.append(f"- {who}: {plain(change.before)} → {plain(change.after)} in round {change.step}, {why}")
+    return "## Who changed position, and why\n\n" + "\n".join(lines)
+
+
+def _missing(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    if not report.missing:
+        return ""
+    lines = [
+        f"- {plain(names.get(m.agent, m.agent))}: silent since `{m.since}` — {plain(one_line(m.reason, 300))}"
+        for m in report.missing
+    ]
+    return "## Agents that were missing\n\n" + "\n".join(lines)
+
+
+def _figures(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    rows = "\n".join(f"| {plain(name)} | {plain(value)} |" for name, value in figures(report, data))
+    return f"## Figures\n\n| what | how much |\n|---|---|\n{rows}"
+
+
+def _trust(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    lines = list(_independence(report))
+    if report.quotations:
+        good = sum(q.verified for q in report.quotations)
+        lines.append(
+            f"Quotations from the documents: {good} verified, {len(report.quotations) - good} not found where claimed."
+        )
+    memory = sum(claim.from_memory for claim in report.claims)
+    if memory:
+        lines.append(f"Claims from the model's memory, marked †: {memory} of {len(report.claims)}.")
+    lines += [f"{warning[:1].upper()}{warning[1:]}." for warning in report.warnings]
+    return "## How far to trust this\n\n" + "\n".join(f"- {plain(line)}" for line in lines)
+
+
+def _independence(report: Report) -> Iterable[str]:
+    total = len(report.agents)
+    for shared in report.independence.shared:
+        number = len(shared.agents)
+        who = f"All {total}" if number == total else f"{number} of {total}"
+        yield (
+            f"{who} agents share the model {shared.model}: they are fewer than {number} independent voices, "
+            "and their agreement proves less than it seems."
+        )
+    if not report.independence.shared:
+        yield f"Each of the {total} agents has a model of its own."
+    if report.independence.effective is not None and report.independence.shared:
+        yield f"They count as about {report.independence.effective:.1f} independent voices."
+
+
+def _last_lines(report: Report, files: Sequence[Path], stored: bool) -> str:
+    lines = []
+    if files:
+        lines.append("Written: " + ", ".join(f"`{path}`" for path in files))
+    if stored and report.session:
+        id = report.session
+        lines.append(
+            f"Session `{id}` · see it again: `consilience show {id}` · "
+            f"run it again without a call: `consilience replay {id}`"
+        )
+    return "---\n\n" + "  \n".join(lines) if lines else ""
+
+
+def _speaker(message: str, names: Mapping[str, str]) -> str:
+    """Who said a message, from the id that names its place; the id itself where that names no agent."""
+    return next((names[part] for part in reversed(message.split("/")) if part in names), message)
+
+
+def _quoted(text: str) -> str:
+    return f"“{plain(text)}”"
+
+
+def _demoted(answer: str) -> str:
+    """The answer as its author wrote it, its headings below ours, so that it cannot pass for a section of the report."""
+    text = re.sub(r"^ {0,3}(#{1,6})(?=\s)", lambda found: "#" * min(6, len(found[1]) + 2), printable(answer), flags=re.M)
+    return re.sub(r"^(.*\S.*\n)(?= {0,3}(?:=+|-+)[ \t]*$)", r"\1\n", text.strip(), flags=re.M)
+
+
+_SECTIONS: tuple[Callable[[Report, Mapping[str, object], Mapping[str, str]], str], ...] = (
+    _answer,
+    _ballots,
+    _dissent,
+    _moved,
+    _claims,
+    _missing,
+    _trust,
+    _figures,
+)

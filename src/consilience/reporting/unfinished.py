@@ -1,0 +1,147 @@
+"""A session without a report: what happened so far, as Markdown and as JSON. Nothing of its protocol's code is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected
+from consilience.reporting.course import Course, Ended, took
+from consilience.reporting.markdown import plain
+from consilience.reporting.words import count, duration, money, one_line, place, printable, seats, span
+
+Text = Callable[[str], str]
+"""A stored text by its id."""
+
+_LONGEST_EXCERPT = 400
+
+
+def state_of(course: Course, holder: str | None) -> str:
+    """`finished`, `running`, `waiting` or `unfinished`."""
+    if course.finished:
+        return "finished"
+    if holder:
+        return "running"
+    return "waiting" if course.awaited else "unfinished"
+
+
+def unfinished(session: str, course: Course, text: Text, *, flights: Sequence[str], holder: str | None) -> str:
+    """As Markdown. `flights` are the keys of calls that were sent and have not ended, `holder` who runs it now."""
+    started = course.started
+    if started is None:
+        return f"**Session `{session}` was killed before it began.** Nothing was spent; run it anew.\n"
+    names = seats(course.agents)
+    parts = [
+        f"# {plain(one_line(text(started.task), 160))}",
+        f"**{_headline(course, holder)}**",
+        _so_far(course, flights, holder),
+    ]
+    if course.calls:
+        parts.append("## What was said so far\n\n" + "\n".join(_said(call, names, text) for call in course.calls))
+    if not holder:
+        again = f"Go on: `consilience resume {session}`."
+        if course.awaited:
+            again = f"Once that is answered, go on: `consilience resume {session}`."
+        parts.append(f"---\n\n{again} What is recorded is not paid for again.")
+    return "\n\n".join(parts) + "\n"
+
+
+def unfinished_json(
+    session: str, course: Course, text: Text, *, flights: Sequence[str], holder: str | None
+) -> dict[str, object]:
+    """The same for programs; `state` tells it from a report, which has none."""
+    started = course.started
+    return {
+        "session": session,
+        "state": state_of(course, holder),
+        "holder": holder,
+        "protocol": started.protocol if started else None,
+        "task": text(started.task) if started else None,
+        "settings": started.settings if started else None,
+        "agents": [agent.model_dump(mode="json") for agent in course.agents],
+        "estimate": started.estimate.model_dump(mode="json") if started else None,
+        "spent": {
+            "calls": course.made,
+            "tokens_in": course.tokens_in,
+            "tokens_out": course.tokens_out,
+            "cost": course.cost,
+            "seconds": course.seconds,
+        },
+        "calls": [_call_json(call, text) for call in course.calls],
+        "in_flight": list(flights),
+        "lost": [event.key for event in course.lost],
+        "awaited": list(course.awaited),
+        "resume": f"consilience resume {session}",
+    }
+
+
+def prose(text: str) -> str:
+    """What a reply says: the `text` of a typed one, else all of it."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    found = value.get("text") if isinstance(value, dict) else None
+    return found if isinstance(found, str) else text
+
+
+def _headline(course: Course, holder: str | None) -> str:
+    if holder:
+        return f"Running now: {plain(holder)}"
+    if course.awaited:
+        return f"Waiting for an answer to: {plain(', '.join(course.awaited))}"
+    return "Not finished: the run was interrupted"
+
+
+def _so_far(course: Course, flights: Sequence[str], holder: str | None) -> str:
+    started = course.started
+    assert started is not None
+    foreseen = span(started.estimate.min, started.estimate.max)
+    line = (
+        f"{started.protocol}, {count(len(course.agents), 'agent')}: {course.made} of {foreseen} foreseen calls done, "
+        f"{course.tokens_in:,} tokens read and {course.tokens_out:,} written, {money(course.cost)}, {duration(course.seconds)}."
+    )
+    open_calls = [key for key in flights if key not in course.awaited]
+    if open_calls and holder:
+        line += f" In flight: {', '.join(f'`{key}`' for key in open_calls)}."
+    elif open_calls:
+        line += (
+            f" {count(len(open_calls), 'call').capitalize()} in flight when it stopped, which may have been paid for: "
+            f"{', '.join(f'`{key}`' for key in open_calls)}."
+        )
+    if course.lost:
+        line += f" Lost earlier, and possibly paid for: {count(len(course.lost), 'call')}."
+    if course.checks and course.checks[-1].check.score is not None:
+        check = course.checks[-1].check
+        line += f" Last stability score: {check.score:.2f}"
+        line += f", needed {check.threshold:g}." if check.threshold is not None else "."
+    return line
+
+
+def _said(call: Ended, names: dict[str, str], text: Text) -> str:
+    head = f"- {plain(place(call.key))} · **{plain(names.get(call.agent, call.agent))}**"
+    match call:
+        case CallCompleted():
+            return f"{head}: {plain(one_line(prose(text(call.text)), _LONGEST_EXCERPT))}"
+        case ReplyRejected():
+            return f"{head}: *a reply that could not be used: {plain(one_line(call.error, 200))}*"
+        case CallFailed():
+            return f"{head}: *no reply, {call.failure.value}: {plain(one_line(call.detail, 200))}*"
+
+
+def _call_json(call: Ended, text: Text) -> dict[str, object]:
+    found: dict[str, object] = {
+        "type": call.__class__.model_fields["type"].default,
+        "key": call.key,
+        "agent": call.agent,
+        "attempt": call.attempt,
+        "seconds": took(call),
+    }
+    match call:
+        case CallCompleted():
+            found |= {"text": printable(prose(text(call.text))), "tokens_in": call.tokens_in, "tokens_out": call.tokens_out}
+        case ReplyRejected():
+            found |= {"error": call.error}
+        case CallFailed():
+            found |= {"failure": call.failure.value, "detail": call.detail}
+    return found

@@ -1,0 +1,97 @@
+"""How figures and endings are said, in words a reader needs no manual for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import StopReason
+
+STOPPED: Mapping[StopReason, str] = {
+    StopReason.CONVERGED: "stable, nothing moved any more",
+    StopReason.SETTLED: "it ran its course",
+    StopReason.EXHAUSTED_STEPS: "ran out of rounds before it was stable",
+    StopReason.EXHAUSTED_BUDGET: "the budget ran out",
+    StopReason.EXHAUSTED_TIME: "the time ran out",
+    StopReason.STALLED: "nobody moves any more, and they still differ",
+    StopReason.INCONCLUSIVE: "no question came up that could be decided",
+    StopReason.CANCELLED: "it was cancelled",
+    StopReason.FAILED: "it failed",
+}
+
+_LONGEST_VIEW = 40
+# Escape sequences could repaint a reader's terminal, and marks of direction reorder what is read.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text of a model or file without characters that steer a terminal; line breaks and tabs stay."""
+    return _CONTROL.sub("", text.replace("\r\n", "\n"))
+
+
+def one_line(text: str, most: int = 0) -> str:
+    """Printable, on one line, cut at `most` characters with an ellipsis (0: never)."""
+    line = " ".join(printable(text).split())
+    return f"{line[: most - 1].rstrip()}…" if most and len(line) > most else line
+
+
+def count(n: int, noun: str, plural: str = "") -> str:
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def span(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `2 min 3 s`, `1 h 4 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def money(dollars: float | None) -> str:
+    """US dollars, with enough digits to be told from nothing; None is a price nobody knows."""
+    if dollars is None:
+        return "not known"
+    if dollars == 0:
+        return "$0"
+    return f"${dollars:.2f}" if dollars >= 0.095 else f"${dollars:.4f}".rstrip("0")
+
+
+def size(count_of_bytes: int) -> str:
+    """`98 MB`, `1.1 GB`."""
+    return f"{count_of_bytes / 1e9:.1f} GB" if count_of_bytes >= 1e9 else f"{count_of_bytes / 1e6:.0f} MB"
+
+
+def share(part: float) -> str:
+    return f"{part:.0%}".replace("%", " %")
+
+
+def view(agent: Agent) -> str:
+    """What an agent stands for, in a few words: its persona, a short perspective, else its role."""
+    if agent.persona:
+        return one_line(agent.persona, _LONGEST_VIEW)
+    if agent.perspective:
+        return one_line(agent.perspective, _LONGEST_VIEW)
+    return agent.role
+
+
+def seats(agents: Iterable[Agent]) -> dict[str, str]:
+    """`L2N1 (analytical)` by id."""
+    return {agent.id: f"{agent.id} ({view(agent)})" for agent in agents}
+
+
+def place(key: str) -> str:
+    """Where in a run a call stands, from its key: `round 2 · lateral` for `round-2/lateral/L2N1`, `finalize 1` for `finalize/1`."""
+    parts = key.split("/")
+    if len(parts) == 2 and parts[1].isdigit():
+        return f"{parts[0]} {parts[1]}"
+    named = [re.sub(r"^([a-z]+)-(\d+)$", r"\1 \2", part) for part in parts]
+    return " · ".join(named[:-1] if len(named) > 1 else named)

@@ -1,0 +1,397 @@
+"""What agents are shown, what is kept of what they say, and how runs end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consilience.domain.errors import RateLimited, Rejected, SettingsError
+from consilience.domain.outcome import Limits, StopReason
+from consilience.domain.panels import load_panel
+from consilience.domain.topology import Topology, tree
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
+from consilience.protocols.emergence import Emergence
+from protocols.test_emergence_calls import go, unlike
+
+
+def said_in(text: str) -> set[str]:
+    """Keys whose replies stand in a prompt: `unlike` and `speaking` begin every text with its own key."""
+    return set(re.findall(r"(?:round|finalize)[-/][\w/-]+", text.partition("# Task")[2]))
+
+
+def speaking(extra: Callable[[ModelRequest], dict[str, object]] | None = None) -> Callable[[ModelRequest], str]:
+    def reply(request: ModelRequest) -> str:
+        if "/signal/" in request.key:
+            return f"{request.key} have you thought of the cost"
+        body = {"text": f"{request.key} says {request.agent}"} | (extra(request) if extra else {})
+        return json.dumps(body)
+
+    return reply
+
+
+@settings(max_examples=12)
+@given(st.integers(1, 3), st.integers(2, 5), st.integers(1, 3), st.booleans(), st.booleans())
+async def test_every_call_is_shown_what_the_table_allows_and_nothing_else(
+    children: int, depth: int, rounds: int, signals: bool, anonymous: bool
+) -> None:
+    if children == 3 and depth > 3:
+        depth = 3
+    shape = tree(children, depth)
+    protocol = Emergence(
+        children=children, depth=depth, max_rounds=rounds, signals=signals, anonymous_peers=anonymous, strange_loops=1
+    )
+    _, model = await go(protocol, ScriptedModel(speaking()))
+    for request in model.requests:
+        assert said_in(request.text) == allowed(request.key, shape, rounds, signals), request.key
+
+
+def allowed(key: str, shape: Topology, rounds: int, signals: bool) -> set[str]:
+    """The keys of the texts a call must be shown, by the seed's table. A review sees what the last observation saw of the
+    children, and its result."""
+    if key == "finalize/1":
+        root = f"round-{rounds}/observe/L1N1"
+        return {root} | (allowed(root, shape, rounds, signals) - {f"round-{rounds - 1}/observe/L1N1"})
+    head, kind, agent = key.split("/")
+    n = int(head.removeprefix("round-"))
+
+    def post(who: str, r: int) -> str:
+        """The text with which an agent leaves the lateral talk of a round."""
+        if shape.siblings(who):
+            return f"round-{r}/lateral/{who}"
+        return first(who, r)
+
+    def first(who: str, r: int) -> str:
+        return f"round-{r}/{'observe' if shape.children[who] else 'leaf_respond'}/{who}"
+
+    parents = shape.parents.get(agent, ())
+    nudges = {f"round-{n - 1}/signal/{parent}" for parent in parents} if signals and n > 1 else set()
+    if kind == "leaf_respond":
+        return ({post(agent, n - 1)} | nudges) if n > 1 else set()
+    if kind == "lateral":
+        return {first(agent, n), *(first(peer, n) for peer in shape.siblings(agent))}
+    texts = {post(child, n) for child in shape.children[agent]}
+    if kind == "observe":
+        return texts | ({post(agent, n - 1)} | nudges if n > 1 else set())
+    assert kind == "signal"
+    return texts | {post(agent, n)}
+
+
+async def test_every_nudge_is_read_by_every_child_and_by_coordinators_in_their_observation() -> None:
+    report, model = await go(Emergence(children=2, depth=3, max_rounds=3))
+    shape = tree(2, 3)
+    prompts = {request.key: request.text for request in model.requests}
+    nudges = [key for key in prompts if "/signal/" in key]
+    assert len(nudges) == 2 * 3
+    for key in nudges:
+        head, _, sender = key.split("/")
+        following = int(head.removeprefix("round-")) + 1
+        for child in shape.children[sender]:
+            kind = "observe" if shape.children[child] else "leaf_respond"
+            assert key in prompts[f"round-{following}/{kind}/{child}"]
+    assert not [warning for warning in report.warnings if "read by no" in warning]
+
+
+async def test_peers_are_letters_and_everyone_is_told_which_letter_is_its_own() -> None:
+    _, model = await go(Emergence(children=3, max_rounds=1))
+    lateral = {r.agent: r for r in model.requests if "/lateral/" in r.key}
+    for letter, agent in zip("ABC", ("L2N1", "L2N2", "L2N3"), strict=True):
+        assert f"You wrote {letter}." in lateral[agent].text
+        assert lateral[agent].schema is not None
+        others = [x for x in "ABC" if x != letter]
+        assert lateral[agent].schema["$defs"]["ObjectionReply"]["properties"]["to"]["enum"] == others  # type: ignore[index]
+
+
+async def test_siblings_share_all_of_the_prompt_before_their_own_part() -> None:
+    """So a prefix cache serves the first sibling's quotations to the others."""
+    _, model = await go(Emergence(children=3, max_rounds=1))
+    texts = [r.text for r in model.requests if "/lateral/" in r.key]
+    shared = texts[0].index("You wrote")
+    assert texts[0][:shared] == texts[1][:shared] == texts[2][:shared]
+
+
+async def test_a_planted_objection_stands_until_a_reply_that_was_shown_it_answers_it() -> None:
+    def planted(request: ModelRequest) -> dict[str, object]:
+        if request.key == "round-1/lateral/L2N1":
+            return {"objections": [{"to": "B", "text": "the sum is wrong"}]}
+        if request.key == "round-1/lateral/L2N3":
+            return {"objections": [{"to": "A", "text": "nobody asked the nurses"}]}
+        if request.key == "round-1/observe/L1N1":
+            return {"answers": ["A.1", "B.1"]}
+        return {}
+
+    report, model = await go(Emergence(children=3, max_rounds=1), ScriptedModel(speaking(planted)))
+    root = next(r for r in model.requests if r.key == "round-1/observe/L1N1")
+    assert "the sum is wrong" in root.text
+    assert "from C.1>" in root.text
+    assert [(o.agent, o.to, o.text, o.read) for o in report.objections] == [
+        ("L2N3", "L2N1", "nobody asked the nurses", True)
+    ]
+    assert [(d.agent, d.text) for d in report.dissent] == [("L2N3", "nobody asked the nurses")]
+
+
+async def test_an_objection_raised_again_in_the_same_words_stands_once() -> None:
+    def planted(request: ModelRequest) -> dict[str, object]:
+        again = request.key.endswith("lateral/L2N2")
+        return {"objections": [{"to": "A", "text": "the sum in line three is wrong"}]} if again else {}
+
+    report, _ = await go(Emergence(children=2, max_rounds=3), ScriptedModel(speaking(planted)))
+    assert [o.id for o in report.objections] == ["round-3/lateral/L2N2/objection-1"]
+
+
+async def test_claims_name_messages_and_labels_that_were_not_shown_are_dropped_and_counted() -> None:
+    def claiming(request: ModelRequest) -> dict[str, object]:
+        return {"claims": [{"text": "costs fall", "ids": ["A", "Q", "C"]}]} if "observe" in request.key else {}
+
+    report, _ = await go(Emergence(children=3, max_rounds=1), ScriptedModel(speaking(claiming)))
+    (claim,) = report.claims
+    assert claim.ids == ("round-1/lateral/L2N1", "round-1/lateral/L2N3")
+    assert report.metrics["dropped_labels"] == 1
+
+
+async def test_the_same_text_twice_converges_and_different_texts_run_out() -> None:
+    same = ScriptedModel(lambda r: "nudge" if "/signal/" in r.key else '{"text": "all is well"}')
+    report, _ = await go(Emergence(children=2, max_rounds=5), same)
+    assert report.stop_reason is StopReason.CONVERGED
+    assert (report.steps, report.convergence.score_trajectory) == (2, (1.0,))
+    report, _ = await go(Emergence(children=2, max_rounds=3))
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert report.check is not None
+    assert not report.check.met
+
+
+async def test_it_says_when_the_threshold_was_never_near() -> None:
+    words = iter(range(10_000))
+    model = ScriptedModel(lambda r: "n" if "/signal/" in r.key else json.dumps({"text": f"{next(words)} {next(words)}"}))
+    report, _ = await go(Emergence(children=2, max_rounds=3), model)
+    assert any("no similarity came within 0.2 of the threshold" in warning for warning in report.warnings)
+
+
+def voting(votes: Callable[[int, str], str], causes: dict[str, str] | None = None) -> Callable[[ModelRequest], str]:
+    def reply(request: ModelRequest) -> str:
+        if "/ballot/" in request.key:
+            step = int(request.key.removeprefix("round-").partition("/")[0])
+            body: dict[str, object] = {"position": votes(step, request.agent), "confidence": "certain", "reason": "so"}
+            if causes and request.key in causes:
+                body["cause"] = causes[request.key]
+            return json.dumps(body)
+        return unlike(request) if "/signal/" in request.key else json.dumps({"text": f"{request.key}: the answer is yes"})
+
+    return reply
+
+
+async def test_one_sided_settled_ballots_converge_and_split_ones_stall() -> None:
+    protocol = Emergence(children=3, max_rounds=4, answer_pattern="yes|no")
+    report, _ = await go(protocol, ScriptedModel(voting(lambda step, agent: "Yes")))
+    assert (report.stop_reason, report.steps, report.position) == (StopReason.CONVERGED, 2, "yes")
+    assert report.dissent == ()
+    report, _ = await go(protocol, ScriptedModel(voting(lambda step, agent: "no" if agent == "L2N2" else "yes")))
+    assert report.stop_reason is StopReason.STALLED
+    assert [(d.agent, d.position) for d in report.dissent] == [("L2N2", "no")]
+    assert report.pool == pytest.approx({"yes": 2 / 3, "no": 1 / 3})
+
+
+async def test_where_positions_stay_split_the_pool_decides_only_if_asked_to() -> None:
+    split = voting(lambda step, agent: "yes" if agent == "L2N2" else "no")
+    report, _ = await go(Emergence(max_rounds=3, answer_pattern="yes|no"), ScriptedModel(split))
+    assert (report.position, report.decided_by) == ("yes", "answer")
+    report, _ = await go(Emergence(max_rounds=3, answer_pattern="yes|no", fallback="vote"), ScriptedModel(split))
+    assert (report.position, report.decided_by) == ("no", "pool")
+    assert [d.agent for d in report.dissent] == ["L2N2"]
+
+
+async def test_a_change_of_position_names_its_cause_and_one_without_is_conformity() -> None:
+    moving = voting(lambda step, agent: "no" if agent == "L2N3" and step == 0 else "yes")
+    report, _ = await go(Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(moving))
+    (change,) = report.position_changes
+    assert (change.agent, change.before, change.after, change.conformity) == ("L2N3", "no", "yes", True)
+    caused = voting(lambda step, agent: "no" if agent == "L2N3" and step == 0 else "yes", {"round-1/ballot/L2N3": "A"})
+    report, _ = await go(Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(caused))
+    (change,) = report.position_changes
+    assert (change.cause, change.conformity) == ("round-1/leaf_respond/L2N1", False)
+    own = voting(lambda step, agent: "no" if agent == "L2N3" and step == 0 else "yes", {"round-1/ballot/L2N3": "C"})
+    report, _ = await go(Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(own))
+    assert report.position_changes[0].conformity, "one's own text is no cause"
+
+
+async def test_ballots_are_blind_first_and_never_shown_to_anyone() -> None:
+    _, model = await go(Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(voting(lambda s, a: f"yes {a}")))
+    for request in model.requests:
+        assert "yes L2N" not in request.text, f"{request.key} was shown a ballot"
+        if request.key.startswith("round-0/ballot/"):
+            assert said_in(request.text) == {f"round-1/leaf_respond/{request.agent}"}
+
+
+async def test_a_ballot_without_the_answer_asked_for_is_asked_again_and_then_missing() -> None:
+    def reply(request: ModelRequest) -> str:
+        return voting(lambda step, agent: "perhaps" if agent == "L2N1" else "yes")(request)
+
+    report, model = await go(Emergence(max_rounds=1, answer_pattern="yes|no"), ScriptedModel(reply))
+    asked = [r.attempt for r in model.requests if r.key == "round-1/ballot/L2N1"]
+    assert asked == [1, 2]
+    assert {b.agent for b in report.ballots} == {"L2N2", "L2N3"}
+    assert [m.agent for m in report.missing] == ["L2N1"]
+
+
+async def test_a_dead_seat_is_named_and_below_the_quorum_nothing_is_concluded() -> None:
+    def dead(*seats: str) -> Callable[[ModelRequest], object]:
+        return lambda r: Rejected("no such model") if r.agent in seats else speaking()(r)
+
+    report, model = await go(Emergence(children=3, max_rounds=1), ScriptedModel(dead("L2N2")))  # type: ignore[arg-type]
+    assert report.degraded == "2 of 3 agents (1 rejected)"
+    assert [m.agent for m in report.missing] == ["L2N2"]
+    assert report.quorum_met
+    assert report.answer
+    assert not any("L2N2" in said for r in model.requests for said in said_in(r.text))
+    report, model = await go(Emergence(children=3, max_rounds=1), ScriptedModel(dead("L2N1", "L2N2")))  # type: ignore[arg-type]
+    assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, False)
+    assert not any(r.agent == "L1N1" for r in model.requests), "the chair was asked although no quorum was left"
+
+
+async def test_a_dead_chair_fails_the_run_and_what_was_said_is_kept() -> None:
+    model = ScriptedModel(lambda r: RateLimited("429") if r.agent == "L1N1" else speaking()(r))
+    report, _ = await go(Emergence(children=2, max_rounds=2), model)
+    assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
+    assert report.rounds[0].agents["L2N1"].response
+
+
+async def test_a_chair_that_dies_midway_leaves_its_last_answer_and_a_warning() -> None:
+    model = ScriptedModel(lambda r: Rejected("gone") if r.key.startswith("round-2/observe/L1N1") else speaking()(r))
+    report, _ = await go(Emergence(children=2, max_rounds=2), model)
+    assert report.answer == "round-1/observe/L1N1 says L1N1"
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert any("the answer is round-1/observe/L1N1" in warning for warning in report.warnings)
+
+
+async def test_a_budget_cut_is_never_convergence_even_where_texts_stand_still() -> None:
+    still = ScriptedModel(lambda r: "n" if "/signal/" in r.key else '{"text": "the same words"}')
+    report, model = await go(Emergence(children=2, max_rounds=5), still, limits=Limits(calls=8))
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert report.answer == "the same words"
+    assert len(model.requests) <= 8
+
+
+async def test_one_call_is_enough_for_an_answer_and_says_what_it_is() -> None:
+    report, model = await go(Emergence(children=3, max_rounds=2), limits=Limits(calls=1))
+    assert [r.key for r in model.requests] == ["round-1/observe/L1N1"]
+    assert report.closing == "reserve"
+    assert (report.stop_reason, report.quorum_met, report.degraded) == (
+        StopReason.EXHAUSTED_BUDGET,
+        False,
+        "0 of 3 agents (3 budget)",
+    )
+
+
+async def test_self_reviews_start_from_the_last_result_and_domain_words_come_last_only() -> None:
+    protocol = Emergence(children=2, max_rounds=1, strange_loops=2, domain_instructions="Speak to farmers.")
+    report, model = await go(protocol, ScriptedModel(speaking()))
+    reviews = [r for r in model.requests if r.key.startswith("finalize/")]
+    assert ["Speak to farmers." in r.text for r in reviews] == [False, False, True]
+    assert "round-1/observe/L1N1 says L1N1" in reviews[0].text
+    assert "finalize/1 says L1N1" in reviews[1].text
+    assert [loop.domain for loop in report.strange_loops] == [False, False, True]
+    assert report.answer == report.strange_loops[-1].after == "finalize/3 says L1N1"
+
+
+async def test_points_that_the_answer_repeats_survive() -> None:
+    def facts(request: ModelRequest) -> dict[str, object]:
+        if "leaf_respond" in request.key:
+            return {"points": ["L2N1 counted seven hundred sheep" if request.agent == "L2N1" else "rain is due on Friday"]}
+        return {"text": "L2N1 counted seven hundred sheep. Nothing else is known."}
+
+    report, _ = await go(Emergence(children=2, max_rounds=1), ScriptedModel(speaking(facts)))
+    assert report.metrics["facts"] == 2
+    assert report.metrics["fact_survival"] == 0.5
+    assert report.metrics["novelty"] == 0.5
+
+
+async def test_a_panel_takes_the_place_of_the_perspectives() -> None:
+    panel = load_panel("markets")
+    report, model = await go(Emergence(children=2, max_rounds=1), panel=panel)
+    assert [a.persona for a in report.agents] == ["", panel.personas[0].name, panel.personas[1].name]
+    assert panel.personas[1].description in next(r.text for r in model.requests if r.agent == "L2N2")
+
+
+async def test_perspectives_go_round_from_the_first() -> None:
+    report, _ = await go(Emergence(children=3, depth=3, max_rounds=1))
+    leaves = [a.perspective for a in report.agents if a.role == "specialist"]
+    assert leaves[0] == leaves[8] == "analytical"
+    assert len(set(leaves)) == 8
+
+
+async def test_the_seeds_exports_hold_the_seeds_fields() -> None:
+    report, _ = await go(Emergence(children=2, max_rounds=2, strange_loops=1))
+    mca = report.mca_report()
+    assert list(mca) == [
+        "task", "config", "rounds", "convergence", "summary_metrics", "final_response", "strange_loops",
+    ]  # fmt: skip
+    agent = mca["rounds"][0]["agents"]["L2N1"]  # type: ignore[index]
+    assert set(agent) == {
+        "role", "perspective", "response", "lateral_response", "revised", "signal_sent", "signal_received",
+    }  # fmt: skip
+    assert mca["rounds"][0]["agents"]["L1N1"]["signal_sent"] == mca["rounds"][1]["agents"]["L2N2"]["signal_received"]  # type: ignore[index]
+    assert mca["rounds"][0]["convergence_score"] is None  # type: ignore[index]
+    state = report.final_state()
+    assert len(state["agent_states"]["L2N1"]["responses"]) == 2  # type: ignore[index]
+    assert state["final_response"] == report.answer
+    json.dumps([mca, state])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"depth": 1}, "depth"),
+        ({"children": 0}, "children"),
+        ({"children": -3}, "children"),
+        ({"children": 60, "depth": 8}, "agents"),
+        ({"max_rounds": 0}, "max_rounds"),
+        ({"threshold": 2}, "threshold"),
+        ({"similarity": "vibes"}, "vibes"),
+        ({"similarity": "positions"}, "answer_pattern"),
+        ({"answer_pattern": "("}, "regular expression"),
+        ({"fallback": "vote"}, "answer_pattern"),
+        ({"perspectives": ()}, "perspectives"),
+        ({"colour": "blue"}, "colour"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_in_words(wrong: dict[str, object], word: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        Emergence(**wrong)
+    assert word in str(refusal.value)
+    assert "settings of emergence" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    ["", "   ", "{}", "null", "[1, 2]", "{\"text\": \"\"}", "{\"properties\": {\"text\": {}}}", "\x00\ufffd", "x" * 300_000, "}{"],
+)
+async def test_no_reply_crashes_a_run(nonsense: str) -> None:
+    protocol = Emergence(children=2, depth=3, max_rounds=2, strange_loops=1, answer_pattern="yes|no")
+    report, _ = await go(protocol, ScriptedModel(lambda request: nonsense))
+    assert report.stop_reason in (StopReason.FAILED, StopReason.EXHAUSTED_STEPS, StopReason.CONVERGED)
+    assert report.position is None
+
+
+@settings(max_examples=30)
+@given(st.data())
+async def test_any_script_of_replies_ends_within_the_bound_with_one_verdict(data: st.DataObject) -> None:
+    def reply(request: ModelRequest) -> object:
+        return data.draw(
+            st.one_of(
+                st.text(max_size=40),
+                st.sampled_from([RateLimited("slow"), Rejected("no"), '{"text": "ok"}', '{"position": "yes"}', "yes"]),
+                st.builds(lambda t: json.dumps({"text": t, "objections": [{"to": "A", "text": t}], "answers": ["A.1"]}), st.text(max_size=9)),
+            )
+        )
+
+    protocol = Emergence(children=2, max_rounds=2, answer_pattern="yes|no", strange_loops=1)
+    calls = data.draw(st.none() | st.integers(0, 30))
+    report, model = await go(protocol, ScriptedModel(reply), limits=Limits(calls=calls))  # type: ignore[arg-type]
+    assert report.ledger.actual.calls <= protocol.estimate().max
+    assert calls is None or len(model.requests) <= calls
+    assert isinstance(report.stop_reason, StopReason)
