@@ -21,6 +21,7 @@ from consilience.engine.templates import Templates
 from consilience.engine.work import Failure, Reply
 from consilience.models.port import Completion, ModelRequest
 
+
 class Throwaway(Protocol):
     summary: ClassVar[str] = "for tests"
     report: ClassVar[type[Report]] = Report
@@ -44,10 +45,10 @@ class Throwaway(Protocol):
 Result = Reply[str] | Failure
 
 
-def close(session: Session, first: Sequence[Result], others: Sequence[Result], answer: Result) -> Report:
+async def close(session: Session, first: Sequence[Result], others: Sequence[Result], answer: Result) -> Report:
     failed = [result for result in (*first, *others, answer) if isinstance(result, Failure)]
     stop = StopReason.EXHAUSTED_BUDGET if failed else StopReason.SETTLED
-    return session.report(
+    return await session.report(
         Report, first=first, stop_reason=stop, answer=answer.text if isinstance(answer, Reply) else None
     )
 
@@ -69,7 +70,7 @@ class NestedGathers(Throwaway):
         async with session.phase("close", 1):
             quotes = tuple(Quote(reply.key, reply.agent) for reply in sums if isinstance(reply, Reply))
             answer = await session.ask(ids[0], Prompt("close", quotes), key="close", closing=True)
-        return close(session, sums, parts, answer)
+        return await close(session, sums, parts, answer)
 
     async def _member(self, session: Session, id: str) -> tuple[Result, list[Result]]:
         inner = await session.gather([session.procedure(self._pair(session, id), calls=2), self._leaf(session, id, 3)])
@@ -137,7 +138,7 @@ class VirtualLoop(Throwaway):
         await session.schedule.run()
         quotes = tuple(Quote(m.id, m.sender) for m in said)
         answer = await session.ask(everyone[0], Prompt("close", quotes[: self.size]), key="close", closing=True)
-        return close(session, list(first.values()), replies, answer)
+        return await close(session, list(first.values()), replies, answer)
 
 
 @register
@@ -157,7 +158,7 @@ class OutsideAgent(Throwaway):
             )
         quotes = tuple(Quote(r.key, r.agent) for r in opinions if isinstance(r, Reply))
         answer = await session.ask(ids[0], Prompt("close", quotes), key="close", closing=True)
-        return close(session, opinions, (), answer)
+        return await close(session, opinions, (), answer)
 
 
 class Outside:
@@ -167,6 +168,7 @@ class Outside:
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+        self.asked = asyncio.Event()
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
 
     async def send(self, request: ModelRequest) -> Completion | Awaited:
@@ -182,9 +184,10 @@ class Outside:
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return 0.0
 
-    async def close(self) -> None:
+    async async def close(self) -> None:
         return None
 
     def _wait(self, key: str) -> Awaited:
         self._waiting[key] = asyncio.get_running_loop().create_future()
+        self.asked.set()
         return Awaited(self._waiting[key])

@@ -167,7 +167,9 @@ async def test_the_same_text_twice_converges_and_different_texts_run_out() -> No
 
 async def test_it_says_when_the_threshold_was_never_near() -> None:
     words = iter(range(10_000))
-    model = ScriptedModel(lambda r: "n" if "/signal/" in r.key else json.dumps({"text": f"{next(words)} {next(words)}"}))
+    model = ScriptedModel(
+        lambda r: "n" if "/signal/" in r.key else json.dumps({"text": f"{next(words)} {next(words)}"})
+    )
     report, _ = await go(Emergence(children=2, max_rounds=3), model)
     assert any("no similarity came within 0.2 of the threshold" in warning for warning in report.warnings)
 
@@ -180,7 +182,9 @@ def voting(votes: Callable[[int, str], str], causes: dict[str, str] | None = Non
             if causes and request.key in causes:
                 body["cause"] = causes[request.key]
             return json.dumps(body)
-        return unlike(request) if "/signal/" in request.key else json.dumps({"text": f"{request.key}: the answer is yes"})
+        return (
+            unlike(request) if "/signal/" in request.key else json.dumps({"text": f"{request.key}: the answer is yes"})
+        )
 
     return reply
 
@@ -220,7 +224,9 @@ async def test_a_change_of_position_names_its_cause_and_one_without_is_conformit
 
 
 async def test_ballots_are_blind_first_and_never_shown_to_anyone() -> None:
-    _, model = await go(Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(voting(lambda s, a: f"yes {a}")))
+    _, model = await go(
+        Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(voting(lambda s, a: f"yes {a}"))
+    )
     for request in model.requests:
         assert "yes L2N" not in request.text, f"{request.key} was shown a ballot"
         if request.key.startswith("round-0/ballot/"):
@@ -301,7 +307,9 @@ async def test_self_reviews_start_from_the_last_result_and_domain_words_come_las
 async def test_points_that_the_answer_repeats_survive() -> None:
     def facts(request: ModelRequest) -> dict[str, object]:
         if "leaf_respond" in request.key:
-            return {"points": ["L2N1 counted seven hundred sheep" if request.agent == "L2N1" else "rain is due on Friday"]}
+            return {
+                "points": ["L2N1 counted seven hundred sheep" if request.agent == "L2N1" else "rain is due on Friday"]
+            }
         return {"text": "L2N1 counted seven hundred sheep. Nothing else is known."}
 
     report, _ = await go(Emergence(children=2, max_rounds=1), ScriptedModel(speaking(facts)))
@@ -368,7 +376,18 @@ def test_settings_that_cannot_be_are_refused_in_words(wrong: dict[str, object], 
 
 @pytest.mark.parametrize(
     "nonsense",
-    ["", "   ", "{}", "null", "[1, 2]", "{\"text\": \"\"}", "{\"properties\": {\"text\": {}}}", "\x00\ufffd", "x" * 300_000, "}{"],
+    [
+        "",
+        "   ",
+        "{}",
+        "null",
+        "[1, 2]",
+        '{"text": ""}',
+        '{"properties": {"text": {}}}',
+        "\x00\ufffd",
+        "x" * 300_000,
+        "}{",
+    ],
 )
 async def test_no_reply_crashes_a_run(nonsense: str) -> None:
     protocol = Emergence(children=2, depth=3, max_rounds=2, strange_loops=1, answer_pattern="yes|no")
@@ -385,7 +404,10 @@ async def test_any_script_of_replies_ends_within_the_bound_with_one_verdict(data
             st.one_of(
                 st.text(max_size=40),
                 st.sampled_from([RateLimited("slow"), Rejected("no"), '{"text": "ok"}', '{"position": "yes"}', "yes"]),
-                st.builds(lambda t: json.dumps({"text": t, "objections": [{"to": "A", "text": t}], "answers": ["A.1"]}), st.text(max_size=9)),
+                st.builds(
+                    lambda t: json.dumps({"text": t, "objections": [{"to": "A", "text": t}], "answers": ["A.1"]}),
+                    st.text(max_size=9),
+                ),
             )
         )
 

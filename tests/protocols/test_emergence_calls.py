@@ -30,7 +30,9 @@ def unlike(request: ModelRequest) -> str:
     return json.dumps({"text": text})
 
 
-async def go(protocol: Emergence, model: ScriptedModel | None = None, **options: Any) -> tuple[EmergenceReport, ScriptedModel]:
+async def go(
+    protocol: Emergence, model: ScriptedModel | None = None, **options: Any
+) -> tuple[EmergenceReport, ScriptedModel]:
     model = model or ScriptedModel(unlike)
     store = SqliteStore(":memory:")
     try:
@@ -88,9 +90,7 @@ async def test_calls_with_a_judge_and_without_asking_leaves_again(signals: bool,
     protocol = Emergence(
         children=2, depth=3, max_rounds=3, signals=signals, leaf_reask=reask, similarity="judge" if judge else "jaccard"
     )
-    expected = formula(
-        2, 3, 3, signals=signals, loops=0, domain=False, ballots=False, judge=judge, reask=reask
-    )
+    expected = formula(2, 3, 3, signals=signals, loops=0, domain=False, ballots=False, judge=judge, reask=reask)
     _, model = await go(protocol)
     assert len(model.requests) == protocol.estimate().max == expected
 

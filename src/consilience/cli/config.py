@@ -1,10 +1,10 @@
 """`consilience.toml`, environment files, and who wins: option, environment, ./consilience.toml, the user's, defaults.
 
-    model = "anthropic:claude-sonnet-4-5"
-    confirm_above = 2.0        # dollars
+model = "anthropic:claude-sonnet-4-5"
+confirm_above = 2.0        # dollars
 
-    [emergence]
-    children = 4
+[emergence]
+children = 4
 """
 
 from __future__ import annotations
@@ -74,12 +74,16 @@ def _read(path: Path) -> dict[str, str | float | dict[str, object]]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SettingsError(f"the configuration cannot be read: {reason}", where=str(path), do="Mend or remove it.") from None
+        raise SettingsError(
+            f"the configuration cannot be read: {reason}", where=str(path), do="Mend or remove it."
+        ) from None
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(
-            f"the configuration is not valid TOML: {error}", where=str(path), do="Correct that line, or remove the file."
+            f"the configuration is not valid TOML: {error}",
+            where=str(path),
+            do="Correct that line, or remove the file.",
         ) from None
     return {key: _checked(key, value, path) for key, value in table.items()}
 
@@ -104,7 +108,9 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
     meant = f"Did you mean {close[0]!r}? " if close else ""
     tables = ", ".join(f"[{name}]" for name in sorted(protocols))
     raise SettingsError(
-        f"the configuration has an unknown key {key!r}", where=where, do=f"{meant}Known: model, confirm_above, {tables}."
+        f"the configuration has an unknown key {key!r}",
+        where=where,
+        do=f"{meant}Known: model, confirm_above, {tables}.",
     )
 
 
@@ -119,7 +125,9 @@ def load_env_file(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingsError(
-            f"the environment file cannot be read: {reason}", where=str(path), do="Name a readable file with --env-file."
+            f"the environment file cannot be read: {reason}",
+            where=str(path),
+            do="Name a readable file with --env-file.",
         ) from None
     names = []
     for number, line in enumerate(lines, 1):

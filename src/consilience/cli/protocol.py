@@ -106,9 +106,7 @@ def _parameter(cls: type[Protocol], option: str, field: str) -> inspect.Paramete
     if isinstance(default, Enum):
         default = default.value
     shown: bool | str = default not in ("", None, []) if not isinstance(default, list) else bool(default)
-    described = typer.Option(
-        spelling, help=_help(info), show_default=shown, rich_help_panel=SETTINGS.format(cls.name)
-    )
+    described = typer.Option(spelling, help=_help(info), show_default=shown, rich_help_panel=SETTINGS.format(cls.name))
     return inspect.Parameter(
         option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, described], default=default
     )
@@ -137,7 +135,8 @@ def _option_type(annotation: object) -> Any:
 def _help(info: FieldInfo) -> str:
     """The field's description, its bounds, and whether it may be repeated."""
     text = (info.description or "").strip()
-    text = f"{text[:1].upper()}{text[1:]}"
+    if text.partition(",")[0] != info.default:  # a value is spelt as it is
+        text = f"{text[:1].upper()}{text[1:]}"
     low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
     high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
     if low is not None and high is not None:

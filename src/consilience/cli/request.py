@@ -20,14 +20,23 @@ class Request:
 
     task: Annotated[
         str,
-        typer.Argument(help="The question or task; @FILE reads it from a file, - from standard input.", show_default=False),
+        typer.Argument(
+            help="The question or task; @FILE reads it from a file, - from standard input.",
+            metavar="TASK",
+            show_default=False,
+        ),
     ]
     model: Annotated[
         str | None,
-        typer.Option(help="The model of all agents: local, local:NAME or PROVIDER:MODEL.", rich_help_panel=MODELS),
+        typer.Option(
+            help="The model of all agents: local, local:NAME or PROVIDER:MODEL.",
+            metavar="MODEL",
+            rich_help_panel=MODELS,
+        ),
     ] = None
     models: Annotated[
-        str | None, typer.Option(help="Several models, dealt to the agents in turn: a,b,c.", rich_help_panel=MODELS)
+        str | None,
+        typer.Option(help="Several models, dealt to the agents in turn.", metavar="A,B,…", rich_help_panel=MODELS),
     ] = None
     agent: Annotated[
         list[str] | None,
@@ -63,25 +72,32 @@ class Request:
             help="A directory of templates that replace the protocol's own.", metavar="DIR", rich_help_panel=MATERIAL
         ),
     ] = None
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", rich_help_panel=OUTPUT)] = 0
     quorum: Annotated[
-        float, typer.Option(help="Share of agents whose first reply is needed, 0 to 1.", rich_help_panel=LIMITS)
+        float,
+        typer.Option(
+            help="Share of agents whose first reply is needed, 0 to 1.", metavar="SHARE", rich_help_panel=LIMITS
+        ),
     ] = 0.5
     max_calls: Annotated[
-        int | None, typer.Option(help="Most requests to models, retries included.", rich_help_panel=LIMITS)
+        int | None, typer.Option(help="Most requests to models, retries included.", metavar="N", rich_help_panel=LIMITS)
     ] = None
     max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens read and written, in all.", rich_help_panel=LIMITS)
+        int | None, typer.Option(help="Most tokens read and written, in all.", metavar="N", rich_help_panel=LIMITS)
     ] = None
-    max_cost: Annotated[float | None, typer.Option(help="Most money, in US dollars.", rich_help_panel=LIMITS)] = None
-    max_time: Annotated[float | None, typer.Option(help="Most time, in seconds.", rich_help_panel=LIMITS)] = None
-    max_steps: Annotated[int | None, typer.Option(help="Most rounds.", rich_help_panel=LIMITS)] = None
+    max_cost: Annotated[
+        float | None, typer.Option(help="Most money, in US dollars.", metavar="DOLLARS", rich_help_panel=LIMITS)
+    ] = None
+    max_time: Annotated[
+        float | None, typer.Option(help="Most time, in seconds.", metavar="SECONDS", rich_help_panel=LIMITS)
+    ] = None
+    max_steps: Annotated[int | None, typer.Option(help="Most rounds.", metavar="N", rich_help_panel=LIMITS)] = None
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", metavar="N", rich_help_panel=OUTPUT)] = 0
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would happen and cost, and stop.", rich_help_panel=OUTPUT)
     ] = False
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Spend money without asking.", rich_help_panel=OUTPUT)
-    ] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend money without asking.", rich_help_panel=OUTPUT)] = (
+        False
+    )
     out: Annotated[
         Path | None,
         typer.Option(help="Write the report files into this directory.", metavar="DIR", rich_help_panel=OUTPUT),
@@ -97,5 +113,7 @@ class Request:
     ] = False
     env_file: Annotated[
         Path | None,
-        typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE", rich_help_panel=OUTPUT),
+        typer.Option(
+            help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE", rich_help_panel=OUTPUT
+        ),
     ] = None

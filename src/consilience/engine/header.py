@@ -82,7 +82,11 @@ def missing(ended: Sequence[Ended]) -> tuple[Missing, ...]:
             continue
         if isinstance(event, CallFailed) and event.failure.is_limit:
             continue
-        reason = f"malformed: {event.error}" if isinstance(event, ReplyRejected) else f"{event.failure.value}: {event.detail}"
+        reason = (
+            f"malformed: {event.error}"
+            if isinstance(event, ReplyRejected)
+            else f"{event.failure.value}: {event.detail}"
+        )
         since.setdefault(event.agent, Missing(agent=event.agent, since=event.key, reason=reason.rstrip(": ")))
     return tuple(since.values())
 

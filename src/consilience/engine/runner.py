@@ -202,7 +202,6 @@ async def _execute(protocol: Protocol, state: State, options: Options) -> Report
 
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
     report = await protocol.run(session)
-    await session.drain()
     state.faults("before_finish", None)
     body = report.model_dump_json()
     event = SessionFinished(stop_reason=report.stop_reason, report=text_id(body), report_digest=report.digest())

@@ -265,8 +265,12 @@ class Session:
         total = spent(calls(self._state.recorder.events), self._state)
         return total.tokens_cached / total.tokens_in if total.tokens_in else None
 
-    def report(self, cls: type[R], *, first: Sequence[Reply[Any] | Failure], **given: Any) -> R:
-        """A report: the header from the journal, and what the protocol gives. `first` are the first phase's results."""
+    async def report(self, cls: type[R], *, first: Sequence[Reply[Any] | Failure], **given: Any) -> R:
+        """A report: the header from the journal, and what the protocol gives. `first` are the first phase's results.
+
+        What is still in flight is awaited and recorded before; what nobody awaited is warned about.
+        """
+        await self._drain()
         return cls(**{**header(self._state, first), **given})
 
     def warn(self, text: str) -> None:
@@ -301,16 +305,15 @@ class Session:
 
     # for the runner
 
-    async def drain(self) -> None:
-        """Await what is still in flight; what nobody awaited is warned about."""
+    def cancel(self) -> None:
+        for pending in self._started:
+            pending.cancel()
+
+    async def _drain(self) -> None:
         for pending in self._started:
             await pending.drain()
             if not pending.read and pending.phase is not None:
                 self.warn(f"a result of {pending.phase[0]} {pending.phase[1]} came and was not read")
-
-    def cancel(self) -> None:
-        for pending in self._started:
-            pending.cancel()
 
     def _open(self, work: Work[T], prefix: str, account: Account) -> asyncio.Task[Any]:
         context = copy_context()

@@ -23,6 +23,7 @@ class Writer:
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._wake = threading.Condition()
         self._error: Exception | None = None
+        self._told = False
         self._closing = False
         self._idle = True
         self._thread = threading.Thread(target=self._run, name=f"journal:{name}", daemon=True)
@@ -53,18 +54,19 @@ class Writer:
             self._refuse_if_broken()
 
     def close(self, *, drop: bool = False) -> None:
-        """Commit what is queued, or drop it, and end the thread. Raises what the last commit failed with."""
+        """Commit what is queued, or drop it, and end the thread. Raises what a commit failed with, unless somebody was told."""
         with self._wake:
             self._closing = True
             if drop:
                 self._queue.clear()
             self._wake.notify()
         self._thread.join()
-        if not drop:
+        if not drop and not self._told:
             self._refuse_if_broken()
 
     def _refuse_if_broken(self) -> None:
         if self._error is not None:
+            self._told = True
             raise self._error
         if self._closing and not self._thread.is_alive() and self._queue:
             raise StoreUnusable("the journal is closed")
@@ -86,6 +88,7 @@ class Writer:
             except Exception as error:  # whatever the database says reaches every waiter
                 with self._wake:
                     self._error = error
+                    self._told = bool(waiters)
                     self._queue.clear()
             self._settle(waiters)
 

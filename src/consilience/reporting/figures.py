@@ -45,7 +45,9 @@ def _calls(report: Report) -> str:
 
 def _tokens(report: Report) -> str:
     spent = report.ledger.actual
-    reused = f" ({share(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
+    reused = (
+        f" ({share(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
+    )
     return f"{spent.tokens_in:,} read{reused}, {spent.tokens_out:,} written"
 
 

@@ -44,7 +44,9 @@ def headline(report: Report) -> str:
     """How it stopped, in words, and who replied where not all did."""
     words = STOPPED[report.stop_reason]
     if report.stop_reason is StopReason.FAILED:
-        words = "it failed, too few agents replied" if not report.quorum_met else "it failed, nothing could be concluded"
+        words = (
+            "it failed, too few agents replied" if not report.quorum_met else "it failed, nothing could be concluded"
+        )
     line = f"Stopped: {words} ({report.stop_reason.value})"
     if report.degraded:
         line += f" · {report.degraded}"
@@ -199,7 +201,9 @@ def _quoted(text: str) -> str:
 
 def _demoted(answer: str) -> str:
     """The answer as its author wrote it, its headings below ours, so that it cannot pass for a section of the report."""
-    text = re.sub(r"^ {0,3}(#{1,6})(?=\s)", lambda found: "#" * min(6, len(found[1]) + 2), printable(answer), flags=re.M)
+    text = re.sub(
+        r"^ {0,3}(#{1,6})(?=\s)", lambda found: "#" * min(6, len(found[1]) + 2), printable(answer), flags=re.M
+    )
     return re.sub(r"^(.*\S.*\n)(?= {0,3}(?:=+|-+)[ \t]*$)", r"\1\n", text.strip(), flags=re.M)
 
 

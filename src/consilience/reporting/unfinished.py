@@ -139,7 +139,11 @@ def _call_json(call: Ended, text: Text) -> dict[str, object]:
     }
     match call:
         case CallCompleted():
-            found |= {"text": printable(prose(text(call.text))), "tokens_in": call.tokens_in, "tokens_out": call.tokens_out}
+            found |= {
+                "text": printable(prose(text(call.text))),
+                "tokens_in": call.tokens_in,
+                "tokens_out": call.tokens_out,
+            }
         case ReplyRejected():
             found |= {"error": call.error}
         case CallFailed():

@@ -22,7 +22,7 @@ NEAR = 0.2
 """A score that stays further below the threshold than this says the threshold was out of reach."""
 
 
-def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> EmergenceReport:
+async def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> EmergenceReport:
     """The report. Dissent and objections are computed here from what agents declared, never by a model."""
     closing = course.closing
     ballots = tuple(ballot for cast in course.ballots for ballot in cast.values())
@@ -37,7 +37,7 @@ def conclude(session: Session, settings: Settings, course: Course, stop: StopRea
     counts: dict[str, int] = {}
     for turn in revised:
         counts[turn.agent] = counts.get(turn.agent, 0) + 1
-    return session.report(
+    return await session.report(
         EmergenceReport,
         first=_first(session, course),
         stop_reason=stop,

@@ -51,7 +51,7 @@ class Emergence(Settings):
             stop = course.exhausted or stop
         if course.closing is None and stop is not StopReason.FAILED and not course.exhausted and rounds:
             stop = StopReason.FAILED
-        return conclude(session, self, course, stop)
+        return await conclude(session, self, course, stop)
 
     def _observe_root(self, run: RoundRun) -> Observe:
         """The root's observation, which may be the answer and may draw on the reserve."""

@@ -1,0 +1,477 @@
+"""The rules of a session: keys, visibility, repair, limits, time, waiting for the outside, virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from consilience.domain.errors import (
+    ProtocolViolation,
+    RateLimited,
+    ReplayMiss,
+    RequestMismatch,
+    SessionBusy,
+    SessionWaiting,
+    SettingsError,
+    VersionMismatch,
+)
+from consilience.domain.messages import Message
+from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, StopReason
+from consilience.domain.report import Report
+from consilience.engine import runner
+from consilience.engine.branch import UNLIMITED, Account, Amount, allot
+from consilience.engine.conditions import Progress, StopCondition
+from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.protocol import register
+from consilience.engine.runner import Options
+from consilience.engine.schedule import Schedule
+from consilience.engine.session import Session
+from consilience.engine.work import Failure, Reply
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import Completion, ModelRequest
+from consilience.models.scripted import Scripted, ScriptedModel
+from kit.throwaways import Outside, OutsideAgent, Throwaway, close
+
+Body = Callable[[Session], Awaitable[object]]
+
+
+@register
+class Made(Throwaway):
+    """Runs the body a test gives it; its settings cannot hold a function, so there is one at a time."""
+
+    name: ClassVar[str] = "made"
+    body: ClassVar[Body]
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=0, max=100)
+
+    async def run(self, session: Session) -> Report:
+        answer = await type(self).body(session)
+        done = answer if isinstance(answer, Reply) else Reply("none", "A1", "done", "done")
+        return await close(session, [done], (), done)
+
+
+async def play(body: Body, model: object = None, **options: object) -> tuple[Report, SqliteStore]:
+    Made.body = staticmethod(body)  # type: ignore[assignment]
+    store = options.pop("store", None) or SqliteStore(":memory:")
+    model = model or ScriptedModel(lambda r: f"said {r.key}")
+    report = await runner.start("Why?", Made(), models=model, store=store, **options)  # type: ignore[arg-type]
+    return report, store  # type: ignore[return-value]
+
+
+async def test_a_key_names_one_call() -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("a"), key="k")
+        await session.ask("A1", Prompt("a"), key="k")
+
+    with pytest.raises(ProtocolViolation, match="'k' is used twice"):
+        await play(body)
+
+
+async def test_nobody_is_shown_what_is_not_for_them() -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("a"), key="private", audience=["A2"])
+        await session.ask("A2", Prompt("b", (Quote("private", "A"),)), key="ok")
+        await session.ask("A3", Prompt("b", (Quote("private", "A"),)), key="leak")
+
+    with pytest.raises(ProtocolViolation, match="A3 may not be shown private"):
+        await play(body)
+
+
+async def test_a_malformed_reply_is_asked_again_once_with_the_reason_and_its_cost_is_counted() -> None:
+    from consilience.domain.positions import BallotReply
+
+    async def body(session: Session) -> object:
+        got = await session.ask("A1", Prompt("vote"), key="v", returns=BallotReply)
+        assert isinstance(got, Reply)
+        assert got.value.position == "yes"
+
+    model = ScriptedModel(["I vote yes!", '{"position": "yes"}'])
+    report, _ = await play(body, model)
+    second = model.requests[1]
+    assert "I vote yes!" in second.text
+    assert "could not be used: the reply is not a JSON object" in second.text
+    spent = report.ledger.actual
+    assert (spent.calls, spent.requests, spent.repairs, spent.retries) == (1, 2, 1, 0)
+    assert any("asked for again" in w for w in report.warnings)
+
+
+async def test_a_failed_call_is_a_value_and_its_siblings_live() -> None:
+    async def body(session: Session) -> None:
+        got = await session.gather([session.ask(a, Prompt("x"), key=a) for a in ("A1", "A2", "A3")])
+        assert [type(g).__name__ for g in got] == ["Reply", "Failure", "Reply"]
+        assert got[1].kind is FailureKind.RATE_LIMITED
+
+    await play(body, ScriptedModel(lambda r: RateLimited("slow down") if r.agent == "A2" else "fine"))
+
+
+async def test_a_defect_in_one_branch_is_raised_and_the_others_are_cancelled() -> None:
+    async def bad(session: Session) -> None:
+        raise ZeroDivisionError
+
+    async def body(session: Session) -> None:
+        await session.gather([session.procedure(bad(session), calls=0), session.ask("A1", Prompt("x"), key="x")])
+
+    with pytest.raises(ZeroDivisionError):
+        await play(body, ScriptedModel(lambda r: "late", latency=60))
+
+
+def test_a_fork_funds_in_the_order_asked_and_repairs_only_from_what_is_left() -> None:
+    one, seven = Amount(1, 10, 0), Amount(7, 70, 0)
+
+    def calls(budget: float, needs: list[Amount]) -> list[float]:
+        return [account.left.calls for account in allot(Account(Amount(budget, 1000, 1)), needs)]
+
+    assert calls(2, [one, one, one]) == [1, 1, 0]
+    assert calls(5, [seven, one]) == [0, 0], "who does not fit gets nothing, nor does anyone after"
+    assert calls(4, [one, one, one]) == [2, 1, 1]
+    assert calls(8, [seven, one]) == [7, 1]
+    assert [a.left for a in allot(Account(UNLIMITED), [one])] == [UNLIMITED]
+
+
+async def test_fifty_side_by_side_on_a_budget_for_three_never_overspend_and_still_end_in_an_answer() -> None:
+    class Fifty(Made):
+        pass
+
+    async def body(session: Session) -> object:
+        await session.gather([session.ask("A1", Prompt("x"), key=f"k{n}") for n in range(50)])
+        return await session.ask("A1", Prompt("close"), key="close", closing=True)
+
+    model = ScriptedModel(lambda r: f"said {r.key}", latency=0.001)
+    report, _ = await play(body, model, limits=Limits(calls=3))
+    assert sorted(r.key for r in model.requests) == ["close", "k0", "k1"]
+    assert report.answer == "said close"
+    assert report.ledger.reserve_drawn
+
+
+async def test_tokens_are_bounded_up_to_the_error_of_the_estimate() -> None:
+    async def body(session: Session) -> object:
+        for n in range(50):
+            await session.ask("A1", Prompt("x"), key=f"k{n}", max_tokens=100)
+        return await session.ask("A1", Prompt("close"), key="close", closing=True, max_tokens=100)
+
+    model = ScriptedModel(lambda r: Scripted("t", tokens_in=40, tokens_out=100))
+    report, _ = await play(body, model, limits=Limits(tokens=20_000))
+    spent = report.ledger.actual
+    assert spent.tokens_in + spent.tokens_out <= 20_000
+    assert report.answer == "t"
+
+
+async def test_money_is_bounded_and_an_unknown_price_is_said() -> None:
+    async def body(session: Session) -> object:
+        for n in range(50):
+            await session.ask("A1", Prompt("x"), key=f"k{n}", max_tokens=100)
+        return await session.ask("A1", Prompt("close"), key="close", closing=True, max_tokens=100)
+
+    priced = ScriptedModel(lambda r: Scripted("t", tokens_in=50, tokens_out=50, cost=0.1), price=0.001)
+    report, _ = await play(body, priced, limits=Limits(money=10.0))
+    assert report.ledger.actual.cost is not None
+    assert 0 < report.ledger.actual.cost <= 10.0
+    unpriced = ScriptedModel(lambda r: Scripted("t", cost=None), price=None)
+    report, _ = await play(body, unpriced)
+    assert report.ledger.actual.cost is None
+    assert any("price of a model is not known" in w for w in report.warnings)
+
+
+async def test_once_late_all_later_calls_are_refused_but_the_closing_one() -> None:
+    async def body(session: Session) -> object:
+        early = await session.ask("A1", Prompt("x"), key="early")
+        late = await session.ask("A1", Prompt("x"), key="late")
+        assert isinstance(early, Reply)
+        assert isinstance(late, Failure)
+        assert late.kind is FailureKind.TIME
+        return await session.ask("A1", Prompt("close"), key="close", closing=True)
+
+    model = ScriptedModel(lambda r: "t", latency=0.06)
+    report, store = await play(body, model, limits=Limits(seconds=0.05))
+    assert [r.key for r in model.requests] == ["early", "close"]
+    assert report.answer == "t"
+    await runner.replay(report.session, store=store)
+
+
+async def test_a_reply_longer_than_it_may_be_is_cut_and_said() -> None:
+    async def body(session: Session) -> object:
+        return await session.ask("A1", Prompt("x"), key="k", max_tokens=1000)
+
+    report, _ = await play(body, ScriptedModel(["word " * 200_000]))
+    assert report.answer is not None
+    assert len(report.answer) <= 8000
+    assert any("cut at the token limit" in w for w in report.warnings)
+
+
+# the outside
+
+
+async def test_a_session_that_awaits_only_the_outside_is_parked_and_goes_on_when_answered(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    store = SqliteStore(path)
+    outside, model = Outside(), ScriptedModel(lambda r: f"said {r.key}")
+    seats = {"A1": model, "A2": outside, "A3": model}
+    with pytest.raises(SessionWaiting) as parked:
+        await runner.start("Why?", OutsideAgent(), models=seats, store=store, options=Options(patience=0))
+    session = parked.value.session
+    assert parked.value.awaited == ("say/A2",)
+    assert store.holder(session) is None
+    store.close()
+
+    store = SqliteStore(path)  # another process, later
+    store.answer(session, "say/A2", "I was out", by="A2")
+    before = len(model.requests)
+    report = await runner.resume(session, store=store, models=seats)
+    assert [r.key for r in model.requests[before:]] == ["close"]
+    assert "I was out" in model.requests[-1].text
+    assert report.replied == 3
+    assert report.ledger.actual.lost == 0, "who was awaited is not lost"
+    assert outside.sent == ["say/A2"]
+    assert (await runner.replay(session, store=store)).digest() == report.digest()
+    store.close()
+
+
+async def test_an_outside_answer_that_comes_in_time_needs_no_parking() -> None:
+    outside, model = Outside(), ScriptedModel(lambda r: f"said {r.key}", latency=0.01)
+    store = SqliteStore(":memory:")
+    seats = {"A1": model, "A2": outside, "A3": model}
+    run = asyncio.ensure_future(
+        runner.start("Why?", OutsideAgent(), models=seats, store=store, options=Options(patience=60))
+    )
+    await asyncio.wait_for(outside.asked.wait(), 10)
+    outside.answer("say/A2", "here")
+    report = await run
+    assert report.stop_reason is StopReason.SETTLED
+    store.close()
+
+
+async def test_a_resumed_session_collects_what_was_sent_before_and_does_not_send_it_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+    outside, model = Outside(), ScriptedModel(lambda r: "t")
+    seats = {"A1": model, "A2": outside, "A3": model}
+    with pytest.raises(SessionWaiting) as parked:
+        await runner.start("Why?", OutsideAgent(), models=seats, store=store, options=Options(patience=0))
+    outside.asked.clear()
+    run = asyncio.ensure_future(runner.resume(parked.value.session, store=store, models=seats))
+    await asyncio.wait_for(outside.asked.wait(), 10)
+    outside.answer("say/A2", "at last")
+    assert (await run).replied == 3
+    assert outside.sent == ["say/A2"]
+    store.close()
+
+
+async def test_branches_that_wait_for_each_other_are_a_defect_that_is_named() -> None:
+    async def body(session: Session) -> None:
+        futures: list[object] = []
+
+        async def wait_for(n: int) -> None:
+            await futures[n]  # type: ignore[misc]
+
+        futures.append(session.start(session.procedure(wait_for(1), calls=0)))
+        futures.append(session.start(session.procedure(wait_for(0), calls=0)))
+        await futures[0]  # type: ignore[misc]
+
+    with pytest.raises(ProtocolViolation, match="deadlocked"):
+        await play(body)
+
+
+# resume and replay refuse what does not fit
+
+
+async def test_a_changed_prompt_is_refused_and_names_the_call(tmp_path: Path) -> None:
+    async def once(session: Session) -> object:
+        return await session.ask("A1", Prompt("one"), key="k")
+
+    async def other(session: Session) -> object:
+        return await session.ask("A1", Prompt("two"), key="k")
+
+    async def renamed(session: Session) -> object:
+        return await session.ask("A1", Prompt("one"), key="kk")
+
+    report, store = await play(once)
+    Made.body = staticmethod(other)  # type: ignore[assignment]
+    with pytest.raises(RequestMismatch, match="'k' is recorded with another request"):
+        await runner.replay(report.session, store=store)
+    Made.body = staticmethod(renamed)  # type: ignore[assignment]
+    with pytest.raises(ReplayMiss, match="the nearest recorded is 'k'"):
+        await runner.replay(report.session, store=store)
+
+
+async def test_another_version_of_the_protocol_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(session: Session) -> object:
+        return await session.ask("A1", Prompt("one"), key="k")
+
+    report, store = await play(body)
+    monkeypatch.setattr(Made, "version", 2)
+    with pytest.raises(VersionMismatch, match="version 1 of made; this is 2"):
+        await runner.replay(report.session, store=store)
+    assert await runner.resume(report.session, store=store) == report, "a finished report can always be read"
+
+
+async def test_two_at_once_on_one_session_is_refused(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+    journal = store.create("s")
+    with pytest.raises(SessionBusy):
+        await runner.resume("s", store=store)
+    await journal.close()
+    with pytest.raises(SettingsError, match="no beginning"):
+        await runner.resume("s", store=store)
+    store.close()
+
+
+async def test_templates_are_those_of_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session begun under other words goes on under those words."""
+    from consilience.engine.templates import Templates
+
+    async def body(session: Session) -> object:
+        return await session.ask("A1", Prompt(session.words("seat")), key="k")
+
+    monkeypatch.setattr(
+        Made, "templates", classmethod(lambda cls, o=None: Templates({"instructions": "i", "seat": "old"}))
+    )
+    report, store = await play(body)
+    monkeypatch.setattr(
+        Made, "templates", classmethod(lambda cls, o=None: Templates({"instructions": "i", "seat": "new"}))
+    )
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+
+
+# drawing and waiting
+
+
+async def test_what_is_started_and_not_read_is_awaited_recorded_and_warned_about() -> None:
+    async def body(session: Session) -> None:
+        async with session.phase("aside", 3):
+            session.start(session.ask("A1", Prompt("x"), key="aside"))
+
+    report, _ = await play(body, ScriptedModel(lambda r: "t", latency=0.01))
+    assert report.ledger.actual.calls == 1
+    assert "a result of aside 3 came and was not read" in report.warnings
+
+
+async def test_a_nudge_nobody_reads_is_warned_about() -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("x"), key="n", kind="nudge", audience=["A2"])
+
+    report, _ = await play(body)
+    assert "the nudge n was read by no later call" in report.warnings
+
+
+async def test_published_messages_are_derived_and_never_appended_twice(tmp_path: Path) -> None:
+    async def body(session: Session) -> object:
+        session.publish(Message(id="m", sender="A1", kind="note", text="hello", audience=("A2",)))
+        return await session.ask("A2", Prompt("x", (Quote("m", "A"),)), key="k")
+
+    report, store = await play(body)
+    await runner.replay(report.session, store=store)
+    assert [e.type for e in store.read(report.session)].count("message_published") == 1
+
+
+async def test_draws_depend_on_the_place_and_not_on_arrival() -> None:
+    drawn: list[dict[str, float]] = []
+
+    async def member(session: Session, n: int, into: dict[str, float]) -> None:
+        await session.ask("A1", Prompt(str(n)), key=f"k{n}")
+        into[f"{n}"] = session.rng("dice").random()
+
+    async def body(session: Session) -> None:
+        into: dict[str, float] = {}
+        await session.gather([session.procedure(member(session, n, into), calls=1) for n in range(6)])
+        drawn.append(into)
+
+    for order in (lambda r: 0.001 * int(r.key[1:]), lambda r: 0.01 - 0.001 * int(r.key[1:])):
+        await play(body, ScriptedModel(lambda r: "t", latency=order))
+    assert drawn[0] == drawn[1]
+    assert list(drawn[0]) != list(drawn[1])
+    assert len(set(drawn[0].values())) == 6
+
+
+async def test_virtual_time_runs_in_order_of_time_agent_and_scheduling() -> None:
+    schedule = Schedule(["A", "B"])
+    seen: list[tuple[int, str]] = []
+
+    def note(name: str) -> Callable[[], Awaitable[None]]:
+        async def act() -> None:
+            seen.append((schedule.now, name))
+            if name == "b1":
+                schedule.at(schedule.now + 5, "A", note("a2"))
+
+        return act
+
+    schedule.at(20, "A", note("a1"))
+    schedule.at(10, "B", note("b1"))
+    schedule.at(20, "B", note("b3"))
+    schedule.at(20, "A", note("a4"))
+    schedule.at(10, "A", note("a0"))
+    await schedule.run()
+    assert seen == [(10, "a0"), (10, "b1"), (15, "a2"), (20, "a1"), (20, "a4"), (20, "b3")]
+    with pytest.raises(ValueError, match="has passed"):
+        schedule.at(3, "A", note("x"))
+
+
+class Said(StopCondition):
+    def __init__(self, met: bool) -> None:
+        self.met = met
+
+    async def check(self, session: Session, progress: Progress) -> Check:
+        return Check(met=self.met, kind="said", score=0.5)
+
+
+@pytest.mark.parametrize(("left", "right"), [(True, True), (True, False), (False, True), (False, False)])
+async def test_conditions_compose_and_average_nothing(left: bool, right: bool) -> None:
+    both = await (Said(left) & Said(right)).check(None, Progress(2, []))  # type: ignore[arg-type]
+    either = await (Said(left) | Said(right)).check(None, Progress(2, []))  # type: ignore[arg-type]
+    assert (both.met, either.met) == (left and right, left or right)
+    assert both.score is either.score is None
+    assert len(both.parts) == 2
+
+
+class Two:
+    """An encoder with two directions."""
+
+    name = "two"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def encode(self, texts: object) -> list[list[float]]:
+        self.calls += 1
+        return [[1.0, 0.0] if "sheep" in text else [0.0, 1.0] for text in texts]  # type: ignore[attr-defined]
+
+
+async def test_embedding_similarity_is_recorded_and_replayed_without_the_encoder() -> None:
+    scores: list[float] = []
+
+    async def body(session: Session) -> None:
+        scores.append(await session.similarity("embedding", "a sheep", "two sheep"))
+        scores.append(await session.similarity("embedding", "a sheep", "a cow"))
+
+    encoder = Two()
+    report, store = await play(body, options=Options(encoder=encoder))
+    assert scores == [1.0, 0.0]
+    await runner.replay(report.session, store=store)
+    assert (scores, encoder.calls) == ([1.0, 0.0, 1.0, 0.0], 2)
+
+
+async def test_a_slow_reply_is_durable_before_anything_follows_from_it(tmp_path: Path) -> None:
+    """When the second call is sent, another reader of the file finds the first one's reply."""
+    path = tmp_path / "j.db"
+    seen: list[list[str]] = []
+
+    def reply(request: ModelRequest) -> str:
+        other = SqliteStore(path)
+        seen.append([e.key for e in other.read("s") if e.type == "call_completed"])
+        other.close()
+        return "t"
+
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("x"), key="one")
+        await session.ask("A1", Prompt("x"), key="two")
+
+    await play(body, ScriptedModel(reply), store=SqliteStore(path), session="s")
+    assert seen == [[], ["one"]]
+
+
+def test_an_account_is_an_amount_of_calls_tokens_and_money() -> None:
+    assert Completion(text="", model="m").requests == 1
+    assert Amount(2, 3, 4) - Amount(1, 1, 1) == Amount(1, 2, 3)

@@ -1,0 +1,171 @@
+"""What every store must do. A store's test module makes a `Stores` and inherits `StoreConformance`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
+
+from consilience.domain.errors import SessionBusy, UnknownName
+from consilience.domain.events import (
+    CallCompleted,
+    CallStarted,
+    CheckRecorded,
+    MessagePublished,
+    SessionParked,
+    text_id,
+)
+from consilience.domain.outcome import Check
+from consilience.journal.canonical import canonical_digest
+from consilience.journal.store import PromptParts, Store
+
+Open = Callable[[], Store]
+
+
+def completed(key: str, text: str, place: str = "0", **more: object) -> CallCompleted:
+    return CallCompleted(place=place, key=key, agent="A", text=text_id(text), tokens_in=3, cost=0.5, **more)  # type: ignore[arg-type]
+
+
+class StoreConformance:
+    """`opened` opens the store under test anew on the same place, as another process would."""
+
+    survives: ClassVar[bool] = True
+
+    async def test_events_come_back_as_they_were_in_the_order_of_commit(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        events = [
+            completed("a", "one", "1.0", volatile={"t": 1.5, "model": "m"}),
+            CheckRecorded(place="0", index=2, check=Check(met=True, kind="jaccard", score=0.9, threshold=0.85)),
+            MessagePublished(place="2", id="m", sender="A", kind="nudge", text=text_id("two"), audience=("B",)),
+        ]
+        journal.append(events[0], texts=["one"])
+        journal.append(events[1])
+        await journal.commit(events[2], texts=["two"])
+        found = journal.read()
+        assert [event.seq for event in found] == [1, 2, 3]
+        assert found == events
+        assert (journal.text(text_id("one")), store.text(text_id("two"))) == ("one", "two")
+        await journal.close()
+        store.close()
+
+    async def test_what_was_committed_is_there_for_the_next_process(self, opened: Open) -> None:
+        if not self.survives:
+            pytest.skip("keeps nothing by design")
+        store = opened()
+        journal = store.create("s")
+        await journal.commit(completed("a", "text"), texts=["text"])
+        journal.abandon()
+        store = opened()
+        journal = store.open("s")
+        assert [event.seq for event in journal.read()] == [1]
+        await journal.commit(completed("b", "text", "1"), texts=["text"])
+        assert [event.seq for event in journal.read()] == [1, 2]
+        await journal.close()
+        store.close()
+
+    async def test_texts_may_hold_anything_and_are_stored_once(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        texts = ["", "ünï ✓ \u0000 \U0001f600", "x" * 1_000_000, "line\r\nline"]
+        for n, text in enumerate(texts * 2):
+            await journal.commit(completed(f"k{n}", text, str(n)), texts=[text])
+        for text in texts:
+            assert store.text(text_id(text)) == text
+        await journal.close()
+        store.close()
+
+    async def test_prompts_come_back_whole(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        lists = [
+            PromptParts(("i", "k", "a"), 2),
+            PromptParts(("i", "k", "a", "b"), 3),
+            PromptParts(("i", "k", "a", "b", "c"), 4),
+            PromptParts(("only",), 0),
+            PromptParts(("i", "k", 'quo"te\n'), 0),
+        ]
+        for n, parts in enumerate(lists * 2):
+            await journal.commit(completed(f"k{n}", "t", str(n), prompt=parts.id), texts=["t"], prompt=parts)
+        for parts in lists:
+            assert store.prompt(parts.id) == parts.parts
+        await journal.close()
+        store.close()
+
+    async def test_a_session_is_leased_to_one_and_the_second_is_told_who_holds_it(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        with pytest.raises(SessionBusy, match="process"):
+            store.open("s")
+        assert store.holder("s")
+        with pytest.raises(SessionBusy):
+            store.answer("s", "k", "t")
+        await journal.close()
+        assert store.holder("s") is None
+        await store.open("s").close()
+        store.close()
+
+    async def test_a_call_in_flight_is_remembered_until_it_ends(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        for key in ("a", "b"):
+            journal.append(CallStarted(place="0", key=key, agent="A"))
+        await journal.commit(completed("a", "t"), texts=["t"])
+        assert [(f.key, f.agent) for f in journal.flights()] == [("b", "A")]
+        assert [event.type for event in journal.read()] == ["call_completed"]
+        await journal.close()
+        store.close()
+
+    async def test_an_answer_from_outside_is_kept_under_its_key(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        await journal.commit(SessionParked(awaited=("k",)))
+        await journal.close()
+        store.answer("s", "k", "forty-two", by="Ada")
+        answer = store.read("s")[-1]
+        assert answer.type == "answer_received"
+        assert (answer.key, answer.by, store.text(answer.text)) == ("k", "Ada", "forty-two")
+        store.close()
+
+    async def test_sessions_are_listed_oldest_first_and_do_not_mix(self, opened: Open) -> None:
+        store = opened()
+        for name in ("z", "a", "m"):
+            journal = store.create(name)
+            await journal.commit(completed(f"of {name}", "t"), texts=["t"])
+            await journal.close()
+        assert store.sessions() == ["z", "a", "m"]
+        assert [event.key for event in store.read("a")] == ["of a"]  # type: ignore[union-attr]
+        store.close()
+
+    async def test_an_unknown_session_is_named(self, opened: Open) -> None:
+        store = opened()
+        for act in (store.open, store.read, store.holder, store.flights):
+            with pytest.raises(UnknownName, match="nobody"):
+                act("nobody")
+        store.close()
+
+    async def test_many_side_by_side_are_all_durable_and_numbered_without_gaps(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        await asyncio.gather(
+            *(journal.commit(completed(f"k{n}", f"t{n}", str(n)), texts=[f"t{n}"]) for n in range(200))
+        )
+        assert [event.seq for event in journal.read()] == list(range(1, 201))
+        await journal.close()
+        store.close()
+
+    async def test_the_canonical_journal_knows_no_order_and_no_clock(self, opened: Open) -> None:
+        store = opened()
+        made = []
+        for session, order in (("one", (0, 1, 2)), ("two", (2, 0, 1))):
+            journal = store.create(session)
+            for n in order:
+                await journal.commit(
+                    completed(f"k{n}", "t", f"0.{n}.0", volatile={"t": hash(session) % 9}), texts=["t"]
+                )
+            await journal.close()
+            made.append(canonical_digest(store.read(session)))
+        assert made[0] == made[1]
+        store.close()

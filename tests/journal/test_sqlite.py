@@ -1,0 +1,119 @@
+"""SQLite passes the conformance suite, on a file and in memory, and says plainly what is wrong with a place."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import NewerSchema, StoreUnusable, UserError
+from consilience.journal.sqlite import SqliteStore
+from journal.conformance import Open, StoreConformance, completed
+
+
+class TestOnAFile(StoreConformance):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Open:
+        return lambda: SqliteStore(tmp_path / "journal.db")
+
+
+class TestInMemory(StoreConformance):
+    survives = False
+
+    @pytest.fixture
+    def opened(self) -> Open:
+        return lambda: SqliteStore(":memory:")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "journal.db")
+    yield store
+    store.close()
+
+
+def test_only_its_owner_may_read_it(store: SqliteStore, tmp_path: Path) -> None:
+    store.sessions()
+    for path in tmp_path.glob("journal.db*"):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        assert mode & 0o077 == 0, f"{path.name} is {mode:o}"
+
+
+def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    SqliteStore(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version=99")
+    db.close()
+    with pytest.raises(NewerSchema, match="schema 99") as refusal:
+        SqliteStore(path)
+    assert "Upgrade" in str(refusal.value)
+
+
+@pytest.mark.parametrize("what", ["a directory", "no database"])
+def test_a_place_that_cannot_be_used_is_a_users_mistake_in_one_paragraph(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "journal.db"
+    if what == "a directory":
+        path.mkdir()
+    else:
+        path.write_bytes(b"hello " * 1000)
+    with pytest.raises(StoreUnusable) as refusal:
+        SqliteStore(path)
+    assert isinstance(refusal.value, UserError)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+async def test_a_failed_commit_fails_its_waiters_and_all_later_ones(store: SqliteStore) -> None:
+    journal = store.create("s")
+    await journal.commit(completed("a", "t"), texts=["t"])
+    store._db.execute("PRAGMA query_only=1")  # as a disk that went read-only
+    with pytest.raises(StoreUnusable, match="readonly"):
+        await journal.commit(completed("b", "t", "1"), texts=["t"])
+    with pytest.raises(StoreUnusable):
+        journal.append(completed("c", "t", "2"))
+    store._db.execute("PRAGMA query_only=0")
+    assert [event.key for event in store.read("s")] == ["a"]  # type: ignore[union-attr]
+    with pytest.raises(StoreUnusable):
+        store.close()
+
+
+async def test_waiting_side_by_side_shares_commits(store: SqliteStore) -> None:
+    """Group commit: 200 waiters take far fewer transactions than 200 (counted, not timed)."""
+    import asyncio
+
+    transactions = 0
+    execute = store._writer._execute
+
+    def counting(batch):  # type: ignore[no-untyped-def]
+        nonlocal transactions
+        transactions += 1
+        execute(batch)
+
+    store._writer._execute = counting
+    journal = store.create("s")
+    transactions = 0
+    await asyncio.gather(*(journal.commit(completed(f"k{n}", "t", str(n)), texts=["t"]) for n in range(200)))
+    assert transactions <= 20
+    await journal.close()
+
+
+async def test_the_prompts_of_a_growing_transcript_take_linear_space(store: SqliteStore) -> None:
+    """Stored rows hold each part once and a reference, whatever private part stands behind the shared one."""
+    from consilience.journal.store import PromptParts
+
+    journal = store.create("s")
+    sizes = {}
+    for length in range(1, 401):
+        shared = ("i", "k", *(f"q:A:message-{n}" for n in range(length)))
+        parts = PromptParts((*shared, f"t:private-{length}"), len(shared))
+        journal.append(completed(f"k{length}", "t", str(length), prompt=parts.id), texts=["t"], prompt=parts)
+        if length in (200, 400):
+            journal.read()
+            (sizes[length],) = store._db.execute("SELECT SUM(LENGTH(added) + 32) FROM prompts").fetchone()
+    assert sizes[400] <= 2.2 * sizes[200]
+    await journal.close()
