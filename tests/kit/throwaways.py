@@ -184,7 +184,7 @@ class Outside:
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return 0.0
 
-    async async def close(self) -> None:
+    async def close(self) -> None:
         return None
 
     def _wait(self, key: str) -> Awaited:

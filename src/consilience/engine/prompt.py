@@ -147,8 +147,14 @@ def correction(reply: str, error: str) -> str:
     return f"{quoted(head, 'your last reply')}\n\nThat reply could not be used: {error}. Reply again, as asked."
 
 
-@lru_cache(maxsize=2048)
-def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...]) -> tuple[dict[str, object] | None, str]:
+MOST_SCHEMAS = 2048
+"""Schemas kept; one is made anew in half a millisecond."""
+
+_Schema = tuple[dict[str, object] | None, str]
+_schemas: dict[tuple[type[Any], tuple[tuple[str, str], ...]], _Schema] = {}
+
+
+def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...]) -> _Schema:
     """The JSON Schema to ask for, and its digest; None for text. `labels` are pairs of label and kind.
 
     Every property is required, so that a grammar makes the model write it. A label field may only hold the labels of its
@@ -156,6 +162,14 @@ def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...]) -> tuple
     """
     if returns is str or not issubclass(returns, BaseModel):
         return None, "text"
+    if (returns, labels) not in _schemas:
+        if len(_schemas) >= MOST_SCHEMAS:
+            _schemas.clear()
+        _schemas[returns, labels] = _schema(returns, labels)
+    return _schemas[returns, labels]
+
+
+def _schema(returns: type[BaseModel], labels: tuple[tuple[str, str], ...]) -> _Schema:
     schema = returns.model_json_schema()
     allowed = {
         "message": [label for label, kind in labels if kind != "objection"],

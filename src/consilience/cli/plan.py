@@ -1,0 +1,189 @@
+"""What a run would do and cost, known before it begins: the first line of every run, and all of a dry one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from consilience.cli.config import Config
+from consilience.cli.request import Request
+from consilience.domain.agents import Agent
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Estimate, Limits
+from consilience.engine.prompt import tokens_in
+from consilience.engine.protocol import Protocol
+from consilience.engine.sources import documents
+from consilience.engine.templates import INSTRUCTIONS
+from consilience.models.names import Choice, choose, paid
+from consilience.reporting.words import count, money, span, view
+
+_QUOTING = 32
+_REQUEST = 512
+"""Tokens foreseen for the fence around a quotation, and for what a prompt asks."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`most_tokens` and `most_money` bound a run in which every prompt is as long as it can be, retries not counted.
+
+    `most_money` is 0 where nothing is paid, None where a price is not known.
+    """
+
+    protocol: Protocol
+    agents: tuple[Agent, ...]
+    why: str
+    estimate: Estimate
+    limits: Limits
+    most_tokens: int
+    most_money: float | None
+    paid: tuple[str, ...] = ()
+    unspent_keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models, each once, in the order of the agents."""
+        return list(dict.fromkeys(agent.model for agent in self.agents))
+
+    @property
+    def makes_calls(self) -> bool:
+        return 0 not in (self.limits.calls, self.limits.tokens, self.limits.seconds, self.limits.steps)
+
+
+def choose_model(request: Request, config: Config, agents: Sequence[Agent]) -> Choice:
+    """The model that is named, or the one taken where none is; `why` says which of the two."""
+    own = {one.partition("=")[0].strip() for one in request.agent or ()}
+    if request.models is not None or request.model is not None or own >= {agent.id for agent in agents}:
+        return Choice("", "as asked")
+    chosen = choose(os.environ, {"model": config.model} if config.model else {})
+    if config.model and chosen.name == config.model and "configuration" in chosen.why:
+        return Choice(chosen.name, f"{config.origin['model']} names it", chosen.unspent_keys)
+    return chosen
+
+
+def make_plan(
+    protocol: Protocol,
+    agents: Sequence[Agent],
+    models: Mapping[str, str],
+    choice: Choice,
+    limits: Limits,
+    task: str,
+    sources: Sequence[Source],
+    prompts: Path | None,
+) -> Plan:
+    """Needs no key and no network. Raises `SettingsError` for a directory of prompts that cannot be used."""
+    seats = tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents)
+    estimate = protocol.estimate()
+    paid_for = tuple(name for name in dict.fromkeys(models.values()) if paid(name))
+    instructions = protocol.templates(prompts).render(INSTRUCTIONS)
+    text = instructions + task + "".join(document.numbered for document in documents(sources))
+    read = tokens_in(text) + protocol.widest * (protocol.max_tokens + _QUOTING) + _REQUEST
+    calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
+    most_tokens = calls * (read + protocol.max_tokens)
+    if limits.tokens is not None:
+        most_tokens = min(most_tokens, limits.tokens)
+    most_money = _most_money(paid_for, calls, read, protocol.max_tokens)
+    if limits.money is not None and paid_for:
+        most_money = limits.money if most_money is None else min(most_money, limits.money)
+    return Plan(protocol, seats, choice.why, estimate, limits, most_tokens, most_money, paid_for, choice.unspent_keys)
+
+
+def _most_money(paid_for: Sequence[str], calls: int, read: int, written: int) -> float | None:
+    """Every call at the dearest model's price."""
+    if not paid_for or not calls:
+        return 0.0
+    prices = [price(name, read, written) for name in paid_for]
+    known = [found for found in prices if found is not None]
+    return calls * max(known) if len(known) == len(prices) else None
+
+
+def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
+    """US dollars of one request by the model layer's price data; None where it has none. Needs no key; imports for 0.5 s."""
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.usage import RequestUsage
+
+    provider, _, model = name.removeprefix("gateway/").partition(":")
+    usage = RequestUsage(input_tokens=tokens_read, output_tokens=tokens_written)
+    try:
+        response = ModelResponse(parts=[], usage=usage, model_name=model, provider_name=_maker(provider))
+        return float(response.cost().total_price)
+    except (LookupError, ValueError):
+        return None
+
+
+def _maker(provider: str) -> str:
+    """The provider as price data knows it."""
+    return {"openai-chat": "openai", "openai-responses": "openai", "azure-responses": "azure"}.get(provider, provider)
+
+
+def first_line(plan: Plan) -> str:
+    """Which model and why, agents, calls foreseen, most money, and keys that are there and not used."""
+    models = ", ".join(plan.models)
+    why = f" ({plan.why})" if plan.why != "as asked" else ""
+    parts = [
+        f"{plan.protocol.name} with {models}{why}",
+        count(len(plan.agents), "agent"),
+        f"{span(plan.estimate.min, plan.estimate.max)} calls foreseen",
+        cost_words(plan),
+    ]
+    line = " · ".join(parts)
+    if plan.unspent_keys:
+        unspent = ", ".join(f"{variable} (for --model {allows})" for variable, allows in plan.unspent_keys.items())
+        line += f" · not spent: {unspent}"
+    return line
+
+
+def cost_words(plan: Plan) -> str:
+    if not plan.paid:
+        return "costs nothing"
+    if plan.most_money is None:
+        return f"paid, and the price of {', '.join(plan.paid)} is not known"
+    return f"at most {money(plan.most_money)}"
+
+
+def dry_run(plan: Plan) -> str:
+    """All of it as Markdown."""
+    lines = [
+        f"**Dry run of {plan.protocol.name}: nothing is asked, spent or recorded.**",
+        "",
+        "| agent | role | perspective | model |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {a.id} | {a.role} | {view(a) if a.perspective else '–'} | {a.model} |" for a in plan.agents]
+    shape = plan.protocol.topology()
+    levels = max(shape.levels.values(), default=0)
+    lines += [
+        "",
+        f"- Topology: {shape.kind}, {count(len(shape.agents), 'agent')} on {count(levels, 'level')}",
+        f"- Model: {', '.join(plan.models)} ({plan.why})",
+        f"- Calls foreseen: {span(plan.estimate.min, plan.estimate.max)}" + _limited(plan.limits.calls, "calls"),
+        f"- Tokens: at most {plan.most_tokens:,}, if every prompt were as long as it can be",
+        f"- Money: {cost_words(plan)}",
+    ]
+    if plan.unspent_keys:
+        unspent = ", ".join(f"{name} (would allow --model {allows})" for name, allows in plan.unspent_keys.items())
+        lines.append(f"- Keys that are there and would not be spent: {unspent}")
+    return "\n".join(lines) + "\n"
+
+
+def dry_run_json(plan: Plan) -> dict[str, object]:
+    return {
+        "dry_run": True,
+        "protocol": plan.protocol.name,
+        "settings": plan.protocol.model_dump(mode="json"),
+        "agents": [agent.model_dump(mode="json") for agent in plan.agents],
+        "topology": plan.protocol.topology().model_dump(mode="json"),
+        "models": plan.models,
+        "why": plan.why,
+        "estimate": plan.estimate.model_dump(mode="json"),
+        "limits": plan.limits.model_dump(mode="json"),
+        "most_tokens": plan.most_tokens,
+        "most_money": plan.most_money,
+        "paid": list(plan.paid),
+        "unspent_keys": dict(plan.unspent_keys),
+    }
+
+
+def _limited(limit: int | None, noun: str) -> str:
+    return "" if limit is None else f", limited to {limit:,} {noun}"
