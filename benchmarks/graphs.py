@@ -1,8 +1,8 @@
 """The same tree and the same fan-out written straight in LangGraph, as its users do, for what runs beside ours.
 
-A call is a node of its own, fanned out with `Send` and joined before the next phase, so that the checkpointer keeps every finished call. `phases` instead
-makes one node of a phase that gathers its calls inside: cheaper, and a crash loses the whole phase. Prompts are plain string
-formatting, replies are validated by the same pydantic types, and nothing else of ours is in the way.
+A call is a node of its own, fanned out with `Send` and joined before the next phase, so that the checkpointer keeps every
+finished call. `phases` instead makes one node of a phase, which gathers its calls inside: cheaper, and a crash loses the
+phase. Prompts are plain string formatting, replies are validated by the same pydantic types; nothing else of ours is in it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Row:
-    """One line: ours, what it is to reach, and what ran beside it. A `target` is a bound from above, or from below where more is better."""
+    """One line: ours, what it is to reach, and what ran beside it. `target` bounds from above, or below where more is better."""
 
     group: str
     name: str
@@ -118,14 +118,10 @@ def print_table(results: Results, repeats: int) -> None:
 
     # piped output has no terminal to fit; wrapped cells would only break lines
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
-    where = machine()
-    title = f"{where['cores']} cores, {where['processor']}, Python {where['python']}, load {where['load']}, loop {where['loop_ms']} ms"
-    table = Table(title=f"consilience benchmarks: median and best of {repeats} ({title})", title_justify="left")
-    for column, justify in (("measure", "left"), ("unit", "left"), ("median", "right"), ("best", "right")):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    table.add_column("target", justify="right")
-    table.add_column("met")
-    table.add_column("times ours", justify="right")
+    table = Table(title=f"consilience benchmarks, median and best of up to {repeats} repeats", title_justify="left")
+    table.add_column("measure")
+    for column in ("unit", "median", "best", "target", "met", "times ours"):
+        table.add_column(column, justify="left" if column in ("unit", "met") else "right")
     group = ""
     for row in results.rows:
         if row.group != group:
@@ -145,9 +141,15 @@ def print_table(results: Results, repeats: int) -> None:
             table.add_row(
                 f"  {other.name}", "", _short(other.median), _short(other.best), "", "", f"{other.times(ours):.2f}"
             )
-        for note in row.notes:
-            table.add_row(f"  [dim]{note}[/dim]")
     console.print(table)
+    for row in results.rows:
+        for note in row.notes:
+            console.print(f"{row.name}: {note}.")
+    where = machine()
+    console.print(
+        f"{where['cores']} cores ({where['processor']}), Python {where['python']}, load per core {where['load']}, "
+        f"a fixed loop takes {where['loop_ms']} ms here."
+    )
     for why in results.skipped:
         console.print(f"Skipped: {why}")
 

@@ -100,7 +100,7 @@ class OneGather(Protocol):
             )
         last = said[-1]
         answer = last.text if isinstance(last, Reply) else None
-        return session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=answer)
+        return await session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=answer)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,9 @@ async def run(protocol: Protocol, path: Path, latency: float | Latency = 0.0, *,
     finally:
         store.close()
     if report.stop_reason not in (StopReason.EXHAUSTED_STEPS, StopReason.SETTLED):
-        raise RuntimeError(f"the run ended {report.stop_reason.value}, which measures something else: {report.warnings}")
+        raise RuntimeError(
+            f"the run ended {report.stop_reason.value}, which measures something else: {report.warnings}"
+        )
     return Ran(cpu, wall, writer, tuple(model.requests), session)
 
 

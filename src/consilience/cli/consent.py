@@ -26,6 +26,7 @@ def agree(plan: Plan, *, yes: bool, confirm_above: float) -> None:
         )
     if plan.most_money is not None and plan.most_money <= confirm_above:
         return
-    if not typer.confirm(f"Spend {cost_words(plan)} on {', '.join(plan.paid)}?", default=False, err=True):
+    most = "an amount nobody can foresee (no price is known)" if plan.most_money is None else cost_words(plan)
+    if not typer.confirm(f"Spend {most} on {', '.join(plan.paid)}?", default=False, err=True):
         say("Nothing was spent.")
         raise typer.Exit(INTERRUPTED)

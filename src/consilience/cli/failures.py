@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from consilience.domain.errors import ConsilienceError, SessionWaiting, UserError
+from consilience.domain.errors import ConsilienceError, SessionBusy, SessionWaiting, UserError
 
 DONE = 0
 FAILED = 1
@@ -17,8 +17,14 @@ WAITING = 5
 INTERRUPTED = 130
 
 
-def say(text: str = "") -> None:
-    """A line on standard error, where everything goes that is no result."""
+def say(text: str) -> None:
+    """A paragraph on standard error, where everything goes that is no result; broken between words on a terminal."""
+    if sys.stderr.isatty():
+        import shutil
+        import textwrap
+
+        columns = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, max(columns, 20), break_long_words=False, break_on_hyphens=False)
     typer.echo(text, err=True)
 
 
@@ -36,6 +42,9 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case KeyboardInterrupt():
             say(f"Interrupted.{go_on}")
             return INTERRUPTED
+        case SessionBusy():
+            _error(str(error))
+            return MISTAKE
         case UserError():
             _error(f"{error}{go_on}")
             return MISTAKE
@@ -59,4 +68,4 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
 
 
 def _error(text: str) -> None:
-    say(f"{typer.style('Error:', fg='red', bold=True) if sys.stderr.isatty() else 'Error:'} {' '.join(text.split())}")
+    say(f"Error: {' '.join(text.split())}")

@@ -56,6 +56,11 @@ def choose_model(request: Request, config: Config, agents: Sequence[Agent]) -> C
     own = {one.partition("=")[0].strip() for one in request.agent or ()}
     if request.models is not None or request.model is not None or own >= {agent.id for agent in agents}:
         return Choice("", "as asked")
+    return choice_without_a_name(config)
+
+
+def choice_without_a_name(config: Config) -> Choice:
+    """What is taken when no model is named; a configuration file is named as the reason where it is one."""
     chosen = choose(os.environ, {"model": config.model} if config.model else {})
     if config.model and chosen.name == config.model and "configuration" in chosen.why:
         return Choice(chosen.name, f"{config.origin['model']} names it", chosen.unspent_keys)

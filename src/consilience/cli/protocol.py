@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SETTINGS = "Settings of {}"
 
 RENAMED: Mapping[str, str] = {"max_tokens": "reply-tokens"}
-"""Settings whose own name is an option of every protocol."""
+"""Settings of every protocol whose own name says something else on the command line."""
 
 
 class SectionedCommand(TyperCommand):
@@ -64,13 +64,16 @@ def app_for(name: str) -> typer.Typer:
 
 
 def option_of(cls: type[Protocol], field: str) -> str:
-    """The option that sets a field: `--max-rounds`."""
-    return f"--{RENAMED.get(field, field.replace('_', '-'))}"
+    """The option that sets a field: `--max-rounds`; with the protocol's name in front where all protocols have one so named."""
+    if field in RENAMED:
+        return f"--{RENAMED[field]}"
+    taken = field in {common.name for common in fields(Request)}
+    return f"--{f'{cls.name}-' if taken else ''}{field.replace('_', '-')}"
 
 
 def _options(cls: type[Protocol]) -> dict[str, str]:
     """Parameter names of the protocol's own options, with the fields they set."""
-    return {RENAMED.get(field, field).replace("-", "_"): field for field in cls.model_fields}
+    return {option_of(cls, field).removeprefix("--").replace("-", "_"): field for field in cls.model_fields}
 
 
 def _was_given(ctx: typer.Context, option: str) -> bool:
@@ -99,7 +102,7 @@ def _parameter(cls: type[Protocol], option: str, field: str) -> inspect.Paramete
     info = cls.model_fields[field]
     annotation, default = _option_type(info.annotation), info.get_default(call_default_factory=True)
     spelling = option_of(cls, field)
-    if annotation is bool:
+    if annotation in (bool, bool | None):
         spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
     if isinstance(default, tuple | list | frozenset):
         default = list(default)
@@ -126,7 +129,7 @@ def _option_type(annotation: object) -> Any:
         return list[_option_type(arguments[0])] if arguments else list[str]  # type: ignore[misc]
     if isinstance(annotation, type):
         if issubclass(annotation, Enum):
-            return Literal[tuple(member.value for member in annotation)]  # type: ignore[misc]
+            return Literal[tuple(member.value for member in annotation)]
         if annotation in (bool, int, float):
             return annotation
     return str

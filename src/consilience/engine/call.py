@@ -104,7 +104,7 @@ class Call(Generic[T]):
         state.faults("before_call", self.phase)
         if ask.closing:
             state.faults("closing_call", self.phase)
-        state.recorder.start(CallStarted(**common))
+        await state.recorder.start(CallStarted(**common))
         began = time.monotonic()
         try:
             completion = await self._send(attempt, rendered, schema, digest)

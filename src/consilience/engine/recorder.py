@@ -67,9 +67,10 @@ class Recorder:
             )
         return found
 
-    def start(self, event: CallStarted) -> None:
-        event.volatile = {"t": round(self.now(), 3)}
-        self.journal.append(event)
+    async def start(self, event: CallStarted) -> None:
+        """Note that a call is about to be sent; durable on return, so that one lost in a crash is always reported."""
+        self._stamp(event)
+        await self.journal.commit(event)
         self._show(event)
 
     async def commit(self, event: Event, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:

@@ -57,7 +57,7 @@ def headline(report: Report) -> str:
 
 def plain(text: str) -> str:
     """One line of somebody's text, with what Markdown would read as markup escaped."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", one_line(text))
+    return re.sub(r"([\\`*\[\]<>|#]|(?<!\w)_|_(?!\w))", r"\\\1", one_line(text))
 
 
 def _answer(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TextIO
+from typing import ClassVar, TextIO
 
 _WIDEST = 110
+_STYLES = {
+    "markdown.h1": "bold",
+    "markdown.h2": "bold cyan",
+    "markdown.h3": "bold",
+    "markdown.code": "bold",
+    "markdown.item.bullet": "cyan",
+    "markdown.table.header": "bold",
+    "markdown.table.border": "dim",
+}
+"""Plain enough for light and dark backgrounds alike."""
 
 
 def show(markdown: str, stream: TextIO | None = None) -> None:
@@ -22,6 +31,7 @@ def show(markdown: str, stream: TextIO | None = None) -> None:
 def _render(text: str, stream: TextIO) -> None:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.markdown import Heading, Markdown, MarkdownElement
+    from rich.theme import Theme
 
     class LeftHeading(Heading):
         """Headings where reading starts; the library centres them."""
@@ -31,7 +41,7 @@ def _render(text: str, stream: TextIO) -> None:
             yield self.text
 
     class ReportMarkdown(Markdown):
-        elements: Mapping[str, type[MarkdownElement]] = {**Markdown.elements, "heading_open": LeftHeading}  # type: ignore[assignment]
+        elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": LeftHeading}
 
-    console = Console(file=stream, highlight=False)
+    console = Console(file=stream, highlight=False, theme=Theme(_STYLES))
     console.print(ReportMarkdown(text, hyperlinks=False), width=min(console.width, _WIDEST))

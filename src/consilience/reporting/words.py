@@ -45,8 +45,8 @@ def span(low: int, high: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `2 min 3 s`, `1 h 4 min`."""
-    if seconds < 9.95:
+    """`0.4 s`, `12 s`, `2 min 3 s`, `1 h 4 min`; whole seconds where whole ones are given."""
+    if seconds < 9.95 and not isinstance(seconds, int):
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:

@@ -1,0 +1,63 @@
+"""Run the benchmarks: `python benchmarks/run.py [--quick] [--row NAME]… [--json PATH]`. See docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+import cost
+import journals
+import startup
+import walls
+from rows import Results, print_table
+
+Measure = Callable[[Results, Path, int, bool], None]
+
+GROUPS: dict[str, Measure] = {
+    cost.GROUP: cost.measure,
+    walls.GROUP: walls.measure,
+    startup.GROUP: startup.measure,
+    journals.GROUP: journals.measure,
+}
+DEFAULT_JSON = Path(__file__).parent / "results.json"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Benchmarks of consilience: a table, and a JSON file of every figure.")
+    parser.add_argument("--quick", action="store_true", help="smaller runs, fewer repeats: about half a minute")
+    parser.add_argument("--json", type=Path, default=DEFAULT_JSON, metavar="PATH", help=f"default {DEFAULT_JSON}")
+    groups = ", ".join(GROUPS)
+    parser.add_argument(
+        "--row", action="append", choices=list(GROUPS), metavar="NAME", help=f"only one of {groups}; repeatable"
+    )
+    parser.add_argument("--repeats", type=int, default=0, metavar="N", help="of each figure (default 7, quick 3)")
+    parser.add_argument(
+        "--dir", type=Path, metavar="PATH", help="where journals are written (default: a temporary directory)"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    repeats = max(1, given.repeats or (3 if given.quick else 7))
+    results = Results()
+    progress = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="consilience-bench-", dir=given.dir) as directory:
+        for name in given.row or GROUPS:
+            began = time.perf_counter()
+            with progress.status(f"measuring {name} …"):
+                GROUPS[name](results, Path(directory), repeats, given.quick)
+            progress.print(f"measured {name} in {time.perf_counter() - began:.0f} s")
+    given.json.write_text(json.dumps(results.as_json(repeats, given.quick), indent=1) + "\n", "utf-8")
+    print_table(results, repeats)
+    print(f"Every figure: {given.json}")
+
+
+if __name__ == "__main__":
+    main()

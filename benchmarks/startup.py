@@ -1,0 +1,55 @@
+"""How long a person waits for nothing: the help of the command, and the import, in fresh processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rows import Results, Row, Series
+
+GROUP = "startup"
+PROCESSES = 7
+
+
+def measure(results: Results, directory: Path, repeats: int, quick: bool) -> None:
+    bare = [sys.executable, "-c", "pass"]
+    imported = [sys.executable, "-c", "import consilience"]
+    pydantic = [sys.executable, "-c", "from pydantic import BaseModel"]
+    found = _in_turn({"import": imported, "bare": bare, "pydantic": pydantic}, PROCESSES)
+    beside = (
+        Series("the bare interpreter", tuple(found["bare"])),
+        Series("from pydantic import BaseModel", tuple(found["pydantic"])),
+    )
+    results.add([Row(GROUP, "import consilience", "s", Series("consilience", tuple(found["import"])), 0.15, beside)])
+    command = Path(sys.executable).parent / "consilience"
+    why = _why_not(command)
+    if why:
+        results.skip(f"start-up of `consilience --help`: {why}")
+        return
+    found = _in_turn({"help": [str(command), "--help"], "bare": bare}, PROCESSES)
+    beside = (Series("the bare interpreter", tuple(found["bare"])),)
+    results.add([Row(GROUP, "consilience --help", "s", Series("consilience", tuple(found["help"])), 0.25, beside)])
+
+
+def _in_turn(commands: dict[str, list[str]], times: int) -> dict[str, list[float]]:
+    """Wall seconds of each command, one after the other, `times` times; one run before, not counted, fills the caches."""
+    found: dict[str, list[float]] = {name: [] for name in commands}
+    for n in range(times + 1):
+        for name, command in commands.items():
+            began = time.perf_counter()
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            if n:
+                found[name].append(time.perf_counter() - began)
+    return found
+
+
+def _why_not(command: Path) -> str:
+    if not command.exists():
+        return f"{command} is not installed"
+    tried = subprocess.run([command, "--help"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if tried.returncode == 0:
+        return ""
+    last = tried.stderr.strip().splitlines()[-1:] or [f"exit code {tried.returncode}"]
+    return f"it does not run ({last[0]})"

@@ -1,0 +1,77 @@
+"""Going on with a session that was left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from consilience.cli.config import load_config, load_env_file
+from consilience.cli.consent import agree
+from consilience.cli.failures import say
+from consilience.cli.fetch import ensure_weights
+from consilience.cli.plan import Plan, make_plan
+from consilience.cli.run import deliver, loading_words, watch
+from consilience.cli.sessions import find_session, user_store
+from consilience.domain.events import SessionStarted
+from consilience.domain.messages import Source
+from consilience.engine import runner
+from consilience.engine.protocol import find_protocol
+from consilience.journal.store import Store
+from consilience.models.names import Choice
+from consilience.reporting.course import Course, fold
+from consilience.reporting.files import claim_directory
+from consilience.reporting.words import count
+
+
+def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, env_file: Path | None) -> int:
+    """Resume a session; a finished one gives its report. Returns the exit code."""
+    if env_file is not None:
+        load_env_file(env_file)
+    config = load_config()
+    if out is not None:
+        claim_directory(out)
+    with user_store() as store:
+        session = find_session(store, id)
+        events = store.read(session)
+        course = fold(events)
+        loading = ""
+        if course.finished is not None:
+            _tell(f"{session} is finished already; this is its report.", quiet)
+        elif course.started is not None and store.holder(session) is None:
+            plan = _plan(course.started, store)
+            _tell(_first_line(session, course, store), quiet)
+            agree(plan, yes=yes, confirm_above=config.confirm_above)
+            ensure_weights(plan.models, quiet=quiet)
+            loading = loading_words(plan.models)
+        report = watch(
+            lambda options: runner.resume(session, store=store, options=options),
+            session=session,
+            title=f"{course.started.protocol if course.started else ''} {session}".strip(),
+            loading=loading,
+            quiet=quiet or course.finished is not None,
+            before=tuple(events),
+        )
+        if isinstance(report, int):
+            return report
+        return deliver(report, out=out, as_json=as_json)
+
+
+def _plan(started: SessionStarted, store: Store) -> Plan:
+    """What the whole session may cost, as it would have been said at its start."""
+    protocol = find_protocol(started.protocol).model_validate(started.settings)
+    sources = [Source(text=store.text(s.text), name=s.name, agents=s.agents) for s in started.sources]
+    models = {agent.id: agent.model for agent in started.agents}
+    choice = Choice("", "as recorded")
+    return make_plan(protocol, started.agents, models, choice, started.limits, store.text(started.task), sources, None)
+
+
+def _first_line(session: str, course: Course, store: Store) -> str:
+    line = f"Going on with {session}: {count(course.made, 'call')} recorded, not paid for again"
+    open_calls = [flight.key for flight in store.flights(session) if flight.key not in course.awaited]
+    if open_calls:
+        line += f"; {len(open_calls)} in flight when it stopped, asked again"
+    return f"{line}."
+
+
+def _tell(line: str, quiet: bool) -> None:
+    if not quiet:
+        say(line)

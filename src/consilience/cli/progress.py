@@ -1,0 +1,188 @@
+"""What is seen of a run while it runs: lines where there is no terminal, a calm table where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Protocol as Typed
+
+from consilience.cli.failures import say
+from consilience.domain.events import CallCompleted, CallFailed, CallLost, CheckRecorded, Event, ReplyRejected
+from consilience.reporting.course import Course, Ended, took
+from consilience.reporting.words import count, duration, money, one_line, place, seats, span
+
+HEARTBEAT = 10.0
+"""Seconds of silence after which a line says that the run lives."""
+TICK = 0.25
+
+
+class Display(Typed):
+    """`observe` gets every event as it is recorded; `tick` is called four times a second; `tell` says a sentence in between;
+    `close` leaves the screen clean."""
+
+    def observe(self, event: Event) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def tell(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Watched:
+    """The fold of a run that is watched, with the moment each call began on this machine's clock."""
+
+    def __init__(self, before: Iterable[Event] = ()) -> None:
+        self.course = Course()
+        self.began: dict[str, float] = {}
+        self.opened = time.monotonic()
+        for event in before:
+            self.course.take(event)
+        self.course.flying.clear()
+        self.before = self.course.seconds
+
+    def take(self, event: Event) -> None:
+        self.course.take(event)
+        for key in self.course.flying:
+            self.began.setdefault(key, time.monotonic())
+
+    def composing(self, key: str) -> float:
+        return time.monotonic() - self.began.get(key, time.monotonic())
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.opened
+
+
+class Quiet:
+    """Nothing."""
+
+    def observe(self, event: Event) -> None:
+        return None
+
+    def tick(self) -> None:
+        return None
+
+    def tell(self, text: str) -> None:
+        say(text)
+
+    def close(self) -> None:
+        return None
+
+
+class Lines:
+    """One line for every call that ended, and one after ten seconds without any."""
+
+    def __init__(self, before: Iterable[Event] = (), *, loading: str = "") -> None:
+        self.watched = Watched(before)
+        self._last = time.monotonic()
+        self._loading = loading
+
+    def observe(self, event: Event) -> None:
+        self.watched.take(event)
+        names = seats(self.watched.course.agents)
+        line = ended_line(event, names) if isinstance(event, Ended) else other_line(event, names)
+        if line:
+            self._loading = ""
+            self._print(line)
+
+    def tick(self) -> None:
+        if time.monotonic() - self._last < HEARTBEAT:
+            return
+        flying = self.watched.course.flying
+        if self._loading:
+            self._print(f"… {duration(self.watched.seconds)}: {self._loading}")
+        elif flying:
+            names = seats(self.watched.course.agents)
+            longest = max(self.watched.composing(key) for key in flying)
+            waiting = ", ".join(dict.fromkeys(names.get(call.agent, call.agent) for call in list(flying.values())[:4]))
+            more = f" and {len(flying) - 4} more" if len(flying) > 4 else ""
+            self._print(
+                f"… {duration(self.watched.seconds)}: {totals(self.watched.course)}; "
+                f"composing for up to {duration(longest)}: {waiting}{more}"
+            )
+        else:
+            self._print(f"… {duration(self.watched.seconds)}: {totals(self.watched.course)}")
+
+    def tell(self, text: str) -> None:
+        self._print(text)
+
+    def close(self) -> None:
+        return None
+
+    def _print(self, line: str) -> None:
+        self._last = time.monotonic()
+        say(line)
+
+
+def ended_line(event: Ended, names: dict[str, str]) -> str:
+    """`round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`."""
+    seconds = took(event)
+    took_words = f" {duration(seconds)}" if seconds is not None else ""
+    head = f"{place(event.key)} · {names.get(event.agent, event.agent)}{took_words}"
+    match event:
+        case CallCompleted():
+            return f"{head}, {count(event.tokens_out, 'token')}" + (
+                ", cut at the limit" if event.finish == "length" else ""
+            )
+        case ReplyRejected():
+            return f"{head}: the reply could not be used, asking again ({one_line(event.error, 120)})"
+        case CallFailed():
+            if event.failure.is_limit:
+                return f"{head}: not asked, a limit is reached ({event.failure.value})"
+            return f"{head}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
+
+
+def other_line(event: Event, names: dict[str, str]) -> str:
+    match event:
+        case CheckRecorded():
+            return f"check after round {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
+        case CallLost():
+            return f"{place(event.key)} · {names.get(event.agent, event.agent)}: was in flight at the end of the last process"
+    return ""
+
+
+def score_words(event: CheckRecorded) -> str:
+    check = event.check
+    if check.score is None:
+        return "met" if check.met else ""
+    needed = f", needed {check.threshold:g}" if check.threshold is not None else ""
+    return f"{check.kind} {check.score:.2f}{needed}"
+
+
+def totals(course: Course) -> str:
+    """Calls of those foreseen, tokens, money."""
+    estimate = course.started.estimate if course.started else None
+    foreseen = f" of {span(estimate.min, estimate.max)}" if estimate else ""
+    return f"{course.made}{foreseen} calls, {course.tokens_in:,} tokens read, {course.tokens_out:,} written, {money(course.cost)}"
+
+
+def display(before: Iterable[Event] = (), *, title: str, quiet: bool, loading: str = "") -> Display:
+    """The table on a terminal, lines elsewhere, nothing when asked to be quiet."""
+    if quiet:
+        return Quiet()
+    if sys.stderr.isatty() and sys.stdout.isatty():
+        from consilience.cli.live import Table
+
+        return Table(before, title=title, loading=loading)
+    return Lines(before, loading=loading)
+
+
+@asynccontextmanager
+async def shown(screen: Display) -> AsyncIterator[Display]:
+    """Tick while the block runs; leave the screen clean after it."""
+
+    async def ticking() -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            screen.tick()
+
+    task = asyncio.create_task(ticking())
+    try:
+        yield screen
+    finally:
+        task.cancel()
+        screen.close()

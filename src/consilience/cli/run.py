@@ -1,0 +1,207 @@
+"""From a command line to a report: read, plan, agree, fetch, run, show."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from consilience.cli.config import Config, load_config, load_env_file
+from consilience.cli.consent import agree
+from consilience.cli.failures import DONE, FAILED, NO_ANSWER, exit_code_of, say
+from consilience.cli.fetch import ensure_weights, local_weights
+from consilience.cli.inputs import deal_models, read_limits, read_panel, read_settings, read_sources, read_task
+from consilience.cli.loop import run_until_done
+from consilience.cli.plan import Plan, choose_model, dry_run, dry_run_json, first_line, make_plan
+from consilience.cli.progress import display, shown
+from consilience.cli.request import Request
+from consilience.domain.errors import SettingsError
+from consilience.domain.events import AnyEvent, Event, SessionStarted
+from consilience.domain.messages import Source
+from consilience.domain.outcome import StopReason
+from consilience.domain.panels import Panel
+from consilience.domain.places import journal_path
+from consilience.domain.report import Report
+from consilience.engine import runner
+from consilience.engine.protocol import Protocol
+from consilience.engine.runner import Options
+from consilience.journal.sqlite import SqliteStore
+from consilience.journal.store import Store
+from consilience.reporting.files import claim_directory, write_files
+from consilience.reporting.markdown import markdown
+from consilience.reporting.terminal import show
+
+EXPORTS = {"mca_report.json": "mca_report", "final_state.json": "final_state"}
+"""Files of a report directory beyond the common ones, with the method of a report that gives their content."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything a run takes, read and checked."""
+
+    task: str
+    protocol: Protocol
+    panel: Panel | None
+    sources: list[Source]
+    models: Mapping[str, str]
+    plan: Plan
+
+
+def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> int:
+    """Run a protocol as asked; returns the exit code. Raises `UserError`s before anything is spent."""
+    if request.env_file is not None:
+        load_env_file(request.env_file)
+    config = load_config()
+    inputs = _read(cls, request, given, config)
+    if request.dry_run:
+        if request.json:
+            print(json.dumps(dry_run_json(inputs.plan), indent=2, ensure_ascii=False))
+        else:
+            show(dry_run(inputs.plan))
+        return DONE
+    if request.out is not None:
+        claim_directory(request.out)
+    if not request.quiet:
+        say(first_line(inputs.plan))
+        if surplus := _without_a_seat(inputs):
+            say(f"Without a seat here: {', '.join(surplus)}.")
+    agree(inputs.plan, yes=request.yes, confirm_above=config.confirm_above)
+    store = SqliteStore(":memory:" if request.no_store else journal_path())
+    try:
+        if inputs.plan.makes_calls:
+            ensure_weights(inputs.plan.models, quiet=request.quiet)
+        return _run(inputs, request, store)
+    finally:
+        store.close()
+
+
+def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], config: Config) -> Inputs:
+    protocol = read_settings(cls, given, config)
+    limits = read_limits(request)
+    task = read_task(request.task)
+    panel = read_panel(request)
+    agents = protocol.agents(panel)
+    sources = read_sources(request.source or (), agents)
+    choice = choose_model(request, config, agents)
+    models = deal_models(request, agents, choice.name)
+    plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts)
+    return Inputs(task, protocol, panel, sources, models, plan)
+
+
+def _without_a_seat(inputs: Inputs) -> list[str]:
+    """Personas of the panel that no agent takes."""
+    seated = {agent.persona for agent in inputs.plan.agents}
+    return [name for name in inputs.panel.names if name not in seated] if inputs.panel else []
+
+
+def _run(inputs: Inputs, request: Request, store: Store) -> int:
+    session = new_id(store)
+    report = watch(
+        lambda options: runner.start(
+            inputs.task,
+            inputs.protocol,
+            models=inputs.models,
+            store=store,
+            panel=inputs.panel,
+            sources=inputs.sources,
+            seed=request.seed,
+            limits=inputs.plan.limits,
+            quorum=request.quorum,
+            prompts=request.prompts,
+            session=session,
+            options=options,
+        ),
+        session=session,
+        title=f"{inputs.protocol.name} {session}",
+        loading=loading_words(inputs.plan.models) if inputs.plan.makes_calls else "",
+        quiet=request.quiet,
+        resumable=not request.no_store,
+    )
+    if isinstance(report, int):
+        return report
+    return deliver(report, out=request.out, as_json=request.json, stored=not request.no_store)
+
+
+def watch(
+    work: Callable[[Options], Awaitable[Report]],
+    *,
+    session: str,
+    title: str,
+    loading: str,
+    quiet: bool,
+    before: tuple[AnyEvent, ...] = (),
+    resumable: bool = True,
+) -> Report | int:
+    """Run to the report with its progress shown. What goes wrong is said, with how to go on, and its exit code returned."""
+    begun = bool(before)
+    screen = display(before, title=title, quiet=quiet, loading=loading)
+
+    async def main() -> Report:
+        def observe(event: Event) -> None:
+            nonlocal begun
+            begun = begun or isinstance(event, SessionStarted)
+            screen.observe(event)
+
+        async with shown(screen):
+            return await work(Options(observer=observe))
+
+    try:
+        return run_until_done(main(), tell=screen.tell)
+    except (Exception, KeyboardInterrupt) as error:
+        return exit_code_of(error, session=session if begun and resumable else None)
+
+
+def deliver(report: Report, *, out: Path | None, as_json: bool, stored: bool = True) -> int:
+    """Write the files asked for, print the report, and return its exit code."""
+    written: list[Path] = []
+    unwritten: SettingsError | None = None
+    if out is not None:
+        try:
+            written = write_files(out, report_files(report, stored=stored))
+        except SettingsError as error:
+            unwritten = error
+    if as_json:
+        print(report.model_dump_json(indent=2))
+    else:
+        show(markdown(report, heading=False, files=written, stored=stored))
+    sys.stdout.flush()
+    if unwritten is not None:  # after the report, which is not lost for it
+        raise unwritten
+    return exit_code(report)
+
+
+def report_files(report: Report, *, stored: bool = True) -> dict[str, str]:
+    """File names with their contents."""
+    files = {
+        "report.json": report.model_dump_json(indent=2) + "\n",
+        "report.md": markdown(report, stored=stored),
+    }
+    for name, method in EXPORTS.items():
+        export = getattr(report, method, None)
+        if export is not None:
+            files[name] = json.dumps(export(), indent=2, ensure_ascii=False) + "\n"
+    return files
+
+
+def exit_code(report: Report) -> int:
+    """An answer with a quorum is success, however the run stopped."""
+    if report.answer is not None and report.quorum_met:
+        return DONE
+    return FAILED if report.stop_reason is StopReason.FAILED else NO_ANSWER
+
+
+def loading_words(models: list[str]) -> str:
+    return "loading the local model" if local_weights(models) else ""
+
+
+def new_id(store: Store) -> str:
+    """An id no session of the store has."""
+    taken = set(store.sessions())
+    for _ in range(100):
+        id = f"r{secrets.token_hex(3)}"
+        if id not in taken:
+            return id
+    raise SettingsError("no free session id was found", do="Remove old sessions.")

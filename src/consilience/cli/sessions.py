@@ -1,0 +1,198 @@
+"""Commands on recorded sessions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilience.cli.failures import say
+from consilience.domain.errors import SettingsError, UnknownName
+from consilience.journal.store import Store
+from consilience.reporting.course import Course, fold
+
+Id = Annotated[
+    str, typer.Argument(help="The session's id, its beginning, or `last`.", metavar="ID", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the report.")]
+EnvFile = Annotated[
+    Path | None, typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE")
+]
+
+
+def _app() -> typer.Typer:
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+show, resume, replay, sessions = _app(), _app(), _app(), _app()
+
+
+@contextmanager
+def user_store() -> Iterator[Store]:
+    """The user's journal. Raises `UnknownName` where there is none yet, rather than making one to look into."""
+    from consilience.domain.places import journal_path
+    from consilience.journal.sqlite import SqliteStore
+
+    path = journal_path()
+    if not path.exists():
+        raise UnknownName(
+            "no session was recorded yet", where=str(path), do='Begin one: consilience emergence "Should we …?"'
+        )
+    store = SqliteStore(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def find_session(store: Store, given: str) -> str:
+    """The id that is meant: whole, abbreviated without ambiguity, or `last`. Raises `UnknownName`."""
+    known = store.sessions()
+    if given in known:
+        return given
+    if given == "last" and known:
+        return known[-1]
+    matches = [id for id in known if given and id.startswith(given)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UnknownName(f"{given!r} may be any of several sessions", do=f"Say which: {', '.join(matches[:8])}.")
+    recent = ", ".join(known[-5:])
+    raise UnknownName(
+        f"there is no session {given!r}",
+        do=f"The latest are: {recent}; all of them: consilience sessions list." if recent else "None was recorded yet.",
+    )
+
+
+@show.command("show")
+def _show(id: Id, as_json: Json = False) -> None:
+    """What a session came to, or how far it got."""
+    from consilience.reporting.markdown import AnyReport, markdown
+    from consilience.reporting.terminal import show as print_markdown
+    from consilience.reporting.unfinished import unfinished, unfinished_json
+
+    with user_store() as store:
+        session = find_session(store, id)
+        course = fold(store.read(session))
+        if course.finished is not None:
+            body = store.text(course.finished.report)
+            if as_json:
+                print(json.dumps(json.loads(body), indent=2, ensure_ascii=False))
+            else:
+                print_markdown(markdown(AnyReport.model_validate_json(body)))
+            return
+        flights = [flight.key for flight in store.flights(session)]
+        holder = store.holder(session)
+        if as_json:
+            found = unfinished_json(session, course, store.text, flights=flights, holder=holder)
+            print(json.dumps(found, indent=2, ensure_ascii=False))
+        else:
+            print_markdown(unfinished(session, course, store.text, flights=flights, holder=holder))
+
+
+@resume.command("resume")
+def _resume(
+    id: Id,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend money without asking.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the report files into this directory.", metavar="DIR")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    env_file: EnvFile = None,
+) -> None:
+    """Go on where a session was left; nothing that is recorded is paid for again."""
+    from consilience.cli.again import go_on
+
+    raise typer.Exit(go_on(id, yes=yes, out=out, as_json=as_json, quiet=quiet, env_file=env_file))
+
+
+@replay.command("replay")
+def _replay(id: Id, as_json: Json = False) -> None:
+    """Run a session again from its record with the network shut, and compare event by event."""
+    from consilience.cli.loop import run_until_done
+    from consilience.engine import runner
+
+    with user_store() as store:
+        session = find_session(store, id)
+        events = store.read(session)
+        course = fold(events)
+        if course.finished is None:
+            raise SettingsError(
+                f"session {session} is not finished, so there is nothing whole to replay",
+                do=f"Go on with it first: consilience resume {session}.",
+            )
+        began = time.monotonic()
+        report = run_until_done(runner.replay(session, store=store))
+        seconds = time.monotonic() - began
+        matched = sum(event.canonical for event in events)
+        digest = report.digest()
+    if as_json:
+        found = {
+            "session": session,
+            "events_matched": matched,
+            "calls": 0,
+            "seconds": round(seconds, 3),
+            "report_digest": digest,
+        }
+        print(json.dumps(found, indent=2))
+    else:
+        print(
+            f"Replayed {session}: {matched:,} events matched, 0 calls, {seconds:.2f} s "
+            f"(the run itself took {course.seconds:.1f} s). Same report: {digest[:16]}…"
+        )
+
+
+@sessions.callback()
+def _sessions() -> None:
+    """Sessions recorded on this machine."""
+
+
+@sessions.command("list")
+def _list(
+    most: Annotated[int, typer.Option("--limit", min=1, help="How many of the newest.", metavar="N")] = 20,
+    as_json: Json = False,
+) -> None:
+    """The newest sessions, newest first."""
+    from consilience.domain.places import journal_path
+    from consilience.reporting.unfinished import state_of
+    from consilience.reporting.words import one_line
+
+    rows: list[dict[str, object]] = []
+    if not journal_path().exists():
+        print("[]" if as_json else "No session was recorded yet.")
+        return
+    with user_store() as store:
+        known = store.sessions()
+        for session in reversed(known[-most:]):
+            course = fold(store.read(session))
+            state = state_of(course, None if course.finished else store.holder(session))
+            rows.append(_row(session, course, state, store))
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    room = max(20, shutil.get_terminal_size().columns - 54)
+    for row in rows:
+        stop = row["stop_reason"] or row["state"]
+        task = one_line(str(row["task"] or ""), room)
+        print(f"{row['session']:<10} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}")
+    if len(known) > most:
+        say(f"{len(known) - most} older ones: --limit {len(known)} shows all.")
+
+
+def _row(session: str, course: Course, state: str, store: Store) -> dict[str, object]:
+    started = course.started
+    return {
+        "session": session,
+        "protocol": started.protocol if started else None,
+        "state": state,
+        "stop_reason": course.finished.stop_reason.value if course.finished else None,
+        "calls": course.made,
+        "cost": course.cost,
+        "task": store.text(started.task) if started else None,
+    }

@@ -1,0 +1,172 @@
+"""Help comes at once, knows every protocol without importing it, and generates options from settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from cli.conftest import Cli
+from consilience.cli import protocol as commands
+from consilience.cli.lazy import summary_of
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import Estimate
+from consilience.domain.panels import Panel
+from consilience.domain.report import Report
+from consilience.domain.topology import Topology, complete
+from consilience.engine import protocol as registry
+from consilience.engine.protocol import Protocol
+from consilience.engine.session import Session
+
+HEAVY = ("pydantic", "asyncio", "rich", "jinja2", "sqlite3", "consilience.protocols.emergence")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_top_level_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from consilience.cli.main import app\n"
+        f"try:\n    app({arguments!r}, prog_name='consilience')\n"
+        "except SystemExit:\n    pass\n"
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "HEAVY []", done.stdout + done.stderr
+
+
+def test_the_module_runs_as_the_command_does() -> None:
+    done = subprocess.run([sys.executable, "-m", "consilience", "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "emergence" in done.stdout
+
+
+def test_help_lists_protocols_with_the_first_sentence_of_their_package(cli: Cli) -> None:
+    said = " ".join(cli("--help").stdout.split())
+    assert "Protocols: emergence Bottom-up emergence: specialists think apart" in said
+    assert "(seed" not in said
+
+
+@pytest.mark.parametrize("target", ["no.such.module:X", "consilience:X", "math:X", "json.nothing:X"])
+def test_a_summary_that_cannot_be_read_is_left_out(target: str) -> None:
+    assert isinstance(summary_of(target), str)
+
+
+@pytest.mark.parametrize(
+    "command", ["emergence", "show", "resume", "replay", "sessions", "sessions list", "models", "models pull", "panels show", "doctor"]
+)
+def test_every_command_explains_itself(cli: Cli, command: str) -> None:
+    result = cli(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "Usage: consilience " + command in result.stdout
+    assert "--help" in result.stdout
+
+
+def test_a_mistyped_command_is_guessed(cli: Cli) -> None:
+    result = cli("emergnce", "x")
+    assert result.exit_code == 2
+    assert "Did you mean 'emergence'" in result.stderr
+
+
+def test_options_of_emergence_follow_from_its_settings(cli: Cli) -> None:
+    said = " ".join(cli("emergence", "--help").stdout.split())
+    for words in (
+        "--children <int> Children of every internal node (1 to 64). [default: 3]",
+        "--signals / --no-signals Parents nudge their children between rounds. [default: signals]",
+        "--fallback <none|vote>",
+        "--perspectives <list[str]> Points of view dealt to the leaves in order; repeatable.",
+        "--reply-tokens <int> Most tokens a reply may have",
+        "--max-tokens N Most tokens read and written, in all.",
+        "--similarity <str> auto, jaccard, embedding",
+    ):
+        assert words in said, words
+
+
+# --- generation, on a protocol made for it
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Painted(Protocol):
+    name: ClassVar[str] = "painted"
+    summary: ClassVar[str] = "settings of every type"
+    report: ClassVar[type[Report]] = Report
+
+    colour: Annotated[Colour, Field(description="the colour")] = Colour.RED
+    mode: Annotated[Literal["fast", "slow"], Field(description="how")] = "fast"
+    ratio: Annotated[float | None, Field(ge=0, le=1, description="a share")] = None
+    layers: Annotated[tuple[str, ...], Field(description="layers")] = ()
+    numbers: Annotated[tuple[int, ...], Field(description="numbers")] = (1, 2)
+    glossy: Annotated[bool, Field(description="shine")] = False
+    seed: int = 7
+
+    @property
+    def widest(self) -> int:
+        return 0
+
+    def topology(self) -> Topology:
+        return complete(1)
+
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        return (Agent(id="A1", role="painter"),)
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=0, max=0)
+
+    async def run(self, session: Session) -> Report:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def painted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]]:
+    """The protocol registered, and what its command was given each time."""
+    monkeypatch.setitem(registry._registered, "painted", Painted)
+    given: list[dict[str, object]] = []
+
+    def run(cls: type[Protocol], request: object, settings: dict[str, object]) -> int:
+        given.append(settings)
+        cls(**settings)
+        return 0
+
+    monkeypatch.setattr("consilience.cli.run.run", run)
+    yield given
+
+
+def paint(*arguments: str) -> int:
+    app = commands.app_for("painted")
+    assert get_command(app).name == "painted"
+    result = CliRunner().invoke(app, ["task", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code
+
+
+def test_only_options_that_were_given_reach_the_settings(painted: list[dict[str, object]]) -> None:
+    assert paint() == 0
+    assert paint("--colour", "blue", "--mode", "slow", "--ratio", "0.5", "--glossy", "--layers", "a", "--layers", "b") == 0
+    assert paint("--numbers", "3", "--no-glossy", "--reply-tokens", "99") == 0
+    assert painted == [
+        {},
+        {"colour": "blue", "mode": "slow", "ratio": 0.5, "glossy": True, "layers": ["a", "b"]},
+        {"numbers": [3], "glossy": False, "max_tokens": 99},
+    ]
+
+
+@pytest.mark.parametrize("wrong", [["--colour", "green"], ["--mode", "medium"], ["--ratio", "much"], ["--numbers", "x"]])
+def test_a_value_of_another_type_is_refused(painted: list[dict[str, object]], wrong: list[str]) -> None:
+    assert paint(*wrong) == 2
+    assert painted == []
+
+
+def test_a_setting_that_would_hide_a_common_option_is_told_apart(painted: list[dict[str, object]]) -> None:
+    assert paint("--painted-seed", "9", "--seed", "3") == 0
+    assert painted == [{"seed": 9}]
