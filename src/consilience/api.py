@@ -16,6 +16,7 @@ from consilience.domain.report import Report
 from consilience.engine import runner
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
+from consilience.engine.similarity import Encoder
 from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
 
@@ -32,6 +33,7 @@ async def deliberate(
     seed: int = 0,
     limits: Limits | None = None,
     quorum: float = 0.5,
+    encoder: str | Encoder | None = None,
     store: Store | None = None,
     prompts: Path | None = None,
     session: str | None = None,
@@ -40,7 +42,7 @@ async def deliberate(
     """Put a task before the agents of a protocol and return its report.
 
     `model` is one for all, several dealt in the order of `report.agents`, or one per agent id; names or models. None
-    chooses as the command line does. `panel` replaces the protocol's perspectives. The session is recorded in `store`, by
+    chooses as the command line does. `encoder` is for similarity by embedding. `panel` replaces the protocol's perspectives. The session is recorded in `store`, by
     default the user's journal. Raises `UserError`s before anything is spent; a limit, or a model that fails, is no
     exception but a report that says so.
     """
@@ -55,6 +57,7 @@ async def deliberate(
             seed=seed,
             limits=limits,
             quorum=quorum,
+            encoder=encoder,
             prompts=prompts,
             session=session,
             options=options,

@@ -13,7 +13,7 @@ from pydantic import Field
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cli.conftest import Cli
+from cli.town import Cli
 from consilience.cli import protocol as commands
 from consilience.cli.lazy import summary_of
 from consilience.domain.agents import Agent

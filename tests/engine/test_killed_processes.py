@@ -36,7 +36,9 @@ MATRIX = list(itertools.product(CASES, POINTS, (1, 2, 5)))
 
 @pytest.mark.matrix(keep=8)
 @pytest.mark.parametrize(("case", "point", "nth"), MATRIX, ids=lambda value: getattr(value, "name", str(value)))
-async def test_a_killed_process_loses_nothing_that_was_recorded(case: Case, point: str, nth: int, tmp_path: Path) -> None:
+async def test_a_killed_process_loses_nothing_that_was_recorded(
+    case: Case, point: str, nth: int, tmp_path: Path
+) -> None:
     journal, log = tmp_path / "j.db", tmp_path / "log"
     first = child(case, journal, log, "start", f"{point}#{nth}")
     store = SqliteStore(journal)

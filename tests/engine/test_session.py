@@ -447,7 +447,7 @@ async def test_embedding_similarity_is_recorded_and_replayed_without_the_encoder
         scores.append(await session.similarity("embedding", "a sheep", "a cow"))
 
     encoder = Two()
-    report, store = await play(body, options=Options(encoder=encoder))
+    report, store = await play(body, encoder=encoder)
     assert scores == [1.0, 0.0]
     await runner.replay(report.session, store=store)
     assert (scores, encoder.calls) == ([1.0, 0.0, 1.0, 0.0], 2)

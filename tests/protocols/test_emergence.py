@@ -101,7 +101,7 @@ async def test_peers_are_letters_and_everyone_is_told_which_letter_is_its_own() 
     _, model = await go(Emergence(children=3, max_rounds=1))
     lateral = {r.agent: r for r in model.requests if "/lateral/" in r.key}
     for letter, agent in zip("ABC", ("L2N1", "L2N2", "L2N3"), strict=True):
-        assert f"You wrote {letter}." in lateral[agent].text
+        assert f"{letter} is your own text;" in lateral[agent].text
         assert lateral[agent].schema is not None
         others = [x for x in "ABC" if x != letter]
         assert lateral[agent].schema["$defs"]["ObjectionReply"]["properties"]["to"]["enum"] == others  # type: ignore[index]
@@ -111,7 +111,7 @@ async def test_siblings_share_all_of_the_prompt_before_their_own_part() -> None:
     """So a prefix cache serves the first sibling's quotations to the others."""
     _, model = await go(Emergence(children=3, max_rounds=1))
     texts = [r.text for r in model.requests if "/lateral/" in r.key]
-    shared = texts[0].index("You wrote")
+    shared = texts[0].rindex("</quote")
     assert texts[0][:shared] == texts[1][:shared] == texts[2][:shared]
 
 

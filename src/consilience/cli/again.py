@@ -8,7 +8,7 @@ from consilience.cli.config import load_config, load_env_file
 from consilience.cli.consent import agree
 from consilience.cli.failures import say
 from consilience.cli.fetch import ensure_weights
-from consilience.cli.plan import Plan, make_plan
+from consilience.cli.plan import Plan, check_models, make_plan
 from consilience.cli.run import deliver, loading_words, watch
 from consilience.cli.sessions import find_session, user_store
 from consilience.domain.events import SessionStarted
@@ -38,6 +38,7 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
             _tell(f"{session} is finished already; this is its report.", quiet)
         elif course.started is not None and store.holder(session) is None:
             plan = _plan(course.started, store)
+            check_models(plan.models, keys=True)
             _tell(_first_line(session, course, store), quiet)
             agree(plan, yes=yes, confirm_above=config.confirm_above)
             ensure_weights(plan.models, quiet=quiet)

@@ -70,7 +70,7 @@ def load_config() -> Config:
 def _read(path: Path) -> dict[str, str | float | dict[str, object]]:
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"

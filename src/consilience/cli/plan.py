@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from consilience.engine.prompt import tokens_in
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.models.names import Choice, choose, paid
+from consilience.models.names import Choice, choose, key_variables, known_providers, paid, resolve
+from consilience.models.weights import CATALOGUE, verify
 from consilience.reporting.words import count, money, span, view
 
 _QUOTING = 32
@@ -65,6 +66,21 @@ def choice_without_a_name(config: Config) -> Choice:
     if config.model and chosen.name == config.model and "configuration" in chosen.why:
         return Choice(chosen.name, f"{config.origin['model']} names it", chosen.unspent_keys)
     return chosen
+
+
+def check_models(names: Iterable[str], *, keys: bool) -> None:
+    """Raise for a name that no model can have, and with `keys` for one whose key is not there. Touches no network."""
+    for name in dict.fromkeys(names):
+        provider, _, model = name.partition(":")
+        if provider == "local":
+            if model and not model.endswith(".gguf") and model not in CATALOGUE:
+                verify(model)
+            continue
+        known = provider in known_providers() or provider.startswith("gateway/")
+        variables = key_variables(provider)
+        keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
+        if not known or not model or keyless:
+            resolve(name)  # says what is wrong
 
 
 def make_plan(

@@ -15,7 +15,7 @@ from consilience.cli.failures import DONE, FAILED, NO_ANSWER, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, local_weights
 from consilience.cli.inputs import deal_models, read_limits, read_panel, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
-from consilience.cli.plan import Plan, choose_model, dry_run, dry_run_json, first_line, make_plan
+from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
 from consilience.cli.progress import display, shown
 from consilience.cli.request import Request
 from consilience.domain.errors import SettingsError
@@ -87,6 +87,7 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
     sources = read_sources(request.source or (), agents)
     choice = choose_model(request, config, agents)
     models = deal_models(request, agents, choice.name)
+    check_models(models.values(), keys=not request.dry_run)
     plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts)
     return Inputs(task, protocol, panel, sources, models, plan)
 

@@ -73,6 +73,7 @@ class SessionStarted(Event):
     templates: dict[str, str]
     prices: dict[str, tuple[float, float]] = {}
     repairs: int = 1
+    encoder: str | None = None
     temperature: float | None = None
     parent: str | None = None
 
@@ -162,12 +163,13 @@ class CheckRecorded(Event):
 
 
 class TextsEmbedded(Event):
-    """Vectors of texts, as bytes of int8 in base64 (a stored text), in the order of `texts`."""
+    """Vectors of texts: one line of hexadecimal int8 each, in the order of `texts`, as a stored text; or the `error` instead."""
 
     type: Literal["texts_embedded"] = "texts_embedded"
     encoder: str
     texts: tuple[str, ...]
-    vectors: str
+    vectors: str = ""
+    error: str = ""
 
 
 class SessionResumed(Event):

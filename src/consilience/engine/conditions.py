@@ -65,7 +65,9 @@ class TextStable(StopCondition):
     async def check(self, session: Session, progress: Progress) -> Check:
         before, after = progress.texts[-2:]
         score = await session.similarity(self.kind, before.text, after.text)
-        return Check(met=score >= self.threshold, kind=self.kind, score=score, threshold=self.threshold)
+        detail = "" if score is not None else "the texts could not be compared"
+        met = score is not None and score >= self.threshold
+        return Check(met=met, kind=self.kind, score=score, threshold=self.threshold, detail=detail)
 
 
 class Judgement(BaseModel):

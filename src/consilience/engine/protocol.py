@@ -64,6 +64,11 @@ class Protocol(BaseModel, ABC):
         """Calls this will make, without retries. `max` is a bound under any replies."""
 
     @property
+    def needs_encoder(self) -> bool:
+        """Whether it compares texts by embedding."""
+        return False
+
+    @property
     @abstractmethod
     def widest(self) -> int: ...
 

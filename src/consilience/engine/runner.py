@@ -57,7 +57,6 @@ class Options:
 
     observer: Observer | None = None
     patience: float | None = 30.0
-    encoder: Encoder | None = None
     faults: Callable[[str, Phase | None], None] | None = None
     repairs: int = 1
     temperature: float | None = None
@@ -74,6 +73,7 @@ async def start(
     seed: int = 0,
     limits: Limits | None = None,
     quorum: float = 0.5,
+    encoder: str | Encoder | None = None,
     prompts: Path | None = None,
     session: str | None = None,
     options: Options | None = None,
@@ -82,6 +82,12 @@ async def start(
     _check_input(task, sources, quorum)
     limits = limits or Limits()
     options = options or Options()
+    opened = _encoder(encoder)
+    if protocol.needs_encoder and opened is None:
+        raise SettingsError(
+            "comparing texts by embedding needs an encoder",
+            do="Name one (--encoder openai:text-embedding-3-small), or use another similarity.",
+        )
     agents, ports, close = deal(protocol.agents(panel), models)
     templates = protocol.templates(prompts)
     found = documents(sources)
@@ -101,6 +107,7 @@ async def start(
         templates={name: text_id(source) for name, source in templates.sources.items()},
         prices=_prices(ports),
         repairs=options.repairs,
+        encoder=opened.name if opened else None,
         temperature=options.temperature,
     )
     texts = [task, *(d.text for d in found), *templates.sources.values()]
@@ -109,17 +116,25 @@ async def start(
         recorder = Recorder(journal, [], replay=False, observer=options.observer)
         await recorder.commit(started, texts)
         state = _state(journal.session, started, task, found, templates, ports, recorder, options)
+        state.encoder = opened
         return await _execute(protocol, state, options)
     finally:
         await close()
 
 
-async def resume(session: str, *, store: Store, models: Models | None = None, options: Options | None = None) -> Report:
+async def resume(
+    session: str,
+    *,
+    store: Store,
+    models: Models | None = None,
+    encoder: str | Encoder | None = None,
+    options: Options | None = None,
+) -> Report:
     """Go on where the session was left: nothing completed is asked again. A finished session gives its report.
 
-    Models are those recorded unless given. Raises `UnknownName`, `SessionBusy`, `VersionMismatch`, `RequestMismatch`.
+    Models and encoder are those recorded unless given. Raises `UnknownName`, `SessionBusy`, `VersionMismatch`, `RequestMismatch`.
     """
-    return await _again(session, store, models, options or Options(), replay=False)
+    return await _again(session, store, models, encoder, options or Options(), replay=False)
 
 
 async def replay(session: str, *, store: Store, options: Options | None = None) -> Report:
@@ -127,10 +142,12 @@ async def replay(session: str, *, store: Store, options: Options | None = None) 
 
     Raises `ReplayMiss` where the journal has no answer, `RequestMismatch` where something differs.
     """
-    return await _again(session, store, None, options or Options(), replay=True)
+    return await _again(session, store, None, None, options or Options(), replay=True)
 
 
-async def _again(session: str, store: Store, models: Models | None, options: Options, *, replay: bool) -> Report:
+async def _again(
+    session: str, store: Store, models: Models | None, encoder: str | Encoder | None, options: Options, *, replay: bool
+) -> Report:
     journal = store.open(session)
     events = journal.read()
     started = events[0] if events else None
@@ -156,6 +173,7 @@ async def _again(session: str, store: Store, models: Models | None, options: Opt
         recorder = Recorder(journal, events, replay=replay, observer=options.observer)
         state = _restored(session, started, journal, ports, recorder, options)
         if not replay:
+            state.encoder = _encoder(encoder if encoder is not None else started.encoder)
             await _note_lost(journal, recorder, state)
         report = await _execute(cls.model_validate(started.settings), state, options)
         if replay and finished and finished.report_digest != report.digest():
@@ -310,7 +328,6 @@ def _state(
         call_size=size,
         root=root,
         reserve=reserve,
-        encoder=options.encoder,
         parent=started.parent,
     )
     if faults is not None:
@@ -345,6 +362,14 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
         await recorder.commit(CallLost(key=flight.key, agent=flight.agent))
     state.lost += len(lost)
     await recorder.commit(SessionResumed(lost=len(lost)))
+
+
+def _encoder(encoder: str | Encoder | None) -> Encoder | None:
+    if not isinstance(encoder, str):
+        return encoder
+    from consilience.models.embeddings import ProviderEncoder
+
+    return ProviderEncoder(encoder)
 
 
 def _hold_back(limits: Limits, size: Amount) -> tuple[Account, Account]:

@@ -16,6 +16,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar, overload
 
 from consilience.domain.agents import Agent
+from consilience.domain.errors import ProtocolViolation, ProviderError
 from consilience.domain.events import CheckRecorded, MessagePublished, TextsEmbedded, text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, Limits
@@ -277,16 +278,15 @@ class Session:
         """A sentence for the report's warnings."""
         self._state.warnings.append(text)
 
-    @property
-    def embeds(self) -> bool:
-        return self._state.encoder is not None
+    async def similarity(self, kind: str, a: str, b: str) -> float | None:
+        """`jaccard` or `embedding` similarity of two texts; None where the encoder failed.
 
-    async def similarity(self, kind: str, a: str, b: str) -> float:
-        """`jaccard` or `embedding` similarity of two texts. Vectors are recorded; replay encodes nothing."""
+        Vectors, and failures, are recorded; a replay encodes nothing.
+        """
         if kind == "jaccard":
             return jaccard(a, b)
         vectors = await self._vectors((a, b))
-        return cosine(*vectors)
+        return cosine(*vectors) if vectors else None
 
     async def _vectors(self, texts: tuple[str, ...]) -> list[bytes]:
         state = self._state
@@ -294,8 +294,17 @@ class Session:
         found = state.recorder.embedded(place, tuple(map(text_id, texts)))
         if found is not None:
             return found
-        assert state.encoder is not None
-        vectors = [quantised(v) for v in await state.encoder.encode(texts)]
+        if state.encoder is None:
+            raise ProtocolViolation("embedding similarity without an encoder; say so with needs_encoder")
+        try:
+            vectors = [quantised(v) for v in await state.encoder.encode(texts)]
+        except ProviderError as failure:
+            self.warn(f"texts could not be compared by embedding: {failure.detail}")
+            failed = TextsEmbedded(
+                place=place, encoder=state.encoder.name, texts=tuple(map(text_id, texts)), error=failure.detail
+            )
+            await state.recorder.commit(failed)
+            return []
         body = "\n".join(vector.hex() for vector in vectors)
         event = TextsEmbedded(
             place=place, encoder=state.encoder.name, texts=tuple(map(text_id, texts)), vectors=text_id(body)

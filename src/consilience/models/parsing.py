@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -31,7 +31,7 @@ def parse_reply(text: str, returns: type[T]) -> T:
     if returns is str:
         if not text.strip():
             raise Malformed("the reply is empty")
-        return text.strip()  # type: ignore[return-value]
+        return cast(T, text.strip())
     if not issubclass(returns, BaseModel):
         raise TypeError(f"a reply is text or a pydantic model, not {returns!r}")
     body = _unfenced(text)
@@ -39,7 +39,7 @@ def parse_reply(text: str, returns: type[T]) -> T:
         raise Malformed("the reply is empty")
     data = _object_in(body)
     if data is None:
-        return _fill(body, returns)
+        return cast(T, _fill(body, returns))
     if _is_schema(data, returns):
         raise Malformed("the reply repeats the JSON schema; give an object that follows it")
     try:
@@ -49,7 +49,7 @@ def parse_reply(text: str, returns: type[T]) -> T:
     for name in _required_strings(returns):
         if not str(getattr(value, name)).strip():
             raise Malformed(f"{name}: must not be empty")
-    return value  # type: ignore[return-value]
+    return cast(T, value)
 
 
 def _unfenced(text: str) -> str:

@@ -94,6 +94,10 @@ class Settings(Protocol):
         return self.similarity.replace("auto", "positions" if self.ballots else "jaccard")
 
     @property
+    def needs_encoder(self) -> bool:
+        return "embedding" in self.kind
+
+    @property
     def widest(self) -> int:
         """Children's texts, two objections of each, own text and nudge."""
         return self.children + 3

@@ -1,0 +1,117 @@
+"""Money is spent with consent only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from cli.town import TASK, Cli, Town, recorded
+from consilience.cli import consent
+
+PAID = ("emergence", TASK, "--model", "openai:gpt-4o", "--max-rounds", "2")
+
+
+class Terminal:
+    """Somebody who sits at the terminal and answers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
+        self.asked: list[str] = []
+
+        def confirm(text: str, **options: object) -> bool:
+            self.asked.append(text)
+            return answer
+
+        monkeypatch.setattr(typer, "confirm", confirm)
+        monkeypatch.setattr(consent, "sys", self)
+
+    class _Stream:
+        def isatty(self) -> bool:
+            return True
+
+    stdin = stderr = _Stream()
+
+
+Sit = Callable[[bool], Terminal]
+
+
+@pytest.fixture
+def sit(monkeypatch: pytest.MonkeyPatch) -> Sit:
+    return lambda answer: Terminal(monkeypatch, answer)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch, town: Town) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    town.price = None
+
+
+def test_where_nobody_can_be_asked_it_is_refused(cli: Cli, town: Town) -> None:
+    result = cli(*PAID)
+    assert result.exit_code == 2
+    error = result.stderr.splitlines()[-1]
+    for words in ("openai:gpt-4o", "at most $0.", "--yes", "--max-cost", "--dry-run"):
+        assert words in error
+    assert town.requests == []
+    assert recorded() == []
+
+
+@pytest.mark.parametrize("agreed", [("--yes",), ("-y",), ("--max-cost", "0.3")])
+def test_agreed_beforehand(cli: Cli, town: Town, agreed: tuple[str, ...]) -> None:
+    result = cli(*PAID, *agreed)
+    assert result.exit_code == 0
+    assert "at most $0." in result.stderr.splitlines()[0]
+    assert "sk-planted" not in result.output
+
+
+def test_the_bound_is_the_most_that_is_said(cli: Cli, town: Town) -> None:
+    assert "at most $0.30" in cli(*PAID, "--max-cost", "0.3").stderr.splitlines()[0]
+
+
+def test_on_a_terminal_it_asks_above_the_amount(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+    (here / "consilience.toml").write_text("confirm_above = 0.01\n")
+    terminal = sit(False)
+    result = cli(*PAID)
+    assert result.exit_code == 130
+    assert "Nothing was spent." in result.stderr
+    (question,) = terminal.asked
+    assert question.startswith("Spend at most $0.")
+    assert question.endswith("on openai:gpt-4o?")
+    assert recorded() == []
+    assert sit(True).asked == []
+    assert cli(*PAID).exit_code == 0
+
+
+def test_below_the_amount_it_does_not_ask(cli: Cli, town: Town, sit: Sit) -> None:
+    terminal = sit(False)
+    assert cli(*PAID, "--max-calls", "3").exit_code == 0
+    assert terminal.asked == []
+
+
+def test_an_unknown_price_is_always_asked_about(cli: Cli, town: Town, sit: Sit) -> None:
+    terminal = sit(False)
+    cli("emergence", TASK, "--model", "openai:of-next-year")
+    assert "an amount nobody can foresee" in terminal.asked[0]
+
+
+def test_a_run_that_makes_no_call_needs_no_consent(cli: Cli, town: Town) -> None:
+    assert cli(*PAID, "--max-calls", "0").exit_code == 3
+
+
+def test_going_on_with_a_paid_session_needs_consent_again(cli: Cli, town: Town) -> None:
+    whole = town.reply
+
+    def broken(request: object) -> object:
+        raise RuntimeError("boom")
+
+    town.reply = broken
+    assert cli(*PAID, "--yes").exit_code == 1
+    town.reply = whole
+    refused = cli("resume", "last")
+    assert refused.exit_code == 2
+    assert "--yes" in refused.stderr
+    assert json.loads(cli("show", "last", "--json").stdout)["state"] == "unfinished"
+    assert cli("resume", "last", "--yes").exit_code == 0

@@ -1,0 +1,179 @@
+"""Every mistake: one paragraph that says what, where and what to do; exit 2; nothing recorded, nothing asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.town import MODEL, TASK, Cli, Town, recorded
+
+RUN = ("emergence", TASK, "--model", MODEL)
+
+Prepare = Callable[[Path], None]
+
+
+def _files(here: Path) -> None:
+    (here / "binary.bin").write_bytes(b"\x00\xff\xfe\x01")
+    (here / "empty.txt").write_text(" \n")
+    (here / "big.txt").write_bytes(b"word " * 2_100_000)
+    (here / "long.txt").write_bytes(b"word " * 300_000)
+    (here / "barren").mkdir()
+    (here / "barren" / "x.bin").write_bytes(b"\x00")
+    (here / "bad.env").write_text("FINE=1\nnot a line\n")
+    (here / "broken.toml").write_text("name = ")
+    (here / "file").write_text("x")
+    (here / "prompts").mkdir()
+    (here / "prompts" / "unknown.j2").write_text("x")
+
+
+MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "depth 1": ((*RUN, "--depth", "1"), ("depth", "given: 1", "settings of emergence")),
+    "negative children": ((*RUN, "--children", "-3"), ("children", "given: -3")),
+    "absurd tree": ((*RUN, "--children", "64", "--depth", "8"), ("agents", "at most 500")),
+    "absurd rounds": ((*RUN, "--max-rounds", "1000000"), ("max_rounds",)),
+    "no number": ((*RUN, "--children", "many"), ("--children", "integer")),
+    "bad pattern": ((*RUN, "--answer-pattern", "("), ("answer_pattern",)),
+    "unknown option": ((*RUN, "--childern", "3"), ("--childern", "--children")),
+    "no task": (("emergence",), ("TASK",)),
+    "empty task": (("emergence", "  ", "--model", MODEL), ("the task is empty",)),
+    "empty stdin": (("emergence", "-", "--model", MODEL), ("the task is empty", "standard input")),
+    "missing task file": (("emergence", "@nowhere.txt", "--model", MODEL), ("nowhere.txt", "is not there")),
+    "binary task file": (("emergence", "@binary.bin", "--model", MODEL), ("binary.bin", "not UTF-8 text")),
+    "10 MB task": (("emergence", "@big.txt", "--model", MODEL), ("10 MB", "big.txt")),
+    "1.5 MB task": (("emergence", "@long.txt", "--model", MODEL), ("1,500,000 characters", "--source")),
+    "unknown provider": (("emergence", TASK, "--model", "opnai:gpt"), ("opnai", "openai")),
+    "unknown model": (("emergence", TASK, "--model", "smollm2"), ("smollm2",)),
+    "unknown local model": (("emergence", TASK, "--model", "local:nothing"), ("nothing", "smollm2-135m")),
+    "missing gguf": (("emergence", TASK, "--model", "local:./nothing.gguf"), ("nothing.gguf",)),
+    "no gguf": (("emergence", TASK, "--model", "local:binary.gguf"), ("binary.gguf",)),
+    "empty model": (("emergence", TASK, "--models", "a:b,,c:d"), ("empty", "--models")),
+    "two ways of models": ((*RUN, "--models", "ollama:x"), ("--model and --models",)),
+    "agent spelt badly": ((*RUN, "--agent", "L2N1"), ("--agent", "ID=MODEL", "L1N1, L2N1")),
+    "agent without model": ((*RUN, "--agent", "L2N1="), ("ID=MODEL",)),
+    "unknown agent": ((*RUN, "--agent", "L9N9=ollama:x"), ("L9N9", "L1N1, L2N1")),
+    "agent twice": ((*RUN, "--agent", "L2N1=ollama:x", "--agent", "L2N1=ollama:y"), ("two models",)),
+    "unknown panel": ((*RUN, "--panel", "polcy"), ("polcy", "policy")),
+    "broken panel": ((*RUN, "--panel", "broken.toml"), ("broken.toml", "TOML")),
+    "panel and persona": ((*RUN, "--panel", "policy", "--persona", "x"), ("--panel and --persona",)),
+    "empty persona": ((*RUN, "--persona", " "), ("--persona number 1",)),
+    "missing source": ((*RUN, "--source", "nowhere.md"), ("nowhere.md", "is not there")),
+    "binary source": ((*RUN, "--source", "binary.bin"), ("binary.bin", "not UTF-8 text")),
+    "empty source": ((*RUN, "--source", "empty.txt"), ("empty.txt", "empty")),
+    "directory without text": ((*RUN, "--source", "barren"), ("barren", "no text")),
+    "source for nobody": ((*RUN, "--source", "L9N9=file"), ("L9N9", "ID=FILE")),
+    "missing prompts": ((*RUN, "--prompts", "nowhere"), ("nowhere",)),
+    "unknown prompt": ((*RUN, "--prompts", "prompts"), ("unknown.j2",)),
+    "negative calls": ((*RUN, "--max-calls", "-1"), ("--max-calls", "-1")),
+    "negative money": ((*RUN, "--max-cost", "-0.5"), ("--max-cost", "-0.5")),
+    "no money at all": ((*RUN, "--max-cost", "nan"), ("--max-cost",)),
+    "quorum of 2": ((*RUN, "--quorum", "2"), ("--quorum", "0 to 1")),
+    "out is a file": ((*RUN, "--out", "file"), ("file", "--out DIR")),
+    "out below a file": ((*RUN, "--out", "file/below"), ("file/below",)),
+    "missing environment file": ((*RUN, "--env-file", "no.env"), ("no.env", "--env-file")),
+    "bad environment file": ((*RUN, "--env-file", "bad.env"), ("bad.env, line 2",)),
+    "unknown session": (("show", "r123"), ("recorded",)),
+    "unknown session to resume": (("resume", "r123"), ("recorded",)),
+    "unknown session to replay": (("replay", "last"), ("recorded",)),
+    "unknown weights to pull": (("models", "pull", "gpt"), ("gpt", "smollm2-135m")),
+    "unknown weights to remove": (("models", "rm", "gpt"), ("gpt", "smollm2-135m")),
+    "unknown panel to show": (("panels", "show", "x"), ("policy",)),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str, cli: Cli, town: Town, here: Path) -> None:
+    _files(here)
+    (here / "binary.gguf").write_bytes(b"no weights")
+    arguments, said = MISTAKES[name]
+    result = cli(*arguments)
+    assert result.exit_code == 2, result.output
+    for words in said:
+        assert words in result.stderr, result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert sum(line.startswith("Error: ") for line in result.stderr.splitlines()) == 1
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert recorded() == []
+    assert town.requests == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model = ", "not valid TOML"),
+        ("modle = 'x'", "Did you mean 'model'?"),
+        ("model = 3", "must be a name"),
+        ("confirm_above = 'much'", "number of dollars"),
+        ("confirm_above = -1", "number of dollars"),
+        ("emergence = 3", "unknown key 'emergence'"),
+        ("[emergnce]\nchildren = 3", "Did you mean 'emergence'?"),
+        ("[emergence]\nchild = 3", "Did you mean 'children'?"),
+        ("[emergence]\nchildren = 'many'", "children"),
+        ("[emergence]\ndepth = 1", "depth"),
+    ],
+)
+def test_a_configuration_that_cannot_be(text: str, said: str, cli: Cli, town: Town, here: Path) -> None:
+    (here / "consilience.toml").write_text(text)
+    result = cli("emergence", TASK)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "consilience.toml" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert recorded() == []
+
+
+def test_a_missing_key_is_named_before_anything_is_recorded(cli: Cli) -> None:
+    result = cli("emergence", TASK, "--model", "openai:gpt-4o", "--yes")
+    assert result.exit_code == 2
+    assert "OPENAI_API_KEY" in result.stderr.splitlines()[-1]
+    assert recorded() == []
+
+
+def test_damaged_weights_are_found_out_before_anything_is_recorded(
+    cli: Cli, town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "other"
+    (home / "weights").mkdir(parents=True)
+    (home / "weights" / "smollm2-135m.gguf").write_bytes(b"GGUF and then nothing")
+    monkeypatch.setenv("CONSILIENCE_HOME", str(home))
+    monkeypatch.setattr("importlib.util.find_spec", _as_if_installed(__import__("importlib.util").util.find_spec))
+    result = cli("emergence", TASK, "--model", "local:smollm2-135m")
+    assert result.exit_code == 2
+    assert "damaged" in result.stderr
+    assert "consilience models pull smollm2-135m" in result.stderr
+    assert recorded() == []
+
+
+def _as_if_installed(find: Callable[..., object]) -> Callable[..., object]:
+    return lambda name, *rest: object() if name == "xllamacpp" else find(name, *rest)
+
+
+def test_a_runtime_that_is_not_installed_is_named(cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "xllamacpp" else find(name, *rest))
+    result = cli("emergence", TASK, "--model", "local")
+    assert result.exit_code == 2
+    assert "pip install 'consilience[local]'" in result.stderr
+
+
+def test_a_journal_that_cannot_be_written(cli: Cli, town: Town, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "file").write_text("x")
+    monkeypatch.setenv("CONSILIENCE_HOME", str(here / "file" / "below"))
+    result = cli(*RUN)
+    assert result.exit_code == 2
+    assert "the journal cannot be used" in result.stderr
+    assert str(here / "file") in result.stderr
+    assert "CONSILIENCE_HOME" in result.stderr
+    assert town.requests == []
+
+
+def test_a_journal_that_is_none(cli: Cli, town: Town, home: Path) -> None:
+    (home / "journal.db").write_text("This is no database, and long enough to be taken for one. " * 20)
+    for command in (RUN, ("show", "last"), ("sessions", "list")):
+        result = cli(*command)
+        assert result.exit_code == 2, command
+        assert "the journal cannot be used" in result.stderr

@@ -1,0 +1,170 @@
+"""The command as a process: Ctrl-C, pipes, and what a terminal shows."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.town import MODEL, TASK, recorded
+
+TESTS = Path(__file__).resolve().parent.parent
+PROGRAM = """
+import sys
+from cli.town import Town, sensible
+from consilience.cli.main import main
+from consilience.engine import runner
+
+def latency(request):
+    if {latency} > 10:
+        print("asked", request.key, file=sys.stderr, flush=True)
+    return {latency}
+
+town = Town()
+town.latency = latency
+runner.resolve = town.resolve
+main()
+"""
+RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
+QUICK = "0.0"
+STUCK_AFTER_THE_LEAVES = "0.0 if 'leaf_respond' in request.key else 3600.0"
+SLOW = "0.3"
+PATIENCE = 60.0
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[[str], list[str]]:
+    """The program with a scripted model of that latency (an expression of `request`), as a command line."""
+
+    def write(latency: str) -> list[str]:
+        path = tmp_path / "consilience_with_a_town.py"
+        path.write_text(PROGRAM.format(latency=latency))
+        return [sys.executable, str(path)]
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "40")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def lines_until(process: subprocess.Popen[bytes], words: str) -> list[str]:
+    """Lines of standard error up to the first that holds the words."""
+    found: list[str] = []
+    assert process.stderr is not None
+    for line in iter(process.stderr.readline, b""):
+        found.append(line.decode())
+        if words in found[-1]:
+            return found
+    raise AssertionError(f"{words!r} never came: {found}")
+
+
+def test_ctrl_c_ends_in_order_and_the_session_goes_on(command: Callable[[str], list[str]]) -> None:
+    process = subprocess.Popen(
+        [*command(STUCK_AFTER_THE_LEAVES), *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    for _ in range(3):
+        lines_until(process, "asked round-1/lateral")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    (session,) = recorded()
+    assert process.returncode == 130, err
+    assert out == b""
+    assert err.decode().splitlines() == [
+        "Stopping; Ctrl-C once more ends it at once.",
+        f"Interrupted. What is recorded is kept; go on with: consilience resume {session}",
+    ]
+    done = subprocess.run([*command(QUICK), "resume", session], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0
+    assert "3 calls recorded, not paid for again; 3 in flight when it stopped" in done.stderr
+
+
+def test_a_second_ctrl_c_ends_it_at_once(command: Callable[[str], list[str]], tmp_path: Path) -> None:
+    program = command(STUCK_AFTER_THE_LEAVES)
+    stubborn = Path(program[1])
+    stubborn.write_text(
+        stubborn.read_text().replace(
+            "main()\n",
+            "import asyncio\n"
+            "async def never(*a, **k):\n"
+            "    print('putting away', file=sys.stderr, flush=True)\n"
+            "    await asyncio.sleep(3600)\n"
+            "runner._stop = never\n"
+            "main()\n",
+        )
+    )
+    process = subprocess.Popen([*program, *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    for _ in range(3):
+        lines_until(process, "asked round-1/lateral")
+    process.send_signal(signal.SIGINT)
+    lines_until(process, "putting away")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+
+
+def test_a_reader_that_leaves_is_no_crash(command: Callable[[str], list[str]]) -> None:
+    done = subprocess.run([*command(QUICK), *RUN], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*command(QUICK), "show", "last"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+    os.close(write)
+    assert "Traceback" not in done.stderr
+    assert "defect" not in done.stderr
+
+
+def on_a_terminal(arguments: list[str]) -> tuple[str, int]:
+    """What a terminal receives, and the exit code."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(arguments[0], arguments)
+    received = b""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        ready, _, _ = select.select([terminal], [], [], PATIENCE)
+        try:
+            piece = os.read(terminal, 65536) if ready else b""
+        except OSError:  # the other end is closed
+            piece = b""
+        if not piece:
+            break
+        received += piece
+    os.close(terminal)
+    return received.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_terminal_shows_a_table_and_then_the_report(command: Callable[[str], list[str]]) -> None:
+    screen, code = on_a_terminal([*command(SLOW), *RUN])
+    assert code == 0
+    table, report = screen.split("Stopped: ran out of rounds", 1)
+    assert "composing" in table
+    assert "analytical" in table
+    assert "of 15 calls" in table
+    assert "round 1 · leaf_respond" in table
+    assert "tokens\r\n" not in table.split("composing", 1)[0], "no plain lines on a terminal"
+    assert "Answer" in report
+    assert "##" not in report, "Markdown is rendered"
+    assert "\x1b[?25h" in screen, "the cursor is back"
+
+
+def test_a_quiet_terminal_shows_the_report_only(command: Callable[[str], list[str]]) -> None:
+    screen, code = on_a_terminal([*command(QUICK), *RUN, "--quiet"])
+    assert code == 0
+    assert "composing" not in screen
+    assert screen.lstrip("\x1b[0123456789;m").startswith("Stopped: ran out of rounds")

@@ -1,0 +1,146 @@
+"""What is said while a run goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from consilience.cli import progress
+from consilience.cli.live import Table
+from consilience.cli.progress import HEARTBEAT, Lines, Quiet, display
+from consilience.domain.agents import Agent
+from consilience.domain.events import (
+    CallCompleted,
+    CallFailed,
+    CallLost,
+    CallStarted,
+    CheckRecorded,
+    Event,
+    ReplyRejected,
+    SessionStarted,
+)
+from consilience.domain.outcome import Check, Estimate, FailureKind
+from consilience.domain.topology import tree
+
+AGENTS = (
+    Agent(id="L1N1", role="integrator"),
+    Agent(id="L2N1", role="specialist", perspective="critical"),
+    Agent(id="L2N2", role="specialist", perspective="practical"),
+)
+STARTED = SessionStarted(
+    prompt_format=1,
+    protocol="emergence",
+    protocol_version=1,
+    settings={},
+    task="t",
+    seed=0,
+    agents=AGENTS,
+    topology=tree(2, 2),
+    quorum=0.5,
+    estimate=Estimate(min=7, max=15),
+    templates={},
+)
+KEY = "round-1/leaf_respond/L2N1"
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            CallCompleted(key=KEY, agent="L2N1", text="t", tokens_out=143, volatile={"s": 6.2}),
+            "round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens",
+        ),
+        (
+            CallCompleted(key=KEY, agent="L2N1", text="t", tokens_out=1, finish="length"),
+            "round 1 · leaf_respond · L2N1 (critical), 1 token, cut at the limit",
+        ),
+        (
+            ReplyRejected(key=KEY, agent="L2N1", text="t", error="text: missing"),
+            "round 1 · leaf_respond · L2N1 (critical): the reply could not be used, asking again (text: missing)",
+        ),
+        (
+            CallFailed(key=KEY, agent="L2N1", failure=FailureKind.DEADLINE, detail="no answer\nwithin 300 s"),
+            "round 1 · leaf_respond · L2N1 (critical): no reply, deadline (no answer within 300 s)",
+        ),
+        (
+            CallFailed(key=KEY, agent="L2N1", failure=FailureKind.BUDGET),
+            "round 1 · leaf_respond · L2N1 (critical): not asked, a limit is reached (budget)",
+        ),
+        (
+            CheckRecorded(index=2, check=Check(met=False, kind="jaccard", score=0.41, threshold=0.85)),
+            "check after round 2: jaccard 0.41, needed 0.85",
+        ),
+        (
+            CheckRecorded(index=2, check=Check(met=True, kind="all", detail="both met")),
+            "check after round 2: met",
+        ),
+        (CallLost(key=KEY, agent="L2N1"), "round 1 · leaf_respond · L2N1 (critical): was in flight at the end of the last process"),
+    ],
+)
+def test_one_line_for_every_event_that_matters(event: Event, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    lines.observe(STARTED)
+    lines.observe(CallStarted(key=KEY, agent="L2N1"))
+    lines.observe(event)
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_after_ten_silent_seconds_a_line_says_that_it_lives(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(loading="loading the local model")
+    lines.observe(STARTED)
+    clock.now = HEARTBEAT - 0.1
+    lines.tick()
+    assert capsys.readouterr().err == ""
+    clock.now = HEARTBEAT
+    lines.tick()
+    lines.tick()
+    assert capsys.readouterr().err == "… 10 s: loading the local model\n"
+    lines.observe(CallStarted(key=KEY, agent="L2N1"))
+    lines.observe(CallCompleted(key=KEY, agent="L2N1", text="t", tokens_in=9, tokens_out=3))
+    lines.observe(CallStarted(key="round-1/lateral/L2N2", agent="L2N2"))
+    capsys.readouterr()
+    clock.now = 2 * HEARTBEAT + 5
+    lines.tick()
+    assert capsys.readouterr().err == (
+        "… 25 s: 1 of 7–15 calls, 9 tokens read, 3 written, not known; composing for up to 15 s: L2N2 (practical)\n"
+    )
+
+
+def test_a_resumed_run_counts_what_was_before(capsys: pytest.CaptureFixture[str]) -> None:
+    before = [STARTED, CallCompleted(key=KEY, agent="L2N1", text="t", cost=0.0, volatile={"t": 60.0})]
+    lines = Lines(before)
+    assert lines.watched.course.made == 1
+    assert lines.watched.seconds >= 60
+
+
+def test_elsewhere_than_on_a_terminal_there_are_lines_or_nothing() -> None:
+    assert isinstance(display(title="t", quiet=False), Lines)
+    assert isinstance(display(title="t", quiet=True), Quiet)
+
+
+def test_a_tree_larger_than_the_screen_shows_those_at_work() -> None:
+    agents = tuple(Agent(id=f"A{n}", role="leaf") for n in range(500))
+    table = Table(title="big")
+    try:
+        table.observe(STARTED.model_copy(update={"agents": agents}))
+        table.observe(CallStarted(key="k", agent="A499"))
+        rows = table._rows(10)
+        assert len(rows) == 10
+        assert rows[0].id == "A499"
+        table.tick()
+        table.tell("a sentence")
+    finally:
+        table.close()

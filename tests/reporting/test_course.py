@@ -1,0 +1,65 @@
+"""The fold of events, which a run that is watched and a session that is read back share."""
+
+from __future__ import annotations
+
+from consilience.domain.events import (
+    CallCompleted,
+    CallFailed,
+    CallLost,
+    CallStarted,
+    Event,
+    ReplyRejected,
+    SessionParked,
+    SessionResumed,
+    text_id,
+)
+from consilience.domain.outcome import FailureKind
+from consilience.reporting.course import fold, took
+from consilience.reporting.unfinished import prose, state_of, unfinished
+
+
+def events() -> list[Event]:
+    return [
+        CallStarted(key="a", agent="A1", volatile={"t": 1.0}),
+        CallStarted(key="b", agent="A2"),
+        CallStarted(key="c", agent="A3"),
+        ReplyRejected(key="a", agent="A1", text="t", error="no JSON", tokens_in=10, tokens_out=1, cost=0.5),
+        CallStarted(key="a", agent="A1", attempt=2),
+        CallCompleted(key="a", agent="A1", attempt=2, text="t", tokens_in=20, tokens_out=2, cost=0.25, volatile={"t": 7.5, "s": 2.5}),
+        CallFailed(key="b", agent="A2", failure=FailureKind.SERVER),
+        CallFailed(key="d", agent="A2", failure=FailureKind.BUDGET),
+        CallLost(key="c", agent="A3"),
+    ]
+
+
+def test_figures_add_up() -> None:
+    course = fold(events())
+    assert (course.made, course.refused, len(course.calls), len(course.lost)) == (2, 1, 4, 1)
+    assert (course.tokens_in, course.tokens_out, course.cost, course.seconds) == (30, 3, 0.75, 7.5)
+    assert course.flying == {}
+    assert took(course.calls[1]) == 2.5
+    assert took(course.calls[2]) is None
+
+
+def test_one_price_nobody_knows_makes_the_sum_unknown() -> None:
+    course = fold([*events(), CallCompleted(key="e", agent="A1", text="t", cost=None)])
+    assert course.cost is None
+
+
+def test_states() -> None:
+    parked = SessionParked(awaited=("a",))
+    assert state_of(fold([]), None) == "unfinished"
+    assert state_of(fold([parked]), None) == "waiting"
+    assert state_of(fold([parked]), "process 1") == "running"
+    assert state_of(fold([parked, SessionResumed()]), None) == "unfinished"
+
+
+def test_what_a_typed_reply_says() -> None:
+    assert prose('{"points": [], "text": "Yes."}') == "Yes."
+    assert prose('{"position": "no"}') == '{"position": "no"}'
+    assert prose("[1]") == "[1]"
+    assert prose("Plainly yes.") == "Plainly yes."
+
+
+def test_a_session_without_a_beginning() -> None:
+    assert "killed before it began" in unfinished("r1", fold([]), lambda id: text_id(id), flights=[], holder=None)

@@ -1,0 +1,33 @@
+"""Report files: a place that cannot be used is known beforehand, and a file is whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import SettingsError
+from consilience.reporting.files import claim_directory, write_files
+
+
+def test_directories_are_made_and_left_empty(tmp_path: Path) -> None:
+    claim_directory(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(SettingsError, match="--out DIR"):
+        claim_directory(tmp_path / "a" / "b")
+
+
+def test_files_replace_those_of_before(tmp_path: Path) -> None:
+    (tmp_path / "report.md").write_text("old")
+    assert write_files(tmp_path, {"report.md": "naïve →", "x.json": "{}"}) == [tmp_path / "report.md", tmp_path / "x.json"]
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == "naïve →"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "no draft is left"
+
+
+def test_a_place_lost_meanwhile_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="consilience show last"):
+        write_files(tmp_path / "gone", {"report.md": ""})
