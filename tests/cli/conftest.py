@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,13 @@ def town(monkeypatch: pytest.MonkeyPatch) -> Town:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, and no server on this machine."""
     directory = tmp_path / "here"
     directory.mkdir()
     monkeypatch.chdir(directory)
     monkeypatch.setattr(servers, "probe", lambda environ, seconds=0.0: None)
-    yield directory
+    return directory
 
 
 @pytest.fixture

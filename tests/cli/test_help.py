@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
@@ -59,7 +58,19 @@ def test_a_summary_that_cannot_be_read_is_left_out(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["emergence", "show", "resume", "replay", "sessions", "sessions list", "models", "models pull", "panels show", "doctor"]
+    "command",
+    [
+        "emergence",
+        "show",
+        "resume",
+        "replay",
+        "sessions",
+        "sessions list",
+        "models",
+        "models pull",
+        "panels show",
+        "doctor",
+    ],
 )
 def test_every_command_explains_itself(cli: Cli, command: str) -> None:
     result = cli(*command.split(), "--help")
@@ -127,7 +138,7 @@ class Painted(Protocol):
 
 
 @pytest.fixture
-def painted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]]:
+def painted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """The protocol registered, and what its command was given each time."""
     monkeypatch.setitem(registry._registered, "painted", Painted)
     given: list[dict[str, object]] = []
@@ -138,7 +149,7 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]
         return 0
 
     monkeypatch.setattr("consilience.cli.run.run", run)
-    yield given
+    return given
 
 
 def paint(*arguments: str) -> int:
@@ -152,7 +163,9 @@ def paint(*arguments: str) -> int:
 
 def test_only_options_that_were_given_reach_the_settings(painted: list[dict[str, object]]) -> None:
     assert paint() == 0
-    assert paint("--colour", "blue", "--mode", "slow", "--ratio", "0.5", "--glossy", "--layers", "a", "--layers", "b") == 0
+    assert (
+        paint("--colour", "blue", "--mode", "slow", "--ratio", "0.5", "--glossy", "--layers", "a", "--layers", "b") == 0
+    )
     assert paint("--numbers", "3", "--no-glossy", "--reply-tokens", "99") == 0
     assert painted == [
         {},
@@ -161,7 +174,9 @@ def test_only_options_that_were_given_reach_the_settings(painted: list[dict[str,
     ]
 
 
-@pytest.mark.parametrize("wrong", [["--colour", "green"], ["--mode", "medium"], ["--ratio", "much"], ["--numbers", "x"]])
+@pytest.mark.parametrize(
+    "wrong", [["--colour", "green"], ["--mode", "medium"], ["--ratio", "much"], ["--numbers", "x"]]
+)
 def test_a_value_of_another_type_is_refused(painted: list[dict[str, object]], wrong: list[str]) -> None:
     assert paint(*wrong) == 2
     assert painted == []

@@ -54,6 +54,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "agent without model": ((*RUN, "--agent", "L2N1="), ("ID=MODEL",)),
     "unknown agent": ((*RUN, "--agent", "L9N9=ollama:x"), ("L9N9", "L1N1, L2N1")),
     "agent twice": ((*RUN, "--agent", "L2N1=ollama:x", "--agent", "L2N1=ollama:y"), ("two models",)),
+    "no encoder": ((*RUN, "--similarity", "embedding"), ("--encoder",)),
+    "unknown encoder": ((*RUN, "--encoder", "nobody:x"), ("nobody:x",)),
     "unknown panel": ((*RUN, "--panel", "polcy"), ("polcy", "policy")),
     "broken panel": ((*RUN, "--panel", "broken.toml"), ("broken.toml", "TOML")),
     "panel and persona": ((*RUN, "--panel", "policy", "--persona", "x"), ("--panel and --persona",)),
@@ -154,7 +156,9 @@ def test_a_runtime_that_is_not_installed_is_named(cli: Cli, town: Town, monkeypa
     import importlib.util
 
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "xllamacpp" else find(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "xllamacpp" else find(name, *rest)
+    )
     result = cli("emergence", TASK, "--model", "local")
     assert result.exit_code == 2
     assert "pip install 'consilience[local]'" in result.stderr

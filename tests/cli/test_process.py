@@ -76,7 +76,10 @@ def lines_until(process: subprocess.Popen[bytes], words: str) -> list[str]:
 
 def test_ctrl_c_ends_in_order_and_the_session_goes_on(command: Callable[[str], list[str]]) -> None:
     process = subprocess.Popen(
-        [*command(STUCK_AFTER_THE_LEAVES), *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        [*command(STUCK_AFTER_THE_LEAVES), *RUN],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
     )
     for _ in range(3):
         lines_until(process, "asked round-1/lateral")
@@ -108,7 +111,9 @@ def test_a_second_ctrl_c_ends_it_at_once(command: Callable[[str], list[str]], tm
             "main()\n",
         )
     )
-    process = subprocess.Popen([*program, *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*program, *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
     for _ in range(3):
         lines_until(process, "asked round-1/lateral")
     process.send_signal(signal.SIGINT)
@@ -123,7 +128,9 @@ def test_a_reader_that_leaves_is_no_crash(command: Callable[[str], list[str]]) -
     assert done.returncode == 0, done.stderr
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([*command(QUICK), "show", "last"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [*command(QUICK), "show", "last"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
+    )
     os.close(write)
     assert "Traceback" not in done.stderr
     assert "defect" not in done.stderr

@@ -87,7 +87,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             CheckRecorded(index=2, check=Check(met=True, kind="all", detail="both met")),
             "check after round 2: met",
         ),
-        (CallLost(key=KEY, agent="L2N1"), "round 1 · leaf_respond · L2N1 (critical): was in flight at the end of the last process"),
+        (
+            CallLost(key=KEY, agent="L2N1"),
+            "round 1 · leaf_respond · L2N1 (critical): was in flight at the end of the last process",
+        ),
     ],
 )
 def test_one_line_for_every_event_that_matters(event: Event, line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,7 +119,14 @@ def test_models_are_dealt_and_single_agents_get_their_own(cli: Cli, town: Town) 
 
 
 def test_personas_take_the_leaves(cli: Cli, town: Town) -> None:
-    personas = ("--persona", "sceptical CFO", "--persona", "Farmer: You sell at dawn.", "--persona", "You clean the square. Daily.")
+    personas = (
+        "--persona",
+        "sceptical CFO",
+        "--persona",
+        "Farmer: You sell at dawn.",
+        "--persona",
+        "You clean the square. Daily.",
+    )
     result = cli("emergence", TASK, *QUICK, *personas, "--json")
     report = EmergenceReport.model_validate_json(result.stdout)
     seats = [(agent.persona, agent.perspective) for agent in report.agents[1:]]
@@ -204,7 +211,12 @@ def test_a_dry_run_needs_no_model_and_makes_no_session(cli: Cli, monkeypatch: py
     monkeypatch.setenv("CONSILIENCE_MODEL", "openai:gpt-4o")
     result = cli("emergence", TASK, "--dry-run")
     assert result.exit_code == 0
-    for words in ("| L2N1 | specialist | analytical | openai:gpt-4o |", "tree, 4 agents on 2 levels", "foreseen: 15–39", "at most $"):
+    for words in (
+        "| L2N1 | specialist | analytical | openai:gpt-4o |",
+        "tree, 4 agents on 2 levels",
+        "foreseen: 15–39",
+        "at most $",
+    ):
         assert words in result.stdout, words
     assert "CONSILIENCE_MODEL is set" in result.stdout
     assert recorded() == []
@@ -232,6 +244,13 @@ def test_the_first_line_says_why_and_names_keys_it_does_not_spend(cli: Cli, town
     assert "(CONSILIENCE_MODEL is set)" in first
     assert "not spent: OPENAI_API_KEY (for --model openai:MODEL)" in first
     assert "very-secret" not in result.output
+
+
+def test_an_encoder_is_paid_for_too(cli: Cli) -> None:
+    encoder = ("--similarity", "embedding", "--encoder", "openai:text-embedding-3-small")
+    plan = json.loads(cli("emergence", TASK, "--dry-run", "--json", "--model", MODEL, *encoder).stdout)
+    assert plan["paid"] == ["openai:text-embedding-3-small"]
+    assert 0 < plan["most_money"] < 0.01
 
 
 # --- configuration

@@ -87,7 +87,10 @@ def test_show_of_an_unfinished_session_says_how_far_it_got(cli: Cli, broken_off:
     assert "**Not finished: the run was interrupted**" in result.stdout
     assert "6 of 15 foreseen calls done" in result.stdout
     assert "`round-1/observe/L1N1`" in result.stdout
-    assert "- round 1 · lateral · **L2N3 (critical)**: L2N3 thinks of round-1/lateral/L2N3. The answer is yes." in result.stdout
+    assert (
+        "- round 1 · lateral · **L2N3 (critical)**: L2N3 thinks of round-1/lateral/L2N3. The answer is yes."
+        in result.stdout
+    )
     assert f"`consilience resume {broken_off}`" in result.stdout
 
 

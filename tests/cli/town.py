@@ -18,7 +18,9 @@ TASK = "Should a small town replace its weekly market day with a daily one?"
 
 
 class Cli(Protocol):
-    def __call__(self, *arguments: str, input: str | bytes | None = None, env: dict[str, str | None] | None = None) -> Result: ...
+    def __call__(
+        self, *arguments: str, input: str | bytes | None = None, env: dict[str, str | None] | None = None
+    ) -> Result: ...
 
 
 def sensible(request: ModelRequest) -> Scripted:

@@ -23,7 +23,10 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 
 def test_files_replace_those_of_before(tmp_path: Path) -> None:
     (tmp_path / "report.md").write_text("old")
-    assert write_files(tmp_path, {"report.md": "naïve →", "x.json": "{}"}) == [tmp_path / "report.md", tmp_path / "x.json"]
+    assert write_files(tmp_path, {"report.md": "naïve →", "x.json": "{}"}) == [
+        tmp_path / "report.md",
+        tmp_path / "x.json",
+    ]
     assert (tmp_path / "report.md").read_text(encoding="utf-8") == "naïve →"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "no draft is left"
 

@@ -28,7 +28,9 @@ from consilience.reporting.markdown import AnyReport, headline, markdown, plain
 AGENTS = (
     Agent(id="L1N1", role="integrator", model="m"),
     Agent(id="L2N1", role="specialist", perspective="critical", model="m"),
-    Agent(id="L2N2", role="specialist", perspective="You ask who pays, always and of everybody.", persona="CFO", model="n"),
+    Agent(
+        id="L2N2", role="specialist", perspective="You ask who pays, always and of everybody.", persona="CFO", model="n"
+    ),
 )
 
 
@@ -46,7 +48,9 @@ def report(**given: Any) -> Report:
         "quorum_met": True,
         "steps": 2,
         "answer": "No.",
-        "ledger": LedgerReport(estimated=Estimate(min=7, max=15), actual=Spent(calls=9, tokens_in=1000, tokens_out=200, cost=0.0)),
+        "ledger": LedgerReport(
+            estimated=Estimate(min=7, max=15), actual=Spent(calls=9, tokens_in=1000, tokens_out=200, cost=0.0)
+        ),
     }
     return AnyReport(**{**common, **given})
 
@@ -69,7 +73,10 @@ def test_who_is_missing_stands_in_the_first_line() -> None:
 def test_everything_at_once_in_order() -> None:
     text = markdown(
         report(
-            dissent=(Dissent(agent="L2N1", text="Rents.", position="no"), Dissent(agent="L2N2", text="Who pays?", id="o1")),
+            dissent=(
+                Dissent(agent="L2N1", text="Rents.", position="no"),
+                Dissent(agent="L2N2", text="Who pays?", id="o1"),
+            ),
             objections=(Objection(id="o1", agent="L2N2", to="L2N1", text="Who pays?", read=False),),
             position_changes=(
                 PositionChange(agent="L2N1", before="yes", after="no", step=2, cause="round-1/lateral/L2N2"),
@@ -82,10 +89,20 @@ def test_everything_at_once_in_order() -> None:
             independence=Independence(shared=(SharedModel(model="m", agents=("L1N1", "L2N1")),)),
             check=Check(met=False, kind="jaccard", score=0.4, threshold=0.85),
             confidence=Confidence(level=0.62, kind="share of pooled ballots"),
-            metrics={"facts": 9, "fact_survival": 1 / 3, "novelty": None, "sibling_similarity/leaf_respond/1": 0.2, "own": 2},
+            metrics={
+                "facts": 9,
+                "fact_survival": 1 / 3,
+                "novelty": None,
+                "sibling_similarity/leaf_respond/1": 0.2,
+                "own": 2,
+            },
             position="no",
             decided_by="pool",
-            ballots=[{"agent": "L2N1", "position": "yes"}, {"agent": "L2N1", "position": "no"}, {"agent": "L2N2", "position": "yes"}],
+            ballots=[
+                {"agent": "L2N1", "position": "yes"},
+                {"agent": "L2N1", "position": "no"},
+                {"agent": "L2N2", "position": "yes"},
+            ],
             pool={"no": 0.6, "yes": 0.4},
             convergence={"score_trajectory": [0.3, 0.4]},
         )

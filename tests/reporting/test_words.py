@@ -10,14 +10,24 @@ from consilience.reporting.words import count, duration, money, one_line, place,
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.04, "0.0 s"), (6.24, "6.2 s"), (6, "6 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (123, "2 min 3 s"), (3840, "1 h 4 min")],
+    [
+        (0.04, "0.0 s"),
+        (6.24, "6.2 s"),
+        (6, "6 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (123, "2 min 3 s"),
+        (3840, "1 h 4 min"),
+    ],
 )
 def test_duration(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
 @pytest.mark.parametrize(
-    ("dollars", "said"), [(None, "not known"), (0, "$0"), (0.0004, "$0.0004"), (0.05, "$0.05"), (0.1, "$0.10"), (12, "$12.00")]
+    ("dollars", "said"),
+    [(None, "not known"), (0, "$0"), (0.0004, "$0.0004"), (0.05, "$0.05"), (0.1, "$0.10"), (12, "$12.00")],
 )
 def test_money(dollars: float | None, said: str) -> None:
     assert money(dollars) == said
@@ -37,7 +47,11 @@ def test_place(key: str, said: str) -> None:
 
 
 def test_small_things() -> None:
-    assert (count(1, "call"), count(1200, "call"), count(2, "retry", "retries")) == ("1 call", "1,200 calls", "2 retries")
+    assert (count(1, "call"), count(1200, "call"), count(2, "retry", "retries")) == (
+        "1 call",
+        "1,200 calls",
+        "2 retries",
+    )
     assert (span(3, 3), span(15, 1039)) == ("3", "15–1,039")
     assert (size(98_362_432), size(1_117_320_768)) == ("98 MB", "1.1 GB")
     assert share(0.333) == "33 %"

@@ -62,7 +62,17 @@ def _plan(started: SessionStarted, store: Store) -> Plan:
     sources = [Source(text=store.text(s.text), name=s.name, agents=s.agents) for s in started.sources]
     models = {agent.id: agent.model for agent in started.agents}
     choice = Choice("", "as recorded")
-    return make_plan(protocol, started.agents, models, choice, started.limits, store.text(started.task), sources, None)
+    return make_plan(
+        protocol,
+        started.agents,
+        models,
+        choice,
+        started.limits,
+        store.text(started.task),
+        sources,
+        None,
+        started.encoder,
+    )
 
 
 def _first_line(session: str, course: Course, store: Store) -> str:

@@ -92,11 +92,13 @@ def make_plan(
     task: str,
     sources: Sequence[Source],
     prompts: Path | None,
+    encoder: str | None = None,
 ) -> Plan:
     """Needs no key and no network. Raises `SettingsError` for a directory of prompts that cannot be used."""
     seats = tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents)
     estimate = protocol.estimate()
     paid_for = tuple(name for name in dict.fromkeys(models.values()) if paid(name))
+    paid_encoder = encoder if encoder is not None and paid(encoder) else None
     instructions = protocol.templates(prompts).render(INSTRUCTIONS)
     text = instructions + task + "".join(document.numbered for document in documents(sources))
     read = tokens_in(text) + protocol.widest * (protocol.max_tokens + _QUOTING) + _REQUEST
@@ -107,6 +109,10 @@ def make_plan(
     most_money = _most_money(paid_for, calls, read, protocol.max_tokens)
     if limits.money is not None and paid_for:
         most_money = limits.money if most_money is None else min(most_money, limits.money)
+    if paid_encoder is not None:
+        paid_for = (*paid_for, paid_encoder)
+        comparing = price(paid_encoder, calls * protocol.max_tokens, 0)
+        most_money = None if most_money is None or comparing is None else most_money + comparing
     return Plan(protocol, seats, choice.why, estimate, limits, most_tokens, most_money, paid_for, choice.unspent_keys)
 
 

@@ -42,6 +42,14 @@ class Request:
         list[str] | None,
         typer.Option(help="The model of one agent: ID=MODEL. Repeatable.", metavar="ID=MODEL", rich_help_panel=MODELS),
     ] = None
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="What compares texts by embedding, where asked to: PROVIDER:MODEL.",
+            metavar="MODEL",
+            rich_help_panel=MODELS,
+        ),
+    ] = None
     panel: Annotated[
         str | None,
         typer.Option(

@@ -30,6 +30,7 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
+from consilience.models.embeddings import ProviderEncoder
 from consilience.reporting.files import claim_directory, write_files
 from consilience.reporting.markdown import markdown
 from consilience.reporting.terminal import show
@@ -47,6 +48,7 @@ class Inputs:
     panel: Panel | None
     sources: list[Source]
     models: Mapping[str, str]
+    encoder: ProviderEncoder | None
     plan: Plan
 
 
@@ -88,8 +90,20 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
     choice = choose_model(request, config, agents)
     models = deal_models(request, agents, choice.name)
     check_models(models.values(), keys=not request.dry_run)
-    plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts)
-    return Inputs(task, protocol, panel, sources, models, plan)
+    encoder = _encoder(protocol, request)
+    plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts, request.encoder)
+    return Inputs(task, protocol, panel, sources, models, encoder, plan)
+
+
+def _encoder(protocol: Protocol, request: Request) -> ProviderEncoder | None:
+    """The encoder named, ready; none for a dry run. Raises `SettingsError` where one is needed, `UnavailableModel`."""
+    if protocol.needs_encoder and request.encoder is None:
+        raise SettingsError(
+            "comparing texts by embedding needs an encoder",
+            where="--encoder",
+            do="Name one (--encoder openai:text-embedding-3-small), or use another similarity.",
+        )
+    return None if request.encoder is None or request.dry_run else ProviderEncoder(request.encoder)
 
 
 def _without_a_seat(inputs: Inputs) -> list[str]:
@@ -111,6 +125,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
             seed=request.seed,
             limits=inputs.plan.limits,
             quorum=request.quorum,
+            encoder=inputs.encoder,
             prompts=request.prompts,
             session=session,
             options=options,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -23,6 +24,7 @@ Place = str
 """Ordinals joined by dots: `"4.1.0"` is operation 0 of branch 1 of the gather or start at operation 4."""
 
 
+@lru_cache(maxsize=1024)
 def text_id(text: str) -> str:
     """Content address: the first 16 bytes of the SHA-256 of the UTF-8 text, URL-safe base64 without padding."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]

@@ -43,6 +43,7 @@ class Session:
     def __init__(self, state: State) -> None:
         self._state = state
         self._started: list[Pending[Any]] = []
+        self._agents = {agent.id: agent for agent in state.agents}
         self.schedule = Schedule([agent.id for agent in state.agents])
 
     # what is given
@@ -54,6 +55,9 @@ class Session:
     @property
     def agents(self) -> tuple[Agent, ...]:
         return self._state.agents
+
+    def agent(self, id: str) -> Agent:
+        return self._agents[id]
 
     @property
     def topology(self) -> Topology:

@@ -23,7 +23,7 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.journal.lease import Lease
-from consilience.journal.store import Flight, PromptParts, prefix_ids
+from consilience.journal.store import Flight, PromptParts
 from consilience.journal.writer import Statement, Writer
 
 TABLES = """
@@ -58,7 +58,7 @@ class SqliteStore:
         self._db = _connect(self.path)
         self._reader = self._db if self.path == ":memory:" else _connect(self.path)
         self._texts: set[str] = set()
-        self._prefixes: set[str] = set()
+        self._prefixes: set[bytes] = set()
         self._writer = Writer(self._execute, Path(self.path).name)
         self._memory_leases: set[str] = set()
 
@@ -148,15 +148,15 @@ class SqliteStore:
 
     def statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
         """Each of the shared opening and the whole list is stored as the longest prefix stored before, and what it adds."""
-        ids = prefix_ids(prompt.parts)
+        ids = prompt.prefixes
         found: list[Statement] = []
         for length in (prompt.shared, len(ids)):
             if length == 0 or ids[length - 1] in self._prefixes:
                 continue
             known = next((n for n in range(length - 1, 0, -1) if ids[n - 1] in self._prefixes), 0)
-            base = _raw(ids[known - 1]) if known else None
+            base = ids[known - 1] if known else None
             added = json.dumps(prompt.parts[known:length], ensure_ascii=False, separators=(",", ":"))
-            found.append((ADD_PROMPT, (_raw(ids[length - 1]), base, added)))
+            found.append((ADD_PROMPT, (ids[length - 1], base, added)))
             self._prefixes.add(ids[length - 1])
         return found
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from consilience.domain.events import AnyEvent, Event
@@ -20,27 +21,28 @@ class Flight:
     place: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PromptParts:
     """A prompt as references. The first `shared` parts open other prompts too and are stored as a list of their own."""
 
     parts: tuple[str, ...]
     shared: int = 0
 
-    @property
+    @cached_property
+    def prefixes(self) -> list[bytes]:
+        """Content address, 16 bytes, of every prefix, shortest first; linear in the length of the list."""
+        running = hashlib.sha256()
+        found = []
+        for part in self.parts:
+            running.update(part.encode("utf-8", "surrogatepass"))
+            running.update(b"\x1e")
+            found.append(running.digest()[:16])
+        return found
+
+    @cached_property
     def id(self) -> str:
-        return prefix_ids(self.parts)[-1]
-
-
-def prefix_ids(parts: Sequence[str]) -> list[str]:
-    """Content address of every prefix of a list of parts, shortest first; linear in the length of the list."""
-    running = hashlib.sha256()
-    ids = []
-    for part in parts:
-        running.update(part.encode("utf-8", "surrogatepass"))
-        running.update(b"\x1e")
-        ids.append(base64.urlsafe_b64encode(running.digest()[:16])[:22].decode())
-    return ids
+        """Content address of the whole list, as `text_id` writes it."""
+        return base64.urlsafe_b64encode(self.prefixes[-1])[:22].decode()
 
 
 class Journal(Protocol):

@@ -345,7 +345,7 @@ class RoundRun:
         return {turn.agent: letter(n) for n, turn in enumerate(turns)}
 
     def _words(self, template: str, agent: str, **values: object) -> str:
-        seat = next(a for a in self.session.agents if a.id == agent)
+        seat = self.session.agent(agent)
         meaning = PERSPECTIVES.get(seat.perspective)
         perspective = f"Your perspective: {seat.perspective}. {meaning}" if meaning else seat.perspective
         who = f"You are {seat.persona}. " if seat.persona else ""
