@@ -181,3 +181,10 @@ def test_a_journal_that_is_none(cli: Cli, town: Town, home: Path) -> None:
         result = cli(*command)
         assert result.exit_code == 2, command
         assert "the journal cannot be used" in result.stderr
+
+
+def test_a_wrong_model_in_the_environment_or_the_configuration_is_found_there(cli: Cli, town: Town, here: Path) -> None:
+    result = cli("emergence", TASK, env={"CONSILIENCE_MODEL": "opnai:x"})
+    assert "Where: CONSILIENCE_MODEL is set." in result.stderr
+    (here / "consilience.toml").write_text('model = "opnai:x"')
+    assert "Where: consilience.toml names it." in cli("emergence", TASK).stderr

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from consilience.cli import progress
 from consilience.cli.live import Table
@@ -72,6 +75,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             "round 1 · leaf_respond · L2N1 (critical): the reply could not be used, asking again (text: missing)",
         ),
         (
+            ReplyRejected(key=KEY, agent="L2N1", attempt=2, text="t", error="text: missing"),
+            "round 1 · leaf_respond · L2N1 (critical): the reply could not be used, giving up (text: missing)",
+        ),
+        (
             CallFailed(key=KEY, agent="L2N1", failure=FailureKind.DEADLINE, detail="no answer\nwithin 300 s"),
             "round 1 · leaf_respond · L2N1 (critical): no reply, deadline (no answer within 300 s)",
         ),
@@ -102,15 +109,18 @@ def test_one_line_for_every_event_that_matters(event: Event, line: str, capsys: 
 
 
 def test_after_ten_silent_seconds_a_line_says_that_it_lives(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(loading="loading the local model")
-    lines.observe(STARTED)
+    lines = Lines()
+    lines.loading("loading local:smollm2-135m")
+    assert capsys.readouterr().err == "loading local:smollm2-135m\n"
     clock.now = HEARTBEAT - 0.1
     lines.tick()
     assert capsys.readouterr().err == ""
     clock.now = HEARTBEAT
     lines.tick()
     lines.tick()
-    assert capsys.readouterr().err == "… 10 s: loading the local model\n"
+    assert capsys.readouterr().err == "… 10 s: loading local:smollm2-135m\n"
+    lines.loading("")
+    lines.observe(STARTED)
     lines.observe(CallStarted(key=KEY, agent="L2N1"))
     lines.observe(CallCompleted(key=KEY, agent="L2N1", text="t", tokens_in=9, tokens_out=3))
     lines.observe(CallStarted(key="round-1/lateral/L2N2", agent="L2N2"))
@@ -134,16 +144,26 @@ def test_elsewhere_than_on_a_terminal_there_are_lines_or_nothing() -> None:
     assert isinstance(display(title="t", quiet=True), Quiet)
 
 
-def test_a_tree_larger_than_the_screen_shows_those_at_work() -> None:
-    agents = tuple(Agent(id=f"A{n}", role="leaf") for n in range(500))
+def test_a_tree_larger_than_the_screen_is_shown_by_level(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     table = Table(title="big")
+    shape = tree(9, 3)
+    agents = tuple(Agent(id=id, role=f"role {shape.levels[id]}") for id in shape.agents)
     try:
-        table.observe(STARTED.model_copy(update={"agents": agents}))
-        table.observe(CallStarted(key="k", agent="A499"))
-        rows = table._rows(10)
-        assert len(rows) == 10
-        assert rows[0].id == "A499"
-        table.tick()
+        table.observe(STARTED.model_copy(update={"agents": agents, "topology": shape}))
+        table.observe(CallStarted(key="a", agent="L3N80"))
+        clock.now = 5.0
+        table.observe(CallStarted(key="b", agent="L3N2"))
+        table.observe(CallStarted(key="c", agent="L2N1"))
+        table.observe(CallCompleted(key="c", agent="L2N1", text="t"))
+        assert [agent.id for agent in table.longest_at_work(10)] == ["L3N80", "L3N2"]
+        assert [agent.id for agent in table.longest_at_work(1)] == ["L3N80"]
         table.tell("a sentence")
+        table.tick()
+        screen = io.StringIO()
+        Console(file=screen, width=100).print(table._screen())
     finally:
         table.close()
+    assert "a sentence" in capsys.readouterr().err
+    said = " ".join(screen.getvalue().split())
+    assert "level 2 9 role 2s 8 waiting, 1 done" in said
+    assert "level 3 81 role 3s 2 composing, 79 waiting" in said

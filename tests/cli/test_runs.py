@@ -18,8 +18,9 @@ def test_a_run_ends_in_a_report_on_stdout_and_its_progress_on_stderr(cli: Cli, t
     result = cli("emergence", TASK, *QUICK)
     assert result.exit_code == 0
     (session,) = recorded()
-    first, *progress = result.stderr.splitlines()
+    first, second, *progress = result.stderr.splitlines()
     assert first == f"emergence with {MODEL} · 4 agents · 15 calls foreseen · costs nothing"
+    assert second == f"emergence {session} begins"
     assert "round 1 · leaf_respond · L2N3 (critical) 0.0 s, 20 tokens" in progress
     assert any(line.startswith("check after round 2: jaccard ") for line in progress)
     assert len(progress) == 15 + 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cli.town import TASK, Cli, Town
 from consilience.models import weights
+from consilience.models.port import ModelRequest
 
 
 @pytest.fixture
@@ -55,12 +58,35 @@ def test_a_run_fetches_weights_first_and_says_so(
         pulled.append(name)
         return own_home / "weights" / f"{name}.gguf"
 
+    loaded: list[str] = []
+
+    class Loading:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def start(self) -> None:
+            assert pulled
+            loaded.append(self.name)
+
+        async def close(self) -> None:
+            loaded.remove(self.name)
+
     monkeypatch.setattr(weights, "pull", pull)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: object())
-    result = cli("emergence", TASK, "--model", "local:smollm2-135m", "--max-rounds", "1", "--quiet")
+    monkeypatch.setitem(sys.modules, "consilience.models.local", SimpleNamespace(LocalModel=Loading))
+    whole = town.reply
+
+    def reply(request: ModelRequest) -> object:
+        assert loaded == ["smollm2-135m"]
+        return whole(request)
+
+    town.reply = reply
+    result = cli("emergence", TASK, "--model", "local:smollm2-135m", "--max-rounds", "1")
     assert result.exit_code == 0
     assert pulled == ["smollm2-135m"]
+    assert loaded == []
     assert "Fetching the weights of smollm2-135m: 98 MB" in result.stderr
+    assert "\nloading local:smollm2-135m\n" in result.stderr
     assert cli("emergence", TASK, "--model", "local:smollm2-135m", "--max-calls", "0").exit_code == 3
     assert pulled == ["smollm2-135m"], "nothing is fetched for a run that makes no call"
 

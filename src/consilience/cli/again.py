@@ -9,7 +9,7 @@ from consilience.cli.consent import agree
 from consilience.cli.failures import say
 from consilience.cli.fetch import ensure_weights
 from consilience.cli.plan import Plan, check_models, make_plan
-from consilience.cli.run import deliver, loading_words, watch
+from consilience.cli.run import deliver, watch
 from consilience.cli.sessions import find_session, user_store
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import Source
@@ -33,21 +33,21 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
         session = find_session(store, id)
         events = store.read(session)
         course = fold(events)
-        loading = ""
+        models: list[str] = []
         if course.finished is not None:
             _tell(f"{session} is finished already; this is its report.", quiet)
         elif course.started is not None and store.holder(session) is None:
-            plan = _plan(course.started, store)
+            plan = _plan(course.started, course.made, store)
             check_models(plan.models, keys=True)
             _tell(_first_line(session, course, store), quiet)
             agree(plan, yes=yes, confirm_above=config.confirm_above)
             ensure_weights(plan.models, quiet=quiet)
-            loading = loading_words(plan.models)
+            models = plan.models
         report = watch(
             lambda options: runner.resume(session, store=store, options=options),
             session=session,
             title=f"{course.started.protocol if course.started else ''} {session}".strip(),
-            loading=loading,
+            models=models,
             quiet=quiet or course.finished is not None,
             before=tuple(events),
         )
@@ -56,8 +56,8 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
         return deliver(report, out=out, as_json=as_json)
 
 
-def _plan(started: SessionStarted, store: Store) -> Plan:
-    """What the whole session may cost, as it would have been said at its start."""
+def _plan(started: SessionStarted, made: int, store: Store) -> Plan:
+    """What the rest of the session may cost, after the calls that were made."""
     protocol = find_protocol(started.protocol).model_validate(started.settings)
     sources = [Source(text=store.text(s.text), name=s.name, agents=s.agents) for s in started.sources]
     models = {agent.id: agent.model for agent in started.agents}

@@ -27,6 +27,10 @@ def agree(plan: Plan, *, yes: bool, confirm_above: float) -> None:
     if plan.most_money is not None and plan.most_money <= confirm_above:
         return
     most = "an amount nobody can foresee (no price is known)" if plan.most_money is None else cost_words(plan)
-    if not typer.confirm(f"Spend {most} on {', '.join(plan.paid)}?", default=False, err=True):
+    try:
+        agreed = typer.confirm(f"Spend {most} on {', '.join(plan.paid)}?", default=False, err=True)
+    except typer.Abort:  # Ctrl-C or the end of input is an answer too
+        agreed = False
+    if not agreed:
         say("Nothing was spent.")
         raise typer.Exit(INTERRUPTED)

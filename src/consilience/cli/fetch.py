@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from consilience.cli.failures import say
@@ -38,15 +39,35 @@ def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
 
     from consilience.models.weights import CATALOGUE, locate, verify
 
-    if find_spec("xllamacpp") is None:
+    if missing := [package for package in ("xllamacpp", "openai") if find_spec(package) is None]:
         raise UnavailableModel(
-            "the local model needs a runtime that is not installed", do="Run: pip install 'consilience[local]'"
+            f"local models need {' and '.join(missing)}, not installed here", do="Run: pip install 'consilience[local]'"
         )
     for name in names:
         if name in CATALOGUE and locate(name) is None:
             fetch(name, quiet=quiet)
         else:
             verify(name)
+
+
+@asynccontextmanager
+async def loaded(models: Iterable[str], tell: Callable[[str], None]) -> AsyncIterator[None]:
+    """Keep the local models among these in memory while the block runs. `tell` gets what is being loaded, then nothing.
+
+    Raises `UnavailableModel` for one that cannot be loaded.
+    """
+    async with AsyncExitStack() as stack:
+        names = local_weights(models)
+        if names:
+            from consilience.models.local import LocalModel
+
+            tell(f"loading {', '.join(f'local:{name}' for name in names)}")
+            for name in names:
+                model = LocalModel(name)
+                stack.push_async_callback(model.close)
+                await model.start()
+            tell("")
+        yield
 
 
 def fetch(name: str, *, quiet: bool) -> Path:

@@ -10,23 +10,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from consilience.cli.progress import Watched, ended_line, other_line, score_words, totals
+from consilience.cli.progress import Watched, ended_line, score_words, totals
 from consilience.domain.agents import Agent
-from consilience.domain.events import CallFailed, CallStarted, Event, ReplyRejected
-from consilience.reporting.course import Ended
-from consilience.reporting.words import duration, place, seats, view
+from consilience.domain.events import CallCompleted, CallFailed, CallStarted, Event, ReplyRejected
+from consilience.reporting.words import count, duration, place, seats, view
 
-_ROOM = 8
-"""Lines of the screen that are not rows of agents."""
+_ROOM = 6
+"""Lines of the screen that are not rows: head, foot, and what was written above."""
 
 
 class Table:
     """The live table; gone from the screen when it closes. Failures stay, as lines above it."""
 
-    def __init__(self, before: Iterable[Event] = (), *, title: str, loading: str = "") -> None:
+    def __init__(self, before: Iterable[Event] = (), *, title: str) -> None:
         self.watched = Watched(before)
         self._title = title
-        self._loading = loading
+        self._loading = ""
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(
             self._screen(),
@@ -40,11 +39,9 @@ class Table:
 
     def observe(self, event: Event) -> None:
         self.watched.take(event)
-        if isinstance(event, Ended):
-            self._loading = ""
         if isinstance(event, CallFailed | ReplyRejected):
             names = seats(self.watched.course.agents)
-            line = ended_line(event, names) or other_line(event, names)
+            line = ended_line(event, names, self.watched.course.repairs)
             self._console.print(Text(line, style="yellow"))
 
     def tick(self) -> None:
@@ -53,27 +50,55 @@ class Table:
     def tell(self, text: str) -> None:
         self._console.print(Text(text))
 
+    def loading(self, what: str) -> None:
+        self._loading = what
+        self.tick()
+
     def close(self) -> None:
         self._live.stop()
 
     def _screen(self) -> Group:
-        course = self.watched.course
-        parts: list[Text | Grid] = [self._head()]
-        shown = self._rows(max(3, self._console.height - _ROOM))
+        agents = list(self.watched.course.agents)
+        room = max(3, self._console.height - _ROOM)
         grid = Grid.grid(padding=(0, 2))
-        for agent in shown:
-            grid.add_row(
-                Text(f"  {agent.id}", style="bold"), Text(view(agent), overflow="ellipsis"), self._state(agent)
-            )
-        parts.append(grid)
-        if len(shown) < len(course.agents):
-            parts.append(Text(f"  … and {len(course.agents) - len(shown)} more agents", style="dim"))
-        parts.append(self._foot())
-        return Group(*parts)
+        grid.add_column(no_wrap=True)
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+        grid.add_column(no_wrap=True)
+        if len(agents) > room:
+            self._add_levels(grid)
+            agents = self.longest_at_work(room - grid.row_count)
+        for agent in agents:
+            grid.add_row(Text(f"  {agent.id}", style="bold"), Text(view(agent)), self._state(agent))
+        if self.watched.course.started is None:
+            return Group(self._head())
+        return Group(self._head(), grid, self._foot(self.watched.course.started.estimate.max))
+
+    def _add_levels(self, grid: Grid) -> None:
+        """One row for every level of a tree with more agents than the screen has lines."""
+        course = self.watched.course
+        levels = course.started.topology.levels if course.started else {}
+        busy = {call.agent for call in course.flying.values()}
+        heard = {call.agent for call in course.calls}
+        for level in sorted(set(levels.values())):
+            members = [agent for agent in course.agents if levels.get(agent.id) == level]
+            composing = sum(agent.id in busy for agent in members)
+            waiting = sum(agent.id not in busy | heard for agent in members)
+            parts = [f"{composing} composing" * bool(composing), f"{waiting} waiting" * bool(waiting)]
+            done = len(members) - composing - waiting
+            parts.append(f"{done} done" * bool(done))
+            said = Text(", ".join(filter(None, parts)), style="cyan" if composing else "dim")
+            grid.add_row(Text(f"  level {level}", style="bold"), Text(count(len(members), members[0].role)), said)
+
+    def longest_at_work(self, most: int) -> list[Agent]:
+        """Agents that compose, those that do so longest first."""
+        course = self.watched.course
+        ids = sorted(course.flying, key=lambda key: -self.watched.composing(key))
+        by_id = {agent.id: agent for agent in course.agents}
+        return [by_id[course.flying[key].agent] for key in ids if course.flying[key].agent in by_id][: max(most, 0)]
 
     def _head(self) -> Text:
         course = self.watched.course
-        head = Text(self._title, style="bold")
+        head = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
         if self._loading:
             head.append(f" · {self._loading}", style="cyan")
         elif places := list(dict.fromkeys(place(key) for key in course.flying)):
@@ -81,36 +106,32 @@ class Table:
         head.append(f" · {duration(round(self.watched.seconds))}", style="dim")
         return head
 
-    def _rows(self, most: int) -> list[Agent]:
-        """All agents, or where they do not fit, those at work first."""
-        agents = list(self.watched.course.agents)
-        if len(agents) <= most:
-            return agents
-        busy = {call.agent for call in self.watched.course.flying.values()}
-        return sorted(agents, key=lambda agent: agent.id not in busy)[:most]
-
     def _state(self, agent: Agent) -> Text:
         course = self.watched.course
         mine = [call for call in course.flying.values() if call.agent == agent.id]
-        if mine and not self._loading:
+        if mine:
             return self._composing(mine[0])
         last = next((call for call in reversed(course.calls) if call.agent == agent.id), None)
         if isinstance(last, CallFailed):
             return Text(f"failed: {last.failure.value}", style="yellow")
-        replies = sum(call.agent == agent.id for call in course.calls)
+        if isinstance(last, ReplyRejected):
+            return Text("failed: malformed", style="yellow")
+        replies = sum(call.agent == agent.id and isinstance(call, CallCompleted) for call in course.calls)
         return Text(f"done · {replies}", style="green") if replies else Text("waiting", style="dim")
 
     def _composing(self, call: CallStarted) -> Text:
         return Text(f"composing {duration(round(self.watched.composing(call.key)))}", style="cyan")
 
-    def _foot(self) -> Grid:
+    def _foot(self, most: int) -> Grid:
         course = self.watched.course
         foot = Grid.grid(padding=(0, 2))
-        most = course.started.estimate.max if course.started else 1
+        foot.add_column()
+        foot.add_column()
+        foot.add_column(no_wrap=True, overflow="ellipsis")
         figures = totals(course)
         if course.checks and (score := score_words(course.checks[-1])):
             figures += f" · {score}"
         foot.add_row(
-            Text(" "), ProgressBar(total=max(most, 1), completed=min(course.made, most), width=24), Text(figures)
+            Text(" "), ProgressBar(total=max(most, 1), completed=min(course.made, most), width=16), Text(figures)
         )
         return foot

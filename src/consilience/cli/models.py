@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-models = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+models = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 Name = Annotated[
     str, typer.Argument(help="A name of the catalogue: consilience models list.", metavar="NAME", show_default=False)
@@ -22,11 +22,11 @@ def _models() -> None:
 @models.command("list")
 def _list(as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False) -> None:
     """The catalogue: name, size, licence, and whether the weights are here."""
-    from consilience.models.weights import CATALOGUE, DEFAULT, LIGHT, installed
+    from consilience.models.weights import CATALOGUE, DEFAULT, LIGHT, TESTS, installed
     from consilience.reporting.words import size
 
     here = installed()
-    notes = {DEFAULT: "default", LIGHT: "light", "smollm2-135m": "for tests"}
+    notes = {DEFAULT: "default", LIGHT: "light", TESTS: "for tests"}
     rows = [
         {
             "name": entry.name,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-panels = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+panels = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 

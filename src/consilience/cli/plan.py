@@ -10,6 +10,7 @@ from pathlib import Path
 from consilience.cli.config import Config
 from consilience.cli.request import Request
 from consilience.domain.agents import Agent
+from consilience.domain.errors import UserError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Estimate, Limits
 from consilience.engine.prompt import tokens_in
@@ -68,19 +69,31 @@ def choice_without_a_name(config: Config) -> Choice:
     return chosen
 
 
-def check_models(names: Iterable[str], *, keys: bool) -> None:
-    """Raise for a name that no model can have, and with `keys` for one whose key is not there. Touches no network."""
+def check_models(names: Iterable[str], *, keys: bool, why: str = "") -> None:
+    """Raise for a name that no model can have, and with `keys` for one whose key is not there. Touches no network.
+
+    `why` is where the name stands, if not on the command line.
+    """
     for name in dict.fromkeys(names):
-        provider, _, model = name.partition(":")
-        if provider == "local":
-            if model and not model.endswith(".gguf") and model not in CATALOGUE:
-                verify(model)
-            continue
-        known = provider in known_providers() or provider.startswith("gateway/")
-        variables = key_variables(provider)
-        keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
-        if not known or not model or keyless:
-            resolve(name)  # says what is wrong
+        try:
+            _check_model(name, keys=keys)
+        except UserError as error:
+            if error.where or not why:
+                raise
+            raise type(error)(error.what, where=why, do=error.do) from None
+
+
+def _check_model(name: str, *, keys: bool) -> None:
+    provider, _, model = name.partition(":")
+    if provider == "local":
+        if model and not model.endswith(".gguf") and model not in CATALOGUE:
+            verify(model)
+        return
+    known = provider in known_providers() or provider.startswith("gateway/")
+    variables = key_variables(provider)
+    keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
+    if not known or not model or keyless:
+        resolve(name)  # says what is wrong
 
 
 def make_plan(

@@ -10,7 +10,16 @@ from contextlib import asynccontextmanager
 from typing import Protocol as Typed
 
 from consilience.cli.failures import say
-from consilience.domain.events import CallCompleted, CallFailed, CallLost, CheckRecorded, Event, ReplyRejected
+from consilience.domain.events import (
+    CallCompleted,
+    CallFailed,
+    CallLost,
+    CallStarted,
+    CheckRecorded,
+    Event,
+    ReplyRejected,
+    SessionStarted,
+)
 from consilience.reporting.course import Course, Ended, took
 from consilience.reporting.words import count, duration, money, one_line, place, seats, span
 
@@ -21,13 +30,15 @@ TICK = 0.25
 
 class Display(Typed):
     """`observe` gets every event as it is recorded; `tick` is called four times a second; `tell` says a sentence in between;
-    `close` leaves the screen clean."""
+    `loading` names what is waited for before the run can begin, then nothing; `close` leaves the screen clean."""
 
     def observe(self, event: Event) -> None: ...
 
     def tick(self) -> None: ...
 
     def tell(self, text: str) -> None: ...
+
+    def loading(self, what: str) -> None: ...
 
     def close(self) -> None: ...
 
@@ -46,8 +57,8 @@ class Watched:
 
     def take(self, event: Event) -> None:
         self.course.take(event)
-        for key in self.course.flying:
-            self.began.setdefault(key, time.monotonic())
+        if isinstance(event, CallStarted):
+            self.began[event.key] = time.monotonic()
 
     def composing(self, key: str) -> float:
         return time.monotonic() - self.began.get(key, time.monotonic())
@@ -69,6 +80,9 @@ class Quiet:
     def tell(self, text: str) -> None:
         say(text)
 
+    def loading(self, what: str) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -76,17 +90,20 @@ class Quiet:
 class Lines:
     """One line for every call that ended, and one after ten seconds without any."""
 
-    def __init__(self, before: Iterable[Event] = (), *, loading: str = "") -> None:
+    def __init__(self, before: Iterable[Event] = (), *, title: str = "") -> None:
         self.watched = Watched(before)
+        self._title = title
         self._last = time.monotonic()
-        self._loading = loading
+        self._loading = ""
 
     def observe(self, event: Event) -> None:
         self.watched.take(event)
         names = seats(self.watched.course.agents)
-        line = ended_line(event, names) if isinstance(event, Ended) else other_line(event, names)
-        if line:
-            self._loading = ""
+        if isinstance(event, Ended):
+            self._print(ended_line(event, names, self.watched.course.repairs))
+        elif isinstance(event, SessionStarted) and self._title:
+            self._print(f"{self._title} begins")
+        elif line := other_line(event, names):
             self._print(line)
 
     def tick(self) -> None:
@@ -110,6 +127,11 @@ class Lines:
     def tell(self, text: str) -> None:
         self._print(text)
 
+    def loading(self, what: str) -> None:
+        self._loading = what
+        if what:
+            self._print(what)
+
     def close(self) -> None:
         return None
 
@@ -118,8 +140,8 @@ class Lines:
         say(line)
 
 
-def ended_line(event: Ended, names: dict[str, str]) -> str:
-    """`round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`."""
+def ended_line(event: Ended, names: dict[str, str], repairs: int) -> str:
+    """`round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`; an unusable reply is asked for again `repairs` times."""
     seconds = took(event)
     took_words = f" {duration(seconds)}" if seconds is not None else ""
     head = f"{place(event.key)} · {names.get(event.agent, event.agent)}{took_words}"
@@ -129,7 +151,8 @@ def ended_line(event: Ended, names: dict[str, str]) -> str:
                 ", cut at the limit" if event.finish == "length" else ""
             )
         case ReplyRejected():
-            return f"{head}: the reply could not be used, asking again ({one_line(event.error, 120)})"
+            then = "asking again" if event.attempt <= repairs else "giving up"
+            return f"{head}: the reply could not be used, {then} ({one_line(event.error, 120)})"
         case CallFailed():
             if event.failure.is_limit:
                 return f"{head}: not asked, a limit is reached ({event.failure.value})"
@@ -160,15 +183,15 @@ def totals(course: Course) -> str:
     return f"{course.made}{foreseen} calls, {course.tokens_in:,} tokens read, {course.tokens_out:,} written, {money(course.cost)}"
 
 
-def display(before: Iterable[Event] = (), *, title: str, quiet: bool, loading: str = "") -> Display:
+def display(before: Iterable[Event] = (), *, title: str, quiet: bool) -> Display:
     """The table on a terminal, lines elsewhere, nothing when asked to be quiet."""
     if quiet:
         return Quiet()
     if sys.stderr.isatty() and sys.stdout.isatty():
         from consilience.cli.live import Table
 
-        return Table(before, title=title, loading=loading)
-    return Lines(before, loading=loading)
+        return Table(before, title=title)
+    return Lines(before, title=title)
 
 
 @asynccontextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from consilience.cli.config import Config, load_config, load_env_file
 from consilience.cli.consent import agree
 from consilience.cli.failures import DONE, FAILED, NO_ANSWER, exit_code_of, say
-from consilience.cli.fetch import ensure_weights, local_weights
+from consilience.cli.fetch import ensure_weights, loaded
 from consilience.cli.inputs import deal_models, read_limits, read_panel, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
@@ -89,7 +89,7 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
     sources = read_sources(request.source or (), agents)
     choice = choose_model(request, config, agents)
     models = deal_models(request, agents, choice.name)
-    check_models(models.values(), keys=not request.dry_run)
+    check_models(models.values(), keys=not request.dry_run, why=choice.why if choice.name else "")
     encoder = _encoder(protocol, request)
     plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts, request.encoder)
     return Inputs(task, protocol, panel, sources, models, encoder, plan)
@@ -132,7 +132,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
         ),
         session=session,
         title=f"{inputs.protocol.name} {session}",
-        loading=loading_words(inputs.plan.models) if inputs.plan.makes_calls else "",
+        models=inputs.plan.models if inputs.plan.makes_calls else [],
         quiet=request.quiet,
         resumable=not request.no_store,
     )
@@ -146,14 +146,17 @@ def watch(
     *,
     session: str,
     title: str,
-    loading: str,
+    models: Sequence[str],
     quiet: bool,
     before: tuple[AnyEvent, ...] = (),
     resumable: bool = True,
 ) -> Report | int:
-    """Run to the report with its progress shown. What goes wrong is said, with how to go on, and its exit code returned."""
+    """Load what is local among the models, and run to the report with its progress shown.
+
+    What goes wrong is said, with how to go on, and its exit code returned.
+    """
     begun = bool(before)
-    screen = display(before, title=title, quiet=quiet, loading=loading)
+    screen = display(before, title=title, quiet=quiet)
 
     async def main() -> Report:
         def observe(event: Event) -> None:
@@ -161,12 +164,13 @@ def watch(
             begun = begun or isinstance(event, SessionStarted)
             screen.observe(event)
 
-        async with shown(screen):
+        async with shown(screen), loaded(models, screen.loading):
             return await work(Options(observer=observe))
 
     try:
         return run_until_done(main(), tell=screen.tell)
     except (Exception, KeyboardInterrupt) as error:
+        screen.close()
         return exit_code_of(error, session=session if begun and resumable else None)
 
 
@@ -207,10 +211,6 @@ def exit_code(report: Report) -> int:
     if report.answer is not None and report.quorum_met:
         return DONE
     return FAILED if report.stop_reason is StopReason.FAILED else NO_ANSWER
-
-
-def loading_words(models: list[str]) -> str:
-    return "loading the local model" if local_weights(models) else ""
 
 
 def new_id(store: Store) -> str:

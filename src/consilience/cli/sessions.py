@@ -27,11 +27,13 @@ EnvFile = Annotated[
 ]
 
 
-def _app() -> typer.Typer:
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+def _app(*, group: bool = False) -> typer.Typer:
+    return typer.Typer(
+        no_args_is_help=group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
 
 
-show, resume, replay, sessions = _app(), _app(), _app(), _app()
+show, resume, replay, sessions = _app(), _app(), _app(), _app(group=True)
 
 
 @contextmanager

@@ -143,7 +143,6 @@ class Call(Generic[T]):
             max_tokens=ask.max_tokens,
             temperature=state.temperature,
             seed=_seed(state.seed, ask.key, attempt),
-            verbatim=bool(state.opening.documents_for(ask.agent)),
         )
         answer = await self.port.collect(ask.key, digest) if state.resumed else None
         if answer is None:

@@ -15,10 +15,7 @@ JsonSchema = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One sending. `system` and `user` are the rendered prompt; `schema` is the JSON Schema of the reply, or None for free text.
-
-    `verbatim`: the prompt holds documents that the reply may quote word for word.
-    """
+    """One sending. `system` and `user` are the rendered prompt; `schema` is the JSON Schema of the reply, or None for free text."""
 
     agent: str
     key: str
@@ -30,7 +27,6 @@ class ModelRequest:
     max_tokens: int = 1024
     temperature: float | None = None
     seed: int | None = None
-    verbatim: bool = False
 
     @property
     def text(self) -> str:

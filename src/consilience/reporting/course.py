@@ -47,6 +47,11 @@ class Course:
         return self.started.agents if self.started else ()
 
     @property
+    def repairs(self) -> int:
+        """How often a reply that cannot be used is asked for again."""
+        return self.started.repairs if self.started else 1
+
+    @property
     def made(self) -> int:
         """Calls that came to an end, refusals by a limit not counted."""
         return len(self._made)

@@ -90,10 +90,11 @@ def _ballots(report: Report, data: Mapping[str, object], names: Mapping[str, str
 
 
 def _claims(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    if not report.claims:
+    claims = [claim for claim in report.claims if claim.text.strip()]
+    if not claims:
         return ""
     lines = []
-    for claim in report.claims:
+    for claim in claims:
         who = ", ".join(dict.fromkeys(_speaker(id, names) for id in claim.ids)) or "rests on no text it could name"
         memory = " † from the model's memory, no document quoted" if claim.from_memory else ""
         lines.append(f"- {plain(claim.text)} — *{plain(who)}*{memory}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import Ballot
 from consilience.engine.work import Failure, Reply
-from consilience.protocols.emergence.replies import RootReply
+from consilience.protocols.emergence.replies import ReviewReply, RootReply
 from consilience.protocols.emergence.report import StrangeLoop
 from consilience.protocols.emergence.rounds import Turn
 
@@ -25,7 +25,7 @@ class Course:
     texts: list[Reply[RootReply]] = field(default_factory=list)
     loops: list[StrangeLoop] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    closing: Reply[RootReply] | None = None
+    closing: Reply[RootReply] | Reply[ReviewReply] | None = None
 
     @property
     def exhausted(self) -> StopReason | None:

@@ -13,7 +13,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard, mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.emergence.course import ROOT, Course
-from consilience.protocols.emergence.replies import Exchange, LeafReply
+from consilience.protocols.emergence.replies import Answering, LeafReply
 from consilience.protocols.emergence.report import AgentRound, Convergence, EmergenceReport, Round
 from consilience.protocols.emergence.rounds import Turn, extract
 from consilience.protocols.emergence.settings import Settings
@@ -68,12 +68,12 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
 def standing(session: Session, course: Course) -> tuple[Objection, ...]:
     """Objections that no later reply, shown them, says it answers. One raised again, alike, stands in its latest form."""
     raised = [m for turns in course.rounds for turn in turns.values() for m in turn.objections]
-    replies: list[Reply[Exchange]] = [
+    replies: list[Reply[Answering]] = [
         reply
         for turns in course.rounds
         for turn in turns.values()
         for reply in (turn.response, turn.lateral)
-        if reply is not None and isinstance(reply.value, Exchange)
+        if reply is not None and isinstance(reply.value, Answering)
     ]
     if course.closing is not None and course.loops:
         replies.append(course.closing)

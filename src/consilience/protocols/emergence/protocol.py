@@ -14,7 +14,7 @@ from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.emergence.course import ROOT, Course
 from consilience.protocols.emergence.outcome import conclude
-from consilience.protocols.emergence.replies import RootReply
+from consilience.protocols.emergence.replies import ReviewReply, RootReply
 from consilience.protocols.emergence.report import EmergenceReport, StrangeLoop
 from consilience.protocols.emergence.rounds import Harvest, Nudge, Observe, RoundRun, Turn, extract
 from consilience.protocols.emergence.settings import Settings
@@ -145,11 +145,11 @@ class Emergence(Settings):
             else:
                 course.failures.append(reply)
 
-    def _review(self, session: Session, course: Course, n: int, domain: bool, *, last: bool) -> Ask[RootReply]:
+    def _review(self, session: Session, course: Course, n: int, domain: bool, *, last: bool) -> Ask[ReviewReply]:
         assert course.closing is not None
         run = RoundRun(session, self, len(course.rounds), course.rounds[-1], {})
         children = [course.rounds[-1][child] for child in session.topology.children[ROOT]]
         prompt = run.review_prompt(children, course.closing, self.domain_instructions if domain else "")
         return session.ask(
-            ROOT, prompt, key=f"finalize/{n}", returns=RootReply, closing=last, max_tokens=self.max_tokens
+            ROOT, prompt, key=f"finalize/{n}", returns=ReviewReply, closing=last, max_tokens=self.max_tokens
         )

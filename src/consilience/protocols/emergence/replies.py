@@ -27,11 +27,16 @@ Objections = Annotated[list[ObjectionReply], Field(json_schema_extra={"maxItems"
 Answers = Annotated[list[ObjectionLabel], Field(json_schema_extra={"maxItems": 8})]
 
 
-class Exchange(BaseModel):
-    """What a reply to other texts declares about them. `answers` names objections its text answers."""
+class Answering(BaseModel):
+    """What a reply says of objections it was shown: `answers` names those its text answers."""
+
+    answers: Answers = []
+
+
+class Exchange(Answering):
+    """A reply to other texts, which may object to one of them."""
 
     objections: Objections = []
-    answers: Answers = []
 
 
 class PeerReply(Exchange):
@@ -42,11 +47,21 @@ class PeerReply(Exchange):
 
 class ClaimReply(BaseModel):
     text: str
-    ids: list[Label] = []
+    ids: Annotated[list[Label], Field(json_schema_extra={"maxItems": 3})] = []
+
+
+Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": 3})]
 
 
 class RootReply(Exchange):
     """An observation that may be the answer: its main claims name the texts they rest on."""
 
-    claims: Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": 3})] = []
+    claims: Claims = []
+    text: FreeText
+
+
+class ReviewReply(Answering):
+    """The answer, reviewed by its author."""
+
+    claims: Claims = []
     text: FreeText

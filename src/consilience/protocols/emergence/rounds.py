@@ -17,10 +17,10 @@ from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
-from consilience.protocols.emergence.replies import LeafReply, ObjectionReply, PeerReply, RootReply
+from consilience.protocols.emergence.replies import LeafReply, ObjectionReply, PeerReply, ReviewReply, RootReply
 from consilience.protocols.emergence.settings import PERSPECTIVES, Settings
 
-Said = Reply[LeafReply] | Reply[PeerReply] | Reply[RootReply]
+Said = Reply[LeafReply] | Reply[PeerReply] | Reply[RootReply] | Reply[ReviewReply]
 Nudge = Pending[Reply[str] | Failure]
 
 

@@ -1,0 +1,56 @@
+"""From what went wrong to a paragraph and an exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from consilience.cli.failures import exit_code_of
+from consilience.domain.errors import (
+    ConsilienceError,
+    ReplayMiss,
+    RequestMismatch,
+    SessionBusy,
+    SessionWaiting,
+    SettingsError,
+    StoreUnusable,
+    UnknownName,
+)
+
+RESUME = "consilience resume r1"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said", "resumable"),
+    [
+        (
+            SettingsError("too deep", where="depth", do="Give less."),
+            2,
+            "Error: too deep. Where: depth. Give less.",
+            True,
+        ),
+        (UnknownName("no such thing"), 2, "Error: no such thing.", True),
+        (StoreUnusable("the disk is full"), 2, "Error: the disk is full.", True),
+        (SessionBusy("process 7 runs it"), 2, "Error: process 7 runs it.", False),
+        (
+            SessionWaiting("r1", ("round-1/ask/L2N1",)),
+            5,
+            "Waiting: session r1 needs an answer to round-1/ask/L2N1.",
+            True,
+        ),
+        (RequestMismatch("the key differs"), 1, "Error: the key differs", True),
+        (ReplayMiss("not there"), 1, "Error: not there", True),
+        (ConsilienceError("odd"), 1, "Error: odd", True),
+        (KeyError("x"), 1, "Error: this is a defect in consilience, not a mistake of yours: KeyError: 'x'.", True),
+        (KeyboardInterrupt(), 130, "Interrupted.", True),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, said: str, resumable: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code_of(error, session="r1") == code
+    err = capsys.readouterr().err
+    assert err.startswith(said)
+    assert len(err.splitlines()) == 1
+    assert (RESUME in err) == resumable
+    exit_code_of(error)
+    assert (RESUME in capsys.readouterr().err) == (code == 5)
