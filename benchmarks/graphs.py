@@ -24,6 +24,9 @@ from consilience.protocols.emergence.replies import LeafReply, PeerReply, RootRe
 from workload import TASK, Latency, Ran, reply
 
 ROOT = "L1N1"
+NODES = "LangGraph, a node per call, SQLite checkpointer"
+PHASES = "LangGraph, a node per phase, SQLite checkpointer"
+BARE = "LangGraph, a node per call, no checkpointer: keeps nothing"
 MISSING = "LangGraph is not installed (pip install --group bench); what runs beside ours is left out."
 
 

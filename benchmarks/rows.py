@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -86,9 +87,9 @@ class Results:
         if why not in self.skipped:
             self.skipped.append(why)
 
-    def as_json(self, repeats: int, quick: bool) -> dict[str, object]:
+    def as_json(self, where: Mapping[str, object], repeats: int, quick: bool) -> dict[str, object]:
         return {
-            "machine": machine(),
+            "machine": dict(where),
             "repeats": repeats,
             "quick": quick,
             "rows": [row.as_json() for row in self.rows],
@@ -96,8 +97,12 @@ class Results:
         }
 
 
-def machine() -> dict[str, object]:
-    """Where and with what this ran; `load` is the one-minute load average per core at the end, this run's own included."""
+def machine(directory: Path) -> dict[str, object]:
+    """Where and with what this ran.
+
+    `load` is the one-minute load average per core, this run's own included; `loop_ms` CPU milliseconds of a fixed piece of
+    pure Python; `commit_ms` wall milliseconds of a small durable SQLite commit in that directory, with nothing else to do.
+    """
     cores = os.cpu_count() or 1
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -107,11 +112,12 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0] / cores, 2) if hasattr(os, "getloadavg") else None,
         "loop_ms": round(min(_loop() for _ in range(5)), 2),
+        "commit_ms": round(statistics.median(_commits(directory)), 2),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
     }
 
 
-def print_table(results: Results, repeats: int) -> None:
+def print_table(results: Results, where: Mapping[str, object], repeats: int) -> None:
     """The table on standard output: what is ours, then what ran beside it and how many times ours that is."""
     from rich.console import Console
     from rich.table import Table
@@ -144,14 +150,14 @@ def print_table(results: Results, repeats: int) -> None:
     console.print(table)
     for row in results.rows:
         for note in row.notes:
-            console.print(f"{row.name}: {note}.")
-    where = machine()
+            console.print(f"{row.name}: {note}.", soft_wrap=True)
     console.print(
         f"{where['cores']} cores ({where['processor']}), Python {where['python']}, load per core {where['load']}, "
-        f"a fixed loop takes {where['loop_ms']} ms here."
+        f"a fixed loop takes {where['loop_ms']} ms of CPU, a durable commit {where['commit_ms']} ms.",
+        soft_wrap=True,
     )
     for why in results.skipped:
-        console.print(f"Skipped: {why}")
+        console.print(f"Skipped: {why}", soft_wrap=True)
 
 
 def exponent(sizes: Sequence[float], figures: Sequence[float]) -> float:
@@ -179,12 +185,28 @@ def _target(row: Row) -> str:
 
 
 def _loop() -> float:
-    """CPU milliseconds of a fixed piece of pure Python: how fast this machine is, and by its spread how steady."""
     began = time.process_time()
     total = 0
     for i in range(200_000):
         total += i * i & 7
     return (time.process_time() - began) * 1000
+
+
+def _commits(directory: Path) -> list[float]:
+    took = []
+    db = sqlite3.connect(directory / "commits.db", isolation_level=None)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("CREATE TABLE IF NOT EXISTS lines(line TEXT)")
+        for _ in range(50):
+            began = time.perf_counter()
+            db.execute("INSERT INTO lines VALUES(?)", ("x" * 500,))
+            took.append((time.perf_counter() - began) * 1000)
+            time.sleep(0.005)
+    finally:
+        db.close()
+    return took
 
 
 def _processor() -> str:

@@ -15,7 +15,7 @@ import cost
 import journals
 import startup
 import walls
-from rows import Results, print_table
+from rows import Results, machine, print_table
 
 Measure = Callable[[Results, Path, int, bool], None]
 
@@ -30,7 +30,7 @@ DEFAULT_JSON = Path(__file__).parent / "results.json"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Benchmarks of consilience: a table, and a JSON file of every figure.")
-    parser.add_argument("--quick", action="store_true", help="smaller runs, fewer repeats: about half a minute")
+    parser.add_argument("--quick", action="store_true", help="smaller runs, fewer repeats: under a minute")
     parser.add_argument("--json", type=Path, default=DEFAULT_JSON, metavar="PATH", help=f"default {DEFAULT_JSON}")
     groups = ", ".join(GROUPS)
     parser.add_argument(
@@ -54,8 +54,9 @@ def main() -> None:
             with progress.status(f"measuring {name} …"):
                 GROUPS[name](results, Path(directory), repeats, given.quick)
             progress.print(f"measured {name} in {time.perf_counter() - began:.0f} s")
-    given.json.write_text(json.dumps(results.as_json(repeats, given.quick), indent=1) + "\n", "utf-8")
-    print_table(results, repeats)
+        where = machine(Path(directory))
+    given.json.write_text(json.dumps(results.as_json(where, repeats, given.quick), indent=1) + "\n", "utf-8")
+    print_table(results, where, repeats)
     print(f"Every figure: {given.json}")
 
 

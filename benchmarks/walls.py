@@ -12,11 +12,11 @@ from chain import Chain
 from consilience.domain.topology import tree
 from consilience.journal.sqlite import SqliteStore
 from rows import Results, Row, Series
-from workload import Latency, emergence, fixed, log_normal, run
+from workload import Latency, emergence, fixed, fresh, log_normal, run
 
 GROUP = "wall"
 CHILDREN, DEPTH, ROUNDS = 3, 3, 2
-BESIDE = "LangGraph, a node per call, SQLite checkpointer"
+BARE = "the same sleeps in bare asyncio: no engine, no journal"
 TARGETS = {0.2: 1.05, 0.05: 1.10}
 
 
@@ -24,35 +24,27 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     if not graphs.installed():
         results.skip(graphs.MISSING)
     for seconds in (0.05,) if quick else (0.2, 0.05):
-        few = max(2, repeats // 2)
+        same = [fixed(seconds)] * max(2, repeats // 2)
+        drawn = [log_normal(seconds, seed) for seed in range(repeats)]
+        ms = f"{seconds * 1000:g} ms"
         results.add(
             [
-                asyncio.run(_row(f"fixed {seconds * 1000:g} ms", seconds, [fixed(seconds)] * few, directory)),
-                asyncio.run(
-                    _row(
-                        f"log-normal, median {seconds * 1000:g} ms",
-                        seconds,
-                        [log_normal(seconds, seed) for seed in range(repeats)],
-                        directory,
-                    )
-                ),
+                asyncio.run(_row(f"fixed {ms}", seconds, same, directory)),
+                asyncio.run(_row(f"log-normal, median {ms}", seconds, drawn, directory)),
             ]
         )
-
-
-BARE = "the same sleeps in bare asyncio: no engine, no journal"
 
 
 async def _row(name: str, seconds: float, latencies: list[Latency], directory: Path) -> Row:
     """Each repeat with latencies of its own; one run before, without any, warms up."""
     ours: list[float] = []
-    beside: dict[str, list[float]] = {BARE: [], BESIDE: []}
+    beside: dict[str, list[float]] = {BARE: [], graphs.NODES: []}
     chains: list[float] = []
     walls: list[float] = []
     calls = 0
-    await run(emergence(CHILDREN, DEPTH, ROUNDS), directory / f"wall-{seconds}-{abs(hash(name))}.db")
-    for n, latency in enumerate(latencies):
-        path = directory / f"wall-{abs(hash(name))}-{n}.db"
+    await run(emergence(CHILDREN, DEPTH, ROUNDS), fresh(directory))
+    for latency in latencies:
+        path = fresh(directory)
         ran = await run(emergence(CHILDREN, DEPTH, ROUNDS), path, latency)
         took = {request.key: latency(request) for request in ran.requests}
         chain = _longest(took, path, ran.session)
@@ -62,8 +54,8 @@ async def _row(name: str, seconds: float, latencies: list[Latency], directory: P
         ours.append(ran.wall / chain)
         beside[BARE].append(await _bare(took) / chain)
         if graphs.installed():
-            other = await graphs.run_tree(CHILDREN, DEPTH, ROUNDS, path.with_suffix(".graph.db"), latency)
-            beside[BESIDE].append(other.wall / chain)
+            other = await graphs.run_tree(CHILDREN, DEPTH, ROUNDS, fresh(directory), latency)
+            beside[graphs.NODES].append(other.wall / chain)
     return Row(
         GROUP,
         f"wall ÷ longest chain: {name}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -29,6 +30,8 @@ from consilience.protocols.emergence import Emergence
 
 TASK = "Should a team of five move its nightly batch jobs from cron on one server to a managed workflow service?"
 
+_numbers = itertools.count(1)
+
 Latency = Callable[[ModelRequest], float]
 
 
@@ -47,6 +50,11 @@ def reply(request: ModelRequest) -> str:
         body["objections"] = [{"to": "A", "text": f"{request.agent} finds no figure behind that in {request.key}"}]
     body["text"] = words
     return json.dumps(body)
+
+
+def fresh(directory: Path) -> Path:
+    """A path for a file that is not there yet."""
+    return directory / f"{next(_numbers)}.db"
 
 
 def fixed(seconds: float) -> Latency:

@@ -88,13 +88,13 @@ def test_a_mistyped_command_is_guessed(cli: Cli) -> None:
 def test_options_of_emergence_follow_from_its_settings(cli: Cli) -> None:
     said = " ".join(cli("emergence", "--help").stdout.split())
     for words in (
-        "--children <int> Children of every internal node (1 to 64). [default: 3]",
+        "--children N Children of every internal node (1 to 64). [default: 3]",
         "--signals / --no-signals Parents nudge their children between rounds. [default: signals]",
-        "--fallback <none|vote>",
-        "--perspectives <list[str]> Points of view dealt to the leaves in order; repeatable.",
-        "--reply-tokens <int> Most tokens a reply may have",
+        "--fallback none|vote",
+        "--perspectives TEXT Points of view dealt to the leaves in order; repeatable.",
+        "--reply-tokens N Most tokens a reply may have",
         "--max-tokens N Most tokens read and written, in all.",
-        "--similarity <str> auto, jaccard, embedding",
+        "--similarity TEXT auto, jaccard, embedding",
     ):
         assert words in said, words
 

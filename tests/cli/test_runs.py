@@ -261,7 +261,7 @@ def test_option_over_environment_over_directory_over_user(cli: Cli, town: Town, 
     def model(*options: str, env: dict[str, str | None] | None = None) -> str:
         return str(json.loads(cli("emergence", TASK, "--dry-run", "--json", *options, env=env).stdout)["models"][0])
 
-    assert model() == "local"
+    assert model() == "local:qwen2.5-coder-1.5b"
     (home / "consilience.toml").write_text('model = "ollama:user"\n[emergence]\nchildren = 5\nmax_rounds = 3\n')
     assert model() == "ollama:user"
     (here / "consilience.toml").write_text('model = "ollama:directory"\n[emergence]\nchildren = 2\n')

@@ -16,7 +16,11 @@ from consilience.models import weights
 def smollm2(shared_weights: Path) -> Path:
     """The weights of smollm2-135m, pulled if they are not there; in a process of its own, since tests have no network."""
     script = f"from consilience.models import weights; print(weights.pull({weights.TESTS!r}))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CONSILIENCE_HOME": str(shared_weights.parent)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "CONSILIENCE_HOME": str(shared_weights.parent),
+    }
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())

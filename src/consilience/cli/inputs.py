@@ -19,6 +19,7 @@ from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MOST_TASK
+from consilience.models.weights import DEFAULT
 
 MOST_SOURCE_BYTES = 10_000_000
 """A document larger than this is refused before it is read."""
@@ -148,7 +149,10 @@ def read_settings(cls: type[Protocol], given: Mapping[str, object], config: Conf
 
 
 def deal_models(request: Request, agents: Sequence[Agent], chosen: str | None) -> dict[str, str]:
-    """A model's name for every agent: its own, else one of `--models` in turn, else `--model`, else the chosen one."""
+    """A model's name for every agent: its own, else one of `--models` in turn, else `--model`, else the chosen one.
+
+    `local` becomes the name of the model it stands for.
+    """
     if request.model is not None and request.models is not None:
         raise SettingsError("both --model and --models are given", do="Give one of the two.")
     dealt = [name.strip() for name in (request.models or request.model or chosen or "").split(",")]
@@ -162,7 +166,7 @@ def deal_models(request: Request, agents: Sequence[Agent], chosen: str | None) -
             where="--models" if request.models is not None else "--model",
             do="Use local, or PROVIDER:MODEL.",
         )
-    return found
+    return {id: f"local:{DEFAULT}" if name == "local" else name for id, name in found.items()}
 
 
 def _own_models(given: Sequence[str], ids: Sequence[str]) -> dict[str, str]:

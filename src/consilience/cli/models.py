@@ -45,9 +45,8 @@ def _list(as_json: Annotated[bool, typer.Option("--json", help="Print JSON and n
     for row, entry in zip(rows, CATALOGUE.values(), strict=True):
         state = "here" if row["installed"] else "not here"
         print(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<9} {row['note']}".rstrip())
-    print(
-        "Use one with --model local:NAME; --model local takes the default. Any GGUF file: --model local:/path/to/file.gguf"
-    )
+    print("Use one with --model local:NAME; --model local takes the default.")
+    print("Any GGUF file: --model local:/path/to/file.gguf")
 
 
 @models.command("pull")

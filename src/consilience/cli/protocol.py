@@ -109,7 +109,13 @@ def _parameter(cls: type[Protocol], option: str, field: str) -> inspect.Paramete
     if isinstance(default, Enum):
         default = default.value
     shown: bool | str = default not in ("", None, []) if not isinstance(default, list) else bool(default)
-    described = typer.Option(spelling, help=_help(info), show_default=shown, rich_help_panel=SETTINGS.format(cls.name))
+    described = typer.Option(
+        spelling,
+        help=_help(info),
+        metavar=_metavar(annotation),
+        show_default=shown,
+        rich_help_panel=SETTINGS.format(cls.name),
+    )
     return inspect.Parameter(
         option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, described], default=default
     )
@@ -133,6 +139,16 @@ def _option_type(annotation: object) -> Any:
         if annotation in (bool, int, float):
             return annotation
     return str
+
+
+def _metavar(annotation: Any) -> str | None:
+    """What stands for the value in help; None for a flag."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "|".join(map(str, arguments))
+    if arguments:
+        return _metavar(arguments[0])
+    return {bool: None, int: "N", float: "NUMBER"}.get(annotation, "TEXT")
 
 
 def _help(info: FieldInfo) -> str:

@@ -169,8 +169,12 @@ def _wheel(requirement: str, directory: Path, tick: Callable[[int], None]) -> Pa
     stem = re.sub(r"[-_.]+", "_", requirement.partition("==")[0]).lower() + "-"
 
     def present() -> Path | None:
-        found = [path for path in directory.glob("*.whl") if path.name.lower().startswith(stem)]
-        return found[0] if found and zipfile.is_zipfile(found[0]) else None
+        for path in directory.glob("*.whl"):
+            if path.name.lower().startswith(stem):
+                if zipfile.is_zipfile(path):
+                    return path
+                path.unlink()  # cut while pip put it there, which pip does not forgive
+        return None
 
     if (wheel := present()) is not None:
         return wheel

@@ -56,11 +56,6 @@ class Course:
         """Calls that came to an end, refusals by a limit not counted."""
         return len(self._made)
 
-    @property
-    def refused(self) -> int:
-        """Calls a limit did not let through."""
-        return sum(isinstance(call, CallFailed) and call.failure.is_limit for call in self.calls)
-
     def take(self, event: Event) -> None:
         t = event.volatile.get("t")
         if isinstance(t, int | float):

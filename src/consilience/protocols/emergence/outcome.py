@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
@@ -221,6 +222,12 @@ def _warn(session: Session, settings: Settings, course: Course, scores: Sequence
         session.warn(
             f"no similarity came within {NEAR} of the threshold {settings.threshold}: "
             f"the greatest was {max(known):.2f}; stability of text alone would hardly have stopped this run"
+        )
+    copies = [n for n, (a, b) in enumerate(pairwise(course.texts), 2) if a.text.split() == b.text.split()]
+    if copies:
+        session.warn(
+            f"in round {', '.join(map(str, copies))} the root repeated its last text word for word; "
+            "its stability says little"
         )
     if session.dropped:
         session.warn(f"{session.dropped} references to texts that were not shown were dropped")

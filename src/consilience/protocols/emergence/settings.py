@@ -18,7 +18,7 @@ from consilience.engine.protocol import Protocol
 PERSPECTIVES: Mapping[str, str] = {
     "analytical": "You take the question apart and check whether the reasoning holds.",
     "creative": "You look for options that nobody has named yet.",
-    "critical": "You look for what goes wrong and who pays for it.",
+    "critical": "You doubt the obvious answer and look for what goes wrong and who pays for it.",
     "practical": "You ask what it takes to do this on Monday morning.",
     "theoretical": "You ask which general principle decides the case.",
     "empirical": "You ask what has been measured and what has not.",

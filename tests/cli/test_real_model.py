@@ -1,0 +1,76 @@
+"""The whole way with the smallest real model: fetched where it is missing, loaded, asked, stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.town import TASK, recorded
+from consilience import EmergenceReport
+from consilience.cli.run import exit_code
+
+pytestmark = pytest.mark.local_model
+
+COMMAND = (sys.executable, "-m", "consilience")
+RUN = (
+    "emergence",
+    TASK,
+    "--model",
+    "local:smollm2-135m",
+    "--children",
+    "2",
+    "--max-rounds",
+    "1",
+    "--reply-tokens",
+    "48",
+)
+PATIENCE = 600.0
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes whose parent that is; Linux only."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_run_resumes_and_replays() -> None:
+    done = subprocess.run([*COMMAND, *RUN, "--json"], capture_output=True, text=True, timeout=PATIENCE)
+    assert "\nloading local:smollm2-135m\n" in done.stderr
+    report = EmergenceReport.model_validate_json(done.stdout)
+    assert done.returncode == exit_code(report), "whether so small a model finds an answer is left open"
+    assert report.ledger.actual.cost == 0.0
+    assert {agent.model for agent in report.agents} == {"local:smollm2-135m"}
+    replayed = subprocess.run([*COMMAND, "replay", "last", "--json"], capture_output=True, text=True, timeout=PATIENCE)
+    assert replayed.returncode == 0, replayed.stderr
+    assert json.loads(replayed.stdout)["calls"] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_ctrl_c_leaves_no_process_behind() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, *RUN, "--reply-tokens", "4000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    for line in iter(process.stderr.readline, b""):
+        if line.strip().endswith(b" begins"):
+            break
+    (child,) = children_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert not Path(f"/proc/{child}").exists()
+    (session,) = recorded()
+    shown = subprocess.run([*COMMAND, "show", session], capture_output=True, text=True, timeout=PATIENCE)
+    assert "**Not finished: the run was interrupted**" in shown.stdout

@@ -1,0 +1,449 @@
+"""The real smollm2-135m in its child process: what it answers, and that the child ends with whatever ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, Unreachable
+from consilience.models import local, local_server, weights
+from consilience.models.limiter import may_retry
+from consilience.models.local import LocalModel
+from consilience.models.port import Completion, Model, ModelRequest
+
+real = pytest.mark.local_model
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "stance": {"enum": ["in favour", "against", "undecided"]},
+        "sure": {"type": "boolean"},
+        "why": {"type": "string", "maxLength": 60},
+    },
+    "required": ["stance", "sure", "why"],
+    "additionalProperties": False,
+}
+
+
+def ask(user: str, **more: object) -> ModelRequest:
+    settings = {"max_tokens": 12, "seed": 1, "system": "You are terse."} | more
+    return ModelRequest(agent="A", key="k", user=user, **settings)  # type: ignore[arg-type]
+
+
+LONG = ask("Write a very long story about the sea.", max_tokens=7000)
+
+
+def child() -> local._Child:
+    (only,) = local._children.values()
+    return only
+
+
+def pid() -> int:
+    process = child()._process
+    assert process is not None
+    return process.pid
+
+
+def gone(process: int, seconds: float) -> bool:
+    """Whether that process ends within the time; one that only waits to be reaped has ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+async def model(smollm2: Path) -> AsyncIterator[LocalModel]:
+    one = LocalModel(weights.TESTS)
+    yield one
+    await one.close()
+    assert local._children == {}
+
+
+# --- answers
+
+
+@real
+async def test_it_answers_and_counts(model: LocalModel) -> None:
+    assert isinstance(model, Model)
+    assert model.name == model.account == "local:smollm2-135m"
+    assert model.price(10**6, 10**6) == 0.0
+    first = await model.complete(ask("Is water wet?"))
+    assert first.text.strip()
+    assert (first.model, first.cost, first.requests) == ("local:smollm2-135m", 0.0, 1)
+    assert (first.tokens_out, first.finish_reason) == (12, "length")
+    again = await model.complete(ask("Is water wet?", max_tokens=200))
+    assert again.tokens_in == first.tokens_in == again.tokens_cached + 1
+    assert again.finish_reason == "stop"
+
+
+@real
+async def test_a_seed_chooses_the_answer(model: LocalModel) -> None:
+    async def answer(seed: int | None) -> str:
+        return (await model.complete(ask("Name a colour, and say why.", max_tokens=16, seed=seed))).text
+
+    await answer(0)
+    assert await answer(3) == await answer(3)
+    assert len({await answer(seed) for seed in range(5)}) > 1
+    assert len({await answer(None) for _ in range(5)}) > 1
+    assert await answer(3 + local._LARGEST_SEED) == await answer(3)
+
+
+@real
+async def test_a_schema_is_enforced(model: LocalModel) -> None:
+    for seed in range(3):
+        reply = await model.complete(ask("Should we move to the sea?", schema=SCHEMA, max_tokens=120, seed=seed))
+        said = json.loads(reply.text)
+        assert set(said) == {"stance", "sure", "why"}
+        assert said["stance"] in ("in favour", "against", "undecided")
+        assert isinstance(said["sure"], bool)
+        assert len(said["why"]) <= 60
+
+
+@real
+async def test_agents_share_one_child_and_are_served_side_by_side(model: LocalModel) -> None:
+    other = LocalModel(weights.TESTS)
+    try:
+        replies = await asyncio.gather(*(one.complete(ask(f"Say {n}.")) for n in range(4) for one in (model, other)))
+        assert len(replies) == 8
+        process = pid()
+        assert max(reply.waited for reply in replies) > 0
+    finally:
+        await other.close()
+    assert pid() == process
+    assert (await model.complete(ask("Again."))).text
+
+
+@real
+async def test_too_long_a_prompt_is_rejected(model: LocalModel) -> None:
+    with pytest.raises(Rejected, match="longer than the model's context window"):
+        await model.complete(ask("word " * 9000))
+
+
+@real
+async def test_only_the_holder_of_the_key_is_answered(model: LocalModel) -> None:
+    await model.start()
+    request = urllib.request.Request(f"{child().ready.result()}/v1/chat/completions", data=b"{}")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        await asyncio.to_thread(urllib.request.urlopen, request)
+    assert refused.value.code == 401
+    refused.value.close()
+
+
+@real
+def test_it_may_be_used_in_one_event_loop_after_another(smollm2: Path) -> None:
+    model = LocalModel(weights.TESTS)
+    first = asyncio.run(model.complete(ask("One.")))
+    process = pid()
+    second = asyncio.run(model.complete(ask("Two.")))
+    assert (first.requests, second.requests) == (1, 1)
+    assert pid() == process
+    asyncio.run(model.close())
+    assert gone(process, 2)
+
+
+# --- cancelled, killed, closed
+
+
+@real
+async def test_a_cancelled_answer_is_no_longer_computed(model: LocalModel) -> None:
+    await model.start()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.5):
+            await model.complete(LONG)
+    async with asyncio.timeout(20):  # the long one would take longer
+        assert (await model.complete(ask("Is water wet?"))).text
+
+
+@real
+async def test_a_killed_child_is_started_again(model: LocalModel) -> None:
+    await model.start()
+    first = pid()
+    asked = asyncio.create_task(model.complete(ask("Write about the sea.", max_tokens=400)))
+    await asyncio.sleep(0)
+    os.kill(first, signal.SIGKILL)
+    assert isinstance(await asked, Completion)
+    assert pid() != first
+    assert gone(first, 2)
+
+
+@real
+async def test_a_child_that_keeps_dying_is_unreachable(model: LocalModel) -> None:
+    await model.start()
+    may_retry.set(lambda: False)
+    asked = asyncio.create_task(model.complete(LONG))
+    while not child().gate()._value < local._IN_FLIGHT:
+        await asyncio.sleep(0)
+    os.kill(pid(), signal.SIGKILL)
+    with pytest.raises(Unreachable, match="killed, perhaps for want of memory") as raised:
+        await asked
+    assert vars(raised.value)["requests"] == 1
+
+
+@real
+async def test_close_ends_the_child_in_the_middle_of_a_generation(smollm2: Path) -> None:
+    model = LocalModel(weights.TESTS)
+    await model.start()
+    process = pid()
+    asked = [asyncio.create_task(model.complete(LONG)) for _ in range(3)]
+    done, _ = await asyncio.wait(asked, timeout=1)
+    assert not done
+    for task in asked:
+        task.cancel()
+    began = time.monotonic()
+    await model.close()
+    assert time.monotonic() - began < 2
+    assert gone(process, 0.1)
+    await asyncio.wait(asked)
+    assert (await model.complete(ask("Once more."))).text
+    await model.close()
+
+
+@real
+async def test_close_while_it_loads(smollm2: Path) -> None:
+    model = LocalModel(weights.TESTS)
+    starting = asyncio.create_task(model.start())
+    while not local._children:
+        await asyncio.sleep(0)
+    began = time.monotonic()
+    await model.close()
+    assert time.monotonic() - began < 2
+    with pytest.raises(UnavailableModel, match="closed while it was starting"):
+        await starting
+
+
+# --- what cannot be started
+
+
+@real
+async def test_weights_that_cannot_be_loaded_are_one_paragraph(smollm2: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    with smollm2.open("rb") as whole:
+        cut.write_bytes(whole.read(5_000_000))
+    model = LocalModel(str(cut))
+    with pytest.raises(UnavailableModel, match="corrupted or incomplete") as raised:
+        await model.start()
+    assert str(cut) in str(raised.value)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(Rejected, match="cannot be loaded"):
+        await model.complete(ask("Hello?"))
+    await model.close()
+
+
+async def test_absent_weights_are_rejected_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSILIENCE_HOME", str(tmp_path / "empty"))
+    model = LocalModel()
+    assert model.name == f"local:{weights.DEFAULT}"
+    with pytest.raises(Rejected, match=f"consilience models pull {weights.DEFAULT}"):
+        await model.complete(ask("Hello?"))
+    await model.close()
+
+
+async def test_unknown_weights_are_unknown() -> None:
+    with pytest.raises(UnknownName, match="nonesuch"):
+        await LocalModel("nonesuch").start()
+
+
+async def test_a_missing_runtime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UnavailableModel, match=r"pip install 'consilience\[local\]'"):
+        await LocalModel().start()
+
+
+async def test_cancelling_start_stops_the_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    seen: list[str] = []
+
+    def endless(name: str, progress: weights.Progress) -> Path:
+        try:
+            while True:
+                progress("fetching", 1, 2)
+        finally:
+            loop.call_soon_threadsafe(stopped.set)
+
+    monkeypatch.setattr(local, "pull", endless)
+    starting = asyncio.create_task(LocalModel().start(lambda message, done, total: seen.append(message)))
+    while not seen:
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    async with asyncio.timeout(5):
+        await stopped.wait()
+
+
+# --- the end of the parent
+
+PARENT = """
+import asyncio, os, signal, sys
+from consilience.models import local
+from consilience.models.local import LocalModel
+from consilience.models.port import ModelRequest
+
+def ask(user, tokens=8):
+    return ModelRequest(agent="A", key="k", system="", user=user, max_tokens=tokens, seed=1)
+
+def say(*words):
+    print(*words, flush=True)
+
+async def begin():
+    model = LocalModel("smollm2-135m")
+    await model.start()
+    (child,) = local._children.values()
+    say(child._process.pid)
+    return model
+
+"""
+
+ENDS = {
+    "killed": "async def main():\n    await (await begin()).complete(ask('A long story.', 7000))\nasyncio.run(main())",
+    "leaves": "asyncio.run(begin())",
+    "raises": "async def main():\n    await begin()\n    raise SystemExit(3)\nasyncio.run(main())",
+    "interrupted": """
+async def main():
+    model = await begin()
+    long = asyncio.create_task(model.complete(ask("A long story.", 7000)))
+    loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
+    loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    say("ready")
+    await interrupted.wait()
+    long.cancel()
+    say("answered" if (await model.complete(ask("Hello?"))).requests == 1 else "died")
+    await model.close()
+asyncio.run(main())
+""",
+    "forks": """
+async def main():
+    model = await begin()
+    copy = os.fork()
+    if not copy:
+        sys.exit(0)
+    os.waitpid(copy, 0)
+    say("answered" if (await model.complete(ask("Hello?"))).requests == 1 else "died")
+    await model.close()
+asyncio.run(main())
+""",
+}
+
+
+@pytest.fixture
+def parent(smollm2: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """A process that uses the model and ends as its parameter says."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PARENT + ENDS[request.param]],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@real
+@pytest.mark.parametrize("parent", ["killed"], indirect=True)
+def test_a_killed_parent_leaves_no_child(parent: subprocess.Popen[str]) -> None:
+    process = int(line(parent))
+    parent.kill()
+    assert gone(process, 3)
+
+
+@real
+@pytest.mark.parametrize(("parent", "code"), [("leaves", 0), ("raises", 3)], indirect=["parent"])
+def test_a_parent_that_ends_without_closing_leaves_no_child(parent: subprocess.Popen[str], code: int) -> None:
+    process = int(line(parent))
+    _, printed = parent.communicate(timeout=30)
+    assert (parent.returncode, printed) == (code, "")
+    assert gone(process, 1)
+
+
+@real
+@pytest.mark.parametrize("parent", ["interrupted"], indirect=True)
+def test_an_interrupt_at_the_terminal_is_the_parents_to_judge(parent: subprocess.Popen[str]) -> None:
+    process = int(line(parent))
+    assert line(parent) == "ready"
+    os.killpg(parent.pid, signal.SIGINT)
+    os.kill(process, signal.SIGINT)
+    assert line(parent) == "answered"
+    _, printed = parent.communicate(timeout=30)
+    assert (parent.returncode, printed) == (0, "")
+    assert gone(process, 1)
+
+
+@real
+@pytest.mark.parametrize("parent", ["forks"], indirect=True)
+def test_a_forked_copy_leaves_the_child_alone(parent: subprocess.Popen[str]) -> None:
+    process = int(line(parent))
+    assert line(parent) == "answered"
+    assert parent.wait(30) == 0
+    assert gone(process, 1)
+
+
+# --- the child's own reading
+
+
+def header(*pairs: bytes) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs)) + b"".join(pairs)
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def test_the_context_length_is_read_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    name = string("general.name") + struct.pack("<I", 8) + string("a model")
+    words = string("words") + struct.pack("<IIQ", 9, 8, 2) + string("one") + string("two")
+    scores = string("scores") + struct.pack("<IIQ", 9, 6, 2) + struct.pack("<ff", 1, 2)
+    length = string("toy.context_length") + struct.pack("<II", 4, 2048)
+    path.write_bytes(header(name, words, scores, length))
+    assert local_server.context_length(path) == 2048
+    path.write_bytes(header(name, words))
+    assert local_server.context_length(path) is None
+    for damaged in (b"PK", header(name, length)[:60], b"GGUF" + struct.pack("<IQQ", 3, 0, 9**9)):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="GGUF|damaged or cut"):
+            local_server.context_length(path)
+
+
+@real
+def test_the_context_length_of_a_real_file(smollm2: Path) -> None:
+    assert local_server.context_length(smollm2) == 8192
+
+
+def test_cores_are_given_only_where_there_are_fewer_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setattr(Path, "read_text", lambda path: "max 100000")
+    assert local_server.usable_cores() is None
+    monkeypatch.setattr(Path, "read_text", lambda path: "250000 100000")
+    assert local_server.usable_cores() == 2
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3}, raising=False)
+    assert local_server.usable_cores() == 1

@@ -1,0 +1,78 @@
+"""What README and docs say is run: code blocks, commands, the transcript, the links, the figures that can be checked."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))
+def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As they stand; where a block asks for the local model, a scripted one answers."""
+    from consilience.engine import runner
+    from consilience.testing import ScriptedModel
+
+    local = ScriptedModel(lambda request: f"{request.agent} has a view of {request.key}.")
+    monkeypatch.setattr(runner, "resolve", lambda name: local)
+    exec(compile(code, "README", "exec"), {})
+
+
+COMMANDS = [line for block in blocks("console") for line in block.splitlines() if line.startswith("consilience ")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of the README gives its plan, with `--dry-run`, without a key."""
+    from typer.testing import CliRunner
+
+    from consilience.cli.main import app
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "report.txt").write_text("The committee concludes that it depends.\n")
+    arguments = shlex.split(command, comments=True)[1:]
+    if "--dry-run" not in arguments:
+        arguments.append("--dry-run")
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+
+
+def test_the_make_targets_named_are_there() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"\bmake ([a-z-]+)", "\n".join(page.read_text() for page in PAGES)))
+    assert named
+    for target in named - {"sense"}:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} -> {target}"
+
+
+def test_the_table_of_protocols_is_that_of_the_package() -> None:
+    from consilience.engine.protocol import protocol_names
+    from consilience.protocols.emergence import Emergence
+
+    listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
+    assert listed == [name for name in protocol_names() if name in ("emergence",)]
+    assert Emergence(children=3, max_rounds=2).estimate().max == 15
+
+
+def test_exported_names_are_those_documented() -> None:
+    import consilience
+
+    for name in consilience.__all__:
+        assert getattr(consilience, name) is not None
+    assert {"deliberate", "run_sync", "resume", "replay", "Emergence", "Limits"} <= set(consilience.__all__)
