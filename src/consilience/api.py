@@ -42,9 +42,9 @@ async def deliberate(
     """Put a task before the agents of a protocol and return its report.
 
     `model` is one for all, several dealt in the order of `report.agents`, or one per agent id; names or models. None
-    chooses as the command line does. `encoder` is for similarity by embedding. `panel` replaces the protocol's perspectives. The session is recorded in `store`, by
-    default the user's journal. Raises `UserError`s before anything is spent; a limit, or a model that fails, is no
-    exception but a report that says so.
+    chooses as the command line does. `encoder` is for similarity by embedding. `panel` replaces the protocol's
+    perspectives. The session is recorded in `store`, by default the user's journal. Raises `UserError`s before anything
+    is spent; a limit, or a model that fails, is no exception but a report that says so.
     """
     with _Store(store) as opened:
         return await runner.start(

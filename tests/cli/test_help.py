@@ -170,7 +170,7 @@ def test_only_options_that_were_given_reach_the_settings(painted: list[dict[str,
     assert painted == [
         {},
         {"colour": "blue", "mode": "slow", "ratio": 0.5, "glossy": True, "layers": ["a", "b"]},
-        {"numbers": [3], "glossy": False, "max_tokens": 99},
+        {"numbers": [3], "glossy": False, "reply_tokens": 99},
     ]
 
 

@@ -97,7 +97,7 @@ async def test_a_malformed_reply_is_asked_again_once_with_the_reason_and_its_cos
     assert "could not be used: the reply is not a JSON object" in second.text
     spent = report.ledger.actual
     assert (spent.calls, spent.requests, spent.repairs, spent.retries) == (1, 2, 1, 0)
-    assert any("asked for again" in w for w in report.warnings)
+    assert any("had to be asked for again" in w for w in report.warnings)
 
 
 async def test_a_failed_call_is_a_value_and_its_siblings_live() -> None:

@@ -115,3 +115,12 @@ async def test_the_prompts_of_a_growing_transcript_take_linear_space(store: Sqli
             (sizes[length],) = store._db.execute("SELECT SUM(LENGTH(added) + 32) FROM prompts").fetchone()
     assert sizes[400] <= 2.2 * sizes[200]
     await journal.close()
+
+
+async def test_a_damaged_record_is_the_stores_fault_and_said_so(store: SqliteStore) -> None:
+    journal = store.create("s")
+    await journal.commit(completed("a", "t"), texts=["t"])
+    await journal.close()
+    store._db.execute('UPDATE events SET body=\'{"type":"no such event"}\'')
+    with pytest.raises(StoreUnusable, match="journal cannot be used"):
+        store.read("s")

@@ -13,17 +13,14 @@ from consilience.domain.agents import Agent
 from consilience.domain.errors import UserError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Estimate, Limits
-from consilience.engine.prompt import tokens_in
+from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
+from consilience.engine.runner import call_size
 from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.models.names import Choice, choose, key_variables, known_providers, paid, resolve
 from consilience.models.weights import CATALOGUE, verify
 from consilience.reporting.words import count, money, span, view
-
-_QUOTING = 32
-_REQUEST = 512
-"""Tokens foreseen for the fence around a quotation, and for what a prompt asks."""
 
 
 @dataclass(frozen=True)
@@ -113,18 +110,18 @@ def make_plan(
     paid_for = tuple(name for name in dict.fromkeys(models.values()) if paid(name))
     paid_encoder = encoder if encoder is not None and paid(encoder) else None
     instructions = protocol.templates(prompts).render(INSTRUCTIONS)
-    text = instructions + task + "".join(document.numbered for document in documents(sources))
-    read = tokens_in(text) + protocol.widest * (protocol.max_tokens + _QUOTING) + _REQUEST
+    size = call_size(Opening(instructions, task, documents(sources)), protocol, {})
+    read = int(size.tokens) - protocol.reply_tokens
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
-    most_tokens = calls * (read + protocol.max_tokens)
+    most_tokens = calls * (read + protocol.reply_tokens)
     if limits.tokens is not None:
         most_tokens = min(most_tokens, limits.tokens)
-    most_money = _most_money(paid_for, calls, read, protocol.max_tokens)
+    most_money = _most_money(paid_for, calls, read, protocol.reply_tokens)
     if limits.money is not None and paid_for:
         most_money = limits.money if most_money is None else min(most_money, limits.money)
     if paid_encoder is not None:
         paid_for = (*paid_for, paid_encoder)
-        comparing = price(paid_encoder, calls * protocol.max_tokens, 0)
+        comparing = price(paid_encoder, calls * protocol.reply_tokens, 0)
         most_money = None if most_money is None or comparing is None else most_money + comparing
     return Plan(protocol, seats, choice.why, estimate, limits, most_tokens, most_money, paid_for, choice.unspent_keys)
 

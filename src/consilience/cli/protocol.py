@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
 SETTINGS = "Settings of {}"
-
-RENAMED: Mapping[str, str] = {"max_tokens": "reply-tokens"}
-"""Settings of every protocol whose own name says something else on the command line."""
 
 
 class SectionedCommand(TyperCommand):
@@ -65,8 +62,6 @@ def app_for(name: str) -> typer.Typer:
 
 def option_of(cls: type[Protocol], field: str) -> str:
     """The option that sets a field: `--max-rounds`; with the protocol's name in front where all protocols have one so named."""
-    if field in RENAMED:
-        return f"--{RENAMED[field]}"
     taken = field in {common.name for common in fields(Request)}
     return f"--{f'{cls.name}-' if taken else ''}{field.replace('_', '-')}"
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -178,11 +179,12 @@ def _list(
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    room = max(20, shutil.get_terminal_size().columns - 54)
+    room = max(20, shutil.get_terminal_size().columns - 71)
     for row in rows:
         stop = row["stop_reason"] or row["state"]
         task = one_line(str(row["task"] or ""), room)
-        print(f"{row['session']:<10} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}")
+        when = datetime.fromisoformat(str(row["created"])).astimezone().strftime("%Y-%m-%d %H:%M")
+        print(f"{row['session']:<10} {when} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}")
     if len(known) > most:
         say(f"{len(known) - most} older ones: --limit {len(known)} shows all.")
 
@@ -196,5 +198,6 @@ def _row(session: str, course: Course, state: str, store: Store) -> dict[str, ob
         "stop_reason": course.finished.stop_reason.value if course.finished else None,
         "calls": course.made,
         "cost": course.cost,
+        "created": datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds"),
         "task": store.text(started.task) if started else None,
     }

@@ -56,7 +56,7 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
 
     paid = [event for event in ended if not isinstance(event, CallFailed)]
     made = [event for event in ended if not (isinstance(event, CallFailed) and event.failure.is_limit)]
-    repairs = sum(isinstance(event, ReplyRejected) for event in ended)
+    repairs = sum(isinstance(event, ReplyRejected) and event.attempt <= state.repairs for event in ended)
     requests = total("requests")
     costs = [event.cost for event in paid]
     return Spent(
@@ -125,15 +125,22 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     found.sort()
     cut = [event.key for event in ended if isinstance(event, CallCompleted) and event.finish == "length"]
     if cut:
-        found.append(f"{len(cut)} replies were cut at the token limit: {', '.join(cut[:5])}")
+        found.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
-    if rejected:
-        found.append(f"{len(rejected)} replies could not be used and were asked for again")
+    again = sum(event.attempt <= state.repairs for event in rejected)
+    if again:
+        found.append(f"{counted(again, 'reply', 'replies')} could not be used and had to be asked for again")
+    if given_up := len(rejected) - again:
+        found.append(f"{counted(given_up, 'reply', 'replies')} could not be used the second time either")
     false = sum(not quotation.verified for quotation in cited)
     if false:
         found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
     if any(event.cost is None for event in ended if not isinstance(event, CallFailed)):
         found.append("the price of a model is not known; money is not counted in full")
     if state.lost:
-        found.append(f"lost calls: {state.lost} were in flight when a process ended, and may have been paid for")
+        found.append(f"lost calls: {state.lost} in flight when a process ended, perhaps paid for")
     return found
+
+
+def counted(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"

@@ -45,7 +45,7 @@ class Protocol(BaseModel, ABC):
                 _in_words(error), where=f"settings of {type(self).name}", do="Change them and try again."
             ) from None
 
-    max_tokens: Annotated[int, Field(ge=16, le=100_000, description="most tokens a reply may have")] = 1024
+    reply_tokens: Annotated[int, Field(ge=16, le=100_000, description="most tokens a reply may have")] = 1024
 
     @classmethod
     def templates(cls, override: Path | None = None) -> Templates:

@@ -303,7 +303,7 @@ def _state(
     opening = Opening(templates.render(INSTRUCTIONS), task, found)
     cls = find_protocol(started.protocol)
     protocol = cls.model_validate(started.settings)
-    size = _call_size(opening, protocol, started.prices)
+    size = call_size(opening, protocol, started.prices)
     root, reserve = _hold_back(started.limits, size)
     spec = os.environ.get("CONSILIENCE_FAULT")
     faults: Faults | None = options.faults or (from_spec(spec).hit if spec else None)
@@ -394,12 +394,12 @@ def _prices(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
     return {agent: (read / million, written / million) for agent, (read, written) in found.items() if read and written}
 
 
-def _call_size(opening: Opening, protocol: Protocol, prices: Mapping[str, tuple[float, float]]) -> Amount:
+def call_size(opening: Opening, protocol: Protocol, prices: Mapping[str, tuple[float, float]]) -> Amount:
     """The greatest size of one call: the opening, the widest prompt's quotations at full length, the request, the reply."""
     text = opening.instructions + opening.task + "".join(d.numbered for d in opening.documents)
-    prompt = tokens_in(text) + protocol.widest * (protocol.max_tokens + 32) + 512
-    dearest = max((prompt * read + protocol.max_tokens * written for read, written in prices.values()), default=0.0)
-    return Amount(1, prompt + protocol.max_tokens, dearest)
+    prompt = tokens_in(text) + protocol.widest * (protocol.reply_tokens + 32) + 512
+    dearest = max((prompt * read + protocol.reply_tokens * written for read, written in prices.values()), default=0.0)
+    return Amount(1, prompt + protocol.reply_tokens, dearest)
 
 
 def _check_input(task: str, sources: Sequence[Source], quorum: float) -> None:
@@ -456,4 +456,4 @@ class Shut:
         return None
 
 
-__all__ = ["Models", "Options", "deal", "replay", "resume", "start"]
+__all__ = ["Models", "Options", "call_size", "deal", "replay", "resume", "start"]

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from consilience.domain.errors import NewerSchema, SessionBusy, StoreUnusable, UnknownName
 from consilience.domain.events import (
     EVENT,
@@ -80,33 +82,36 @@ class SqliteStore:
         return SqliteJournal(self, session, number, lease)
 
     def sessions(self) -> list[str]:
-        return [row[0] for row in self._reader.execute("SELECT id FROM sessions ORDER BY n")]
+        return [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
 
     def read(self, session: str) -> list[AnyEvent]:
-        rows = self._reader.execute(
-            "SELECT seq, body FROM events WHERE session=? ORDER BY seq", (self._number(session),)
-        ).fetchall()
         events = []
-        for seq, body in rows:
-            event = EVENT.validate_json(body)
-            event.seq = seq
+        for seq, body in self._rows("SELECT seq, body FROM events WHERE session=? ORDER BY seq", self._number(session)):
+            try:
+                event = EVENT.validate_json(str(body))
+            except ValidationError as error:
+                raise _unusable(self.path, error) from error
+            event.seq = int(str(seq))
             events.append(event)
         return events
 
     def flights(self, session: str) -> list[Flight]:
-        rows = self._reader.execute("SELECT key, agent, place FROM in_flight WHERE session=?", (self._number(session),))
-        return [Flight(*row) for row in rows]
+        rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
+        return [Flight(*map(str, row)) for row in rows]
+
+    def created(self, session: str) -> float:
+        return int(str(self._rows("SELECT created FROM sessions WHERE id=?", session)[0][0])) / 1000
 
     def holder(self, session: str) -> str | None:
-        row = self._reader.execute("SELECT holder FROM sessions WHERE n=?", (self._number(session),)).fetchone()
+        (row,) = self._rows("SELECT holder FROM sessions WHERE n=?", self._number(session))
         lease = Lease(self.path, session, self._memory_leases)
         if lease.acquire():
             lease.release()
             return None
-        return str(row[0]) if row and row[0] else "another process"
+        return str(row[0]) if row[0] else "another process"
 
     def text(self, id: str) -> str:
-        row = self._reader.execute("SELECT body FROM texts WHERE id=?", (_raw(id),)).fetchone()
+        row = next(iter(self._rows("SELECT body FROM texts WHERE id=?", _raw(id))), None)
         if row is None:
             raise StoreUnusable(
                 f"text {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
@@ -114,14 +119,14 @@ class SqliteStore:
         return str(row[0])
 
     def prompt(self, id: str) -> tuple[str, ...]:
-        row = self._reader.execute("SELECT base, added FROM prompts WHERE id=?", (_raw(id),)).fetchone()
+        row = next(iter(self._rows("SELECT base, added FROM prompts WHERE id=?", _raw(id))), None)
         if row is None:
             raise StoreUnusable(
                 f"prompt {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
             )
         base, added = row
-        before = self.prompt(base64.urlsafe_b64encode(base)[:22].decode()) if base else ()
-        return (*before, *json.loads(added))
+        before = self.prompt(base64.urlsafe_b64encode(base)[:22].decode()) if isinstance(base, bytes) else ()
+        return (*before, *json.loads(str(added)))
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
         journal = self.open(session)
@@ -161,7 +166,7 @@ class SqliteStore:
         return found
 
     def _number(self, session: str) -> int:
-        row = self._reader.execute("SELECT n FROM sessions WHERE id=?", (session,)).fetchone()
+        row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
         if row is None:
             import difflib
 
@@ -172,7 +177,13 @@ class SqliteStore:
                 where=self.path,
                 do=f"Known sessions: {', '.join(close)}." if close else "No session was recorded yet.",
             )
-        return int(row[0])
+        return int(str(row[0]))
+
+    def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+        try:
+            return self._reader.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
 
     def _now(self, sql: str, values: tuple[object, ...]) -> None:
         self._writer.put([(sql, values)])
@@ -205,8 +216,8 @@ class SqliteJournal:
         self._store = store
         self._number = number
         self._lease = lease
-        row = store._reader.execute("SELECT MAX(seq) FROM events WHERE session=?", (number,)).fetchone()
-        self._seq = int(row[0] or 0)
+        ((last,),) = store._rows("SELECT MAX(seq) FROM events WHERE session=?", number)
+        self._seq = int(str(last or 0))
 
     def append(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
         self._store._writer.put(self._statements(event, texts, prompt))

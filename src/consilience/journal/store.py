@@ -102,6 +102,10 @@ class Store(Protocol):
 
     def flights(self, session: str) -> list[Flight]: ...
 
+    def created(self, session: str) -> float:
+        """When the session was created, in seconds since the epoch."""
+        ...
+
     def holder(self, session: str) -> str | None:
         """Who runs the session now, in words; None when nobody does."""
         ...

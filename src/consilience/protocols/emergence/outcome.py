@@ -47,10 +47,12 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         steps=len(course.rounds),
         answer=closing.text if closing else None,
         closing=None if closing is None else "reserve" if closing.reserve else "ordinary",
-        claims=tuple(session.claim(closing, c.text, c.ids) for c in closing.value.claims) if closing else (),
+        claims=tuple(session.claim(closing, c.text, c.ids) for c in closing.value.claims if c.text.strip())
+        if closing
+        else (),
         position_changes=tuple(changes(ballots)),
         objections=objections,
-        dissent=_dissent(settings, course, position, objections),
+        dissent=_dissent(settings, course, position or next(iter(pooled), None), objections),
         metrics=_metrics(session, course, len(revised) / len(laterals) if laterals else None),
         rounds=rounds,
         convergence=Convergence(
@@ -112,7 +114,8 @@ def _position(
 def _dissent(
     settings: Settings, course: Course, position: str | None, objections: Sequence[Objection]
 ) -> tuple[Dissent, ...]:
-    """Final ballots against the answer; without ballots, the objections that stand."""
+    """Final ballots against the answer, or where it holds no position against the pool's first; without ballots, the
+    objections that stand."""
     if not settings.ballots:
         return tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections)
     final: dict[str, Ballot] = {}
@@ -230,7 +233,7 @@ def _warn(session: Session, settings: Settings, course: Course, scores: Sequence
             "its stability says little"
         )
     if session.dropped:
-        session.warn(f"{session.dropped} references to texts that were not shown were dropped")
+        session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     last = course.rounds[-1].get(ROOT) if course.rounds else None
     if course.closing is not None and last is not None and last.response is None and not course.exhausted:
         session.warn(f"the last closing call failed; the answer is {course.closing.key}")

@@ -63,7 +63,7 @@ class Emergence(Settings):
                 key=f"round-{run.index}/observe/{node}",
                 returns=RootReply,
                 closing=True,
-                max_tokens=self.max_tokens,
+                max_tokens=self.reply_tokens,
             )
 
         return observe
@@ -151,5 +151,5 @@ class Emergence(Settings):
         children = [course.rounds[-1][child] for child in session.topology.children[ROOT]]
         prompt = run.review_prompt(children, course.closing, self.domain_instructions if domain else "")
         return session.ask(
-            ROOT, prompt, key=f"finalize/{n}", returns=ReviewReply, closing=last, max_tokens=self.max_tokens
+            ROOT, prompt, key=f"finalize/{n}", returns=ReviewReply, closing=last, max_tokens=self.reply_tokens
         )

@@ -102,7 +102,7 @@ class RoundRun:
             key=f"round-{self.index}/leaf_respond/{leaf}",
             returns=LeafReply,
             audience=(*self.session.topology.siblings(leaf), *self.session.topology.parents[leaf]),
-            max_tokens=self.settings.max_tokens,
+            max_tokens=self.settings.reply_tokens,
         )
 
     async def _revisit(self, leaf: str) -> Harvest:
@@ -147,7 +147,7 @@ class RoundRun:
             key=f"round-{self.index}/lateral/{turn.agent}",
             returns=PeerReply,
             audience=(*self.session.topology.siblings(turn.agent), *self.session.topology.parents[turn.agent]),
-            max_tokens=self.settings.max_tokens,
+            max_tokens=self.settings.reply_tokens,
         )
 
     def _revised(self, turn: Turn, reply: Reply[PeerReply] | Failure) -> Turn:
@@ -196,7 +196,7 @@ class RoundRun:
             key=f"round-{self.index}/observe/{node}",
             returns=PeerReply,
             audience=(*topology.siblings(node), *topology.parents[node]),
-            max_tokens=self.settings.max_tokens,
+            max_tokens=self.settings.reply_tokens,
         )
 
     def observe_prompt(self, template: str, node: str, children: list[Turn], nudge: Reply[str] | None) -> Prompt:
@@ -240,7 +240,7 @@ class RoundRun:
             key=f"round-{self.index}/signal/{node}",
             kind="nudge",
             audience=self.session.topology.children[node],
-            max_tokens=self.settings.max_tokens,
+            max_tokens=self.settings.reply_tokens,
         )
 
     async def _ballots(
@@ -276,7 +276,7 @@ class RoundRun:
             returns=BallotReply,
             kind="ballot",
             accept=self._accept,
-            max_tokens=min(self.settings.max_tokens, 300),
+            max_tokens=min(self.settings.reply_tokens, 300),
         )
 
     def _accept(self, ballot: BallotReply) -> None:
