@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -67,6 +67,13 @@ def gone(process: int, seconds: float) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    """Let other tasks have their turns until the condition holds."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -189,8 +196,7 @@ async def test_a_child_that_keeps_dying_is_unreachable(model: LocalModel) -> Non
     await model.start()
     may_retry.set(lambda: False)
     asked = asyncio.create_task(model.complete(LONG))
-    while not child().gate()._value < local._IN_FLIGHT:
-        await asyncio.sleep(0)
+    await turns_until(lambda: child().gate()._value < local._IN_FLIGHT)
     os.kill(pid(), signal.SIGKILL)
     with pytest.raises(Unreachable, match="killed, perhaps for want of memory") as raised:
         await asked
@@ -220,8 +226,7 @@ async def test_close_ends_the_child_in_the_middle_of_a_generation(smollm2: Path)
 async def test_close_while_it_loads(smollm2: Path) -> None:
     model = LocalModel(weights.TESTS)
     starting = asyncio.create_task(model.start())
-    while not local._children:
-        await asyncio.sleep(0)
+    await turns_until(lambda: bool(local._children))
     began = time.monotonic()
     await model.close()
     assert time.monotonic() - began < 2
@@ -281,8 +286,7 @@ async def test_cancelling_start_stops_the_fetching(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(local, "pull", endless)
     starting = asyncio.create_task(LocalModel().start(lambda message, done, total: seen.append(message)))
-    while not seen:
-        await asyncio.sleep(0)
+    await turns_until(lambda: bool(seen))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -332,12 +336,13 @@ async def main():
 asyncio.run(main())
 """,
     "forks": """
+model = asyncio.run(begin())
+copy = os.fork()
+if not copy:
+    sys.exit(0)
+os.waitpid(copy, 0)
+
 async def main():
-    model = await begin()
-    copy = os.fork()
-    if not copy:
-        sys.exit(0)
-    os.waitpid(copy, 0)
     say("answered" if (await model.complete(ask("Hello?"))).requests == 1 else "died")
     await model.close()
 asyncio.run(main())
@@ -429,7 +434,7 @@ def test_the_context_length_is_read_from_the_file(tmp_path: Path) -> None:
     assert local_server.context_length(path) is None
     for damaged in (b"PK", header(name, length)[:60], b"GGUF" + struct.pack("<IQQ", 3, 0, 9**9)):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="GGUF|damaged or cut"):
+        with pytest.raises(ValueError, match=r"GGUF|damaged or cut"):
             local_server.context_length(path)
 
 

