@@ -19,6 +19,7 @@ from consilience.domain.errors import (
     SettingsError,
     VersionMismatch,
 )
+from consilience.domain.events import CallCompleted, Event
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, StopReason
 from consilience.domain.report import Report
@@ -475,3 +476,43 @@ async def test_a_slow_reply_is_durable_before_anything_follows_from_it(tmp_path:
 def test_an_account_is_an_amount_of_calls_tokens_and_money() -> None:
     assert Completion(text="", model="m").requests == 1
     assert Amount(2, 3, 4) - Amount(1, 1, 1) == Amount(1, 2, 3)
+
+
+async def test_a_cancelled_run_gives_its_lease_back_and_can_be_resumed(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+    model = ScriptedModel(lambda r: "t", latency=lambda r: 60 if r.key == "say/A2" and len(model.requests) <= 3 else 0)
+    ended: list[str] = []
+    two_ended = asyncio.Event()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, CallCompleted):
+            ended.append(event.key)
+            if len(ended) == 2:
+                two_ended.set()
+
+    options = Options(observer=watch)
+    run = asyncio.ensure_future(
+        runner.start("Why?", OutsideAgent(), models=model, store=store, session="s", options=options)
+    )
+    await asyncio.wait_for(two_ended.wait(), 10)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert store.holder("s") is None
+    report = await runner.resume("s", store=store, models=model)
+    assert report.replied == 3
+    assert report.ledger.actual.lost >= 1
+    asked = [r.key for r in model.requests]
+    assert sorted(asked) == ["close", "say/A1", "say/A2", "say/A2", "say/A3"]
+    store.close()
+
+
+async def test_a_template_that_asks_for_what_it_is_not_given_is_the_users_mistake(tmp_path: Path) -> None:
+    from consilience.protocols.emergence import Emergence
+
+    (tmp_path / "lateral.j2").write_text("You are {{ nobody }}.")
+    store = SqliteStore(":memory:")
+    with pytest.raises(SettingsError, match="'lateral' cannot be written"):
+        await runner.start("Why?", Emergence(), models=ScriptedModel(lambda r: "t"), store=store, prompts=tmp_path)
+    assert store.holder(store.sessions()[0]) is None
+    store.close()

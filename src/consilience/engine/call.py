@@ -61,7 +61,7 @@ class Call(Generic[T]):
         fix: str | None = None
         error = ""
         for attempt in range(1, 2 + state.repairs):
-            rendered = state.render(ask, fix)
+            rendered = state.render(ask.agent, ask.prompt, fix)
             schema, schema_digest = schema_for(returns, rendered.kinds)
             digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(attempt), schema_digest)
             ended = state.recorder.recorded(ask.key, attempt, self.place, digest)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from consilience.domain.agents import Agent
-from consilience.domain.errors import ProtocolViolation, RequestMismatch, SessionWaiting, SettingsError, VersionMismatch
+from consilience.domain.errors import (
+    ProtocolViolation,
+    RequestMismatch,
+    SessionWaiting,
+    SettingsError,
+    StoreUnusable,
+    VersionMismatch,
+)
 from consilience.domain.events import (
     AnyEvent,
     CallFailed,
@@ -112,14 +120,12 @@ async def start(
     )
     texts = [task, *(d.text for d in found), *templates.sources.values()]
     journal = store.create(session or f"r{secrets.token_hex(3)}")
-    try:
+    async with _leased(journal), _closing(close):
         recorder = Recorder(journal, [], replay=False, observer=options.observer)
         await recorder.commit(started, texts)
         state = _state(journal.session, started, task, found, templates, ports, recorder, options)
         state.encoder = opened
         return await _execute(protocol, state, options)
-    finally:
-        await close()
 
 
 async def resume(
@@ -149,44 +155,70 @@ async def _again(
     session: str, store: Store, models: Models | None, encoder: str | Encoder | None, options: Options, *, replay: bool
 ) -> Report:
     journal = store.open(session)
-    events = journal.read()
-    started = events[0] if events else None
-    if not isinstance(started, SessionStarted):
-        await journal.close()
-        raise SettingsError(f"session {session} has no beginning", do="It was killed before it started; run it anew.")
-    cls = find_protocol(started.protocol)
-    if (finished := _finished(events)) and not replay:
-        await journal.close()
-        return cls.report.model_validate_json(journal.text(finished.report))
-    if cls.version != started.protocol_version:
-        await journal.close()
-        raise VersionMismatch(
-            f"session {session} was written by version {started.protocol_version} of {started.protocol}; this is {cls.version}",
-            do=f"It can be shown and exported; to go on from it: consilience fork {session}.",
-        )
-    if replay:
-        ports: dict[str, AgentPort] = {agent.id: Shut(agent.model) for agent in started.agents}
-        close = _nothing
-    else:
-        _, ports, close = deal(started.agents, models if models is not None else _recorded(started.agents))
-    try:
-        recorder = Recorder(journal, events, replay=replay, observer=options.observer)
-        state = _restored(session, started, journal, ports, recorder, options)
-        if not replay:
-            state.encoder = _encoder(encoder if encoder is not None else started.encoder)
-            await _note_lost(journal, recorder, state)
-        report = await _execute(cls.model_validate(started.settings), state, options)
-        if replay and finished and finished.report_digest != report.digest():
+    async with _leased(journal):
+        events = journal.read()
+        started = events[0] if events else None
+        if not isinstance(started, SessionStarted):
+            raise SettingsError(
+                f"session {session} has no beginning", do="It was killed before it started; run it anew."
+            )
+        cls = find_protocol(started.protocol)
+        finished = _finished(events)
+        if finished is not None and not replay:
+            return cls.report.model_validate_json(journal.text(finished.report))
+        _check_version(session, started, cls)
+        if replay:
+            ports: dict[str, AgentPort] = {agent.id: Shut(agent.model) for agent in started.agents}
+            close = _nothing
+        else:
+            _, ports, close = deal(started.agents, models if models is not None else _recorded(started.agents))
+        async with _closing(close):
+            recorder = Recorder(journal, events, replay=replay, observer=options.observer)
+            state = _restored(session, started, journal, ports, recorder, options)
+            if not replay:
+                state.encoder = _encoder(encoder if encoder is not None else started.encoder)
+                await _note_lost(journal, recorder, state)
+            report = await _execute(cls.model_validate(started.settings), state, options)
+        if replay and finished is not None and finished.report_digest != report.digest():
             raise RequestMismatch(
                 f"the replay of {session} ended in another report: {_difference(report, finished, journal, cls)}"
             )
         return report
+
+
+def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -> None:
+    if cls.version != started.protocol_version:
+        raise VersionMismatch(
+            f"session {session} was written by version {started.protocol_version} of {started.protocol}; this is {cls.version}",
+            do="It can still be shown; to go on, install the version that wrote it, or run the task anew.",
+        )
+
+
+@asynccontextmanager
+async def _leased(journal: Journal) -> AsyncIterator[None]:
+    """Give the lease back however the run ends, with what was recorded committed; after a simulated kill, not even that."""
+    try:
+        yield
+    except Crash:
+        journal.abandon()
+        raise
+    except BaseException:
+        with suppress(StoreUnusable):  # it is what is being raised
+            await journal.close()
+        raise
+    await journal.close()
+
+
+@asynccontextmanager
+async def _closing(close: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    try:
+        yield
     finally:
         await close()
 
 
 async def _execute(protocol: Protocol, state: State, options: Options) -> Report:
-    """Run the protocol to its end, to a park, or into a defect; close the journal as fits."""
+    """Run the protocol to its end, to a park, or into a defect."""
     session = Session(state)
     loop = asyncio.get_running_loop()
     still: asyncio.Future[None] = loop.create_future()
@@ -194,7 +226,6 @@ async def _execute(protocol: Protocol, state: State, options: Options) -> Report
     current_branch.set(Branch("", state.root))
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
-    journal = state.recorder.journal
     try:
         await asyncio.wait((main, still), return_when=asyncio.FIRST_COMPLETED)
         if not main.done():
@@ -204,18 +235,14 @@ async def _execute(protocol: Protocol, state: State, options: Options) -> Report
             awaited = tuple(sorted(state.activity.outside))
             await state.recorder.commit(SessionParked(awaited=awaited))
             raise SessionWaiting(state.id, awaited)
-        report = main.result()
+        return main.result()
     except Crash:
-        journal.abandon()
         raise
     except BaseException:
         await _stop(main, session)
-        await journal.close()
         raise
     finally:
         still.cancel()
-    await journal.close()
-    return report
 
 
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
@@ -231,8 +258,8 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
 
 async def _stop(main: asyncio.Task[Report], session: Session) -> None:
     main.cancel()
-    session.cancel()
     await asyncio.gather(main, return_exceptions=True)
+    await session.abandon()
 
 
 def _when_still(

@@ -205,7 +205,7 @@ class Session:
             current_phase.reset(token)
 
     def need_of(self, ask: Ask[Any]) -> Amount:
-        tokens = self._state.render(ask).tokens
+        tokens = self._state.render(ask.agent, ask.prompt).tokens
         return Amount(1, tokens + ask.max_tokens, self._state.price(ask.agent, tokens, ask.max_tokens))
 
     def need_of_calls(self, calls: int) -> Amount:
@@ -318,9 +318,9 @@ class Session:
 
     # for the runner
 
-    def cancel(self) -> None:
-        for pending in self._started:
-            pending.cancel()
+    async def abandon(self) -> None:
+        """Cancel what was started, and wait until it has let go."""
+        await asyncio.gather(*(pending.cancel() for pending in self._started), return_exceptions=True)
 
     async def _drain(self) -> None:
         for pending in self._started:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from consilience.domain.agents import Agent
 from consilience.domain.errors import ProtocolViolation
@@ -14,13 +13,10 @@ from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
 from consilience.engine.branch import Account, Amount, Phase
 from consilience.engine.ports import AgentPort
-from consilience.engine.prompt import Opening, Rendered, render
+from consilience.engine.prompt import Opening, Prompt, Rendered, render
 from consilience.engine.recorder import Recorder
 from consilience.engine.similarity import Encoder
 from consilience.engine.templates import Templates
-
-if TYPE_CHECKING:
-    from consilience.engine.work import Ask
 
 Faults = Callable[[str, Phase | None], None]
 
@@ -65,8 +61,8 @@ class State:
     reserve_drawn: bool = False
     _messages: dict[str, Message] = field(default_factory=dict)
 
-    def render(self, ask: Ask[Any], correction: str | None = None) -> Rendered:
-        return render(self.opening, ask.agent, ask.prompt, self.message, correction)
+    def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:
+        return render(self.opening, agent, prompt, self.message, correction)
 
     def register(self, message: Message) -> None:
         if message.id in self._messages:

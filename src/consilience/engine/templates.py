@@ -17,13 +17,20 @@ INSTRUCTIONS = "instructions"
 
 
 class Templates:
-    """Templates by name, without `.j2`. Rendering with a name the template does not know, or without one it needs, fails."""
+    """Templates by name, without `.j2`. One that asks for a value it is not given is a `SettingsError`."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.sources = dict(sources)
 
     def render(self, name: str, **values: object) -> str:
-        return _compiled(self.sources[name]).render(**values).strip()
+        try:
+            return _compiled(self.sources[name]).render(**values).strip()
+        except TemplateError as error:
+            raise SettingsError(
+                f"the prompt {name!r} cannot be written: {error}",
+                where=f"{name}.j2",
+                do="Mend or remove what overrides it.",
+            ) from error
 
 
 def load(package: str, override: Path | None = None) -> Templates:

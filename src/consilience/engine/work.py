@@ -5,17 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from consilience.domain.outcome import FailureKind
+from consilience.engine.activity import Activity
 from consilience.engine.branch import Account, Amount, Phase
 from consilience.engine.prompt import Prompt
 
-if TYPE_CHECKING:
-    from consilience.engine.session import Session
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+class Host(Protocol):
+    """What work needs of the session that runs it."""
+
+    @property
+    def activity(self) -> Activity: ...
+
+    @property
+    def account(self) -> Account: ...
+
+    def need_of(self, ask: Ask[Any]) -> Amount: ...
+
+    def need_of_calls(self, calls: int) -> Amount: ...
+
+    async def perform(self, ask: Ask[T]) -> Reply[T] | Failure: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,7 @@ class Failure:
 class Ask(Generic[T]):
     """One call, not made yet: await it, or hand it to `gather` or `start`."""
 
-    session: Session
+    session: Host
     agent: str
     prompt: Prompt
     key: str
@@ -72,7 +86,7 @@ class Ask(Generic[T]):
 class Procedure(Generic[T]):
     """A coroutine that may make up to `calls` calls, to be run as a branch of its own."""
 
-    session: Session
+    session: Host
     body: Coroutine[Any, Any, T]
     calls: int
 
@@ -91,7 +105,7 @@ class Pending(Generic[T]):
     """A single-assignment future between branches: the result of what was started, for any branch to await, any number of times."""
 
     def __init__(
-        self, session: Session, task: asyncio.Task[T], account: Account, starter: Account, phase: Phase | None
+        self, session: Host, task: asyncio.Task[T], account: Account, starter: Account, phase: Phase | None
     ) -> None:
         self._session = session
         self._task = task
@@ -122,8 +136,10 @@ class Pending(Generic[T]):
         await self._wait()
         self.read = read
 
-    def cancel(self) -> None:
+    def cancel(self) -> asyncio.Task[T]:
+        """Abandon it; the task given back is done once it has let go."""
         self._task.cancel()
+        return self._task
 
     def _done(self, task: asyncio.Task[T]) -> None:
         self._session.activity.enter(self._waiters)
