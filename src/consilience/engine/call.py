@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from consilience.domain.errors import (
     ProtocolViolation,
@@ -66,22 +66,22 @@ class Call(Generic[T]):
             digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(attempt), schema_digest)
             ended = state.recorder.recorded(ask.key, attempt, self.place, digest)
             if ended is None:
-                ended, text = await self._live(attempt, rendered, schema, digest, error)
+                ended, text, value = await self._live(attempt, rendered, schema, digest, error)
             else:
                 self._charge(ended)
                 text = "" if isinstance(ended, CallFailed) else state.recorder.journal.text(ended.text)
+                value = parse_reply(text, ask.returns) if isinstance(ended, CallCompleted) else None
             state.shown[ask.key] = rendered.shown
             if isinstance(ended, CallFailed):
                 return Failure(ask.key, ask.agent, ended.failure, ended.detail)
             if isinstance(ended, CallCompleted):
-                return self._reply(ended, text, rendered)
+                return self._reply(ended, text, cast(T, value), rendered)
             error = ended.error
             fix = correction(text, error)
         return Failure(ask.key, ask.agent, FailureKind.MALFORMED, error)
 
-    def _reply(self, ended: CallCompleted, text: str, rendered: Rendered) -> Reply[T]:
+    def _reply(self, ended: CallCompleted, text: str, value: T, rendered: Rendered) -> Reply[T]:
         ask = self.ask
-        value = parse_reply(text, ask.returns)
         prose = value if isinstance(value, str) else str(getattr(value, "text", text))
         self.state.register(
             Message(id=ask.key, sender=ask.agent, kind=ask.kind, text=prose, audience=ask.audience, phase=self.phase)
@@ -90,7 +90,7 @@ class Call(Generic[T]):
 
     async def _live(
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, error: str
-    ) -> tuple[Ended, str]:
+    ) -> tuple[Ended, str, T | None]:
         """Fund, send, read and record one attempt."""
         state, ask = self.state, self.ask
         common = self._common(attempt, digest, rendered)
@@ -100,7 +100,7 @@ class Call(Generic[T]):
             detail = f"{error}; no budget for another attempt" if attempt > 1 else "refused by a limit"
             failed = CallFailed(**common, failure=refusal if attempt == 1 else FailureKind.MALFORMED, detail=detail)
             await state.recorder.commit(failed)
-            return failed, ""
+            return failed, "", None
         state.faults("before_call", self.phase)
         if ask.closing:
             state.faults("closing_call", self.phase)
@@ -113,15 +113,15 @@ class Call(Generic[T]):
             self._settle(cost, Amount(calls=requests), requests)
             volatile: dict[str, str | int | float | None] = {"requests": requests}
             event: Ended = CallFailed(**common, failure=_kind(failure), detail=failure.detail[:500], volatile=volatile)
-            text = ""
+            text, value = "", None
         else:
-            event, text = self._read(common, completion)
+            event, text, value = self._read(common, completion)
             self._settle(cost, _spent(completion), completion.requests)
         event.volatile["s"] = round(time.monotonic() - began, 3)
         state.faults("after_reply", self.phase)
         await state.recorder.commit(event, [text, *rendered.texts] if text else rendered.texts, rendered.parts)
         state.faults("after_commit", self.phase)
-        return event, text
+        return event, text, value
 
     async def _send(
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str
@@ -154,7 +154,7 @@ class Call(Generic[T]):
         state.activity.answered(ask.key)
         return completion
 
-    def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str]:
+    def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
         """The event of a completion, and the text it keeps: at most 8 characters for every token allowed."""
         ask = self.ask
         text = completion.text[: max(8 * ask.max_tokens, 2000)]
@@ -179,10 +179,10 @@ class Call(Generic[T]):
                 except ValueError as wrong:
                     raise Malformed(str(wrong)) from None
         except Malformed as wrong:
-            return ReplyRejected(**common, **figures, error=str(wrong), volatile=volatile), text
+            return ReplyRejected(**common, **figures, error=str(wrong), volatile=volatile), text, None
         finish = "length" if len(text) < len(completion.text) else completion.finish_reason
         done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)
-        return done, text
+        return done, text, value
 
     def _fund(self, cost: Amount, attempt: int) -> FailureKind | None:
         """Reserve the request; the closing call may draw on what is held back for it, and is then not refused for time."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import Any, TypeVar, overload
@@ -84,7 +84,7 @@ class Session:
     def activity(self) -> Activity:
         return self._state.activity
 
-    def words(self, template: str, **values: object) -> str:
+    def words(self, template: str, **values: Hashable) -> str:
         """A prompt template of the protocol, rendered."""
         return self._state.templates.render(template, **values)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -22,9 +22,9 @@ class Templates:
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.sources = dict(sources)
 
-    def render(self, name: str, **values: object) -> str:
+    def render(self, name: str, **values: Hashable) -> str:
         try:
-            return _compiled(self.sources[name]).render(**values).strip()
+            return _rendered(self.sources[name], tuple(sorted(values.items())))
         except TemplateError as error:
             raise SettingsError(
                 f"the prompt {name!r} cannot be written: {error}",
@@ -68,6 +68,12 @@ def _overrides(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
                 f"the prompt cannot be read: {error}", where=str(path), do="Mend or remove it."
             ) from error
     return found
+
+
+@lru_cache(maxsize=4096)
+def _rendered(source: str, values: tuple[tuple[str, Hashable], ...]) -> str:
+    """The same words for the same values, so written once: the agents of a panel are asked alike, round after round."""
+    return _compiled(source).render(**dict(values)).strip()
 
 
 @lru_cache(maxsize=256)

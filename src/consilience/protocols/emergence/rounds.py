@@ -7,7 +7,7 @@ were passed and what the round before left; they return what they made.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -344,7 +344,7 @@ class RoundRun:
             return {turn.agent: turn.agent for turn in turns}
         return {turn.agent: letter(n) for n, turn in enumerate(turns)}
 
-    def _words(self, template: str, agent: str, **values: object) -> str:
+    def _words(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
         meaning = PERSPECTIVES.get(seat.perspective)
         perspective = f"Your perspective: {seat.perspective}. {meaning}" if meaning else seat.perspective
