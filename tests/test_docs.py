@@ -21,11 +21,11 @@ def blocks(language: str, text: str = README) -> list[str]:
 @pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))
 def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As they stand; where a block asks for the local model, a scripted one answers."""
-    from consilience.engine import runner
+    from consilience.engine import seats
     from consilience.testing import ScriptedModel
 
     local = ScriptedModel(lambda request: f"{request.agent} has a view of {request.key}.")
-    monkeypatch.setattr(runner, "resolve", lambda name: local)
+    monkeypatch.setattr(seats, "resolve", lambda name: local)
     exec(compile(code, "README", "exec"), {})
 
 

@@ -9,14 +9,14 @@ from typer.testing import CliRunner, Result
 
 from cli.town import Cli, Town
 from consilience.cli.main import app
-from consilience.engine import runner
+from consilience.engine import seats
 from consilience.models import servers
 
 
 @pytest.fixture
 def town(monkeypatch: pytest.MonkeyPatch) -> Town:
     town = Town()
-    monkeypatch.setattr(runner, "resolve", town.resolve)
+    monkeypatch.setattr(seats, "resolve", town.resolve)
     return town
 
 

@@ -21,7 +21,7 @@ PROGRAM = """
 import sys
 from cli.town import Town, sensible
 from consilience.cli.main import main
-from consilience.engine import runner
+from consilience.engine import runner, seats
 
 def latency(request):
     if {latency} > 10:
@@ -30,7 +30,7 @@ def latency(request):
 
 town = Town()
 town.latency = latency
-runner.resolve = town.resolve
+seats.resolve = town.resolve
 main()
 """
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")

@@ -100,3 +100,22 @@ def test_a_cut_at_any_place_is_closed_or_refused_but_never_invents(cut: int) -> 
     except Malformed:
         return
     assert "the long answer is yes".startswith(value.text)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"text": ' + "1" * 5000 + "}",
+        '{"a":' * 1500,
+        '{"text":' + "[" * 8000,
+        '{"text": "\\ud83d"}',
+        "half \ud83d a pair",
+    ],
+    ids=["digits without end", "objects without end", "brackets without end", "half a pair, escaped", "half a pair"],
+)
+def test_a_reply_that_breaks_parsers_is_malformed_or_mended(reply: str) -> None:
+    try:
+        value = parse_reply(reply, View)
+    except Malformed:
+        return
+    value.text.encode("utf-8", "replace")

@@ -34,15 +34,15 @@ def test_a_fence_is_the_texts_own_digest_and_does_not_occur_in_it(text: str) -> 
     assert quoted(text, "A").count(mark) == 2
 
 
-def test_a_text_that_holds_eight_digits_of_its_digest_gets_a_longer_fence() -> None:
-    """Found by search: no text can hold its whole digest, but some hold eight digits of it by chance of ours."""
-    text = next(t for n in range(10**6) if _digest(t := str(n))[:1] in t)
-    assert len(fence(text)) == 8
-    assert fence(text) not in text
+def test_a_text_that_holds_eight_digits_of_its_digest_gets_a_longer_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text that holds eight digits of its own digest is at hand, so the digest is made to fit the text."""
+    from types import SimpleNamespace
 
+    import consilience.engine.prompt as module
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    digest = "0123456789abcdef" * 4
+    monkeypatch.setattr(module, "hashlib", SimpleNamespace(sha256=lambda _: SimpleNamespace(hexdigest=lambda: digest)))
+    assert fence("it holds 01234567, but no more of it") == "012345678"
 
 
 def test_parts_run_from_the_shared_to_the_private() -> None:

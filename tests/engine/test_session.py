@@ -32,6 +32,7 @@ from consilience.engine.runner import Options
 from consilience.engine.schedule import Schedule
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
+from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
@@ -98,7 +99,7 @@ async def test_a_malformed_reply_is_asked_again_once_with_the_reason_and_its_cos
     assert "could not be used: the reply is not a JSON object" in second.text
     spent = report.ledger.actual
     assert (spent.calls, spent.requests, spent.repairs, spent.retries) == (1, 2, 1, 0)
-    assert any("had to be asked for again" in w for w in report.warnings)
+    assert "1 reply could not be used; 1 had to be asked for again" in report.warnings
 
 
 async def test_a_failed_call_is_a_value_and_its_siblings_live() -> None:
@@ -516,3 +517,117 @@ async def test_a_template_that_asks_for_what_it_is_not_given_is_the_users_mistak
         await runner.start("Why?", Emergence(), models=ScriptedModel(lambda r: "t"), store=store, prompts=tmp_path)
     assert store.holder(store.sessions()[0]) is None
     store.close()
+
+
+async def test_starts_hold_no_retry_that_a_later_first_attempt_needs() -> None:
+    async def body(session: Session) -> None:
+        started = [session.start(session.ask("A1", Prompt("x"), key=f"k{n}")) for n in range(99)]
+        got = [await pending for pending in started]
+        assert all(isinstance(reply, Reply) for reply in got)
+
+    await play(body, limits=Limits(calls=100))
+
+
+async def test_a_limit_on_calls_alone_limits_no_tokens() -> None:
+    async def body(session: Session) -> object:
+        got = await session.gather([session.procedure(long_ask(session), calls=1)])
+        assert isinstance(got[0], Reply)
+        return await session.ask("A1", Prompt("y" * 300_000), key="close", closing=True)
+
+    async def long_ask(session: Session) -> object:
+        return await session.ask("A1", Prompt("x" * 300_000), key="long")
+
+    report, _ = await play(body, limits=Limits(calls=2))
+    assert report.answer == "said close"
+
+
+async def test_a_half_character_in_a_reply_breaks_no_journal() -> None:
+    async def body(session: Session) -> object:
+        return await session.ask("A1", Prompt("x"), key="k")
+
+    report, store = await play(body, ScriptedModel(["cut \ud83d here"]))
+    assert report.answer == "cut ? here"
+    await runner.replay(report.session, store=store)
+
+
+async def test_a_closing_call_that_fails_on_the_reserve_replays_and_is_spent() -> None:
+    async def body(session: Session) -> object:
+        first = await session.ask("A1", Prompt("x"), key="first", closing=True)
+        second = await session.ask("A1", Prompt("x"), key="second", closing=True)
+        assert isinstance(first, Failure)
+        assert isinstance(second, Failure)
+        assert second.kind is FailureKind.BUDGET
+        return None
+
+    model = ScriptedModel(lambda r: RateLimited("no"))
+    report, store = await play(body, model, limits=Limits(calls=1))
+    assert len(model.requests) == 1
+    await runner.replay(report.session, store=store)
+
+
+async def test_another_model_is_refused_on_resume(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+    seats = {"A1": ScriptedModel(lambda r: "t"), "A2": Outside(), "A3": ScriptedModel(lambda r: "t")}
+    with pytest.raises(SessionWaiting) as parked:
+        await runner.start("Why?", OutsideAgent(), models=seats, store=store, options=Options(patience=0))
+    other = {**seats, "A3": ScriptedModel(lambda r: "t", name="another")}
+    with pytest.raises(SettingsError, match="A3: scripted, now another"):
+        await runner.resume(parked.value.session, store=store, models=other)
+    store.close()
+
+
+async def test_a_replay_that_asks_less_than_is_recorded_is_refused() -> None:
+    async def two(session: Session) -> object:
+        await session.ask("A1", Prompt("x"), key="one")
+        return await session.ask("A1", Prompt("x"), key="two")
+
+    async def fewer(session: Session) -> object:
+        return await session.ask("A1", Prompt("x"), key="one")
+
+    report, store = await play(two)
+    Made.body = staticmethod(fewer)  # type: ignore[assignment]
+    with pytest.raises(RequestMismatch, match="two"):
+        await runner.replay(report.session, store=store)
+
+
+async def test_an_answer_given_while_parked_costs_the_budget_what_it_costs_in_time(tmp_path: Path) -> None:
+    digests = []
+    for how in ("in time", "parked"):
+        store = SqliteStore(tmp_path / f"{how}.db")
+        outside, model = Outside(), ScriptedModel(lambda r: f"said {r.key}")
+        seats = {"A1": model, "A2": outside, "A3": model}
+        options = Options(patience=None if how == "in time" else 0)
+        run = asyncio.ensure_future(
+            runner.start(
+                "Why?", OutsideAgent(), models=seats, store=store, session="s", options=options, limits=Limits(calls=4)
+            )
+        )
+        if how == "in time":
+            await asyncio.wait_for(outside.asked.wait(), 10)
+            outside.answer("say/A2", "here")
+            report = await run
+        else:
+            with pytest.raises(SessionWaiting):
+                await run
+            store.answer("s", "say/A2", "here")
+            report = await runner.resume("s", store=store, models=seats)
+        digests.append((report.digest(), canonical_digest(store.read("s"))))
+        store.close()
+    assert digests[0] == digests[1]
+
+
+async def test_an_outside_seat_that_fails_is_a_failure_and_parks_nothing() -> None:
+    outside, model = Outside(), ScriptedModel(lambda r: f"said {r.key}", latency=0.01)
+    run = asyncio.ensure_future(
+        runner.start(
+            "Why?",
+            OutsideAgent(),
+            models={"A1": model, "A2": outside, "A3": model},
+            store=SqliteStore(":memory:"),
+            options=Options(patience=0.2),
+        )
+    )
+    await asyncio.wait_for(outside.asked.wait(), 10)
+    outside.fail("say/A2", RateLimited("gone"))
+    report = await run
+    assert report.replied == 2

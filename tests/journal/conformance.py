@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from consilience.domain.errors import SessionBusy, UnknownName
+from consilience.domain.errors import SessionBusy, SettingsError, UnknownName
 from consilience.domain.events import (
     CallCompleted,
     CallStarted,
@@ -123,6 +123,8 @@ class StoreConformance:
         journal = store.create("s")
         await journal.commit(SessionParked(awaited=("k",)))
         await journal.close()
+        with pytest.raises(UnknownName, match="Awaited: k"):
+            store.answer("s", "typo", "forty-two")
         store.answer("s", "k", "forty-two", by="Ada")
         answer = store.read("s")[-1]
         assert answer.type == "answer_received"
@@ -137,6 +139,15 @@ class StoreConformance:
             await journal.close()
         assert store.sessions() == ["z", "a", "m"]
         assert [event.key for event in store.read("a")] == ["of a"]  # type: ignore[union-attr]
+        store.close()
+
+    async def test_an_id_is_given_once_and_the_store_lives_on(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        with pytest.raises(SettingsError, match="already"):
+            store.create("s")
+        await journal.commit(completed("a", "t"), texts=["t"])
+        await journal.close()
         store.close()
 
     async def test_an_unknown_session_is_named(self, opened: Open) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ def emergent(request: ModelRequest) -> str:
         body["answers"] = ["B.1"] if "B.1" in request.text else []
         body["claims"] = [{"text": f"claimed by {request.agent}", "ids": ["A", "Z"]}]
     return json.dumps(body)
+
+
+def well_formed(script: Script) -> Script:
+    """The same agents, who never have to be asked twice."""
+    return lambda request: script(dataclasses.replace(request, attempt=2))
 
 
 CASES = [

@@ -181,6 +181,9 @@ class Outside:
     def answer(self, key: str, text: str) -> None:
         self._waiting[key].set_result(Completion(text=text, model=self.name))
 
+    def fail(self, key: str, error: Exception) -> None:
+        self._waiting[key].set_exception(error)
+
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return 0.0
 

@@ -17,6 +17,7 @@ from consilience.domain.topology import Topology, tree
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
+from consilience.protocols.emergence.rounds import extract
 from protocols.test_emergence_calls import go, unlike
 
 
@@ -418,3 +419,59 @@ async def test_any_script_of_replies_ends_within_the_bound_with_one_verdict(data
     assert report.ledger.actual.calls <= protocol.estimate().max
     assert calls is None or len(model.requests) <= calls
     assert isinstance(report.stop_reason, StopReason)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("Yes. Nothing would change that.", "yes"),
+        ("I cannot decide.", None),
+        ("It is unknown.", None),
+        ("No, unless yes-men rule.", "no"),
+        ("The answer: YES!", "yes"),
+    ],
+)
+def test_a_position_is_a_word_of_its_own_and_the_first_counts(text: str, position: str | None) -> None:
+    assert extract("yes|no", text) == position
+
+
+async def test_split_ballots_never_converge_however_the_conditions_are_joined() -> None:
+    split = voting(lambda step, agent: "no" if agent == "L2N2" else "yes")
+
+    def reply(request: ModelRequest) -> str:
+        return '{"sameness": "same"}' if "/judge" in request.key else split(request).replace(request.key, "the same")
+
+    for similarity in ("positions & jaccard", "positions & jaccard & judge", "judge & positions | jaccard & positions"):
+        protocol = Emergence(children=3, max_rounds=3, answer_pattern="yes|no", similarity=similarity)
+        report, _ = await go(protocol, ScriptedModel(reply))
+        assert report.stop_reason is StopReason.STALLED, similarity
+
+
+async def test_a_judge_that_a_limit_refuses_ends_the_run_as_exhausted() -> None:
+    protocol = Emergence(children=2, max_rounds=2, similarity="judge", signals=False)
+    report, _ = await go(protocol, limits=Limits(calls=protocol.estimate().max - 1))
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+
+
+async def test_a_seat_that_dies_midway_is_not_stable_but_silent() -> None:
+    model = ScriptedModel(lambda r: Rejected("gone") if r.agent == "L2N2" and r.key[6] == "2" else speaking()(r))
+    report, _ = await go(Emergence(children=3, max_rounds=2), model)
+    silent = report.rounds[1].agents["L2N2"]
+    assert (silent.similarity, silent.converged, silent.response) == (None, False, None)
+
+
+async def test_texts_that_stand_unasked_count_as_unrevised_and_can_be_causes() -> None:
+    protocol = Emergence(children=2, max_rounds=2, signals=False, leaf_reask=False)
+    same = ScriptedModel(lambda r: json.dumps({"text": r.agent}))
+    report, _ = await go(protocol, same)
+    assert report.lateral_revision_rate == 0.0
+
+
+async def test_an_objection_answered_in_any_review_stands_no_more() -> None:
+    def planted(request: ModelRequest) -> dict[str, object]:
+        if request.key == "round-1/lateral/L2N1":
+            return {"objections": [{"to": "B", "text": "the sum is wrong"}]}
+        return {"answers": ["[A.1]"]} if request.key == "finalize/1" else {}
+
+    report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=2), ScriptedModel(speaking(planted)))
+    assert report.objections == ()

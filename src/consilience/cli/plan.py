@@ -13,9 +13,9 @@ from consilience.domain.agents import Agent
 from consilience.domain.errors import UserError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Estimate, Limits
+from consilience.engine.budget import call_size
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
-from consilience.engine.runner import call_size
 from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.models.names import Choice, choose, key_variables, known_providers, paid, resolve

@@ -126,6 +126,7 @@ class CallFailed(CallEvent):
     type: Literal["call_failed"] = "call_failed"
     failure: FailureKind
     detail: str = ""
+    reserve: bool = False
 
 
 class CallLost(Event):

@@ -103,7 +103,7 @@ class Independence(Frozen):
 
 INCIDENTAL: dict[str, Any] = {
     "session": True,
-    "ledger": {"actual": {"requests", "retries", "lost", "tokens_cached", "seconds"}},
+    "ledger": {"reserve_drawn": True, "actual": {"requests", "retries", "lost", "tokens_cached", "seconds"}},
 }
 """What two runs of one program need not share; no part of the digest."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 
@@ -9,19 +10,32 @@ class Activity:
     """`running` is the number of branches neither joined on others nor waiting outside.
 
     A branch that wakes another counts it in before it counts itself out, so `running` is 0 only when nothing moves.
+    `stirred` changes whenever somebody begins to move; `idle` is the time, in seconds, in which only the outside was awaited.
     """
 
     def __init__(self, still: Callable[[], None]) -> None:
         self.running = 0
+        self.stirred = 0
         self.outside: dict[str, str] = {}
         self._still = still
+        self._idle = 0.0
+        self._since: float | None = None
+
+    @property
+    def idle(self) -> float:
+        return self._idle + (time.monotonic() - self._since if self._since is not None else 0.0)
 
     def enter(self, n: int = 1) -> None:
         self.running += n
+        self.stirred += 1
+        if self._since is not None:
+            self._idle, self._since = self.idle, None
 
     def leave(self) -> None:
         self.running -= 1
         if self.running == 0:
+            if self.outside:
+                self._since = time.monotonic()
             self._still()
 
     def wait_outside(self, key: str, agent: str) -> None:
@@ -29,6 +43,6 @@ class Activity:
         self.leave()
 
     def answered(self, key: str) -> None:
-        """The answer is here; the waiting branch counts again from now."""
+        """The answer is here, or will not come; the waiting branch counts again from now."""
         del self.outside[key]
         self.enter()

@@ -61,6 +61,15 @@ class Account:
         if self.limited:
             self.left -= amount
 
+    def bounded(self, amount: Amount) -> Amount:
+        """`amount` where this account has a limit, infinity where it has none."""
+        left = self.left
+        return Amount(
+            left.calls if math.isinf(left.calls) else amount.calls,
+            left.tokens if math.isinf(left.tokens) else amount.tokens,
+            left.money if math.isinf(left.money) else amount.money,
+        )
+
     def return_to(self, parent: Account) -> None:
         """Give what is unspent back, once."""
         if self.limited:
@@ -68,11 +77,12 @@ class Account:
             self.left = Amount()
 
 
-def allot(account: Account, needs: Sequence[Amount]) -> list[Account]:
+def allot(account: Account, needs: Sequence[Amount], due: float = 0) -> list[Account]:
     """Fund branches from `account` in the order asked: each its whole need while that fits, then nothing.
 
-    What is left over goes round once more, in the same order, as each funded branch's means for corrective retries: again its
-    need while that fits. So a retry never takes a first attempt from anyone, and nothing depends on arrival.
+    What is left over goes round once more, in the same order, as each funded branch's means for corrective retries: again
+    its need while that fits, and while `due` calls are left for what the forking branch will do before it has this back. So a
+    retry never takes a first attempt from a sibling, and nothing depends on arrival.
     """
     if not account.limited:
         return [Account(UNLIMITED) for _ in needs]
@@ -81,10 +91,10 @@ def allot(account: Account, needs: Sequence[Amount]) -> list[Account]:
     for i, need in enumerate(needs):
         if not account.draw(need):
             break
-        granted[i] = need
+        granted[i] = account.bounded(need)
         funded += 1
     for i in range(funded):
-        if not account.draw(needs[i]):
+        if account.left.calls - needs[i].calls < due or not account.draw(needs[i]):
             break
         granted[i] += needs[i]
     return [Account(amount) for amount in granted]
@@ -92,10 +102,11 @@ def allot(account: Account, needs: Sequence[Amount]) -> list[Account]:
 
 @dataclass(slots=True)
 class Branch:
-    """A line of execution: operations get ordinals from 0 in program order."""
+    """A line of execution: operations get ordinals from 0 in program order; `due` calls may still have to be made in it."""
 
     prefix: str
     account: Account
+    due: float = 0
     ordinal: int = 0
 
     def next_place(self) -> str:

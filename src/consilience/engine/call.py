@@ -71,10 +71,10 @@ class Call(Generic[T]):
                 self._charge(ended)
                 text = "" if isinstance(ended, CallFailed) else state.recorder.journal.text(ended.text)
                 value = parse_reply(text, ask.returns) if isinstance(ended, CallCompleted) else None
-            state.shown[ask.key] = rendered.shown
             if isinstance(ended, CallFailed):
                 return Failure(ask.key, ask.agent, ended.failure, ended.detail)
             if isinstance(ended, CallCompleted):
+                state.shown[ask.key] = rendered.shown
                 return self._reply(ended, text, cast(T, value), rendered)
             error = ended.error
             fix = correction(text, error)
@@ -95,10 +95,11 @@ class Call(Generic[T]):
         state, ask = self.state, self.ask
         common = self._common(attempt, digest, rendered)
         cost = self._amount(rendered)
-        refusal = None if ask.key in state.recorder.answers else self._fund(cost, attempt)
+        answered = ask.key in state.recorder.answers
+        refusal = None if answered else self._fund(cost, attempt)
         if refusal is not None:
             detail = f"{error}; no budget for another attempt" if attempt > 1 else "refused by a limit"
-            failed = CallFailed(**common, failure=refusal if attempt == 1 else FailureKind.MALFORMED, detail=detail)
+            failed = CallFailed(**common, failure=refusal, detail=detail)
             await state.recorder.commit(failed)
             return failed, "", None
         state.faults("before_call", self.phase)
@@ -112,11 +113,13 @@ class Call(Generic[T]):
             requests = int(getattr(failure, "requests", 1))
             self._settle(cost, Amount(calls=requests), requests)
             volatile: dict[str, str | int | float | None] = {"requests": requests}
-            event: Ended = CallFailed(**common, failure=_kind(failure), detail=failure.detail[:500], volatile=volatile)
+            event: Ended = CallFailed(
+                **common, failure=_kind(failure), detail=failure.detail[:500], reserve=self.reserve, volatile=volatile
+            )
             text, value = "", None
         else:
             event, text, value = self._read(common, completion)
-            self._settle(cost, _spent(completion), completion.requests)
+            self._settle(Amount() if answered else cost, _spent(completion), completion.requests)
         event.volatile["s"] = round(time.monotonic() - began, 3)
         state.faults("after_reply", self.phase)
         await state.recorder.commit(event, [text, *rendered.texts] if text else rendered.texts, rendered.parts)
@@ -128,7 +131,7 @@ class Call(Generic[T]):
     ) -> Completion:
         state, ask = self.state, self.ask
         if ask.key in state.recorder.answers:
-            return Completion(text=state.recorder.answers.pop(ask.key), model=self.port.name, requests=0)
+            return Completion(text=state.recorder.answers.pop(ask.key), model=self.port.name)
         if self.account.limited:
             account = self.account
             may_retry.set(lambda: account.draw(Amount(calls=1)))
@@ -150,14 +153,18 @@ class Call(Generic[T]):
         if not isinstance(answer, Awaited):
             return answer
         state.activity.wait_outside(ask.key, ask.agent)
-        completion = await answer.arrival
+        try:
+            completion = await answer.arrival
+        except ProviderError:
+            state.activity.answered(ask.key)
+            raise
         state.activity.answered(ask.key)
         return completion
 
     def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
         """The event of a completion, and the text it keeps: at most 8 characters for every token allowed."""
         ask = self.ask
-        text = completion.text[: max(8 * ask.max_tokens, 2000)]
+        text = completion.text[: max(8 * ask.max_tokens, 2000)].encode("utf-8", "replace").decode()
         volatile: dict[str, str | int | float | None] = {"requests": completion.requests}
         for name, figure in (("cached", completion.tokens_cached), ("waited", round(completion.waited, 3))):
             if figure:
@@ -209,8 +216,8 @@ class Call(Generic[T]):
         amount = Amount(calls=float(requests or 0))
         if not isinstance(ended, CallFailed):
             amount += Amount(tokens=ended.tokens_in + ended.tokens_out, money=ended.cost or 0)
-            if ended.reserve:
-                self._draw_reserve()
+        if ended.reserve:
+            self._draw_reserve()
         self.account.charge(amount)
 
     def _amount(self, rendered: Rendered) -> Amount:

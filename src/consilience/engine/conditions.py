@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import BaseModel
@@ -13,16 +13,20 @@ from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot, unchanged
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
-from consilience.engine.work import Reply
+from consilience.engine.work import Failure, Reply
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a condition may judge: the outcome's text after each step, as messages, and the ballots after each."""
+    """What a condition may judge: the outcome's text after each step, as messages, and the ballots after each.
+
+    Calls that a condition makes and that fail are put into `failures`.
+    """
 
     step: int
     texts: Sequence[Reply[object]]
     ballots: Sequence[Mapping[str, Ballot]] = ()
+    failures: list[Failure] = field(default_factory=list)
 
 
 class StopCondition(ABC):
@@ -97,6 +101,7 @@ class Judged(StopCondition):
             kind="judgement",
         )
         if not isinstance(reply, Reply):
+            progress.failures.append(reply)
             return Check(met=False, kind="judge", threshold=self.threshold, detail=f"no judgement: {reply.kind.value}")
         score = SAMENESS[reply.value.sameness]
         return Check(met=score >= self.threshold, kind="judge", score=score, threshold=self.threshold)

@@ -24,6 +24,7 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
     replied = sum(isinstance(result, Reply) for result in first)
     needed = math.ceil(state.quorum * len(first))
     cited = all_quotations(state)
+    said = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
         "session": state.id,
         "parent": state.parent,
@@ -38,7 +39,7 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
         "degraded": _degraded(first, replied),
         "ledger": LedgerReport(estimated=state.estimate, actual=spent(ended, state), reserve_drawn=state.reserve_drawn),
         "missing": missing(ended),
-        "warnings": (*_warnings(state, ended, cited), *state.warnings),
+        "warnings": (*_warnings(state, ended, cited), *(text for _, text in said)),
         "independence": independence(state.agents),
         "quotations": tuple(cited),
     }
@@ -55,8 +56,8 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
         return sum(int(event.volatile.get(name) or 0) for event in ended)
 
     paid = [event for event in ended if not isinstance(event, CallFailed)]
-    made = [event for event in ended if not (isinstance(event, CallFailed) and event.failure.is_limit)]
-    repairs = sum(isinstance(event, ReplyRejected) and event.attempt <= state.repairs for event in ended)
+    made = [event for event in ended if not _unfunded(event)]
+    repairs = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
     requests = total("requests")
     costs = [event.cost for event in paid]
     return Spent(
@@ -127,11 +128,10 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     if cut:
         found.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
-    again = sum(event.attempt <= state.repairs for event in rejected)
-    if again:
-        found.append(f"{counted(again, 'reply', 'replies')} could not be used and had to be asked for again")
-    if given_up := len(rejected) - again:
-        found.append(f"{counted(given_up, 'reply', 'replies')} could not be used the second time either")
+    again = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
+    if rejected:
+        asked = f"; {again} had to be asked for again" if again else ""
+        found.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
     false = sum(not quotation.verified for quotation in cited)
     if false:
         found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
@@ -140,6 +140,11 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     if state.lost:
         found.append(f"lost calls: {state.lost} in flight when a process ended, perhaps paid for")
     return found
+
+
+def _unfunded(event: Ended) -> bool:
+    """An attempt that a limit refused: nothing was sent."""
+    return isinstance(event, CallFailed) and event.failure.is_limit
 
 
 def counted(n: int, one: str, many: str) -> str:

@@ -21,7 +21,7 @@ from consilience.domain.messages import Message
 from consilience.engine.sources import Document
 from consilience.journal.store import PromptParts
 
-PROMPT_FORMAT = 1
+PROMPT_FORMAT = 2
 
 TOKEN_CHARACTERS = 3.5
 """Characters per token, low for English text so that estimates lie high."""
@@ -109,7 +109,7 @@ def render(
     for document in opening.documents_for(agent):
         refs.append(f"s:{document.id}")
         digests.append(f"s:{document.id}:{document.text_id}")
-        blocks.append(document.numbered)
+        blocks.append(quoted(document.numbered, f"document {document.id}"))
         private += document.agents is not None
     shared = len(refs) - private + (len(prompt.shared) if not private else 0)
     labels: dict[str, str] = {}

@@ -37,14 +37,23 @@ class Recorder:
         self._keys: set[str] = set()
         self._calls: dict[tuple[str, int], Ended] = {}
         self._derived: dict[tuple[str, str], Event] = {}
+        self._matched: set[tuple[str, str]] = set()
+        self.idle: Callable[[], float] = lambda: 0.0
         self._active = 0.0
         self._opened = time.monotonic()
         for event in events:
             self._index(event)
 
     def now(self) -> float:
-        """Seconds in which a process held this session, all processes together."""
-        return self._active + (0.0 if self.replay else time.monotonic() - self._opened)
+        """Seconds in which a process held this session, all together, without those in which only people were awaited."""
+        return self._active + (0.0 if self.replay else time.monotonic() - self._opened - self.idle())
+
+    def unasked(self) -> list[str]:
+        """What is recorded and this run did not come to, by key or place."""
+        keys = {key for key, _ in self._calls} - self._keys
+        ends = {"SessionFinished", "SessionParked"}
+        places = {f"{name} at {place}" for place, name in self._derived.keys() - self._matched if name not in ends}
+        return sorted(keys | places)
 
     def claim(self, key: str) -> None:
         """A key names one place in a session. Raises `ProtocolViolation` the second time."""
@@ -80,13 +89,18 @@ class Recorder:
         self.events.append(event)
         self._show(event)
 
-    def embedded(self, place: str, texts: tuple[str, ...]) -> list[bytes] | None:
-        """Vectors recorded at this place for these texts."""
+    def embedded(self, place: str, texts: tuple[str, ...]) -> list[bytes] | str | None:
+        """Vectors recorded at this place for these texts, or why there are none."""
         found = self._derived.get((place, TextsEmbedded.__name__))
+        self._matched.add((place, TextsEmbedded.__name__))
         if isinstance(found, TextsEmbedded):
             if found.texts != texts:
                 raise RequestMismatch(f"the journal has vectors of other texts at {place}")
-            return [] if found.error else [bytes.fromhex(line) for line in self.journal.text(found.vectors).split("\n")]
+            return (
+                found.error
+                if found.error
+                else [bytes.fromhex(line) for line in self.journal.text(found.vectors).split("\n")]
+            )
         if self.replay:
             raise ReplayMiss(f"no vectors are recorded at {place}")
         return None
@@ -94,6 +108,7 @@ class Recorder:
     def derive(self, event: Event, texts: Iterable[str] = ()) -> None:
         """Record what follows from the program and its inputs; if it is there already it must be the same."""
         found = self._derived.get((event.place, type(event).__name__))
+        self._matched.add((event.place, type(event).__name__))
         if found is not None:
             if not _same(found, event):
                 raise RequestMismatch(f"the journal has another {type(event).__name__} at {event.place}")
@@ -118,6 +133,7 @@ class Recorder:
             self._active = max(self._active, float(t))
         if isinstance(event, Ended):
             self._calls[event.key, event.attempt] = event
+            self.answers.pop(event.key, None)
         elif isinstance(event, AnswerReceived):
             self.answers[event.key] = self.journal.text(event.text)
         elif not isinstance(event, SessionStarted | SessionResumed | CallLost):

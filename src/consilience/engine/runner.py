@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.domain.agents import Agent
 from consilience.domain.errors import (
     ProtocolViolation,
     RequestMismatch,
@@ -35,22 +34,20 @@ from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine.activity import Activity
-from consilience.engine.branch import UNLIMITED, Account, Amount, Branch, Phase, current_branch
+from consilience.engine.branch import Branch, Phase, current_branch
+from consilience.engine.budget import call_size, hold_back
 from consilience.engine.faults import Crash, from_spec
-from consilience.engine.ports import AgentPort, as_port
-from consilience.engine.prompt import PROMPT_FORMAT, Opening, tokens_in
+from consilience.engine.ports import AgentPort, ModelPort
+from consilience.engine.prompt import PROMPT_FORMAT, Opening
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.recorder import Observer, Recorder
+from consilience.engine.seats import Models, deal, open_encoder, prices_of, recorded_models, shut
 from consilience.engine.session import Session
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, documents, references
 from consilience.engine.state import Faults, State
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.journal.store import Journal, Store
-from consilience.models.names import resolve
-from consilience.models.port import Completion, Model, ModelRequest
-
-Models = str | Model | AgentPort | Sequence[str | Model | AgentPort] | Mapping[str, str | Model | AgentPort]
 
 MOST_TASK = 1_000_000
 """Characters a task may have; more belongs into documents."""
@@ -90,7 +87,7 @@ async def start(
     _check_input(task, sources, quorum)
     limits = limits or Limits()
     options = options or Options()
-    opened = _encoder(encoder)
+    opened = open_encoder(encoder)
     if protocol.needs_encoder and opened is None:
         raise SettingsError(
             "comparing texts by embedding needs an encoder",
@@ -113,13 +110,13 @@ async def start(
         quorum=quorum,
         estimate=protocol.estimate(),
         templates={name: text_id(source) for name, source in templates.sources.items()},
-        prices=_prices(ports),
+        prices=prices_of(ports),
         repairs=options.repairs,
         encoder=opened.name if opened else None,
         temperature=options.temperature,
     )
     texts = [task, *(d.text for d in found), *templates.sources.values()]
-    journal = store.create(session or f"r{secrets.token_hex(3)}")
+    journal = store.create(session or f"r{secrets.token_hex(4)}")
     async with _leased(journal), _closing(close):
         recorder = Recorder(journal, [], replay=False, observer=options.observer)
         await recorder.commit(started, texts)
@@ -168,22 +165,33 @@ async def _again(
             return cls.report.model_validate_json(journal.text(finished.report))
         _check_version(session, started, cls)
         if replay:
-            ports: dict[str, AgentPort] = {agent.id: Shut(agent.model) for agent in started.agents}
-            close = _nothing
+            ports, close = shut(started.agents)
         else:
-            _, ports, close = deal(started.agents, models if models is not None else _recorded(started.agents))
+            _, ports, close = deal(started.agents, models if models is not None else recorded_models(started.agents))
         async with _closing(close):
+            _check_models(session, started, ports)
             recorder = Recorder(journal, events, replay=replay, observer=options.observer)
             state = _restored(session, started, journal, ports, recorder, options)
             if not replay:
-                state.encoder = _encoder(encoder if encoder is not None else started.encoder)
+                state.encoder = open_encoder(encoder if encoder is not None else started.encoder)
                 await _note_lost(journal, recorder, state)
             report = await _execute(cls.model_validate(started.settings), state, options)
+        if replay and (unasked := recorder.unasked()):
+            raise RequestMismatch(f"the replay of {session} did not come to what is recorded: {', '.join(unasked[:3])}")
         if replay and finished is not None and finished.report_digest != report.digest():
             raise RequestMismatch(
                 f"the replay of {session} ended in another report: {_difference(report, finished, journal, cls)}"
             )
         return report
+
+
+def _check_models(session: str, started: SessionStarted, ports: Mapping[str, AgentPort]) -> None:
+    other = [f"{a.id}: {a.model}, now {ports[a.id].name}" for a in started.agents if ports[a.id].name != a.model]
+    if other:
+        raise SettingsError(
+            f"session {session} was begun with other models ({'; '.join(other)})",
+            do="Give the same; others need a new run.",
+        )
 
 
 def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -> None:
@@ -223,7 +231,8 @@ async def _execute(protocol: Protocol, state: State, options: Options) -> Report
     loop = asyncio.get_running_loop()
     still: asyncio.Future[None] = loop.create_future()
     state.activity = Activity(lambda: _when_still(loop, state, options.patience, still))
-    current_branch.set(Branch("", state.root))
+    current_branch.set(Branch("", state.root, max(state.estimate.max - 1, 0)))
+    state.recorder.idle = lambda: state.activity.idle
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
     try:
@@ -267,54 +276,16 @@ def _when_still(
 ) -> None:
     """Nobody moves: after `patience` the outside world is given up on; a session that waits for nothing at all is deadlocked."""
 
+    stillness = state.activity.stirred
+
     def look() -> None:
-        if state.activity.running == 0 and not still.done():
+        if state.activity.running == 0 and state.activity.stirred == stillness and not still.done():
             still.set_result(None)
 
     if not state.activity.outside:
         loop.call_soon(look)
     elif patience is not None:
         loop.call_later(patience, look)
-
-
-def deal(
-    agents: Sequence[Agent], models: Models
-) -> tuple[tuple[Agent, ...], dict[str, AgentPort], Callable[[], Coroutine[Any, Any, None]]]:
-    """Give every agent its model: one for all, several in turn in the order of agents, or by agent id.
-
-    Names are resolved once each. Returns the agents with their models' names, their ports, and what closes those opened here.
-    """
-    opened: dict[str, Model] = {}
-
-    def port(model: str | Model | AgentPort) -> AgentPort:
-        if isinstance(model, str):
-            if model not in opened:
-                opened[model] = resolve(model)
-            return as_port(opened[model])
-        return as_port(model)
-
-    ids = [agent.id for agent in agents]
-    if isinstance(models, Mapping):
-        lacking = [id for id in ids if id not in models]
-        unknown = [id for id in models if id not in ids]
-        if lacking or unknown:
-            raise SettingsError(
-                f"models are given by agent, but {', '.join(lacking or unknown)} {'has none' if lacking else 'is no agent'}",
-                do=f"Give one for each of: {', '.join(ids)}.",
-            )
-        ports = {id: port(models[id]) for id in ids}
-    else:
-        dealt = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
-        if not dealt:
-            raise SettingsError("no model is given", do="Name at least one.")
-        ports = {id: port(dealt[i % len(dealt)]) for i, id in enumerate(ids)}
-
-    async def close() -> None:
-        for model in opened.values():
-            await model.close()
-
-    named = tuple(agent.model_copy(update={"model": ports[agent.id].name}) for agent in agents)
-    return named, ports, close
 
 
 def _state(
@@ -331,7 +302,7 @@ def _state(
     cls = find_protocol(started.protocol)
     protocol = cls.model_validate(started.settings)
     size = call_size(opening, protocol, started.prices)
-    root, reserve = _hold_back(started.limits, size)
+    root, reserve = hold_back(started.limits, size)
     spec = os.environ.get("CONSILIENCE_FAULT")
     faults: Faults | None = options.faults or (from_spec(spec).hit if spec else None)
     state = State(
@@ -384,49 +355,13 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
     waiting = set(recorder.answers) | {
         key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited
     }
-    lost = [flight for flight in flights if flight.key not in waiting]
+    lost = [
+        f for f in flights if f.key not in waiting and isinstance(state.ports[f.agent], ModelPort)
+    ]  # others remember
     for flight in lost:
         await recorder.commit(CallLost(key=flight.key, agent=flight.agent))
     state.lost += len(lost)
     await recorder.commit(SessionResumed(lost=len(lost)))
-
-
-def _encoder(encoder: str | Encoder | None) -> Encoder | None:
-    if not isinstance(encoder, str):
-        return encoder
-    from consilience.models.embeddings import ProviderEncoder
-
-    return ProviderEncoder(encoder)
-
-
-def _hold_back(limits: Limits, size: Amount) -> tuple[Account, Account]:
-    """The budget without the reserve, and the reserve: one call of the greatest size, or all there is if that is less."""
-    given = [limits.calls, limits.tokens, limits.money]
-    if given == [None, None, None]:
-        return Account(UNLIMITED), Account(UNLIMITED)
-    whole = Amount(*(float("inf") if limit is None else limit for limit in given))
-    held = Amount(min(whole.calls, size.calls), min(whole.tokens, size.tokens), min(whole.money, size.money))
-    left = Amount(*(a if a == float("inf") else a - b for a, b in _pairs(whole, held)))
-    return Account(left), Account(held)
-
-
-def _pairs(a: Amount, b: Amount) -> list[tuple[float, float]]:
-    return [(a.calls, b.calls), (a.tokens, b.tokens), (a.money, b.money)]
-
-
-def _prices(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
-    """Per token, taken from a million of them."""
-    million = 1_000_000
-    found = {agent: (port.price(million, 0), port.price(0, million)) for agent, port in ports.items()}
-    return {agent: (read / million, written / million) for agent, (read, written) in found.items() if read and written}
-
-
-def call_size(opening: Opening, protocol: Protocol, prices: Mapping[str, tuple[float, float]]) -> Amount:
-    """The greatest size of one call: the opening, the widest prompt's quotations at full length, the request, the reply."""
-    text = opening.instructions + opening.task + "".join(d.numbered for d in opening.documents)
-    prompt = tokens_in(text) + protocol.widest * (protocol.reply_tokens + 32) + 512
-    dearest = max((prompt * read + protocol.reply_tokens * written for read, written in prices.values()), default=0.0)
-    return Amount(1, prompt + protocol.reply_tokens, dearest)
 
 
 def _check_input(task: str, sources: Sequence[Source], quorum: float) -> None:
@@ -450,37 +385,10 @@ def _finished(events: Sequence[AnyEvent]) -> SessionFinished | None:
     return next((event for event in events if isinstance(event, SessionFinished)), None)
 
 
-def _recorded(agents: Sequence[Agent]) -> dict[str, str]:
-    return {agent.id: agent.model for agent in agents}
-
-
 def _difference(report: Report, finished: SessionFinished, journal: Journal, cls: type[Protocol]) -> str:
     before = cls.report.model_validate_json(journal.text(finished.report)).model_dump(mode="json")
     after = report.model_dump(mode="json")
     return ", ".join(sorted(name for name in after if after[name] != before.get(name))) or "its digest"
 
 
-async def _nothing() -> None:
-    return None
-
-
-class Shut:
-    """The network in a replay."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    async def send(self, request: ModelRequest) -> Completion:
-        raise AssertionError("a replay sends nothing")
-
-    async def collect(self, key: str, digest: str) -> None:
-        return None
-
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return 0.0
-
-    async def close(self) -> None:
-        return None
-
-
-__all__ = ["Models", "Options", "call_size", "deal", "replay", "resume", "start"]
+__all__ = ["Models", "Options", "replay", "resume", "start"]

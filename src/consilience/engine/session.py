@@ -17,7 +17,7 @@ from typing import Any, TypeVar, overload
 
 from consilience.domain.agents import Agent
 from consilience.domain.errors import ProtocolViolation, ProviderError
-from consilience.domain.events import CheckRecorded, MessagePublished, TextsEmbedded, text_id
+from consilience.domain.events import CheckRecorded, MessagePublished, TextsEmbedded, place_key, text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, Limits
 from consilience.domain.report import Claim, Report
@@ -134,6 +134,7 @@ class Session:
     async def perform(self, ask: Ask[T]) -> Reply[T] | Failure:
         """Make a call in the current branch (what awaiting an `Ask` does)."""
         branch = current_branch.get()
+        branch.due -= 1
         return await Call(self._state, ask, branch, branch.next_place()).run()
 
     async def gather(self, works: Sequence[Work[T]]) -> list[Any]:
@@ -145,9 +146,9 @@ class Session:
         place = branch.next_place()
         if not works:
             return []
-        accounts = allot(
-            branch.account, [work.need for work in works] if branch.account.limited else [Amount()] * len(works)
-        )
+        needs = [work.need for work in works] if branch.account.limited else [Amount()] * len(works)
+        accounts = allot(branch.account, needs)
+        branch.due -= sum(work.calls for work in works)
         activity = self._state.activity
         left = len(works)
 
@@ -176,6 +177,7 @@ class Session:
         except BaseException:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             raise
         for account in accounts:
             account.return_to(branch.account)
@@ -188,10 +190,11 @@ class Session:
         """
         branch = current_branch.get()
         place = branch.next_place()
-        (account,) = allot(branch.account, [work.need if branch.account.limited else Amount()])
+        branch.due -= work.calls
+        (account,) = allot(branch.account, [work.need if branch.account.limited else Amount()], branch.due)
         self._state.activity.enter()
         task = self._open(work, f"{place}.0.", account)
-        pending: Pending[Any] = Pending(self, task, account, branch.account, current_phase.get())
+        pending: Pending[Any] = Pending(self, task, account, place, current_phase.get())
         self._started.append(pending)
         return pending
 
@@ -280,7 +283,7 @@ class Session:
 
     def warn(self, text: str) -> None:
         """A sentence for the report's warnings."""
-        self._state.warnings.append(text)
+        self._state.warnings.append((current_branch.get().prefix, text))
 
     async def similarity(self, kind: str, a: str, b: str) -> float | None:
         """`jaccard` or `embedding` similarity of two texts; None where the encoder failed.
@@ -296,6 +299,9 @@ class Session:
         state = self._state
         place = current_branch.get().next_place()
         found = state.recorder.embedded(place, tuple(map(text_id, texts)))
+        if isinstance(found, str):
+            self.warn(f"texts could not be compared by embedding: {found}")
+            return []
         if found is not None:
             return found
         if state.encoder is None:
@@ -323,13 +329,13 @@ class Session:
         await asyncio.gather(*(pending.cancel() for pending in self._started), return_exceptions=True)
 
     async def _drain(self) -> None:
-        for pending in self._started:
+        for pending in sorted(self._started, key=lambda started: place_key(started.place)):
             await pending.drain()
             if not pending.read and pending.phase is not None:
                 self.warn(f"a result of {pending.phase[0]} {pending.phase[1]} came and was not read")
 
     def _open(self, work: Work[T], prefix: str, account: Account) -> asyncio.Task[Any]:
         context = copy_context()
-        context.run(current_branch.set, Branch(prefix, account))
+        context.run(current_branch.set, Branch(prefix, account, work.calls))
         body = self.perform(work) if isinstance(work, Ask) else work.body
         return asyncio.get_running_loop().create_task(body, context=context)

@@ -19,15 +19,23 @@ class Encoder(Protocol):
 
 def jaccard(a: str, b: str) -> float:
     """Shared share of the sets of lower-cased whitespace tokens, in [0, 1]; both empty 1.0, one empty 0.0 (seed 000 §3.6)."""
-    left, right = set(a.lower().split()), set(b.lower().split())
-    if not left and not right:
-        return 1.0
-    return len(left & right) / len(left | right)
+    return _share(tokens(a), tokens(b))
+
+
+def tokens(text: str) -> frozenset[str]:
+    """Lower-cased, by whitespace."""
+    return frozenset(text.lower().split())
+
+
+def _share(left: frozenset[str], right: frozenset[str]) -> float:
+    shared = len(left & right)
+    union = len(left) + len(right) - shared
+    return shared / union if union else 1.0
 
 
 def mean_pairwise(texts: Sequence[str]) -> float | None:
     """Mean `jaccard` over all pairs; None below two texts."""
-    pairs = [jaccard(a, b) for a, b in combinations(texts, 2)]
+    pairs = [_share(a, b) for a, b in combinations([tokens(text) for text in texts], 2)]
     return math.fsum(pairs) / len(pairs) if pairs else None
 
 

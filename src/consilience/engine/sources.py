@@ -31,8 +31,8 @@ class Document:
         """As shown: every line with its number, since a quotation names the line where it begins."""
         lines = self.text.splitlines() or [""]
         body = "\n".join(f"{n}| {line}" for n, line in enumerate(lines, 1))
-        title = f" ({self.name})" if self.name else ""
-        return f"# Document {self.id}{title}\n{body}"
+        title = f"{' '.join(self.name.split())}\n" if self.name else ""
+        return f"{title}{body}"
 
     def holds(self, words: str, line: int) -> bool:
         """True when the words begin in that line (from 1), after collapsing whitespace."""

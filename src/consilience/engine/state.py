@@ -54,7 +54,7 @@ class State:
     lost: int = 0
     temperature: float | None = None
     faults: Faults = no_faults
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: int = 0
     late: bool = False

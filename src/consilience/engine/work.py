@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Activity
-from consilience.engine.branch import Account, Amount, Phase
+from consilience.engine.branch import Account, Amount, Phase, current_branch
 from consilience.engine.prompt import Prompt
 
 T = TypeVar("T")
@@ -75,6 +75,10 @@ class Ask(Generic[T]):
     max_tokens: int
 
     @property
+    def calls(self) -> int:
+        return 1
+
+    @property
     def need(self) -> Amount:
         return self.session.need_of(self)
 
@@ -104,13 +108,11 @@ Work = Ask[T] | Procedure[T]
 class Pending(Generic[T]):
     """A single-assignment future between branches: the result of what was started, for any branch to await, any number of times."""
 
-    def __init__(
-        self, session: Host, task: asyncio.Task[T], account: Account, starter: Account, phase: Phase | None
-    ) -> None:
+    def __init__(self, session: Host, task: asyncio.Task[T], account: Account, place: str, phase: Phase | None) -> None:
         self._session = session
         self._task = task
         self._account = account
-        self._starter = starter
+        self.place = place
         self._waiters = 0
         self.phase = phase
         self.read = False
@@ -126,8 +128,9 @@ class Pending(Generic[T]):
             self._session.activity.leave()
             await asyncio.shield(self._task)
         result = self._task.result()
-        if self._session.account is self._starter:
-            self._account.return_to(self._starter)
+        here = current_branch.get()
+        if self.place.startswith(here.prefix):  # the branch that started it, or one that has joined that branch
+            self._account.return_to(here.account)
         return result
 
     async def drain(self) -> None:

@@ -13,15 +13,17 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from consilience.domain.errors import NewerSchema, SessionBusy, StoreUnusable, UnknownName
+from consilience.domain.errors import NewerSchema, SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
     EVENT,
     SCHEMA_VERSION,
     AnswerReceived,
     AnyEvent,
     CallEvent,
+    CallLost,
     CallStarted,
     Event,
+    SessionParked,
     text_id,
 )
 from consilience.journal.lease import Lease
@@ -65,6 +67,10 @@ class SqliteStore:
         self._memory_leases: set[str] = set()
 
     def create(self, session: str) -> SqliteJournal:
+        if self._rows("SELECT n FROM sessions WHERE id=?", session):
+            raise SettingsError(
+                f"there is a session {session!r} already", where=self.path, do="Choose another id, or resume it."
+            )
         self._now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
         return self.open(session)
 
@@ -131,6 +137,11 @@ class SqliteStore:
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
         journal = self.open(session)
         try:
+            awaited = {flight.key for flight in self.flights(session)}
+            awaited |= {k for e in self.read(session) if isinstance(e, SessionParked) for k in e.awaited}
+            if key not in awaited:
+                known = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."
+                raise UnknownName(f"no answer to {key!r} is awaited in session {session}", where=self.path, do=known)
             journal.append(AnswerReceived(key=key, text=text_id(text), by=by), texts=[text])
             self._writer.flush()
         finally:
@@ -265,7 +276,7 @@ class SqliteJournal:
         type_name = event.__class__.model_fields["type"].default
         body = f'{{"type":"{type_name}"' + (f",{body[1:]}" if body != "{}" else "}")
         found.append((ADD_EVENT, (self._number, self._seq, body)))
-        if isinstance(event, CallEvent):
+        if isinstance(event, CallEvent | CallLost):
             found.append((END_FLIGHT, (self._number, event.key)))
         return found
 

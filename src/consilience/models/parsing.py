@@ -40,6 +40,7 @@ def parse_reply(text: str, returns: type[T]) -> T:
     data = _object_in(body)
     if data is None:
         return cast(T, _fill(body, returns))
+    data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))  # half of a character pair
     if _is_schema(data, returns):
         raise Malformed("the reply repeats the JSON schema; give an object that follows it")
     try:
@@ -65,6 +66,8 @@ def _object_in(body: str) -> dict[str, object] | None:
             found, _ = _DECODER.raw_decode(body, start)
         except json.JSONDecodeError:
             found = _closed(body[start:])
+        except (ValueError, RecursionError):  # a number without end, brackets without end
+            raise Malformed("the reply is not a JSON object") from None
         if isinstance(found, dict) and found:
             return found
         if start == 0:

@@ -23,6 +23,7 @@ class Course:
     checks: list[Check | None] = field(default_factory=list)
     ballots: list[dict[str, Ballot]] = field(default_factory=list)
     texts: list[Reply[RootReply]] = field(default_factory=list)
+    reviews: list[Reply[ReviewReply]] = field(default_factory=list)
     loops: list[StrangeLoop] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     closing: Reply[RootReply] | Reply[ReviewReply] | None = None

@@ -46,7 +46,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         confidence=_confidence(position, pooled),
         steps=len(course.rounds),
         answer=closing.text if closing else None,
-        closing=None if closing is None else "reserve" if closing.reserve else "ordinary",
+        closing=None if closing is None else "reserve" if closing.reserve and course.exhausted else "ordinary",
         claims=tuple(session.claim(closing, c.text, c.ids) for c in closing.value.claims if c.text.strip())
         if closing
         else (),
@@ -78,9 +78,8 @@ def standing(session: Session, course: Course) -> tuple[Objection, ...]:
         for reply in (turn.response, turn.lateral)
         if reply is not None and isinstance(reply.value, Answering)
     ]
-    if course.closing is not None and course.loops:
-        replies.append(course.closing)
-    answered = {reply.labels[label] for reply in replies for label in reply.value.answers if label in reply.labels}
+    replies += course.reviews
+    answered = {id for reply in replies for id in session.named(reply, reply.value.answers)}
     read = session.shown()
     left: list[Message] = []
     for objection in raised:
@@ -155,11 +154,15 @@ def _round(session: Session, settings: Settings, course: Course, n: int) -> Roun
         if turn is None:
             continue
         earlier = before[seat.id].text if seat.id in before else None
-        similarity = jaccard(earlier.text, turn.text.text) if earlier is not None and turn.text is not None else None
+        similarity = (
+            jaccard(earlier.text, turn.text.text)
+            if earlier is not None and turn.text is not None and turn.said_something
+            else None
+        )
         agents[seat.id] = AgentRound(
             role=seat.role,
             perspective=seat.persona or seat.perspective,
-            response=_text(turn.response) or (_text(turn.text) if turn.lateral is None else None),
+            response=_text(turn.response) or (_text(turn.text) if turn.lateral is None and not turn.failures else None),
             lateral_response=_text(turn.lateral),
             revised=_revised(turn),
             signal_sent=_text(sent.get(seat.id)),
@@ -178,7 +181,7 @@ def _revised(turn: Turn) -> bool:
     """Lateral talk changed the words."""
     if turn.lateral is None:
         return False
-    return turn.response is None or turn.lateral.text.split() != turn.response.text.split()
+    return turn.before is None or turn.lateral.text.split() != turn.before.text.split()
 
 
 def _metrics(session: Session, course: Course, revision_rate: float | None) -> dict[str, float | int | None]:

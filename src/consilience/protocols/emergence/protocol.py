@@ -34,7 +34,7 @@ class Emergence(Settings):
             previous = course.rounds[-1] if course.rounds else {}
             run = RoundRun(session, self, index, previous, nudges)
             harvest = await run.family(ROOT, self._observe_root(run))
-            await self._gather_in(course, harvest, nudges)
+            await self._gather_in(session, course, harvest, nudges)
             if not run.quorum(list(harvest.below)):
                 stop = StopReason.FAILED
                 break
@@ -42,6 +42,9 @@ class Emergence(Settings):
                 stop = course.exhausted
                 break
             check = await self._check_convergence(session, course, index)
+            if course.exhausted:
+                stop = course.exhausted
+                break
             if check is not None and check.met:
                 stop = self._met(check, course)
                 break
@@ -68,7 +71,7 @@ class Emergence(Settings):
 
         return observe
 
-    async def _gather_in(self, course: Course, harvest: Harvest, nudges: dict[str, Nudge]) -> None:
+    async def _gather_in(self, session: Session, course: Course, harvest: Harvest, nudges: dict[str, Nudge]) -> None:
         """Take in a round: the nudges it began with, turns, refusals, the root's text, the ballots cast in it."""
         sent = {node: await pending for node, pending in nudges.items()}
         course.nudges.append({node: reply for node, reply in sent.items() if isinstance(reply, Reply)})
@@ -83,12 +86,12 @@ class Emergence(Settings):
             cast = {leaf: await pending for (s, leaf), pending in harvest.ballots.items() if s == step}
             course.failures.extend(reply for reply in cast.values() if isinstance(reply, Failure))
             course.ballots.append(
-                {leaf: self._ballot(step, reply) for leaf, reply in cast.items() if isinstance(reply, Reply)}
+                {leaf: self._ballot(session, step, reply) for leaf, reply in cast.items() if isinstance(reply, Reply)}
             )
 
-    def _ballot(self, step: int, reply: Reply[BallotReply]) -> Ballot:
+    def _ballot(self, session: Session, step: int, reply: Reply[BallotReply]) -> Ballot:
         value = reply.value
-        cause = reply.labels.get(value.cause) if value.cause else None
+        cause = next(iter(session.named(reply, [value.cause])), None) if value.cause else None
         position = extract(self.answer_pattern, value.position)
         assert position is not None
         return Ballot(
@@ -105,14 +108,16 @@ class Emergence(Settings):
         check = None
         if index >= 2 and len(course.texts) >= 2 and course.rounds[-1][ROOT].response is not None:
             async with session.phase("check_convergence", index):
-                check = await self.condition().check(session, Progress(index, course.texts, course.ballots))
+                progress = Progress(index, course.texts, course.ballots)
+                check = await self.condition().check(session, progress)
+                course.failures.extend(progress.failures)
             session.record_check(check, index)
         course.checks.append(check)
         return check
 
     def _met(self, check: Check, course: Course) -> StopReason:
         """Stable positions that differ are a stall, not agreement."""
-        kinds = {part.kind for part in (check, *check.parts) if part.met}
+        kinds = {part.kind for part in _leaves(check) if part.met}
         if "positions" in kinds and not one_sided(course.ballots[-1]):
             return StopReason.STALLED
         return StopReason.CONVERGED
@@ -142,6 +147,7 @@ class Emergence(Settings):
             course.loops.append(StrangeLoop(index=n, before=course.closing.text, after=after, domain=domain))
             if isinstance(reply, Reply):
                 course.closing = reply
+                course.reviews.append(reply)
             else:
                 course.failures.append(reply)
 
@@ -153,3 +159,7 @@ class Emergence(Settings):
         return session.ask(
             ROOT, prompt, key=f"finalize/{n}", returns=ReviewReply, closing=last, max_tokens=self.reply_tokens
         )
+
+
+def _leaves(check: Check) -> list[Check]:
+    return [leaf for part in check.parts for leaf in _leaves(part)] if check.parts else [check]

@@ -73,7 +73,9 @@ class EmergenceReport(Report):
                 "max_rounds": self.settings["max_rounds"],
                 "convergence_threshold": self.settings["threshold"],
                 "enable_downward_signals": self.settings["signals"],
-                "perspectives": self.settings["perspectives"],
+                "perspectives": list(
+                    dict.fromkeys(a.persona or a.perspective for a in self.agents if a.role == "specialist")
+                ),
             },
             "rounds": [
                 {

@@ -26,13 +26,17 @@ Nudge = Pending[Reply[str] | Failure]
 
 @dataclass(frozen=True)
 class Turn:
-    """What one agent did in one round. `text` is what it leaves with: its latest words, of an earlier round if need be."""
+    """What one agent did in one round.
+
+    `before` is what it went into lateral talk with, `text` what it leaves with: its latest words, of an earlier round if need be.
+    """
 
     agent: str
     response: Said | None = None
     lateral: Reply[PeerReply] | None = None
     nudge: Reply[str] | None = None
     text: Said | None = None
+    before: Said | None = None
     objections: tuple[Message, ...] = ()
     failures: tuple[Failure, ...] = ()
 
@@ -153,7 +157,9 @@ class RoundRun:
     def _revised(self, turn: Turn, reply: Reply[PeerReply] | Failure) -> Turn:
         if isinstance(reply, Failure):
             return replace(turn, failures=(*turn.failures, reply))
-        return replace(turn, lateral=reply, text=reply, objections=(*turn.objections, *self.objections(reply)))
+        return replace(
+            turn, lateral=reply, before=turn.text, text=reply, objections=(*turn.objections, *self.objections(reply))
+        )
 
     async def _observe(self, node: str, children: list[Turn], below: list[Turn], observe: Observe) -> Turn:
         root = not self.session.topology.parents.get(node)
@@ -262,9 +268,9 @@ class RoundRun:
     ) -> Ask[BallotReply]:
         """The texts a ballot may name as the cause are those its leaf has read this round."""
         quotes = [] if blind else [
-            self.session.quote(peer.response, labels[peer.agent])
+            self.session.quote(peer.before or peer.text, labels[peer.agent])
             for peer in turns
-            if peer is not turn and peer.response is not None
+            if peer is not turn and peer.text is not None
         ]  # fmt: skip
         assert turn.text is not None
         quotes.append(self.session.quote(turn.text, "you"))
@@ -365,14 +371,13 @@ def letter(n: int) -> str:
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+    return re.compile(rf"(?<!\w)(?:{pattern})(?!\w)", re.IGNORECASE)
 
 
 def extract(pattern: str, text: str) -> str | None:
-    """The last match of the pattern in the text, its first group if it has one, lower-cased with single spaces."""
-    matches = list(_compiled(pattern).finditer(text))
-    if not matches:
+    """The first match of the pattern as whole words, its first group if it has one, lower-cased with single spaces."""
+    match = _compiled(pattern).search(text)
+    if match is None:
         return None
-    match = matches[-1]
     found = match.group(1) if match.re.groups and match.group(1) is not None else match.group(0)
     return " ".join(found.lower().split()) or None

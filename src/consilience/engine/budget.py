@@ -1,0 +1,33 @@
+"""How large a call may be, and what is held back for the closing one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from consilience.domain.outcome import Limits
+from consilience.engine.branch import UNLIMITED, Account, Amount
+from consilience.engine.prompt import Opening, tokens_in
+from consilience.engine.protocol import Protocol
+
+
+def call_size(opening: Opening, protocol: Protocol, prices: Mapping[str, tuple[float, float]]) -> Amount:
+    """The greatest size of one call: the opening, the widest prompt's quotations at full length, the request, the reply."""
+    text = opening.instructions + opening.task + "".join(d.numbered for d in opening.documents)
+    prompt = tokens_in(text) + protocol.widest * (protocol.reply_tokens + 32) + 512
+    dearest = max((prompt * read + protocol.reply_tokens * written for read, written in prices.values()), default=0.0)
+    return Amount(1, prompt + protocol.reply_tokens, dearest)
+
+
+def hold_back(limits: Limits, size: Amount) -> tuple[Account, Account]:
+    """The budget without the reserve, and the reserve: one call of the greatest size, or all there is if that is less."""
+    given = [limits.calls, limits.tokens, limits.money]
+    if given == [None, None, None]:
+        return Account(UNLIMITED), Account(UNLIMITED)
+    whole = Amount(*(float("inf") if limit is None else limit for limit in given))
+    held = Amount(*(a if a == float("inf") else min(a, b) for a, b in _pairs(whole, size)))
+    left = Amount(*(a if a == float("inf") else a - b for a, b in _pairs(whole, held)))
+    return Account(left), Account(held)
+
+
+def _pairs(a: Amount, b: Amount) -> list[tuple[float, float]]:
+    return [(a.calls, b.calls), (a.tokens, b.tokens), (a.money, b.money)]

@@ -1,0 +1,102 @@
+"""Who sits where: dealing models to agents, and what they and their encoder are reached through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from consilience.domain.agents import Agent
+from consilience.domain.errors import SettingsError
+from consilience.engine.ports import AgentPort, as_port
+from consilience.engine.similarity import Encoder
+from consilience.models.names import resolve
+from consilience.models.port import Completion, Model, ModelRequest
+
+Models = str | Model | AgentPort | Sequence[str | Model | AgentPort] | Mapping[str, str | Model | AgentPort]
+
+Close = Callable[[], Coroutine[Any, Any, None]]
+
+
+def deal(agents: Sequence[Agent], models: Models) -> tuple[tuple[Agent, ...], dict[str, AgentPort], Close]:
+    """Give every agent its model: one for all, several in turn in the order of agents, or by agent id.
+
+    Names are resolved once each. Returns the agents with their models' names, their ports, and what closes those opened here.
+    """
+    opened: dict[str, Model] = {}
+
+    def port(model: str | Model | AgentPort) -> AgentPort:
+        if isinstance(model, str):
+            if model not in opened:
+                opened[model] = resolve(model)
+            return as_port(opened[model])
+        return as_port(model)
+
+    ids = [agent.id for agent in agents]
+    if isinstance(models, Mapping):
+        lacking = [id for id in ids if id not in models]
+        unknown = [id for id in models if id not in ids]
+        if lacking or unknown:
+            raise SettingsError(
+                f"models are given by agent, but {', '.join(lacking or unknown)} {'has none' if lacking else 'is no agent'}",
+                do=f"Give one for each of: {', '.join(ids)}.",
+            )
+        ports = {id: port(models[id]) for id in ids}
+    else:
+        dealt = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
+        if not dealt:
+            raise SettingsError("no model is given", do="Name at least one.")
+        ports = {id: port(dealt[i % len(dealt)]) for i, id in enumerate(ids)}
+
+    async def close() -> None:
+        for model in opened.values():
+            await model.close()
+
+    named = tuple(agent.model_copy(update={"model": ports[agent.id].name}) for agent in agents)
+    return named, ports, close
+
+
+def recorded_models(agents: Sequence[Agent]) -> dict[str, str]:
+    return {agent.id: agent.model for agent in agents}
+
+
+def prices_of(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
+    """Per token, taken from a million of them."""
+    million = 1_000_000
+    found = {agent: (port.price(million, 0), port.price(0, million)) for agent, port in ports.items()}
+    return {agent: (read / million, written / million) for agent, (read, written) in found.items() if read and written}
+
+
+def open_encoder(encoder: str | Encoder | None) -> Encoder | None:
+    if not isinstance(encoder, str):
+        return encoder
+    from consilience.models.embeddings import ProviderEncoder
+
+    return ProviderEncoder(encoder)
+
+
+def shut(agents: Sequence[Agent]) -> tuple[dict[str, AgentPort], Close]:
+    """The seats of a replay, through which nothing is sent."""
+    return {agent.id: Shut(agent.model) for agent in agents}, _nothing
+
+
+async def _nothing() -> None:
+    return None
+
+
+class Shut:
+    """The network in a replay."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def send(self, request: ModelRequest) -> Completion:
+        raise AssertionError("a replay sends nothing")
+
+    async def collect(self, key: str, digest: str) -> None:
+        return None
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return 0.0
+
+    async def close(self) -> None:
+        return None
