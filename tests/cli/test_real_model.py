@@ -13,6 +13,9 @@ import pytest
 from cli.town import TASK, recorded
 from consilience import EmergenceReport
 from consilience.cli.run import exit_code
+from consilience.domain.events import CallCompleted, CallLost, ReplyRejected
+from consilience.domain.places import journal_path
+from consilience.journal.sqlite import SqliteStore
 
 pytestmark = pytest.mark.local_model
 
@@ -74,3 +77,36 @@ def test_ctrl_c_leaves_no_process_behind() -> None:
     (session,) = recorded()
     shown = subprocess.run([*COMMAND, "show", session], capture_output=True, text=True, timeout=PATIENCE)
     assert "**Not finished: the run was interrupted**" in shown.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_a_run_killed_midway_is_resumed_and_nothing_completed_is_asked_again() -> None:
+    def ended(line: str) -> bool:
+        return line.startswith("round ") and " · " in line
+
+    process = subprocess.Popen([*COMMAND, *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.extend([line] if ended(line) else [])
+        if len(lines) == 2:
+            break
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    (session,) = recorded()
+    store = SqliteStore(journal_path())
+    before = [e for e in store.read(session) if isinstance(e, CallCompleted | ReplyRejected)]
+    lost = len(store.flights(session))
+    store.close()
+    resumed = subprocess.run([*COMMAND, "resume", session], capture_output=True, text=True, timeout=PATIENCE)
+    assert resumed.returncode in (0, 1, 3), resumed.stderr
+    calls = [line.partition(" s, ")[0].rpartition(" ")[0] for line in lines]
+    asked_now = [line.partition(" s, ")[0].rpartition(" ")[0] for line in resumed.stderr.splitlines() if ended(line)]
+    assert not set(calls) & set(asked_now)
+    store = SqliteStore(journal_path())
+    after = store.read(session)
+    store.close()
+    assert [e for e in after if isinstance(e, CallCompleted | ReplyRejected)][: len(before)] == before
+    keys = [(e.key, e.attempt) for e in after if isinstance(e, CallCompleted | ReplyRejected)]
+    assert len(keys) == len(set(keys))
+    assert sum(isinstance(e, CallLost) for e in after) == lost

@@ -20,6 +20,8 @@ class Case:
     name: str
     protocol: Protocol
     script: Script
+    outside: str | None = None
+    """The agent that answers from outside, and only once the session is parked."""
 
     @property
     def need(self) -> int:
@@ -59,7 +61,7 @@ def well_formed(script: Script) -> Script:
 CASES = [
     Case("nested-gathers", NestedGathers(), plain),
     Case("virtual-loop", VirtualLoop(), plain),
-    Case("outside-agent", OutsideAgent(), plain),
+    Case("outside-agent", OutsideAgent(), plain, outside="A2"),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),
 ]

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 from consilience.engine import runner
+from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
 from kit.cases import CASES
-from kit.runs import TASK
+from kit.runs import TASK, seated, to_the_end
 
 
 class Logged(ScriptedModel):
@@ -28,12 +29,13 @@ class Logged(ScriptedModel):
 async def main(name: str, journal: str, log: str, how: str) -> None:
     case = next(case for case in CASES if case.name == name)
     store = SqliteStore(journal)
-    model = Logged(case.script, Path(log))
+    seats = seated(case, Logged(case.script, Path(log)))
+    options = Options(patience=0)
     if how == "start":
-        report = await runner.start(TASK, case.protocol, models=model, store=store, session="s")
+        begun = runner.start(TASK, case.protocol, models=seats, store=store, session="s", options=options)
     else:
-        report = await runner.resume("s", store=store, models=model)
-    print(report.digest())
+        begun = runner.resume("s", store=store, models=seats, options=options)
+    print((await to_the_end(store, seats, begun)).digest())
     store.close()
 
 

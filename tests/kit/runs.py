@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from consilience.domain.errors import SessionWaiting
 from consilience.domain.events import CallCompleted, ReplyRejected
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
@@ -18,6 +20,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
 from kit.cases import Case
+from kit.throwaways import Outside
 
 TASK = "Is it so?"
 
@@ -55,6 +58,22 @@ class Outcome:
         return self.journal, self.report.digest()
 
 
+def seated(case: Case, model: ScriptedModel) -> dict[str, ScriptedModel | Outside]:
+    """The model for everybody but the agent outside."""
+    return {agent.id: Outside() if agent.id == case.outside else model for agent in case.protocol.agents(None)}
+
+
+async def to_the_end(store: SqliteStore, seats: dict[str, ScriptedModel | Outside], begun: Awaitable[Report]) -> Report:
+    """Whenever the session is parked, answer what it awaits, and go on."""
+    while True:
+        try:
+            return await begun
+        except SessionWaiting as parked:
+            for key in parked.awaited:
+                store.answer(parked.session, key, f"from outside, on {key}")
+            begun = runner.resume(parked.session, store=store, models=seats, options=Options(patience=0))
+
+
 async def run(
     case: Case, *, order: int | None = None, calls: int | None = None, path: Path | str = ":memory:"
 ) -> Outcome:
@@ -62,7 +81,11 @@ async def run(
     store = SqliteStore(path)
     try:
         model = Shuffled(case, order)
-        report = await runner.start(TASK, case.protocol, models=model, store=store, limits=Limits(calls=calls))
+        seats = seated(case, model)
+        begun = runner.start(
+            TASK, case.protocol, models=seats, store=store, limits=Limits(calls=calls), options=Options(patience=0)
+        )
+        report = await to_the_end(store, seats, begun)
         asked = [(request.key, request.attempt) for request in model.requests]
         return Outcome(canonical_digest(store.read(report.session)), report, asked, tuple(model.arrived))
     finally:
@@ -75,20 +98,24 @@ async def run_killed(
     """Killed where the fault says, then resumed to the end; says what was asked again although it was recorded."""
     store = SqliteStore(path)
     model = Shuffled(case, order)
-    options = Options(faults=fault.hit)
+    options = Options(faults=fault.hit, patience=0)
+    seats = seated(case, model)
     asked_again: set[tuple[str, int]] = set()
     crashes = 0
     try:
-        report = await runner.start(
-            TASK, case.protocol, models=model, store=store, limits=Limits(calls=calls), session="s", options=options
+        begun = runner.start(
+            TASK, case.protocol, models=seats, store=store, limits=Limits(calls=calls), session="s", options=options
         )
+        report = await to_the_end(store, seats, begun)
     except Crash:
         crashes = 1
         store = SqliteStore(path)
         events = store.read("s")
         done = {(e.key, e.attempt) for e in events if isinstance(e, CallCompleted | ReplyRejected)}
         before = len(model.requests)
-        report = await runner.resume("s", store=store, models=model)
+        seats = seated(case, model)
+        resumed = runner.resume("s", store=store, models=seats, options=Options(patience=0))
+        report = await to_the_end(store, seats, resumed)
         asked_again = done & {(request.key, request.attempt) for request in model.requests[before:]}
     try:
         asked = [(request.key, request.attempt) for request in model.requests]

@@ -50,7 +50,7 @@ class ClaimReply(BaseModel):
     ids: Annotated[list[Label], Field(json_schema_extra={"maxItems": 3})] = []
 
 
-Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": 3})]
+Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": 2})]
 
 
 class RootReply(Exchange):
