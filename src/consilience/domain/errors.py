@@ -57,9 +57,14 @@ class SourceError(UserError):
 
 
 class ProviderError(ConsilienceError):
-    """A request that failed. `transient` says whether the same request may succeed later."""
+    """A request that failed. `transient` says whether the same request may succeed later.
+
+    `requests` counts the sendings of the call that failed, `waited` the seconds between them; a limiter fills them in.
+    """
 
     transient = False
+    requests: int = 1
+    waited: float = 0.0
 
     def __init__(self, detail: str = "", *, retry_after: float | None = None) -> None:
         self.detail = detail or type(self).__name__

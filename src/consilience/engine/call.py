@@ -110,7 +110,7 @@ class Call(Generic[T]):
         try:
             completion = await self._send(attempt, rendered, schema, digest)
         except ProviderError as failure:
-            requests = int(getattr(failure, "requests", 1))
+            requests = failure.requests
             self._settle(cost, Amount(calls=requests), requests)
             volatile: dict[str, str | int | float | None] = {"requests": requests}
             event: Ended = CallFailed(

@@ -25,7 +25,7 @@ from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
 from consilience.engine.branch import Account, Amount, Branch, allot, current_branch, current_phase
 from consilience.engine.call import Call
-from consilience.engine.header import calls, claim, header, spent
+from consilience.engine.header import claim, header
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.schedule import Schedule
 from consilience.engine.similarity import cosine, jaccard, quantised
@@ -87,10 +87,6 @@ class Session:
     def words(self, template: str, **values: Hashable) -> str:
         """A prompt template of the protocol, rendered."""
         return self._state.templates.render(template, **values)
-
-    def affords(self, calls: int = 1) -> bool:
-        """Whether the current branch could fund that many calls of the greatest size."""
-        return self.account.left.covers(self.need_of_calls(calls))
 
     def rng(self, *names: object) -> random.Random:
         """A generator of this branch's own: seeded by SHA-256 of (seed, place of the branch, names)."""
@@ -267,11 +263,6 @@ class Session:
     def shown(self) -> frozenset[str]:
         """Ids of all messages that any call was shown so far. Read it only where all branches have joined."""
         return frozenset(id for shown in self._state.shown.values() for id in shown)
-
-    def reuse(self) -> float | None:
-        """Share of prompt tokens that models served from a prefix they had seen; None before any were read."""
-        total = spent(calls(self._state.recorder.events), self._state)
-        return total.tokens_cached / total.tokens_in if total.tokens_in else None
 
     async def report(self, cls: type[R], *, first: Sequence[Reply[Any] | Failure], **given: Any) -> R:
         """A report: the header from the journal, and what the protocol gives. `first` are the first phase's results.

@@ -1,0 +1,58 @@
+"""What follows from ballots."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.domain.positions import Ballot, Confidence, changes, one_sided, pool, unchanged
+
+CONFIDENCES: list[Confidence] = ["unsure", "fairly sure", "certain"]
+BALLOTS = st.lists(
+    st.builds(
+        Ballot,
+        agent=st.sampled_from("abc"),
+        step=st.integers(0, 3),
+        position=st.sampled_from(["yes", "no"]),
+        confidence=st.sampled_from(CONFIDENCES),
+    ),
+    max_size=12,
+)
+
+
+@given(BALLOTS, st.integers())
+def test_the_pool_sums_to_one_and_knows_no_order(ballots: list[Ballot], seed: int) -> None:
+    shares = pool(ballots)
+    assert sum(shares.values()) == pytest.approx(1.0 if ballots else 0.0)
+    shuffled = Random(seed).sample(ballots, len(ballots))
+    assert pool(shuffled) == pytest.approx(shares)
+
+
+def ballot(
+    agent: str, step: int, position: str, confidence: Confidence = "certain", cause: str | None = None
+) -> Ballot:
+    return Ballot(agent=agent, step=step, position=position, confidence=confidence, cause=cause)
+
+
+def test_a_change_is_between_consecutive_ballots_of_one_agent() -> None:
+    cast = [ballot("a", 0, "yes"), ballot("b", 0, "no"), ballot("a", 1, "no", cause="m"), ballot("a", 2, "yes")]
+    found = [(c.agent, c.before, c.after, c.step, c.conformity) for c in changes(cast)]
+    assert found == [("a", "yes", "no", 1, False), ("a", "no", "yes", 2, True)]
+
+
+def test_unchanged_counts_sides_confidence_and_who_is_missing() -> None:
+    before = {"a": ballot("a", 0, "yes"), "b": ballot("b", 0, "no"), "c": ballot("c", 0, "no", "unsure")}
+    assert unchanged(before, before) == 1.0
+    assert unchanged(before, {**before, "a": ballot("a", 1, "no")}) == pytest.approx(2 / 3)
+    assert unchanged(before, {**before, "c": ballot("c", 1, "no", "certain")}) == pytest.approx(2 / 3)
+    assert unchanged(before, {"a": before["a"], "b": before["b"]}) == pytest.approx(2 / 3)
+    assert unchanged({}, {}) == 0.0
+
+
+def test_one_sided_needs_somebody() -> None:
+    assert not one_sided({})
+    assert one_sided({"a": ballot("a", 0, "yes")})
+    assert not one_sided({"a": ballot("a", 0, "yes"), "b": ballot("b", 0, "no")})
