@@ -1,0 +1,64 @@
+"""The Python face, as a user calls it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import consilience
+from consilience.domain.errors import SettingsError
+from consilience.testing import ScriptedModel
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel(lambda request: f"{request.agent} has a view of {request.key}.")
+
+
+def test_run_sync_records_in_the_users_journal(home: Path) -> None:
+    report = consilience.run_sync(
+        "Why?", consilience.Emergence(children=2, max_rounds=1), model=model(), panel="markets"
+    )
+    assert report.answer
+    assert (home / "journal.db").exists()
+    again = asyncio.run(consilience.replay(report.session))
+    assert again.digest() == report.digest()
+    assert asyncio.run(consilience.resume(report.session)) == report
+
+
+async def test_run_sync_works_where_a_loop_runs_already() -> None:
+    report = consilience.run_sync("Why?", consilience.Emergence(children=2, max_rounds=1), model=model())
+    assert report.answer
+
+
+async def test_models_are_dealt_in_the_order_of_the_reports_agents_or_given_by_agent() -> None:
+    one, two = ScriptedModel(lambda r: "a", name="one"), ScriptedModel(lambda r: "b", name="two")
+    protocol = consilience.Emergence(children=3, max_rounds=1)
+    report = await consilience.deliberate("Why?", protocol, model=[one, two])
+    assert [a.model for a in report.agents] == ["one", "two", "one", "two"]
+    assert [(s.model, s.agents) for s in report.independence.shared] == [
+        ("one", ("L1N1", "L2N2")),
+        ("two", ("L2N1", "L2N3")),
+    ]
+    by_agent = {"L1N1": one, "L2N1": one, "L2N2": two, "L2N3": two}
+    report = await consilience.deliberate("Why?", protocol, model=by_agent)
+    assert [a.model for a in report.agents] == ["one", "one", "two", "two"]
+    with pytest.raises(SettingsError, match="L2N3 has none"):
+        await consilience.deliberate("Why?", protocol, model={"L1N1": one, "L2N1": one, "L2N2": two})
+
+
+@pytest.mark.parametrize("task", ["", "  \n", "x" * 1_000_001])
+async def test_a_task_that_cannot_be_is_refused_before_anything_is_recorded(task: str, home: Path) -> None:
+    with pytest.raises(SettingsError, match="task"):
+        await consilience.deliberate(task, consilience.Emergence(), model=model())
+    assert consilience.SqliteStore(home / "journal.db").sessions() == []
+
+
+async def test_documents_may_be_plain_texts() -> None:
+    seen = model()
+    report = await consilience.deliberate(
+        "Why?", consilience.Emergence(children=2, max_rounds=1), model=seen, sources=["line one\nline two"]
+    )
+    assert report.answer
+    assert all("2| line two" in request.text for request in seen.requests)
