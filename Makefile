@@ -32,7 +32,7 @@ help:
 setup: $(READY)
 
 demo: $(READY)
-	$(BIN)/consilience emergence "$$DEMO_QUESTION" --children 3 --depth 2 --max-rounds 2 --reply-tokens 600 --model local --out demo-report $(DEMO_OPTIONS)
+	$(BIN)/consilience emergence "$$DEMO_QUESTION" --children 3 --depth 2 --max-rounds 2 --reply-tokens 450 --model local --out demo-report $(DEMO_OPTIONS)
 
 test: $(READY)
 	$(PYTEST) $(PYTEST_OPTIONS)
