@@ -550,6 +550,19 @@ async def test_a_half_character_in_a_reply_breaks_no_journal() -> None:
     await runner.replay(report.session, store=store)
 
 
+@pytest.mark.parametrize("reply", ["", " ", "\n"])
+async def test_an_empty_reply_is_rejected_recorded_and_replayed(reply: str) -> None:
+    async def body(session: Session) -> object:
+        got = await session.ask("A1", Prompt("x"), key="k")
+        assert isinstance(got, Failure)
+        assert got.kind is FailureKind.MALFORMED
+        return None
+
+    report, store = await play(body, ScriptedModel(lambda r: reply))
+    assert report.ledger.actual.requests == 2
+    await runner.replay(report.session, store=store)
+
+
 async def test_a_closing_call_that_fails_on_the_reserve_replays_and_is_spent() -> None:
     async def body(session: Session) -> object:
         first = await session.ask("A1", Prompt("x"), key="first", closing=True)

@@ -122,7 +122,8 @@ class Call(Generic[T]):
             self._settle(Amount() if answered else cost, _spent(completion), completion.requests)
         event.volatile["s"] = round(time.monotonic() - began, 3)
         state.faults("after_reply", self.phase)
-        await state.recorder.commit(event, [text, *rendered.texts] if text else rendered.texts, rendered.parts)
+        texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
+        await state.recorder.commit(event, texts, rendered.parts)
         state.faults("after_commit", self.phase)
         return event, text, value
 
