@@ -129,6 +129,7 @@ async def test_a_run_shows_documents_to_whom_they_are_open_and_counts_false_quot
     report, model = await go(Emergence(children=2, max_rounds=1), ScriptedModel(reply), sources=sources)
     assert all("2| It employs" in request.text for request in model.requests)
     assert {r.agent for r in model.requests if "a secret of two" in r.text} == {"L2N2"}
+    assert all('"exact words" [S1:2]' in request.text for request in model.requests), "nobody was told how to quote"
     assert [q.verified for q in report.quotations] == [True, False]
     assert [claim.from_memory for claim in report.claims] == [False, True]
     assert any("1 of 2 quotations are not in the documents" in warning for warning in report.warnings)

@@ -435,6 +435,13 @@ def test_a_position_is_a_word_of_its_own_and_the_first_counts(text: str, positio
     assert extract("yes|no", text) == position
 
 
+async def test_a_model_is_asked_for_alternatives_and_not_shown_an_expression() -> None:
+    _, model = await go(Emergence(max_rounds=1, answer_pattern="yes|no"), ScriptedModel(voting(lambda s, a: "yes")))
+    asked = [r.text for r in model.requests if "/ballot/" in r.key or "observe" in r.key]
+    assert all("in the form: yes or no" in text for text in asked)
+    assert not any("yes|no" in text for text in asked)
+
+
 async def test_split_ballots_never_converge_however_the_conditions_are_joined() -> None:
     split = voting(lambda step, agent: "no" if agent == "L2N2" else "yes")
 

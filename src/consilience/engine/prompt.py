@@ -27,6 +27,13 @@ TOKEN_CHARACTERS = 3.5
 """Characters per token, low for English text so that estimates lie high."""
 
 
+HOW_TO_QUOTE = (
+    "Below are documents with numbered lines. Where you rest on one, quote its exact words, the document and the line, "
+    'like this: "exact words" [S1:2].'
+)
+"""What the engine can verify, and so what is asked for wherever documents are shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quote:
     """A message under the label by which this reader may name it."""
@@ -106,7 +113,12 @@ def render(
     blocks = [f"# Task\n{opening.task}"]
     digests = list(refs)
     private = 0
-    for document in opening.documents_for(agent):
+    visible = opening.documents_for(agent)
+    if visible:
+        refs.append(f"t:{text_id(HOW_TO_QUOTE)}")
+        digests.append(refs[-1])
+        blocks.append(HOW_TO_QUOTE)
+    for document in visible:
         refs.append(f"s:{document.id}")
         digests.append(f"s:{document.id}:{document.text_id}")
         blocks.append(quoted(document.numbered, f"document {document.id}"))
@@ -135,7 +147,7 @@ def render(
         parts=PromptParts(tuple(refs), shared),
         digest=hashlib.sha256("\x1e".join(digests).encode("utf-8", "surrogatepass")).hexdigest(),
         shown=tuple(shown),
-        texts=texts,
+        texts=(*texts, HOW_TO_QUOTE) if visible else texts,
         labels=labels,
         kinds=tuple(kinds),
     )

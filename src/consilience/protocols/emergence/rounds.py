@@ -222,7 +222,7 @@ class RoundRun:
             again=before is not None,
             nudged=nudge is not None,
             texts=bool(shared),
-            pattern=self.settings.answer_pattern,
+            pattern=form(self.settings.answer_pattern),
         )
         return Prompt(words, tuple(quotes), shared)
 
@@ -231,7 +231,11 @@ class RoundRun:
         labels = self._labels(children)
         objections = self._objection_quotes(children, labels)
         words = self._words(
-            "finalize", result.agent, objected=bool(objections), domain=domain, pattern=self.settings.answer_pattern
+            "finalize",
+            result.agent,
+            objected=bool(objections),
+            domain=domain,
+            pattern=form(self.settings.answer_pattern),
         )
         return Prompt(words, (*objections, self.session.quote(result, "you")), tuple(self._texts(children, labels)))
 
@@ -274,7 +278,7 @@ class RoundRun:
         ]  # fmt: skip
         assert turn.text is not None
         quotes.append(self.session.quote(turn.text, "you"))
-        words = self._words("ballot", turn.agent, pattern=self.settings.answer_pattern, blind=len(quotes) == 1)
+        words = self._words("ballot", turn.agent, pattern=form(self.settings.answer_pattern), blind=len(quotes) == 1)
         return self.session.ask(
             turn.agent,
             Prompt(words, tuple(quotes)),
@@ -367,6 +371,13 @@ def _turn(agent: str, reply: Said | Failure, before: Said | None = None) -> Turn
 def letter(n: int) -> str:
     """A, B, … Z, AA, AB, … for 0, 1, …"""
     return (letter(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)
+
+
+def form(pattern: str) -> str:
+    """An answer pattern in words for a model: its alternatives where it is nothing but words, else the expression."""
+    if not pattern or not re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern):
+        return pattern
+    return " or ".join(pattern.split("|"))
 
 
 @lru_cache(maxsize=64)
