@@ -20,6 +20,8 @@ from consilience.domain.topology import Topology
 
 SCHEMA_VERSION = 1
 
+Volatile = dict[str, str | int | float | None]
+
 Place = str
 """Ordinals joined by dots: `"4.1.0"` is operation 0 of branch 1 of the gather or start at operation 4."""
 
@@ -43,9 +45,10 @@ class Event(BaseModel):
     canonical: ClassVar[bool] = True
     incidental: ClassVar[frozenset[str]] = frozenset({"volatile"})
 
+    type: str
     place: Place = ""
     seq: int = Field(default=0, exclude=True)
-    volatile: dict[str, str | int | float | None] = {}
+    volatile: Volatile = Field(default_factory=dict)
 
 
 class SourceRef(BaseModel):
@@ -83,13 +86,20 @@ class SessionStarted(Event):
 class CallEvent(Event):
     """Common to what a call can come to. `digest` is the request's, `prompt` the id of its list of parts."""
 
+    default_requests: ClassVar[int] = 1
+
     key: str
     agent: str
     phase: tuple[str, int] | None = None
-    kind: str = ""
+    kind: str = "reply"
     attempt: int = 1
     digest: str = ""
     prompt: str = ""
+
+    @property
+    def requests(self) -> int:
+        """How many sendings it took; stands in `volatile` where it is not the ordinary number."""
+        return int(self.volatile.get("requests", self.default_requests) or 0)
 
 
 class CallStarted(CallEvent):
@@ -124,6 +134,7 @@ class ReplyRejected(CallEvent):
 
 class CallFailed(CallEvent):
     type: Literal["call_failed"] = "call_failed"
+    default_requests: ClassVar[int] = 0
     failure: FailureKind
     detail: str = ""
     reserve: bool = False

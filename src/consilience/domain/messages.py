@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
@@ -14,10 +15,9 @@ ObjectionLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "o
 """The address of a quoted objection (`A.1`)."""
 
 
-class Message(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Message:
     """Something said. `audience` is who may ever be shown it, the sender aside; `id` is unique in the session."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     sender: str

@@ -16,7 +16,7 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.domain.events import CallCompleted, CallFailed, CallStarted, ReplyRejected, text_id
+from consilience.domain.events import CallCompleted, CallFailed, CallStarted, ReplyRejected, Volatile, text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
@@ -30,6 +30,8 @@ from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import Completion, ModelRequest
 
 T = TypeVar("T")
+
+ONE = Amount(1)
 
 KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
     (RateLimited, FailureKind.RATE_LIMITED),
@@ -69,7 +71,7 @@ class Call(Generic[T]):
                 ended, text, value = await self._live(attempt, rendered, schema, digest, error)
             else:
                 self._charge(ended)
-                text = "" if isinstance(ended, CallFailed) else state.recorder.journal.text(ended.text)
+                text = "" if isinstance(ended, CallFailed) else state.recorder.text(ended.text)
                 value = parse_reply(text, ask.returns) if isinstance(ended, CallCompleted) else None
             if isinstance(ended, CallFailed):
                 return Failure(ask.key, ask.agent, ended.failure, ended.detail)
@@ -112,7 +114,7 @@ class Call(Generic[T]):
         except ProviderError as failure:
             requests = failure.requests
             self._settle(cost, Amount(calls=requests), requests)
-            volatile: dict[str, str | int | float | None] = {"requests": requests}
+            volatile: Volatile = {"requests": requests}
             event: Ended = CallFailed(
                 **common, failure=_kind(failure), detail=failure.detail[:500], reserve=self.reserve, volatile=volatile
             )
@@ -166,7 +168,9 @@ class Call(Generic[T]):
         """The event of a completion, and the text it keeps: at most 8 characters for every token allowed."""
         ask = self.ask
         text = completion.text[: max(8 * ask.max_tokens, 2000)].encode("utf-8", "replace").decode()
-        volatile: dict[str, str | int | float | None] = {"requests": completion.requests}
+        volatile: Volatile = {}
+        if completion.requests != 1:
+            volatile["requests"] = completion.requests
         for name, figure in (("cached", completion.tokens_cached), ("waited", round(completion.waited, 3))):
             if figure:
                 volatile[name] = figure
@@ -210,18 +214,22 @@ class Call(Generic[T]):
 
     def _settle(self, reserved: Amount, spent: Amount, requests: int) -> None:
         """Retries drew their own calls already."""
-        self.account.charge(spent - reserved - Amount(calls=max(requests - 1, 0)))
+        if self.account.limited:
+            self.account.charge(spent - reserved - Amount(calls=max(requests - 1, 0)))
 
     def _charge(self, ended: Ended) -> None:
-        requests = ended.volatile.get("requests", 0)
-        amount = Amount(calls=float(requests or 0))
-        if not isinstance(ended, CallFailed):
-            amount += Amount(tokens=ended.tokens_in + ended.tokens_out, money=ended.cost or 0)
         if ended.reserve:
             self._draw_reserve()
+        if not self.account.limited:
+            return
+        amount = Amount(calls=ended.requests)
+        if not isinstance(ended, CallFailed):
+            amount += Amount(tokens=ended.tokens_in + ended.tokens_out, money=ended.cost or 0)
         self.account.charge(amount)
 
     def _amount(self, rendered: Rendered) -> Amount:
+        if not self.account.limited:
+            return ONE
         tokens = rendered.tokens
         return Amount(1, tokens + self.ask.max_tokens, self.state.price(self.ask.agent, tokens, self.ask.max_tokens))
 

@@ -58,7 +58,7 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
     paid = [event for event in ended if not isinstance(event, CallFailed)]
     made = [event for event in ended if not _unfunded(event)]
     repairs = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
-    requests = total("requests")
+    requests = sum(event.requests for event in ended)
     costs = [event.cost for event in paid]
     return Spent(
         calls=len({event.key for event in made}),

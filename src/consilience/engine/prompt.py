@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -54,7 +54,7 @@ class Prompt:
     shared: tuple[Quote, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Opening:
     """What all prompts of a session begin with."""
 
@@ -62,25 +62,51 @@ class Opening:
     task: str
     documents: tuple[Document, ...] = ()
 
+    @cached_property
+    def refs(self) -> tuple[str, str]:
+        return f"i:{text_id(self.instructions)}", f"k:{text_id(self.task)}"
+
     def documents_for(self, agent: str) -> tuple[Document, ...]:
         """Those open to all first, so that the shared opening is as long as can be."""
+        if not self.documents:
+            return ()
         seen = [d for d in self.documents if d.agents is None or agent in d.agents]
         return tuple(sorted(seen, key=lambda d: d.agents is not None))
 
 
-@dataclass(frozen=True, slots=True)
+Block = str | tuple[str, str]
+"""Words, or a text and the label under which it is quoted."""
+
+
+@dataclass(frozen=True)
 class Rendered:
     """A prompt as sent and as stored. `shown` are the message ids in it, `labels` those of others, which a reply may name, and
-    `kinds` what they are; `texts` the words of its own."""
+    `kinds` what they are; `texts` the words of its own. `digested` names each part, with its text's id where another text
+    could stand under the same reference; the first `opening` parts open other prompts too."""
 
     system: str
-    user: str
-    parts: PromptParts
-    digest: str
+    blocks: tuple[Block, ...]
+    digested: tuple[str, ...]
+    opening: int
     shown: tuple[str, ...]
     texts: tuple[str, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     kinds: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def user(self) -> str:
+        """Joined when first asked for: a replay sends nothing."""
+        return "\n\n".join(block if isinstance(block, str) else quoted(*block) for block in self.blocks)
+
+    @cached_property
+    def parts(self) -> PromptParts:
+        """References as stored: what is quoted is known by its id."""
+        refs = (ref.rpartition(":")[0] if ref[0] in "sq" else ref for ref in self.digested)
+        return PromptParts(tuple(refs), self.opening)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256("\x1e".join(self.digested).encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def tokens(self) -> int:
@@ -109,44 +135,37 @@ def render(
     opening: Opening, agent: str, prompt: Prompt, message: Callable[[str], Message], correction: str | None = None
 ) -> Rendered:
     """The prompt for one attempt. `message` finds a quoted message; `correction` says what was wrong with the last reply."""
-    refs = [f"i:{text_id(opening.instructions)}", f"k:{text_id(opening.task)}"]
-    blocks = [f"# Task\n{opening.task}"]
-    digests = list(refs)
-    private = 0
+    digested = list(opening.refs)
+    blocks: list[Block] = [f"# Task\n{opening.task}"]
     visible = opening.documents_for(agent)
     if visible:
-        refs.append(f"t:{text_id(HOW_TO_QUOTE)}")
-        digests.append(refs[-1])
+        digested.append(f"t:{text_id(HOW_TO_QUOTE)}")
         blocks.append(HOW_TO_QUOTE)
     for document in visible:
-        refs.append(f"s:{document.id}")
-        digests.append(f"s:{document.id}:{document.text_id}")
-        blocks.append(quoted(document.numbered, f"document {document.id}"))
-        private += document.agents is not None
-    shared = len(refs) - private + (len(prompt.shared) if not private else 0)
+        digested.append(f"s:{document.id}:{document.text_id}")
+        blocks.append((document.numbered, f"document {document.id}"))
+    private = sum(document.agents is not None for document in visible)
+    shared = len(digested) - private if private else len(digested) + len(prompt.shared)
     labels: dict[str, str] = {}
     kinds: list[tuple[str, str]] = []
-    shown: list[str] = []
-    for quote in (*prompt.shared, *prompt.quotes):
+    quotes = (*prompt.shared, *prompt.quotes)
+    for quote in quotes:
         said = message(quote.id)
-        refs.append(f"q:{quote.label}:{quote.id}")
-        digests.append(f"q:{quote.label}:{quote.id}:{text_id(said.text)}")
-        blocks.append(quoted(said.text, quote.label))
-        shown.append(quote.id)
+        digested.append(f"q:{quote.label}:{quote.id}:{text_id(said.text)}")
+        blocks.append((said.text, quote.label))
         if said.sender != agent:
             labels[quote.label] = quote.id
             kinds.append((quote.label, said.kind))
-    texts = tuple(words for words in (prompt.request, correction) if words)
+    texts = (prompt.request, correction) if correction else (prompt.request,)
     for words in texts:
-        refs.append(f"t:{text_id(words)}")
-        digests.append(refs[-1])
+        digested.append(f"t:{text_id(words)}")
         blocks.append(words)
     return Rendered(
         system=opening.instructions,
-        user="\n\n".join(blocks),
-        parts=PromptParts(tuple(refs), shared),
-        digest=hashlib.sha256("\x1e".join(digests).encode("utf-8", "surrogatepass")).hexdigest(),
-        shown=tuple(shown),
+        blocks=tuple(blocks),
+        digested=tuple(digested),
+        opening=shared,
+        shown=tuple([quote.id for quote in quotes]),
         texts=(*texts, HOW_TO_QUOTE) if visible else texts,
         labels=labels,
         kinds=tuple(kinds),
@@ -229,7 +248,10 @@ def _unnameable(node: object, allowed: Mapping[str, list[str]], definitions: Map
     return bool(inner) and all(_unnameable(n, allowed, definitions) for n in inner)
 
 
+_SORTED = json.JSONEncoder(sort_keys=True)
+
+
 def request_digest(rendered: Rendered, agent: str, model: str, parameters: Mapping[str, object], schema: str) -> str:
     """What makes two requests the same: SHA-256 (hex, first 32) over agent, model as asked, parameters, schema, format, parts."""
-    body = json.dumps([PROMPT_FORMAT, agent, model, parameters, schema, rendered.digest], sort_keys=True)
+    body = _SORTED.encode([PROMPT_FORMAT, agent, model, parameters, schema, rendered.digest])
     return hashlib.sha256(body.encode()).hexdigest()[:32]

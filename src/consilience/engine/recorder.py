@@ -41,12 +41,17 @@ class Recorder:
         self.idle: Callable[[], float] = lambda: 0.0
         self._active = 0.0
         self._opened = time.monotonic()
+        self._texts = journal.texts({e.text for e in events if isinstance(e, CallCompleted | ReplyRejected)})
         for event in events:
             self._index(event)
 
     def now(self) -> float:
         """Seconds in which a process held this session, all together, without those in which only people were awaited."""
         return self._active + (0.0 if self.replay else time.monotonic() - self._opened - self.idle())
+
+    def text(self, id: str) -> str:
+        """A recorded reply's text."""
+        return self._texts[id]
 
     def unasked(self) -> list[str]:
         """What is recorded and this run did not come to, by key or place."""
@@ -147,5 +152,5 @@ class Recorder:
 
 
 def _same(a: Event, b: Event) -> bool:
-    without = set(a.incidental)
-    return a.model_dump(exclude=without) == b.model_dump(exclude=without)
+    mine, other = vars(a), vars(b)
+    return all(mine[name] == other[name] for name in mine if name != "seq" and name not in a.incidental)

@@ -257,9 +257,9 @@ async def _execute(protocol: Protocol, state: State, options: Options) -> Report
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
     report = await protocol.run(session)
     state.faults("before_finish", None)
-    body = report.model_dump_json()
-    event = SessionFinished(stop_reason=report.stop_reason, report=text_id(body), report_digest=report.digest())
     if not state.recorder.replay:
+        body = report.model_dump_json()
+        event = SessionFinished(stop_reason=report.stop_reason, report=text_id(body), report_digest=report.digest())
         await state.recorder.commit(event, [body])
     state.faults("after_finish", None)
     return report

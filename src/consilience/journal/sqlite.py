@@ -8,10 +8,12 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from consilience.domain.errors import NewerSchema, SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
@@ -43,8 +45,23 @@ CREATE TABLE IF NOT EXISTS prompts(id BLOB PRIMARY KEY, base BLOB, added TEXT NO
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
 ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
 END_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
-ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
+ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,packed(?))"
 ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
+
+
+LONG = 2000
+"""Characters from which a text is stored compressed, as bytes."""
+
+MOST_PARAMETERS = 500
+
+
+def _packed(text: str) -> str | bytes:
+    """As stored; runs in the writer's thread."""
+    return text if len(text) < LONG else zlib.compress(text.encode("utf-8", "surrogatepass"))
+
+
+def _unpacked(body: object) -> str:
+    return zlib.decompress(body).decode("utf-8", "surrogatepass") if isinstance(body, bytes) else str(body)
 
 
 def _raw(id: str) -> bytes:
@@ -117,12 +134,24 @@ class SqliteStore:
         return str(row[0]) if row[0] else "another process"
 
     def text(self, id: str) -> str:
-        row = next(iter(self._rows("SELECT body FROM texts WHERE id=?", _raw(id))), None)
-        if row is None:
-            raise StoreUnusable(
-                f"text {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
+        return self.texts([id])[id]
+
+    def texts(self, ids: Collection[str]) -> dict[str, str]:
+        by_raw = {_raw(id): id for id in ids}
+        wanted = sorted(by_raw)
+        found: dict[str, str] = {}
+        for start in range(0, len(wanted), MOST_PARAMETERS):
+            some = wanted[start : start + MOST_PARAMETERS]
+            sql = f"SELECT id, body FROM texts WHERE id IN ({','.join('?' * len(some))})"
+            found.update(
+                (by_raw[raw], _unpacked(body)) for raw, body in self._rows(sql, *some) if isinstance(raw, bytes)
             )
-        return str(row[0])
+        if len(found) < len(by_raw):
+            missing = next(id for id in ids if id not in found)
+            raise StoreUnusable(
+                f"text {missing} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
+            )
+        return found
 
     def prompt(self, id: str) -> tuple[str, ...]:
         row = next(iter(self._rows("SELECT base, added FROM prompts WHERE id=?", _raw(id))), None)
@@ -171,7 +200,7 @@ class SqliteStore:
                 continue
             known = next((n for n in range(length - 1, 0, -1) if ids[n - 1] in self._prefixes), 0)
             base = ids[known - 1] if known else None
-            added = json.dumps(prompt.parts[known:length], ensure_ascii=False, separators=(",", ":"))
+            added = to_json(prompt.parts[known:length]).decode()
             found.append((ADD_PROMPT, (ids[length - 1], base, added)))
             self._prefixes.add(ids[length - 1])
         return found
@@ -246,6 +275,9 @@ class SqliteJournal:
     def text(self, id: str) -> str:
         return self._store.text(id)
 
+    def texts(self, ids: Collection[str]) -> dict[str, str]:
+        return self._store.texts(ids)
+
     def prompt(self, id: str) -> tuple[str, ...]:
         return self._store.prompt(id)
 
@@ -273,8 +305,7 @@ class SqliteJournal:
         event.seq = self._seq
         body = event.__pydantic_serializer__.to_json(event, exclude_defaults=True).decode()
         # `type` is a default; it must stand in the body all the same
-        type_name = event.__class__.model_fields["type"].default
-        body = f'{{"type":"{type_name}"' + (f",{body[1:]}" if body != "{}" else "}")
+        body = f'{{"type":"{event.type}"' + (f",{body[1:]}" if body != "{}" else "}")
         found.append((ADD_EVENT, (self._number, self._seq, body)))
         if isinstance(event, CallEvent | CallLost):
             found.append((END_FLIGHT, (self._number, event.key)))
@@ -296,6 +327,7 @@ def _connect(path: str) -> sqlite3.Connection:
                 where=path,
                 do="Upgrade consilience, or name another place with CONSILIENCE_HOME.",
             )
+        db.create_function("packed", 1, _packed, deterministic=True)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.executescript(TABLES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -70,6 +70,10 @@ class Journal(Protocol):
 
     def text(self, id: str) -> str: ...
 
+    def texts(self, ids: Collection[str]) -> dict[str, str]:
+        """Many at once, by id."""
+        ...
+
     def prompt(self, id: str) -> tuple[str, ...]:
         """The list of parts stored under this id."""
         ...
@@ -111,6 +115,8 @@ class Store(Protocol):
         ...
 
     def text(self, id: str) -> str: ...
+
+    def texts(self, ids: Collection[str]) -> dict[str, str]: ...
 
     def prompt(self, id: str) -> tuple[str, ...]: ...
 

@@ -40,7 +40,8 @@ def parse_reply(text: str, returns: type[T]) -> T:
     data = _object_in(body)
     if data is None:
         return cast(T, _fill(body, returns))
-    data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))  # half of a character pair
+    if "\\u" in body:  # may be half of a character pair
+        data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
     if _is_schema(data, returns):
         raise Malformed("the reply repeats the JSON schema; give an object that follows it")
     try:

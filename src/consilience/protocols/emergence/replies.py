@@ -12,7 +12,7 @@ from consilience.domain.messages import FreeText, Label, ObjectionLabel
 class LeafReply(BaseModel):
     """`points` are the facts or arguments the view rests on."""
 
-    points: Annotated[list[str], Field(json_schema_extra={"maxItems": 3})] = []
+    points: Annotated[list[str], Field(json_schema_extra={"maxItems": 3})] = Field(default_factory=list)
     text: FreeText
 
 
@@ -30,13 +30,13 @@ Answers = Annotated[list[ObjectionLabel], Field(json_schema_extra={"maxItems": 8
 class Answering(BaseModel):
     """What a reply says of objections it was shown: `answers` names those its text answers."""
 
-    answers: Answers = []
+    answers: Answers = Field(default_factory=list)
 
 
 class Exchange(Answering):
     """A reply to other texts, which may object to one of them."""
 
-    objections: Objections = []
+    objections: Objections = Field(default_factory=list)
 
 
 class PeerReply(Exchange):
@@ -47,7 +47,7 @@ class PeerReply(Exchange):
 
 class ClaimReply(BaseModel):
     text: str
-    ids: Annotated[list[Label], Field(json_schema_extra={"maxItems": 3})] = []
+    ids: Annotated[list[Label], Field(json_schema_extra={"maxItems": 3})] = Field(default_factory=list)
 
 
 Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": 2})]
@@ -56,12 +56,12 @@ Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": 2})]
 class RootReply(Exchange):
     """An observation that may be the answer: its main claims name the texts they rest on."""
 
-    claims: Claims = []
+    claims: Claims = Field(default_factory=list)
     text: FreeText
 
 
 class ReviewReply(Answering):
     """The answer, reviewed by its author."""
 
-    claims: Claims = []
+    claims: Claims = Field(default_factory=list)
     text: FreeText

@@ -24,7 +24,7 @@ Said = Reply[LeafReply] | Reply[PeerReply] | Reply[RootReply] | Reply[ReviewRepl
 Nudge = Pending[Reply[str] | Failure]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """What one agent did in one round.
 
@@ -45,7 +45,7 @@ class Turn:
         return self.response is not None or self.lateral is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Harvest:
     """What a branch made: the turn of its top node, the turns below it, and ballots still being cast, by step and leaf."""
 
