@@ -59,7 +59,10 @@ class SourceRef(BaseModel):
 
 
 class SessionStarted(Event):
-    """`prices` are US dollars per token read and written, by agent; `repairs` the corrective retries a call may have."""
+    """`prices` are US dollars per token read and written, by agent; `repairs` the corrective retries a call may have.
+
+    A fork names its `parent` and the last event of it that was inherited, `forked_at`.
+    """
 
     type: Literal["session_started"] = "session_started"
     schema_version: int = SCHEMA_VERSION
@@ -81,10 +84,14 @@ class SessionStarted(Event):
     encoder: str | None = None
     temperature: float | None = None
     parent: str | None = None
+    forked_at: int | None = None
 
 
 class CallEvent(Event):
-    """Common to what a call can come to. `digest` is the request's, `prompt` the id of its list of parts."""
+    """Common to what a call can come to. `digest` is the request's, `prompt` the id of its list of parts.
+
+    An `inherited` one was made, and paid for, by the session this one is forked from; its place and digest are those there.
+    """
 
     default_requests: ClassVar[int] = 1
 
@@ -95,6 +102,7 @@ class CallEvent(Event):
     attempt: int = 1
     digest: str = ""
     prompt: str = ""
+    inherited: bool = False
 
     @property
     def requests(self) -> int:
@@ -157,6 +165,7 @@ class AnswerReceived(Event):
     key: str
     text: str
     by: str = ""
+    inherited: bool = False
 
 
 class MessagePublished(Event):
@@ -184,6 +193,7 @@ class TextsEmbedded(Event):
     texts: tuple[str, ...]
     vectors: str = ""
     error: str = ""
+    inherited: bool = False
 
 
 class SessionResumed(Event):

@@ -30,7 +30,8 @@ class Claim(Frozen):
 class Spent(Frozen):
     """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `cost` in US dollars, None where unknown.
 
-    `lost` calls were in flight when a process ended and may have been paid for; they are in no other figure.
+    `inherited` calls were made by the session this one is forked from and are in no other figure. `lost` calls were in
+    flight when a process ended and may have been paid for; they are in no other figure either.
     """
 
     calls: int = 0
@@ -38,6 +39,7 @@ class Spent(Frozen):
     retries: int = 0
     repairs: int = 0
     lost: int = 0
+    inherited: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from consilience.domain.errors import (
@@ -43,6 +45,17 @@ KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt(Generic[T]):
+    """What one attempt came to, and what it was shown."""
+
+    ended: Ended
+    text: str
+    value: T | None
+    shown: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
 class Call(Generic[T]):
     """One ask at one place, up to its last attempt."""
 
@@ -59,36 +72,63 @@ class Call(Generic[T]):
         state, ask = self.state, self.ask
         state.recorder.claim(ask.key)
         self._check_visibility()
-        returns: type[Any] = ask.returns
         fix: str | None = None
         error = ""
         for attempt in range(1, 2 + state.repairs):
-            rendered = state.render(ask.agent, ask.prompt, fix)
-            schema, schema_digest = schema_for(returns, rendered.kinds)
-            digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(attempt), schema_digest)
-            ended = state.recorder.recorded(ask.key, attempt, self.place, digest)
-            if ended is None:
-                ended, text, value = await self._live(attempt, rendered, schema, digest, error)
-            else:
-                self._charge(ended)
-                text = "" if isinstance(ended, CallFailed) else state.recorder.text(ended.text)
-                value = parse_reply(text, ask.returns) if isinstance(ended, CallCompleted) else None
+            made = self._inherited(attempt) or await self._made(attempt, fix, error)
+            ended = made.ended
             if isinstance(ended, CallFailed):
                 return Failure(ask.key, ask.agent, ended.failure, ended.detail)
             if isinstance(ended, CallCompleted):
-                state.shown[ask.key] = rendered.shown
-                return self._reply(ended, text, cast(T, value), rendered)
+                state.shown[ask.key] = made.shown
+                return self._reply(ended, made)
             error = ended.error
-            fix = correction(text, error)
+            fix = correction(made.text, error)
         return Failure(ask.key, ask.agent, FailureKind.MALFORMED, error)
 
-    def _reply(self, ended: CallCompleted, text: str, value: T, rendered: Rendered) -> Reply[T]:
-        ask = self.ask
-        prose = value if isinstance(value, str) else str(getattr(value, "text", text))
+    def _reply(self, ended: CallCompleted, made: _Attempt[T]) -> Reply[T]:
+        ask, value = self.ask, cast(T, made.value)
+        prose = value if isinstance(value, str) else str(getattr(value, "text", made.text))
         self.state.register(
             Message(id=ask.key, sender=ask.agent, kind=ask.kind, text=prose, audience=ask.audience, phase=self.phase)
         )
-        return Reply(ask.key, ask.agent, value, prose, rendered.shown, rendered.labels, ended.reserve)
+        return Reply(ask.key, ask.agent, value, prose, made.shown, made.labels, ended.reserve)
+
+    def _inherited(self, attempt: int) -> _Attempt[T] | None:
+        """What the session this one is forked from got; None where it got nothing that these settings can use."""
+        recorder = self.state.recorder
+        found = recorder.inherited(self.ask.key, attempt)
+        if found is None:
+            return None
+        text = "" if isinstance(found, CallFailed) else recorder.text(found.text)
+        value: T | None = None
+        if isinstance(found, CallCompleted):
+            try:
+                value = self._value(text)
+            except Malformed:
+                return None
+        recorder.inherit(found, self.place)
+        parts = recorder.journal.prompt(found.prompt) if isinstance(found, CallCompleted) else ()
+        quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
+        others = {label: id for label, id in quotes if self.state.said_by_other(id, self.ask.agent)}
+        return _Attempt(found, text, value, tuple(id for _, id in quotes), others)
+
+    async def _made(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
+        """What is recorded of this attempt, or what comes of it now."""
+        state, ask = self.state, self.ask
+        rendered = state.render(ask.agent, ask.prompt, fix)
+        returns: type[Any] = ask.returns
+        schema, schema_digest = schema_for(returns, rendered.kinds)
+        digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(attempt), schema_digest)
+        ended = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
+        value: T | None
+        if ended is None:
+            ended, text, value = await self._live(attempt, rendered, schema, digest, error)
+        else:
+            self._charge(ended)
+            text = "" if isinstance(ended, CallFailed) else state.recorder.text(ended.text)
+            value = parse_reply(text, ask.returns) if isinstance(ended, CallCompleted) else None
+        return _Attempt(ended, text, value, rendered.shown, rendered.labels)
 
     async def _live(
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, error: str
@@ -101,7 +141,7 @@ class Call(Generic[T]):
         refusal = None if answered else self._fund(cost, attempt)
         if refusal is not None:
             detail = f"{error}; no budget for another attempt" if attempt > 1 else "refused by a limit"
-            failed = CallFailed(**common, failure=refusal, detail=detail)
+            failed = CallFailed(**{**common, "prompt": ""}, failure=refusal, detail=detail)
             await state.recorder.commit(failed)
             return failed, "", None
         state.faults("before_call", self.phase)
@@ -184,17 +224,22 @@ class Call(Generic[T]):
             "reserve": self.reserve,
         }
         try:
-            value = parse_reply(text, ask.returns)
-            if ask.accept is not None:
-                try:
-                    ask.accept(value)
-                except ValueError as wrong:
-                    raise Malformed(str(wrong)) from None
+            value = self._value(text)
         except Malformed as wrong:
             return ReplyRejected(**common, **figures, error=str(wrong), volatile=volatile), text, None
         finish = "length" if len(text) < len(completion.text) else completion.finish_reason
         done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)
         return done, text, value
+
+    def _value(self, text: str) -> T:
+        """The reply as asked for. Raises `Malformed`."""
+        value = parse_reply(text, self.ask.returns)
+        if self.ask.accept is not None:
+            try:
+                self.ask.accept(value)
+            except ValueError as wrong:
+                raise Malformed(str(wrong)) from None
+        return value
 
     def _fund(self, cost: Amount, attempt: int) -> FailureKind | None:
         """Reserve the request; the closing call may draw on what is held back for it, and is then not refused for time."""

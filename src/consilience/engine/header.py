@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from consilience.domain.events import CallCompleted, CallFailed, Event, ReplyRejected, place_key
+from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.report import Claim, LedgerReport, Missing, Spent
 from consilience.engine.analysis import independence
@@ -20,7 +20,7 @@ MUST_BE_READ = ("nudge", "flag", "critique")
 
 def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
     """Header fields that follow from the journal; `first` are the results of the first phase, for quorum and degradation."""
-    ended = calls(state.recorder.events)
+    ended = calls(state)
     replied = sum(isinstance(result, Reply) for result in first)
     needed = math.ceil(state.quorum * len(first))
     cited = all_quotations(state)
@@ -45,16 +45,17 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
     }
 
 
-def calls(events: Iterable[Event]) -> list[Ended]:
-    """Ended attempts in program order."""
-    found = [event for event in events if isinstance(event, Ended)]
-    return sorted(found, key=lambda event: (place_key(event.place), event.attempt))
+def calls(state: State) -> list[Ended]:
+    """Ended attempts that the run came to, in program order."""
+    return sorted(state.recorder.reached.values(), key=lambda event: (place_key(event.place), event.attempt))
 
 
 def spent(ended: Sequence[Ended], state: State) -> Spent:
     def total(name: str) -> int:
         return sum(int(event.volatile.get(name) or 0) for event in ended)
 
+    inherited = {event.key for event in ended if event.inherited}
+    ended = [event for event in ended if not event.inherited]
     paid = [event for event in ended if not isinstance(event, CallFailed)]
     made = [event for event in ended if not _unfunded(event)]
     repairs = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
@@ -66,6 +67,7 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
         retries=max(requests - len(made), 0),
         repairs=repairs,
         lost=state.lost,
+        inherited=len(inherited),
         tokens_in=sum(event.tokens_in for event in paid),
         tokens_out=sum(event.tokens_out for event in paid),
         tokens_cached=total("cached"),
@@ -96,7 +98,7 @@ def all_quotations(state: State) -> list[Quotation]:
     """Every quotation of a document in what was said, in program order, judged once per place where it stands."""
     found: list[Quotation] = []
     if state.opening.documents:
-        for event in calls(state.recorder.events):
+        for event in calls(state):
             if isinstance(event, CallCompleted) and event.key in state.messages:
                 text = state.messages[event.key].text
                 found.extend(quotations(text, state.opening.documents, event.agent))
@@ -137,6 +139,11 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
         found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
     if any(event.cost is None for event in ended if not isinstance(event, CallFailed)):
         found.append("the price of a model is not known; money is not counted in full")
+    if unclaimed := state.recorder.unclaimed():
+        found.append(
+            f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} had no place in this run: "
+            + ", ".join(unclaimed[:5])
+        )
     if state.lost:
         found.append(f"lost calls: {state.lost} in flight when a process ended, perhaps paid for")
     return found

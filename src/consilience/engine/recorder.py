@@ -19,6 +19,8 @@ from consilience.domain.events import (
     SessionStarted,
     TextsEmbedded,
 )
+from consilience.engine.mismatch import difference, nearest
+from consilience.engine.prompt import Rendered
 from consilience.journal.store import Journal, PromptParts
 
 Ended = CallCompleted | CallFailed | ReplyRejected
@@ -35,7 +37,9 @@ class Recorder:
         self.answers: dict[str, str] = {}
         self._observer = observer
         self._keys: set[str] = set()
+        self.reached: dict[tuple[str, int], Ended] = {}
         self._calls: dict[tuple[str, int], Ended] = {}
+        self._vectors: dict[tuple[str, ...], TextsEmbedded] = {}
         self._derived: dict[tuple[str, str], Event] = {}
         self._matched: set[tuple[str, str]] = set()
         self.idle: Callable[[], float] = lambda: 0.0
@@ -55,10 +59,14 @@ class Recorder:
 
     def unasked(self) -> list[str]:
         """What is recorded and this run did not come to, by key or place."""
-        keys = {key for key, _ in self._calls} - self._keys
+        keys = {key for (key, _), event in self._calls.items() if not event.inherited} - self._keys
         ends = {"SessionFinished", "SessionParked"}
         places = {f"{name} at {place}" for place, name in self._derived.keys() - self._matched if name not in ends}
         return sorted(keys | places)
+
+    def unclaimed(self) -> list[str]:
+        """Inherited calls that this run had no use for, by key."""
+        return sorted({key for (key, _), event in self._calls.items() if event.inherited} - self._keys)
 
     def claim(self, key: str) -> None:
         """A key names one place in a session. Raises `ProtocolViolation` the second time."""
@@ -66,20 +74,33 @@ class Recorder:
             raise ProtocolViolation(f"the key {key!r} is used twice")
         self._keys.add(key)
 
-    def recorded(self, key: str, attempt: int, place: str, digest: str) -> Ended | None:
+    def recorded(self, key: str, attempt: int, place: str, digest: str, request: Rendered) -> Ended | None:
         """What this attempt came to before, if it is the same request at the same place."""
         found = self._calls.get((key, attempt))
-        if found is None:
+        if found is None or found.inherited:
             if self.replay:
-                raise ReplayMiss(f"the call {key!r} (attempt {attempt}) is not in the journal; {self._nearest(key)}")
+                raise ReplayMiss(
+                    f"the call {key!r} (attempt {attempt}) is not in the journal; {self._nearest(key, request)}"
+                )
             return None
-        if found.digest != digest or found.place != place:
+        if found.digest != digest:
+            how = self._difference(found, request)
+            raise RequestMismatch(f"the call {key!r} is recorded with another request: {how}. {self._fork_hint(found)}")
+        if found.place != place:
             raise RequestMismatch(
-                f"the call {key!r} is recorded with another {'request' if found.digest != digest else 'place'}: "
-                f"recorded {found.digest} at {found.place}, now {digest} at {place}. "
-                "Settings, models or prompts changed; that needs a fork."
+                f"the call {key!r} is recorded at place {found.place}, and now comes at {place}. {self._fork_hint(found)}"
             )
+        self.reached[key, attempt] = found
         return found
+
+    def inherited(self, key: str, attempt: int) -> Ended | None:
+        """What this attempt came to in the session this one is forked from, unless it was made here."""
+        found = self._calls.get((key, attempt))
+        return found if found is not None and found.inherited else None
+
+    def inherit(self, event: Ended, place: str) -> None:
+        """Take what was inherited as what came of the call at this place."""
+        self.reached[event.key, event.attempt] = event.model_copy(update={"place": place})
 
     async def start(self, event: CallStarted) -> None:
         """Note that a call is about to be sent; durable on return, so that one lost in a crash is always reported."""
@@ -92,11 +113,20 @@ class Recorder:
         self._stamp(event)
         await self.journal.commit(event, texts=texts, prompt=prompt)
         self.events.append(event)
+        if isinstance(event, Ended):
+            self.reached[event.key, event.attempt] = event
         self._show(event)
+
+    async def begin(self, started: SessionStarted, texts: Iterable[str]) -> None:
+        """Record the start, and what is inherited with it; durable on return, as a whole."""
+        self._stamp(started)
+        await self.journal.commit_all([started, *self.events], texts=texts)
+        self.events.insert(0, started)
+        self._show(started)
 
     def embedded(self, place: str, texts: tuple[str, ...]) -> list[bytes] | str | None:
         """Vectors recorded at this place for these texts, or why there are none."""
-        found = self._derived.get((place, TextsEmbedded.__name__))
+        found = self._derived.get((place, TextsEmbedded.__name__)) or self._vectors.get(texts)
         self._matched.add((place, TextsEmbedded.__name__))
         if isinstance(found, TextsEmbedded):
             if found.texts != texts:
@@ -141,14 +171,29 @@ class Recorder:
             self.answers.pop(event.key, None)
         elif isinstance(event, AnswerReceived):
             self.answers[event.key] = self.journal.text(event.text)
+        elif isinstance(event, TextsEmbedded) and event.inherited:
+            self._vectors[event.texts] = event
         elif not isinstance(event, SessionStarted | SessionResumed | CallLost):
             self._derived[event.place, type(event).__name__] = event
 
-    def _nearest(self, key: str) -> str:
-        import difflib
+    def _nearest(self, key: str, request: Rendered) -> str:
+        """The recorded call that is most like the one that is missing, and how its request differs."""
+        sent = {k: event for (k, _), event in self._calls.items() if event.prompt}
+        close = nearest(key, sent)
+        if close is None:
+            return "no call is recorded"
+        return f"the nearest recorded is {close!r}, where {self._difference(sent[close], request)}"
 
-        close = difflib.get_close_matches(key, {k for k, _ in self._calls}, 1, 0.0)
-        return f"the nearest recorded is {close[0]!r}" if close else "no call is recorded"
+    def _difference(self, found: Ended, request: Rendered) -> str:
+        if not found.prompt:
+            return "a limit refused it then, and nothing was sent"
+        return difference(self.journal.prompt(found.prompt), request, self.journal.text)
+
+    def _fork_hint(self, found: Ended) -> str:
+        return (
+            "Settings, models or prompts changed; what was recorded before can be kept in a fork: "
+            f"consilience fork {self.journal.session} --at {found.seq - 1}"
+        )
 
 
 def _same(a: Event, b: Event) -> bool:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from consilience.domain.errors import (
-    ProtocolViolation,
     RequestMismatch,
-    SessionWaiting,
     SettingsError,
-    StoreUnusable,
     VersionMismatch,
 )
 from consilience.domain.events import (
@@ -33,38 +25,20 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
-from consilience.engine.activity import Activity
-from consilience.engine.branch import Branch, Phase, current_branch
-from consilience.engine.budget import call_size, hold_back
-from consilience.engine.faults import Crash, from_spec
+from consilience.engine.execution import Options, closing, execute, leased, state_of
 from consilience.engine.ports import AgentPort, ModelPort
-from consilience.engine.prompt import PROMPT_FORMAT, Opening
+from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
-from consilience.engine.recorder import Observer, Recorder
+from consilience.engine.recorder import Recorder
 from consilience.engine.seats import Models, deal, open_encoder, prices_of, recorded_models, shut
-from consilience.engine.session import Session
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, documents, references
-from consilience.engine.state import Faults, State
-from consilience.engine.templates import INSTRUCTIONS, Templates
+from consilience.engine.state import State
+from consilience.engine.templates import Templates
 from consilience.journal.store import Journal, Store
 
 MOST_TASK = 1_000_000
 """Characters a task may have; more belongs into documents."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run, as against what: none of it changes what is recorded, `repairs` and `temperature` apart.
-
-    `patience` is how long, in seconds, a session that awaits only the outside world stays up before it is parked; None for ever.
-    """
-
-    observer: Observer | None = None
-    patience: float | None = 30.0
-    faults: Callable[[str, Phase | None], None] | None = None
-    repairs: int = 1
-    temperature: float | None = None
 
 
 async def start(
@@ -117,12 +91,12 @@ async def start(
     )
     texts = [task, *(d.text for d in found), *templates.sources.values()]
     journal = store.create(session or f"r{secrets.token_hex(4)}")
-    async with _leased(journal), _closing(close):
+    async with leased(journal), closing(close):
         recorder = Recorder(journal, [], replay=False, observer=options.observer)
-        await recorder.commit(started, texts)
-        state = _state(journal.session, started, task, found, templates, ports, recorder, options)
+        await recorder.begin(started, texts)
+        state = state_of(journal.session, started, task, found, templates, ports, recorder, options)
         state.encoder = opened
-        return await _execute(protocol, state, options)
+        return await execute(protocol, state, options)
 
 
 async def resume(
@@ -152,7 +126,7 @@ async def _again(
     session: str, store: Store, models: Models | None, encoder: str | Encoder | None, options: Options, *, replay: bool
 ) -> Report:
     journal = store.open(session)
-    async with _leased(journal):
+    async with leased(journal):
         events = journal.read()
         started = events[0] if events else None
         if not isinstance(started, SessionStarted):
@@ -168,14 +142,14 @@ async def _again(
             ports, close = shut(started.agents)
         else:
             _, ports, close = deal(started.agents, models if models is not None else recorded_models(started.agents))
-        async with _closing(close):
+        async with closing(close):
             _check_models(session, started, ports)
             recorder = Recorder(journal, events, replay=replay, observer=options.observer)
             state = _restored(session, started, journal, ports, recorder, options)
             if not replay:
                 state.encoder = open_encoder(encoder if encoder is not None else started.encoder)
                 await _note_lost(journal, recorder, state)
-            report = await _execute(cls.model_validate(started.settings), state, options)
+            report = await execute(cls.model_validate(started.settings), state, options)
         if replay and (unasked := recorder.unasked()):
             raise RequestMismatch(f"the replay of {session} did not come to what is recorded: {', '.join(unasked[:3])}")
         if replay and finished is not None and finished.report_digest != report.digest():
@@ -190,147 +164,22 @@ def _check_models(session: str, started: SessionStarted, ports: Mapping[str, Age
     if other:
         raise SettingsError(
             f"session {session} was begun with other models ({'; '.join(other)})",
-            do="Give the same; others need a new run.",
+            do=f"Give the same, or change them in a fork: consilience fork {session} --at end --replace-agent ID=MODEL.",
         )
 
 
 def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -> None:
+    keep = f"To go on, install the version that wrote it, or keep its replies in a fork: consilience fork {session} --at end."
     if cls.version != started.protocol_version:
         raise VersionMismatch(
             f"session {session} was written by version {started.protocol_version} of {started.protocol}; this is {cls.version}",
-            do="It can still be shown; to go on, install the version that wrote it, or run the task anew.",
+            do=f"It can still be shown. {keep}",
         )
-
-
-@asynccontextmanager
-async def _leased(journal: Journal) -> AsyncIterator[None]:
-    """Give the lease back however the run ends, with what was recorded committed; after a simulated kill, not even that."""
-    try:
-        yield
-    except Crash:
-        journal.abandon()
-        raise
-    except BaseException:
-        with suppress(StoreUnusable):  # it is what is being raised
-            await journal.close()
-        raise
-    await journal.close()
-
-
-@asynccontextmanager
-async def _closing(close: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await close()
-
-
-async def _execute(protocol: Protocol, state: State, options: Options) -> Report:
-    """Run the protocol to its end, to a park, or into a defect."""
-    session = Session(state)
-    loop = asyncio.get_running_loop()
-    still: asyncio.Future[None] = loop.create_future()
-    state.activity = Activity(lambda: _when_still(loop, state, options.patience, still))
-    current_branch.set(Branch("", state.root, max(state.estimate.max - 1, 0)))
-    state.recorder.idle = lambda: state.activity.idle
-    state.activity.enter()
-    main = loop.create_task(_run(protocol, session, state))
-    try:
-        await asyncio.wait((main, still), return_when=asyncio.FIRST_COMPLETED)
-        if not main.done():
-            await _stop(main, session)
-            if not state.activity.outside:
-                raise ProtocolViolation("every branch waits for another; the protocol is deadlocked")
-            awaited = tuple(sorted(state.activity.outside))
-            await state.recorder.commit(SessionParked(awaited=awaited))
-            raise SessionWaiting(state.id, awaited)
-        return main.result()
-    except Crash:
-        raise
-    except BaseException:
-        await _stop(main, session)
-        raise
-    finally:
-        still.cancel()
-
-
-async def _run(protocol: Protocol, session: Session, state: State) -> Report:
-    report = await protocol.run(session)
-    state.faults("before_finish", None)
-    if not state.recorder.replay:
-        body = report.model_dump_json()
-        event = SessionFinished(stop_reason=report.stop_reason, report=text_id(body), report_digest=report.digest())
-        await state.recorder.commit(event, [body])
-    state.faults("after_finish", None)
-    return report
-
-
-async def _stop(main: asyncio.Task[Report], session: Session) -> None:
-    main.cancel()
-    await asyncio.gather(main, return_exceptions=True)
-    await session.abandon()
-
-
-def _when_still(
-    loop: asyncio.AbstractEventLoop, state: State, patience: float | None, still: asyncio.Future[None]
-) -> None:
-    """Nobody moves: after `patience` the outside world is given up on; a session that waits for nothing at all is deadlocked."""
-
-    stillness = state.activity.stirred
-
-    def look() -> None:
-        if state.activity.running == 0 and state.activity.stirred == stillness and not still.done():
-            still.set_result(None)
-
-    if not state.activity.outside:
-        loop.call_soon(look)
-    elif patience is not None:
-        loop.call_later(patience, look)
-
-
-def _state(
-    session: str,
-    started: SessionStarted,
-    task: str,
-    found: tuple[Document, ...],
-    templates: Templates,
-    ports: Mapping[str, AgentPort],
-    recorder: Recorder,
-    options: Options,
-) -> State:
-    opening = Opening(templates.render(INSTRUCTIONS), task, found)
-    cls = find_protocol(started.protocol)
-    protocol = cls.model_validate(started.settings)
-    size = call_size(opening, protocol, started.prices)
-    root, reserve = hold_back(started.limits, size)
-    spec = os.environ.get("CONSILIENCE_FAULT")
-    faults: Faults | None = options.faults or (from_spec(spec).hit if spec else None)
-    state = State(
-        id=session,
-        protocol=started.protocol,
-        settings=started.settings,
-        agents=started.agents,
-        topology=started.topology,
-        opening=opening,
-        templates=templates,
-        ports=ports,
-        recorder=recorder,
-        activity=Activity(lambda: None),
-        limits=started.limits,
-        estimate=started.estimate,
-        quorum=started.quorum,
-        seed=started.seed,
-        repairs=started.repairs,
-        temperature=started.temperature,
-        prices=started.prices,
-        call_size=size,
-        root=root,
-        reserve=reserve,
-        parent=started.parent,
-    )
-    if faults is not None:
-        state.faults = faults
-    return state
+    if started.prompt_format != PROMPT_FORMAT:
+        raise VersionMismatch(
+            f"session {session} was written with prompt format {started.prompt_format}; this is {PROMPT_FORMAT}",
+            do=f"It can still be shown. {keep}",
+        )
 
 
 def _restored(
@@ -343,7 +192,7 @@ def _restored(
 ) -> State:
     found = tuple(Document(s.id, s.name, journal.text(s.text), s.agents) for s in started.sources)
     templates = Templates({name: journal.text(id) for name, id in started.templates.items()})
-    state = _state(session, started, journal.text(started.task), found, templates, ports, recorder, options)
+    state = state_of(session, started, journal.text(started.task), found, templates, ports, recorder, options)
     state.resumed = True
     state.late = any(isinstance(e, CallFailed) and e.failure is FailureKind.TIME for e in recorder.events)
     state.lost = sum(isinstance(e, CallLost) for e in recorder.events)

@@ -12,7 +12,10 @@ from consilience.engine.similarity import Encoder
 from consilience.models.names import resolve
 from consilience.models.port import Completion, Model, ModelRequest
 
-Models = str | Model | AgentPort | Sequence[str | Model | AgentPort] | Mapping[str, str | Model | AgentPort]
+One = str | Model | AgentPort
+"""A model by name, a model, or whatever else answers."""
+
+Models = One | Sequence[One] | Mapping[str, One]
 
 Close = Callable[[], Coroutine[Any, Any, None]]
 
@@ -24,7 +27,7 @@ def deal(agents: Sequence[Agent], models: Models) -> tuple[tuple[Agent, ...], di
     """
     opened: dict[str, Model] = {}
 
-    def port(model: str | Model | AgentPort) -> AgentPort:
+    def port(model: One) -> AgentPort:
         if isinstance(model, str):
             if model not in opened:
                 opened[model] = resolve(model)

@@ -75,6 +75,11 @@ class State:
         except KeyError:
             raise ProtocolViolation(f"no message {id!r} to quote") from None
 
+    def said_by_other(self, id: str, agent: str) -> bool:
+        """Whether there is such a message, of somebody else."""
+        found = self._messages.get(id)
+        return found is not None and found.sender != agent
+
     @property
     def messages(self) -> Mapping[str, Message]:
         return self._messages

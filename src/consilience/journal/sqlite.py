@@ -49,6 +49,12 @@ ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,packed(?))"
 ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
 
 
+WHOLE_PROMPT = """
+WITH RECURSIVE list(base, added, depth) AS (
+  SELECT base, added, 0 FROM prompts WHERE id=?
+  UNION ALL SELECT p.base, p.added, depth + 1 FROM prompts p JOIN list ON p.id = list.base
+) SELECT base, added FROM list ORDER BY depth"""
+
 LONG = 2000
 """Characters from which a text is stored compressed, as bytes."""
 
@@ -122,6 +128,13 @@ class SqliteStore:
         rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
         return [Flight(*map(str, row)) for row in rows]
 
+    def parents(self) -> dict[str, str]:
+        sql = (
+            "SELECT s.id, json_extract(e.body, '$.parent') FROM sessions s JOIN events e ON e.session=s.n AND e.seq=1 "
+            "WHERE json_extract(e.body, '$.parent') IS NOT NULL ORDER BY s.n"
+        )
+        return {str(session): str(parent) for session, parent in self._rows(sql)}
+
     def created(self, session: str) -> float:
         return int(str(self._rows("SELECT created FROM sessions WHERE id=?", session)[0][0])) / 1000
 
@@ -154,14 +167,12 @@ class SqliteStore:
         return found
 
     def prompt(self, id: str) -> tuple[str, ...]:
-        row = next(iter(self._rows("SELECT base, added FROM prompts WHERE id=?", _raw(id))), None)
-        if row is None:
+        rows = self._rows(WHOLE_PROMPT, _raw(id))
+        if not rows or rows[-1][0] is not None:
             raise StoreUnusable(
                 f"prompt {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
             )
-        base, added = row
-        before = self.prompt(base64.urlsafe_b64encode(base)[:22].decode()) if isinstance(base, bytes) else ()
-        return (*before, *json.loads(str(added)))
+        return tuple(part for _, added in reversed(rows) for part in json.loads(str(added)))
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
         journal = self.open(session)
@@ -264,6 +275,12 @@ class SqliteJournal:
 
     async def commit(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
         await self._store._writer.put_and_wait(self._statements(event, texts, prompt))
+
+    async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
+        statements = [*self._store.statements_for_texts(texts)]
+        for event in events:
+            statements += self._statements(event, (), None)
+        await self._store._writer.put_and_wait(statements)
 
     def read(self) -> list[AnyEvent]:
         self._store._writer.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -62,6 +62,10 @@ class Journal(Protocol):
         """`append`, and return when it, and all before it, would survive a power cut."""
         ...
 
+    async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
+        """Several as one: after a power cut all of them are there, or none."""
+        ...
+
     def read(self) -> list[AnyEvent]:
         """All committed events in order of `seq`."""
         ...
@@ -105,6 +109,10 @@ class Store(Protocol):
         ...
 
     def flights(self, session: str) -> list[Flight]: ...
+
+    def parents(self) -> dict[str, str]:
+        """Forks, each with the session it was forked from; which may be gone."""
+        ...
 
     def created(self, session: str) -> float:
         """When the session was created, in seconds since the epoch."""

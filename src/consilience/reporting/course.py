@@ -81,6 +81,8 @@ class Course:
     def _end(self, event: Ended) -> None:
         self.flying.pop(event.key, None)
         self.calls.append(event)
+        if event.inherited:
+            return
         if isinstance(event, CallFailed):
             if not event.failure.is_limit:
                 self._made.add(event.key)

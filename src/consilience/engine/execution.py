@@ -1,0 +1,181 @@
+"""Carrying a run from its first operation to its report, a park or a defect, and giving everything back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from consilience.domain.errors import (
+    ProtocolViolation,
+    SessionWaiting,
+    StoreUnusable,
+)
+from consilience.domain.events import (
+    SessionFinished,
+    SessionParked,
+    SessionStarted,
+    text_id,
+)
+from consilience.domain.report import Report
+from consilience.engine.activity import Activity
+from consilience.engine.branch import Branch, Phase, current_branch
+from consilience.engine.budget import call_size, hold_back
+from consilience.engine.faults import Crash, from_spec
+from consilience.engine.ports import AgentPort
+from consilience.engine.prompt import Opening
+from consilience.engine.protocol import Protocol, find_protocol
+from consilience.engine.recorder import Observer, Recorder
+from consilience.engine.session import Session
+from consilience.engine.sources import Document
+from consilience.engine.state import Faults, State
+from consilience.engine.templates import INSTRUCTIONS, Templates
+from consilience.journal.store import Journal
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, as against what: none of it changes what is recorded, `repairs` and `temperature` apart.
+
+    `patience` is how long, in seconds, a session that awaits only the outside world stays up before it is parked; None for ever.
+    """
+
+    observer: Observer | None = None
+    patience: float | None = 30.0
+    faults: Callable[[str, Phase | None], None] | None = None
+    repairs: int = 1
+    temperature: float | None = None
+
+
+@asynccontextmanager
+async def leased(journal: Journal) -> AsyncIterator[None]:
+    """Give the lease back however the run ends, with what was recorded committed; after a simulated kill, not even that."""
+    try:
+        yield
+    except Crash:
+        journal.abandon()
+        raise
+    except BaseException:
+        with suppress(StoreUnusable):  # it is what is being raised
+            await journal.close()
+        raise
+    await journal.close()
+
+
+@asynccontextmanager
+async def closing(close: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await close()
+
+
+async def execute(protocol: Protocol, state: State, options: Options) -> Report:
+    """Run the protocol to its end, to a park, or into a defect."""
+    session = Session(state)
+    loop = asyncio.get_running_loop()
+    still: asyncio.Future[None] = loop.create_future()
+    state.activity = Activity(lambda: _when_still(loop, state, options.patience, still))
+    current_branch.set(Branch("", state.root, max(state.estimate.max - 1, 0)))
+    state.recorder.idle = lambda: state.activity.idle
+    state.activity.enter()
+    main = loop.create_task(_run(protocol, session, state))
+    try:
+        await asyncio.wait((main, still), return_when=asyncio.FIRST_COMPLETED)
+        if not main.done():
+            await _stop(main, session)
+            if not state.activity.outside:
+                raise ProtocolViolation("every branch waits for another; the protocol is deadlocked")
+            awaited = tuple(sorted(state.activity.outside))
+            await state.recorder.commit(SessionParked(awaited=awaited))
+            raise SessionWaiting(state.id, awaited)
+        return main.result()
+    except Crash:
+        raise
+    except BaseException:
+        await _stop(main, session)
+        raise
+    finally:
+        still.cancel()
+
+
+async def _run(protocol: Protocol, session: Session, state: State) -> Report:
+    report = await protocol.run(session)
+    state.faults("before_finish", None)
+    if not state.recorder.replay:
+        body = report.model_dump_json()
+        event = SessionFinished(stop_reason=report.stop_reason, report=text_id(body), report_digest=report.digest())
+        await state.recorder.commit(event, [body])
+    state.faults("after_finish", None)
+    return report
+
+
+async def _stop(main: asyncio.Task[Report], session: Session) -> None:
+    main.cancel()
+    await asyncio.gather(main, return_exceptions=True)
+    await session.abandon()
+
+
+def _when_still(
+    loop: asyncio.AbstractEventLoop, state: State, patience: float | None, still: asyncio.Future[None]
+) -> None:
+    """Nobody moves: after `patience` the outside world is given up on; a session that waits for nothing at all is deadlocked."""
+
+    stillness = state.activity.stirred
+
+    def look() -> None:
+        if state.activity.running == 0 and state.activity.stirred == stillness and not still.done():
+            still.set_result(None)
+
+    if not state.activity.outside:
+        loop.call_soon(look)
+    elif patience is not None:
+        loop.call_later(patience, look)
+
+
+def state_of(
+    session: str,
+    started: SessionStarted,
+    task: str,
+    found: tuple[Document, ...],
+    templates: Templates,
+    ports: Mapping[str, AgentPort],
+    recorder: Recorder,
+    options: Options,
+) -> State:
+    opening = Opening(templates.render(INSTRUCTIONS), task, found)
+    cls = find_protocol(started.protocol)
+    protocol = cls.model_validate(started.settings)
+    size = call_size(opening, protocol, started.prices)
+    root, reserve = hold_back(started.limits, size)
+    spec = os.environ.get("CONSILIENCE_FAULT")
+    faults: Faults | None = options.faults or (from_spec(spec).hit if spec else None)
+    state = State(
+        id=session,
+        protocol=started.protocol,
+        settings=started.settings,
+        agents=started.agents,
+        topology=started.topology,
+        opening=opening,
+        templates=templates,
+        ports=ports,
+        recorder=recorder,
+        activity=Activity(lambda: None),
+        limits=started.limits,
+        estimate=started.estimate,
+        quorum=started.quorum,
+        seed=started.seed,
+        repairs=started.repairs,
+        temperature=started.temperature,
+        prices=started.prices,
+        call_size=size,
+        root=root,
+        reserve=reserve,
+        parent=started.parent,
+    )
+    if faults is not None:
+        state.faults = faults
+    return state

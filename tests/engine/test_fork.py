@@ -1,0 +1,318 @@
+"""Forks: what is inherited, what is asked anew, what may change, and that a fork stands by itself."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import (
+    ReplayMiss,
+    RequestMismatch,
+    SettingsError,
+    UnknownName,
+    VersionMismatch,
+)
+from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, SessionStarted
+from consilience.domain.outcome import Limits, StopReason
+from consilience.domain.report import Report
+from consilience.engine import runner
+from consilience.engine.faults import POINTS, Crash, Fault
+from consilience.engine.fork import fork
+from consilience.engine.runner import Options
+from consilience.journal.canonical import canonical_digest
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import Scripted, ScriptedModel
+from consilience.protocols.emergence import Emergence
+from kit.cases import CASES, Case, emergent
+from kit.runs import TASK, run, seated, to_the_end
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+TREE = Emergence(children=2, max_rounds=2)
+
+
+def substance(report: Report) -> dict[str, object]:
+    """What a report says, without whose it is and what it cost."""
+    return report.model_dump(mode="json", exclude={"session", "parent", "ledger"})
+
+
+async def parent(protocol: Emergence = TREE, **options: object) -> tuple[SqliteStore, Report]:
+    store = SqliteStore(":memory:")
+    report = await runner.start(TASK, protocol, models=ScriptedModel(emergent), store=store, session="p", **options)  # type: ignore[arg-type]
+    return store, report
+
+
+def replies(store: SqliteStore, session: str, *, inherited: bool | None = None) -> dict[str, CallCompleted]:
+    found = {e.key: e for e in store.read(session) if isinstance(e, CallCompleted)}
+    return {key: e for key, e in found.items() if inherited is None or e.inherited is inherited}
+
+
+@every_case
+async def test_a_fork_at_any_event_that_changes_nothing_says_the_same_and_asks_only_what_came_later(
+    case: Case, tmp_path: Path, sample
+) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "journal.db"
+    outcome = await run(case, path=path)
+    store = SqliteStore(path)
+    events = store.read(outcome.report.session)
+    for at in sample(range(len(events) + 1), 6):
+        model = ScriptedModel(case.script)
+        seats = seated(case, model)
+        begun = fork(outcome.report.session, store=store, at=at, models=seats, options=Options(patience=0))
+        report = await to_the_end(store, seats, begun)
+        assert substance(report) == substance(outcome.report), f"at {at}"
+        assert report.parent == outcome.report.session
+        ended = {(e.key, e.attempt) for e in events if e.seq <= at and isinstance(e, CallCompleted | ReplyRejected)}
+        asked = [(request.key, request.attempt) for request in model.requests]
+        assert not ended & set(asked), "an inherited reply was asked for again"
+        assert sorted(asked) == sorted(set(outcome.asked) - ended)
+        assert report.ledger.actual.inherited == len({key for key, _ in ended})
+        assert report.ledger.actual.requests + len(ended) >= len(outcome.asked)
+    store.close()
+
+
+@every_case
+async def test_a_killed_fork_resumes_and_replays_by_itself(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "journal.db"
+    begun = await run(case, path=path)
+    name = begun.report.session
+    store = SqliteStore(path)
+    at = len(store.read(name)) // 2
+    whole = ScriptedModel(case.script)
+    seats = seated(case, whole)
+    reference = await to_the_end(
+        store, seats, fork(name, store=store, at=at, models=seats, session="whole", options=Options(patience=0))
+    )
+    expected = canonical_digest(store.read("whole"))
+    for n, (point, nth) in enumerate(sample(itertools.product(POINTS, (1, 2, 4)), 5)):
+        session = f"f{n}"
+        model = ScriptedModel(case.script)
+        seats = seated(case, model)
+        options = Options(patience=0, faults=Fault(point, nth=nth).hit)
+        try:
+            report = await to_the_end(
+                store, seats, fork(name, store=store, at=at, models=seats, session=session, options=options)
+            )
+        except Crash:
+            store = SqliteStore(path)
+            seats = seated(case, model)
+            report = await to_the_end(
+                store, seats, runner.resume(session, store=store, models=seats, options=Options(patience=0))
+            )
+        assert report.digest() == reference.digest(), f"{point} #{nth}"
+        assert canonical_digest(store.read(session)) == expected
+        assert (await runner.replay(session, store=store)).digest() == reference.digest()
+    store.close()
+
+
+async def test_only_what_comes_after_is_told_of_the_change() -> None:
+    store, before = await parent()
+    cut = "round-1/observe/L1N1"
+    assert cut in replies(store, "p")
+    model = ScriptedModel(lambda r: emergent(r).replace(" on ", " now on "))
+    report = await fork(
+        "p", store=store, at=cut, models=model, settings={"max_rounds": 3}, perspectives={"L2N2": "an economist"}
+    )
+    assert report.settings["max_rounds"] == 3 and before.settings["max_rounds"] == 2
+    asked = {request.key for request in model.requests}
+    kept = replies(store, report.session, inherited=True)
+    assert cut in kept and not asked & set(kept)
+    assert all(key.startswith("round-1/") for key in kept) and any(key.startswith("round-3/") for key in asked)
+    second = next(r for r in model.requests if r.key == "round-2/leaf_respond/L2N2")
+    assert "an economist" in second.text
+    assert next(a for a in report.agents if a.id == "L2N2").perspective == "an economist"
+    own = store.text(kept["round-1/lateral/L2N2"].text)
+    assert json.loads(own)["text"] in second.text, "it reads its own inherited words"
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+
+
+async def test_single_agents_can_be_replaced_and_the_others_keep_their_models() -> None:
+    store, _ = await parent()
+    calm, loud = ScriptedModel(emergent, name="scripted"), ScriptedModel(emergent, name="loud")
+    report = await fork("p", store=store, at=0, models=calm, replace={"L2N1": loud})
+    assert {r.agent for r in loud.requests} == {"L2N1"}
+    assert {a.id: a.model for a in report.agents}["L2N1"] == "loud"
+    with pytest.raises(UnknownName, match="no agent 'L9N9'"):
+        await fork("p", store=store, at=0, models=calm, replace={"L9N9": loud})
+    with pytest.raises(UnknownName, match="no agent 'X'"):
+        await fork("p", store=store, at=0, models=calm, perspectives={"X": "a view"})
+
+
+async def test_more_seats_take_models_in_turn_and_old_ones_keep_their_persona() -> None:
+    store, before = await parent()
+    model = ScriptedModel(emergent)
+    report = await fork("p", store=store, at="leaf_respond/1", settings={"children": 3}, models=model)
+    assert [a.id for a in report.agents][:3] == [a.id for a in before.agents]
+    assert {r.key for r in model.requests} >= {"round-1/leaf_respond/L2N3"}
+    assert "round-1/leaf_respond/L2N1" not in {r.key for r in model.requests}
+
+
+async def test_refusals_are_not_inherited_and_the_fork_has_a_budget_of_its_own() -> None:
+    store, before = await parent(limits=Limits(calls=4))
+    assert before.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert any(isinstance(e, CallFailed) and e.failure.is_limit for e in store.read("p"))
+    model = ScriptedModel(emergent)
+    report = await fork("p", store=store, at="leaf_respond/1", limits=Limits(), models=model)
+    assert report.stop_reason is not StopReason.EXHAUSTED_BUDGET
+    assert report.ledger.actual.inherited == 2
+    assert report.ledger.actual.calls == len({r.key for r in model.requests})
+    free = await runner.start(TASK, TREE, models=ScriptedModel(emergent), store=store)
+    assert substance(report) == substance(free)
+    again = await fork("p", store=store, at="leaf_respond/1", models=ScriptedModel(emergent))
+    assert again.ledger.actual.requests <= 4, "without limits given, the parent's apply to what the fork spends"
+
+
+async def test_an_inherited_reply_that_the_new_settings_cannot_read_is_asked_for_again() -> None:
+    def ballots(request: ModelRequest) -> str:
+        if "ballot" in request.key:
+            side = "yes" if "yes" in str(request.schema) or "yes" in request.text else "no"
+            return json.dumps({"position": side, "confidence": "certain", "reason": "so"})
+        return emergent(request)
+
+    store = SqliteStore(":memory:")
+    protocol = Emergence(children=2, max_rounds=1, answer_pattern="yes|no")
+    await runner.start(TASK, protocol, models=ScriptedModel(ballots), store=store, session="p")
+    cast = [key for key in replies(store, "p") if "ballot" in key]
+    assert cast
+
+    def letters(request: ModelRequest) -> str:
+        if "ballot" in request.key:
+            return json.dumps({"position": "B", "confidence": "certain", "reason": "so"})
+        return emergent(request)
+
+    model = ScriptedModel(letters)
+    report = await fork("p", store=store, at="end", settings={"answer_pattern": "A|B"}, models=model)
+    assert {r.key for r in model.requests} == set(cast)
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+    assert set(replies(store, report.session, inherited=False)) == set(cast)
+
+
+async def test_inherited_replies_without_a_place_are_listed() -> None:
+    store, _ = await parent()
+    report = await fork("p", store=store, at="end", settings={"max_rounds": 1}, models=ScriptedModel(emergent))
+    (warning,) = [w for w in report.warnings if "had no place in this run" in w]
+    assert "round-2/" in warning
+    asked = {k for k in replies(store, "p") if k.startswith("round-1/") and "/signal/" not in k}
+    assert report.ledger.actual.inherited == len(asked)
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+
+
+async def test_a_fork_of_a_fork_and_what_it_shares(tmp_path: Path) -> None:
+    store, before = await parent()
+    child = await fork("p", store=store, at="end", session="c", models=ScriptedModel([]))
+    grandchild = await fork("c", store=store, at="end", session="g", models=ScriptedModel([]))
+    assert substance(child) == substance(before) == substance(grandchild)
+    assert store.parents() == {"c": "p", "g": "c"}
+    assert {e.text for e in replies(store, "p").values()} == {e.text for e in replies(store, "g").values()}
+    started = store.read("g")[0]
+    assert isinstance(started, SessionStarted) and started.parent == "c" and started.forked_at == len(store.read("c"))
+
+
+async def test_what_was_paid_for_is_not_charged_to_the_fork() -> None:
+    store = SqliteStore(":memory:")
+    dear = ScriptedModel(lambda r: Scripted(emergent(r), tokens_in=100, tokens_out=10, cost=0.5))
+    before = await runner.start(TASK, TREE, models=dear, store=store, session="p")
+    assert before.ledger.actual.cost
+    report = await fork(
+        "p", store=store, at="end", models=ScriptedModel([]), limits=Limits(calls=0, money=0.0, tokens=0)
+    )
+    spent = report.ledger.actual
+    assert (spent.calls, spent.requests, spent.tokens_in, spent.cost) == (0, 0, 0, 0.0)
+    assert spent.inherited == before.ledger.actual.calls
+    assert report.answer == before.answer
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"at": 10_000}, SettingsError, "has the events 1 to"),
+        ({"at": -1}, SettingsError, "has the events 1 to"),
+        ({"at": "round-1/leaf_respond/L2N7"}, UnknownName, "Did you mean 'round-1/leaf_respond/L2N"),
+        ({"settings": {"max_round": 3}}, SettingsError, "Did you mean 'max_rounds'"),
+        ({"settings": {"max_rounds": "many"}}, SettingsError, "max_rounds"),
+        ({"settings": {"similarity": "embedding"}}, SettingsError, "needs an encoder"),
+        ({"models": []}, SettingsError, "no model is given"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_forked_is_said_before_anything_is_made(given, error, says) -> None:  # type: ignore[no-untyped-def]
+    store, _ = await parent()
+    with pytest.raises(error, match=says):
+        await fork("p", store=store, **{"models": ScriptedModel([]), **given})
+    assert store.sessions() == ["p"]
+
+
+async def test_settings_may_be_given_as_words() -> None:
+    store, _ = await parent()
+    report = await fork("p", store=store, at=0, settings={"max_rounds": "1"}, models=ScriptedModel(emergent))
+    assert report.settings["max_rounds"] == 1
+
+
+async def test_another_version_is_refused_by_name_with_the_fork_that_keeps_its_replies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, before = await parent()
+    monkeypatch.setattr(Emergence, "version", Emergence.version + 1)
+    with pytest.raises(VersionMismatch, match="consilience fork p --at end"):
+        await runner.replay("p", store=store)
+    report = await fork("p", store=store, at="end", models=ScriptedModel([]))
+    assert report.answer == before.answer
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+
+
+async def test_a_changed_prompt_is_named_with_the_difference(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    store = SqliteStore(path)
+    await runner.start(TASK, TREE, models=ScriptedModel(emergent), store=store, session="p")
+    started = store.read("p")[0]
+    assert isinstance(started, SessionStarted)
+    words = store.text(started.templates["leaf_respond"])
+    store.close()
+    _tamper(path, started, "leaf_respond", words.replace("Give", "Do give", 1) if "Give" in words else "Do. " + words)
+    store = SqliteStore(path)
+    with pytest.raises(RequestMismatch) as raised:
+        await runner.replay("p", store=store)
+    said = str(raised.value)
+    assert "round-1/leaf_respond/L2N1" in said and "its words part at character" in said
+    assert "recorded '" in said and "now '" in said and "consilience fork p --at" in said
+    store.close()
+
+
+async def test_a_missing_call_names_the_nearest_recorded_one(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    store = SqliteStore(path)
+    await runner.start(TASK, TREE, models=ScriptedModel(emergent), store=store, session="p")
+    gone = next(e for e in store.read("p") if isinstance(e, CallCompleted) and "lateral/L2N2" in e.key)
+    store.close()
+    _delete(path, gone.seq)
+    store = SqliteStore(path)
+    with pytest.raises(
+        ReplayMiss, match=r"round-1/lateral/L2N2.*nearest recorded is 'round-\d/lateral/L2N\d', where"
+    ) as raised:
+        await runner.replay("p", store=store)
+    assert "the same" not in str(raised.value)
+    store.close()
+
+
+def _tamper(path: Path, started: SessionStarted, name: str, words: str) -> None:
+    import sqlite3
+
+    from consilience.domain.events import text_id
+    from consilience.journal.sqlite import _raw
+
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO texts VALUES(?, ?)", (_raw(text_id(words)), words))
+        db.execute("UPDATE events SET body=replace(body, ?, ?)", (started.templates[name], text_id(words)))
+    db.close()
+
+
+def _delete(path: Path, seq: int) -> None:
+    import sqlite3
+
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM events WHERE seq=?", (seq,))
+    db.close()
