@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from consilience.api import deliberate as deliberate
+    from consilience.api import fork as fork
     from consilience.api import replay as replay
     from consilience.api import resume as resume
     from consilience.api import run_sync as run_sync
     from consilience.domain.errors import ConsilienceError as ConsilienceError
     from consilience.domain.errors import UserError as UserError
     from consilience.domain.messages import Source as Source
+    from consilience.domain.outcome import Allowance as Allowance
     from consilience.domain.outcome import Limits as Limits
     from consilience.domain.outcome import StopReason as StopReason
     from consilience.domain.panels import Panel as Panel
@@ -30,12 +32,14 @@ if TYPE_CHECKING:
 
 _HOME = {
     "deliberate": "consilience.api",
+    "fork": "consilience.api",
     "resume": "consilience.api",
     "replay": "consilience.api",
     "run_sync": "consilience.api",
     "ConsilienceError": "consilience.domain.errors",
     "UserError": "consilience.domain.errors",
     "Source": "consilience.domain.messages",
+    "Allowance": "consilience.domain.outcome",
     "Limits": "consilience.domain.outcome",
     "StopReason": "consilience.domain.outcome",
     "Panel": "consilience.domain.panels",

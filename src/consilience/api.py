@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +14,11 @@ from consilience.domain.panels import Panel, load_panel
 from consilience.domain.places import journal_path
 from consilience.domain.report import Report
 from consilience.engine import runner
+from consilience.engine.fork import END
+from consilience.engine.fork import fork as _fork
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
+from consilience.engine.seats import One
 from consilience.engine.similarity import Encoder
 from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
@@ -70,6 +73,40 @@ async def resume(
     """Go on where a session was left; a completed call is never paid for twice. A finished one gives its report."""
     with _Store(store) as opened:
         return await runner.resume(session, store=opened, models=model, options=options)
+
+
+async def fork(
+    session: str,
+    *,
+    at: int | str = END,
+    settings: Mapping[str, object] | None = None,
+    model: Models | None = None,
+    replace: Mapping[str, One] | None = None,
+    perspectives: Mapping[str, str] | None = None,
+    prompts: Path | None = None,
+    limits: Limits | None = None,
+    store: Store | None = None,
+    name: str | None = None,
+    options: Options | None = None,
+) -> Report:
+    """A new session that inherits what a recorded one was told up to `at`, and goes on with what is changed.
+
+    `at` is the number of an event, the key of a call, PHASE/INDEX, or "end". See `consilience.engine.fork.fork`.
+    """
+    with _Store(store) as opened:
+        return await _fork(
+            session,
+            store=opened,
+            at=at,
+            settings=settings,
+            models=model,
+            replace=replace,
+            perspectives=perspectives,
+            prompts=prompts,
+            limits=limits,
+            session=name,
+            options=options,
+        )
 
 
 async def replay(session: str, *, store: Store | None = None, options: Options | None = None) -> Report:

@@ -117,11 +117,14 @@ async def test_only_what_comes_after_is_told_of_the_change() -> None:
     report = await fork(
         "p", store=store, at=cut, models=model, settings={"max_rounds": 3}, perspectives={"L2N2": "an economist"}
     )
-    assert report.settings["max_rounds"] == 3 and before.settings["max_rounds"] == 2
+    assert report.settings["max_rounds"] == 3
+    assert before.settings["max_rounds"] == 2
     asked = {request.key for request in model.requests}
     kept = replies(store, report.session, inherited=True)
-    assert cut in kept and not asked & set(kept)
-    assert all(key.startswith("round-1/") for key in kept) and any(key.startswith("round-3/") for key in asked)
+    assert cut in kept
+    assert not asked & set(kept)
+    assert all(key.startswith("round-1/") for key in kept)
+    assert any(key.startswith("round-3/") for key in asked)
     second = next(r for r in model.requests if r.key == "round-2/leaf_respond/L2N2")
     assert "an economist" in second.text
     assert next(a for a in report.agents if a.id == "L2N2").perspective == "an economist"
@@ -209,7 +212,9 @@ async def test_a_fork_of_a_fork_and_what_it_shares(tmp_path: Path) -> None:
     assert store.parents() == {"c": "p", "g": "c"}
     assert {e.text for e in replies(store, "p").values()} == {e.text for e in replies(store, "g").values()}
     started = store.read("g")[0]
-    assert isinstance(started, SessionStarted) and started.parent == "c" and started.forked_at == len(store.read("c"))
+    assert isinstance(started, SessionStarted)
+    assert started.parent == "c"
+    assert started.forked_at == len(store.read("c"))
 
 
 async def test_what_was_paid_for_is_not_charged_to_the_fork() -> None:
@@ -277,8 +282,11 @@ async def test_a_changed_prompt_is_named_with_the_difference(tmp_path: Path) -> 
     with pytest.raises(RequestMismatch) as raised:
         await runner.replay("p", store=store)
     said = str(raised.value)
-    assert "round-1/leaf_respond/L2N1" in said and "its words part at character" in said
-    assert "recorded '" in said and "now '" in said and "consilience fork p --at" in said
+    assert "round-1/leaf_respond/L2N1" in said
+    assert "its words part at character" in said
+    assert "recorded '" in said
+    assert "now '" in said
+    assert "consilience fork p --at" in said
     store.close()
 
 

@@ -141,10 +141,13 @@ class ReplyRejected(CallEvent):
 
 
 class CallFailed(CallEvent):
+    """`limit` names the agent or phase whose limit refused the call; empty for the session's own, and for other failures."""
+
     type: Literal["call_failed"] = "call_failed"
     default_requests: ClassVar[int] = 0
     failure: FailureKind
     detail: str = ""
+    limit: str = ""
     reserve: bool = False
 
 

@@ -58,11 +58,11 @@ class Check(BaseModel):
     parts: tuple[Check, ...] = ()
 
 
-class Limits(BaseModel):
-    """None is no limit; 0 is legal and refuses everything.
+class Allowance(BaseModel):
+    """What one agent or one phase may spend. None is no limit; 0 is legal and refuses everything.
 
-    `calls` bounds requests, retries included; `tokens` those read and written; `money` US dollars; `seconds` the wall
-    time in which a process holds the session; `steps` the protocol's rounds.
+    `calls` bounds requests, retries included; `tokens` those read and written; `money` US dollars; `seconds` what its
+    calls took, added up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,7 +71,18 @@ class Limits(BaseModel):
     tokens: NonNegativeInt | None = None
     money: NonNegativeFloat | None = None
     seconds: NonNegativeFloat | None = None
+
+
+class Limits(Allowance):
+    """What a session may spend; `seconds` is here the wall time in which a process holds it, `steps` the protocol's rounds.
+
+    `agents` and `phases` bound single ones besides, by agent id, by phase name (all its indices together) or `NAME/INDEX`; `"*"`
+    gives every agent, or every phase at every index, as much.
+    """
+
     steps: NonNegativeInt | None = None
+    agents: dict[str, Allowance] = {}
+    phases: dict[str, Allowance] = {}
 
 
 class Estimate(BaseModel):

@@ -21,6 +21,7 @@ from consilience.domain.errors import (
 from consilience.domain.events import CallCompleted, CallFailed, CallStarted, ReplyRejected, Volatile, text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
+from consilience.engine.allowances import Refusal
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
 from consilience.engine.ports import Awaited
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
@@ -140,8 +141,9 @@ class Call(Generic[T]):
         answered = ask.key in state.recorder.answers
         refusal = None if answered else self._fund(cost, attempt)
         if refusal is not None:
-            detail = f"{error}; no budget for another attempt" if attempt > 1 else "refused by a limit"
-            failed = CallFailed(**{**common, "prompt": ""}, failure=refusal, detail=detail)
+            whose = f" of {refusal.whose}" if refusal.whose else ""
+            detail = f"{error}; no budget for another attempt" if attempt > 1 else f"refused by a limit{whose}"
+            failed = CallFailed(**{**common, "prompt": ""}, failure=refusal.kind, detail=detail, limit=refusal.whose)
             await state.recorder.commit(failed)
             return failed, "", None
         state.faults("before_call", self.phase)
@@ -153,7 +155,7 @@ class Call(Generic[T]):
             completion = await self._send(attempt, rendered, schema, digest)
         except ProviderError as failure:
             requests = failure.requests
-            self._settle(cost, Amount(calls=requests), requests)
+            self._settle(cost, Amount(calls=requests), requests, time.monotonic() - began)
             volatile: Volatile = {"requests": requests}
             event: Ended = CallFailed(
                 **common, failure=_kind(failure), detail=failure.detail[:500], reserve=self.reserve, volatile=volatile
@@ -161,7 +163,9 @@ class Call(Generic[T]):
             text, value = "", None
         else:
             event, text, value = self._read(common, completion)
-            self._settle(Amount() if answered else cost, _spent(completion), completion.requests)
+            self._settle(
+                Amount() if answered else cost, _spent(completion), completion.requests, time.monotonic() - began
+            )
         event.volatile["s"] = round(time.monotonic() - began, 3)
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
@@ -175,9 +179,8 @@ class Call(Generic[T]):
         state, ask = self.state, self.ask
         if ask.key in state.recorder.answers:
             return Completion(text=state.recorder.answers.pop(ask.key), model=self.port.name)
-        if self.account.limited:
-            account = self.account
-            may_retry.set(lambda: account.draw(Amount(calls=1)))
+        if self.account.limited or state.allowances:
+            may_retry.set(self._fund_retry)
         request = ModelRequest(
             agent=ask.agent,
             key=ask.key,
@@ -241,9 +244,12 @@ class Call(Generic[T]):
                 raise Malformed(str(wrong)) from None
         return value
 
-    def _fund(self, cost: Amount, attempt: int) -> FailureKind | None:
+    def _fund(self, cost: Amount, attempt: int) -> Refusal | None:
         """Reserve the request; the closing call may draw on what is held back for it, and is then not refused for time."""
         state = self.state
+        refused = state.allowances.draw(self.ask.agent, self.phase, cost) if state.allowances else None
+        if refused is not None:
+            return refused
         late = state.out_of_time()
         if not late and self.account.draw(cost):
             return None
@@ -251,29 +257,42 @@ class Call(Generic[T]):
             self._draw_reserve()
             self.account.draw(cost)
             return None
-        return FailureKind.TIME if late else FailureKind.BUDGET
+        state.allowances.charge(self.ask.agent, self.phase, Amount() - cost)
+        return Refusal(FailureKind.TIME if late else FailureKind.BUDGET)
+
+    def _fund_retry(self) -> bool:
+        """Whether a provider may be asked once more for the same."""
+        if self.state.allowances.draw(self.ask.agent, self.phase, ONE) is not None:
+            return False
+        if self.account.draw(ONE):
+            return True
+        self.state.allowances.charge(self.ask.agent, self.phase, Amount() - ONE)
+        return False
 
     def _draw_reserve(self) -> None:
         self.state.reserve_drawn = self.reserve = True
         self.account = self.state.reserve
 
-    def _settle(self, reserved: Amount, spent: Amount, requests: int) -> None:
+    def _settle(self, reserved: Amount, spent: Amount, requests: int, seconds: float) -> None:
         """Retries drew their own calls already."""
-        if self.account.limited:
-            self.account.charge(spent - reserved - Amount(calls=max(requests - 1, 0)))
+        if self.account.limited or self.state.allowances:
+            difference = spent - reserved - Amount(calls=max(requests - 1, 0))
+            self.account.charge(difference)
+            self.state.allowances.charge(self.ask.agent, self.phase, difference, seconds)
 
     def _charge(self, ended: Ended) -> None:
         if ended.reserve:
             self._draw_reserve()
-        if not self.account.limited:
+        if not self.account.limited and not self.state.allowances:
             return
         amount = Amount(calls=ended.requests)
         if not isinstance(ended, CallFailed):
             amount += Amount(tokens=ended.tokens_in + ended.tokens_out, money=ended.cost or 0)
         self.account.charge(amount)
+        self.state.allowances.charge(self.ask.agent, self.phase, amount, float(ended.volatile.get("s") or 0))
 
     def _amount(self, rendered: Rendered) -> Amount:
-        if not self.account.limited:
+        if not self.account.limited and not self.state.allowances:
             return ONE
         tokens = rendered.tokens
         return Amount(1, tokens + self.ask.max_tokens, self.state.price(self.ask.agent, tokens, self.ask.max_tokens))

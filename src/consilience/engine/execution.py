@@ -22,6 +22,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.report import Report
 from consilience.engine.activity import Activity
+from consilience.engine.allowances import Allowances
 from consilience.engine.branch import Branch, Phase, current_branch
 from consilience.engine.budget import call_size, hold_back
 from consilience.engine.faults import Crash, from_spec
@@ -174,6 +175,7 @@ def state_of(
         call_size=size,
         root=root,
         reserve=reserve,
+        allowances=Allowances(started.limits),
         parent=started.parent,
     )
     if faults is not None:

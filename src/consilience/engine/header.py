@@ -139,6 +139,9 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
         found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
     if any(event.cost is None for event in ended if not isinstance(event, CallFailed)):
         found.append("the price of a model is not known; money is not counted in full")
+    refused = Counter(event.limit for event in ended if isinstance(event, CallFailed) and event.limit)
+    found += [f"{counted(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())]
+    found += [f"no call fell under the limit of {whose}" for whose in state.allowances.unmet()]
     if unclaimed := state.recorder.unclaimed():
         found.append(
             f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} had no place in this run: "

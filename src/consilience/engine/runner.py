@@ -194,7 +194,9 @@ def _restored(
     templates = Templates({name: journal.text(id) for name, id in started.templates.items()})
     state = state_of(session, started, journal.text(started.task), found, templates, ports, recorder, options)
     state.resumed = True
-    state.late = any(isinstance(e, CallFailed) and e.failure is FailureKind.TIME for e in recorder.events)
+    state.late = any(
+        isinstance(e, CallFailed) and e.failure is FailureKind.TIME and not e.limit for e in recorder.events
+    )
     state.lost = sum(isinstance(e, CallLost) for e in recorder.events)
     return state
 

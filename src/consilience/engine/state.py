@@ -11,6 +11,7 @@ from consilience.domain.messages import Message
 from consilience.domain.outcome import Estimate, Limits
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
+from consilience.engine.allowances import Allowances
 from consilience.engine.branch import Account, Amount, Phase
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Opening, Prompt, Rendered, render
@@ -48,6 +49,7 @@ class State:
     prices: Mapping[str, tuple[float, float]]
     root: Account
     reserve: Account
+    allowances: Allowances
     encoder: Encoder | None = None
     parent: str | None = None
     resumed: bool = False

@@ -1,0 +1,201 @@
+"""Limits: of a session, of an agent, of a phase; fifty agents side by side; each ends in a report that says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import RateLimited
+from consilience.domain.events import CallCompleted, CallFailed
+from consilience.domain.outcome import Allowance, FailureKind, Limits, StopReason
+from consilience.domain.report import Report
+from consilience.engine import runner
+from consilience.engine.faults import Crash, Fault
+from consilience.engine.prompt import tokens_in
+from consilience.engine.runner import Options
+from consilience.journal.canonical import canonical_digest
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.limiter import Limited
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import Scripted, ScriptedModel
+from consilience.protocols.emergence import Emergence
+from kit.cases import emergent, well_formed
+
+TASK = "Is it so?"
+TREE = Emergence(children=3, max_rounds=3, reply_tokens=64)
+agreeable = well_formed(emergent)
+
+
+def priced(request: ModelRequest) -> Scripted:
+    """As many tokens as the text really has; a dollar for a thousand."""
+    text = agreeable(request)
+    read, written = tokens_in(request.text), min(tokens_in(text), request.max_tokens)
+    return Scripted(text, tokens_in=read, tokens_out=written, cost=(read + written) / 1000)
+
+
+async def play(limits: Limits, protocol: Emergence = TREE, **more: object) -> tuple[Report, ScriptedModel, SqliteStore]:
+    store = SqliteStore(":memory:")
+    model = ScriptedModel(priced, price=0.001)
+    report = await runner.start(TASK, protocol, models=model, store=store, session="s", limits=limits, **more)  # type: ignore[arg-type]
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+    return report, model, store
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 7])
+async def test_fifty_agents_side_by_side_on_a_small_budget(calls: int) -> None:
+    report, model, _ = await play(Limits(calls=calls), Emergence(children=50, reply_tokens=64))
+    assert len(model.requests) == calls, "all of it is used, and nothing beyond"
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert (report.answer is not None) is (calls > 0)
+    assert report.ledger.actual.requests == calls
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.3, 0.7])
+@pytest.mark.parametrize("kind", ["tokens", "money"])
+async def test_fifty_agents_never_overspend_by_more_than_the_estimate_errs(kind: str, share: float) -> None:
+    protocol = Emergence(children=50, max_rounds=1, reply_tokens=64)
+    free, _, _ = await play(Limits(), protocol)
+    spent = free.ledger.actual
+    whole = spent.tokens_in + spent.tokens_out
+    limits = Limits(tokens=int(whole * share)) if kind == "tokens" else Limits(money=whole / 1000 * share)
+    report, model, _ = await play(limits, protocol)
+    actual = report.ledger.actual
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    # prompts are estimated at most 16 tokens and a rounding too high, never too low, so nothing is overspent
+    if kind == "tokens":
+        assert actual.tokens_in + actual.tokens_out <= (limits.tokens or 0)
+    else:
+        assert (actual.cost or 0.0) <= (limits.money or 0.0) + 1e-9
+    if model.requests:
+        assert report.answer is not None
+
+
+async def test_an_estimate_that_errs_overspends_by_no_more_than_it_erred() -> None:
+    def dear(request: ModelRequest) -> Scripted:
+        return Scripted(agreeable(request), tokens_in=tokens_in(request.text) + 500, tokens_out=64)
+
+    store = SqliteStore(":memory:")
+    model = ScriptedModel(dear)
+    limits = Limits(tokens=6000)
+    report = await runner.start(TASK, Emergence(children=50, reply_tokens=64), models=model, store=store, limits=limits)
+    spent = report.ledger.actual.tokens_in + report.ledger.actual.tokens_out
+    assert spent <= 6000 + 500 * len(model.requests)
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert report.answer is not None
+
+
+async def test_an_agents_limit_refuses_that_agent_alone_and_the_report_says_whose() -> None:
+    report, model, store = await play(Limits(agents={"L2N2": Allowance(calls=1)}))
+    asked = Counter(r.agent for r in model.requests)
+    assert asked["L2N2"] == 1
+    assert asked["L2N1"] >= 2
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert report.answer is not None
+    assert any("refused by the limit of agent L2N2" in w for w in report.warnings)
+    refused = [e for e in store.read("s") if isinstance(e, CallFailed)]
+    assert {e.limit for e in refused} == {"agent L2N2"}
+    assert all(e.failure is FailureKind.BUDGET for e in refused)
+
+
+async def test_each_agent_may_have_as_much() -> None:
+    _, model, _ = await play(Limits(agents={"*": Allowance(calls=2), "L1N1": Allowance(calls=1)}))
+    asked = Counter(r.agent for r in model.requests)
+    assert {asked[id] for id in ("L2N1", "L2N2", "L2N3")} == {2}
+    assert asked["L1N1"] == 1, "the narrower of two limits holds"
+
+
+async def test_a_phases_limit_counts_all_its_rounds_or_one_of_them() -> None:
+    free, everything, _ = await play(Limits())
+    phases = Counter(key.split("/")[1] for key in (r.key for r in everything.requests))
+    assert phases["lateral"] > 4
+    _, model, _ = await play(Limits(phases={"lateral_leaves": Allowance(calls=4)}))
+    assert sum("/lateral/" in r.key for r in model.requests) == 4
+    report, model, _ = await play(Limits(phases={"lateral_leaves/1": Allowance(calls=2)}))
+    assert sum("round-1/lateral/" in r.key for r in model.requests) == 2
+    assert any("limit of phase lateral_leaves/1" in w for w in report.warnings)
+    _, model, _ = await play(Limits(phases={"*": Allowance(calls=3)}))
+    assert max(Counter((r.key.split("/")[0], r.key.split("/")[1]) for r in model.requests).values()) <= 3
+    assert free.stop_reason is not StopReason.EXHAUSTED_BUDGET
+
+
+@pytest.mark.parametrize("allowance", [Allowance(tokens=400), Allowance(money=0.4)])
+async def test_an_agent_may_be_limited_in_tokens_and_money(allowance: Allowance) -> None:
+    report, _, store = await play(Limits(agents={"*": allowance}))
+    spent = Counter[str]()
+    for event in store.read("s"):
+        if isinstance(event, CallCompleted):
+            spent[event.agent] += event.tokens_in + event.tokens_out
+    assert max(spent.values()) <= 400
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+
+
+async def test_an_agents_time_is_what_its_calls_took_and_nobody_elses_is_up() -> None:
+    report, model, store = await play(Limits(agents={"L2N1": Allowance(seconds=0)}))
+    assert "L2N1" not in {r.agent for r in model.requests}
+    assert {"L2N2", "L2N3", "L1N1"} <= {r.agent for r in model.requests}
+    assert report.stop_reason is StopReason.EXHAUSTED_TIME
+    assert {e.limit for e in store.read("s") if isinstance(e, CallFailed)} == {"agent L2N1"}
+
+
+async def test_a_limit_that_nothing_fell_under_is_said() -> None:
+    report, _, _ = await play(Limits(phases={"latteral": Allowance(calls=1)}, agents={"L9N9": Allowance(calls=0)}))
+    said = [w for w in report.warnings if w.startswith("no call fell under")]
+    assert said == ["no call fell under the limit of agent L9N9", "no call fell under the limit of phase latteral"]
+
+
+async def test_retries_of_a_provider_count_under_an_agents_limit() -> None:
+    def busy(request: ModelRequest) -> str:
+        if request.agent == "L2N1":
+            raise RateLimited("busy", retry_after=0.0)
+        return agreeable(request)
+
+    store = SqliteStore(":memory:")
+    model = ScriptedModel(busy)
+    limits = Limits(agents={"L2N1": Allowance(calls=2)})
+    report = await runner.start(TASK, TREE, models=Limited(model, deadline=10.0, retries=4), store=store, limits=limits)
+    assert sum(r.agent == "L2N1" for r in model.requests) == 2
+    assert report.missing
+
+
+async def test_what_was_spent_before_a_kill_still_counts_under_a_limit(tmp_path: Path) -> None:
+    limits = Limits(agents={"*": Allowance(calls=2)}, phases={"lateral_leaves": Allowance(calls=5)})
+    reference, whole, kept = await play(limits)
+    for nth in (1, 3, 6):
+        path = tmp_path / f"{nth}.db"
+        store, model = SqliteStore(path), ScriptedModel(priced, price=0.001)
+        with pytest.raises(Crash):
+            await runner.start(
+                TASK,
+                TREE,
+                models=model,
+                store=store,
+                session="s",
+                limits=limits,
+                options=Options(faults=Fault("after_commit", nth=nth).hit),
+            )
+        store = SqliteStore(path)
+        report = await runner.resume("s", store=store, models=model)
+        assert report.digest() == reference.digest()
+        assert canonical_digest(store.read("s")) == canonical_digest(kept.read("s"))
+        store.close()
+    assert max(Counter(r.agent for r in whole.requests).values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (Limits(calls=5), StopReason.EXHAUSTED_BUDGET),
+        (Limits(tokens=1500), StopReason.EXHAUSTED_BUDGET),
+        (Limits(money=1.5), StopReason.EXHAUSTED_BUDGET),
+        (Limits(seconds=0), StopReason.EXHAUSTED_TIME),
+        (Limits(steps=1), StopReason.EXHAUSTED_STEPS),
+        (Limits(agents={"*": Allowance(calls=1)}), StopReason.EXHAUSTED_BUDGET),
+        (Limits(phases={"*": Allowance(seconds=0)}), StopReason.EXHAUSTED_TIME),
+    ],
+    ids=str,
+)
+async def test_every_limit_ends_as_a_typed_stop_reason(limits: Limits, reason: StopReason) -> None:
+    report, _, _ = await play(limits)
+    assert report.stop_reason is reason
