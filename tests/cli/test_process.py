@@ -21,7 +21,7 @@ PROGRAM = """
 import sys
 from cli.town import Town, sensible
 from consilience.cli.main import main
-from consilience.engine import runner, seats
+from consilience.engine import execution, runner, seats
 
 def latency(request):
     if {latency} > 10:
@@ -107,7 +107,7 @@ def test_a_second_ctrl_c_ends_it_at_once(command: Callable[[str], list[str]], tm
             "async def never(*a, **k):\n"
             "    print('putting away', file=sys.stderr, flush=True)\n"
             "    await asyncio.sleep(3600)\n"
-            "runner._stop = never\n"
+            "execution._stop = never\n"
             "main()\n",
         )
     )

@@ -15,7 +15,7 @@ from consilience.cli.request import Request
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits
+from consilience.domain.outcome import Allowance, Limits
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MOST_TASK
@@ -96,8 +96,8 @@ def panel_of(texts: Sequence[str]) -> Panel:
     return Panel(name="personas", description="Personas given on the command line.", personas=tuple(personas))
 
 
-def read_limits(request: Request) -> Limits:
-    """Raises `SettingsError` for a negative limit."""
+def read_limits(request: Request, agents: Sequence[Agent]) -> Limits:
+    """Raises `SettingsError` for a limit that cannot be, `UnknownName` for one of an agent that is none."""
     given = {
         "--max-calls": request.max_calls,
         "--max-tokens": request.max_tokens,
@@ -120,7 +120,36 @@ def read_limits(request: Request) -> Limits:
         money=request.max_cost,
         seconds=request.max_time,
         steps=request.max_steps,
+        agents=_allowances("--agent-limit", request.agent_limit or (), [agent.id for agent in agents]),
+        phases=_allowances("--phase-limit", request.phase_limit or ()),
     )
+
+
+_KINDS = {"calls": "calls", "tokens": "tokens", "cost": "money", "time": "seconds"}
+
+
+def _allowances(option: str, given: Sequence[str], known: Sequence[str] = ()) -> dict[str, Allowance]:
+    """`NAME:calls=3,tokens=500` by name; names are checked against `known` where any are."""
+    found: dict[str, Allowance] = {}
+    example = f"Write {option} {known[-1] if known else 'lateral_leaves'}:calls=3 (or tokens, cost, time)."
+    for one in given:
+        name, _, rest = one.rpartition(":")
+        pairs = [pair.partition("=") for pair in rest.split(",")]
+        if not name or any(kind not in _KINDS or not value for kind, _, value in pairs):
+            raise SettingsError(f"{one!r} is no limit", where=option, do=example)
+        if known and name != "*" and name not in known:
+            raise UnknownName(
+                f"there is no agent {name!r}", where=f"{option} {one}", do=f"Agents: {', '.join(known[:12])}."
+            )
+        try:
+            allowance = Allowance.model_validate({_KINDS[kind]: value for kind, _, value in pairs})
+        except ValidationError as error:
+            reason = error.errors(include_url=False)[0]["msg"]
+            raise SettingsError(f"{one!r} cannot be a limit: {reason}", where=option, do=example) from None
+        if name in found:
+            raise SettingsError(f"{name} is limited twice", where=option, do="Give one limit with all its kinds.")
+        found[name] = allowance
+    return found
 
 
 def read_settings(cls: type[Protocol], given: Mapping[str, object], config: Config) -> Protocol:

@@ -20,6 +20,8 @@ class Commands(LazyGroup):
             "show": ("consilience.cli.sessions:show", "What a session came to, or how far it got."),
             "resume": ("consilience.cli.sessions:resume", "Go on where a session was left; nothing is paid for twice."),
             "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without a call."),
+            "fork": ("consilience.cli.fork:fork", "Go on from a point of a session with something changed."),
+            "diff": ("consilience.cli.fork:diff", "What differs between two sessions."),
             "sessions": ("consilience.cli.sessions:sessions", "List the sessions recorded on this machine."),
         },
         "Set-up": {

@@ -7,37 +7,18 @@ import types
 from collections.abc import Sequence
 from dataclasses import fields
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand
 
+from consilience.cli.options import SectionedCommand, parameters_of, sign
 from consilience.cli.request import Request
 from consilience.engine.protocol import Protocol, find_protocol
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
-    from typer._click import Context, HelpFormatter
 
 SETTINGS = "Settings of {}"
-
-
-class SectionedCommand(TyperCommand):
-    """Help in sections, in the order in which they first appear; a long list reads better so."""
-
-    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                if parameter.param_type_name == "argument":
-                    heading = "Arguments"
-                else:
-                    heading = getattr(parameter, "rich_help_panel", None) or "Other options"
-                sections.setdefault(heading, []).append(record)
-        for heading, rows in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(rows)
 
 
 def app_for(name: str) -> typer.Typer:
@@ -51,10 +32,9 @@ def app_for(name: str) -> typer.Typer:
         given = {field: values[option] for option, field in _options(cls).items() if _was_given(ctx, option)}
         raise typer.Exit(run(cls, Request(**common), given))  # type: ignore[arg-type]
 
-    parameters = [_context(), *_common_parameters()]
+    parameters = [_context(), *parameters_of(Request)]
     parameters[2:2] = [_parameter(cls, option, field) for option, field in _options(cls).items()]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    sign(command, parameters)
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(name, cls=SectionedCommand, help=f"{name}: {cls.summary}.")(command)
     return app
@@ -78,19 +58,6 @@ def _was_given(ctx: typer.Context, option: str) -> bool:
 
 def _context() -> inspect.Parameter:
     return inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-
-
-def _common_parameters() -> list[inspect.Parameter]:
-    hints = get_type_hints(Request, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=hints[field.name],
-            default=inspect.Parameter.empty if field.name == "task" else field.default,
-        )
-        for field in fields(Request)
-    ]
 
 
 def _parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:

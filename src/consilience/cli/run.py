@@ -82,10 +82,10 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
 
 def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], config: Config) -> Inputs:
     protocol = read_settings(cls, given, config)
-    limits = read_limits(request)
-    task = read_task(request.task)
     panel = read_panel(request)
     agents = protocol.agents(panel)
+    limits = read_limits(request, agents)
+    task = read_task(request.task)
     sources = read_sources(request.source or (), agents)
     choice = choose_model(request, config, agents)
     models = deal_models(request, agents, choice.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 
 from consilience.cli.failures import say
 from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.events import AnyEvent, SessionStarted
 from consilience.journal.store import Store
 from consilience.reporting.course import Course, fold
 
@@ -28,13 +29,13 @@ EnvFile = Annotated[
 ]
 
 
-def _app(*, group: bool = False) -> typer.Typer:
+def new_app(*, group: bool = False) -> typer.Typer:
     return typer.Typer(
         no_args_is_help=group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
 
-show, resume, replay, sessions = _app(), _app(), _app(), _app(group=True)
+show, resume, replay, sessions = new_app(), new_app(), new_app(), new_app(group=True)
 
 
 @contextmanager
@@ -75,29 +76,56 @@ def find_session(store: Store, given: str) -> str:
 
 
 @show.command("show")
-def _show(id: Id, as_json: Json = False) -> None:
-    """What a session came to, or how far it got."""
+def _show(
+    id: Id,
+    events: Annotated[bool, typer.Option("--events", help="List its events, one a line, with their numbers.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What a session came to, or how far it got, and its family of forks."""
+    from consilience.reporting.family import family
     from consilience.reporting.markdown import AnyReport, markdown
     from consilience.reporting.terminal import show as print_markdown
     from consilience.reporting.unfinished import unfinished, unfinished_json
 
     with user_store() as store:
         session = find_session(store, id)
-        course = fold(store.read(session))
+        recorded = store.read(session)
+        if events:
+            _print_events(recorded, as_json)
+            return
+        course = fold(recorded)
+        relatives = "" if as_json else family(session, store.parents(), beginning_in(store), store.text)
         if course.finished is not None:
             body = store.text(course.finished.report)
             if as_json:
                 print(json.dumps(json.loads(body), indent=2, ensure_ascii=False))
             else:
-                print_markdown(markdown(AnyReport.model_validate_json(body)))
+                print_markdown(markdown(AnyReport.model_validate_json(body), more=relatives))
             return
         flights = [flight.key for flight in store.flights(session)]
         holder = store.holder(session)
         if as_json:
-            found = unfinished_json(session, course, store.text, flights=flights, holder=holder)
-            print(json.dumps(found, indent=2, ensure_ascii=False))
+            body_json = unfinished_json(session, course, store.text, flights=flights, holder=holder)
+            print(json.dumps(body_json, indent=2, ensure_ascii=False))
         else:
-            print_markdown(unfinished(session, course, store.text, flights=flights, holder=holder))
+            found = unfinished(session, course, store.text, flights=flights, holder=holder)
+            print_markdown(f"{found}\n{relatives}\n" if relatives else found)
+
+
+def beginning_in(store: Store) -> Callable[[str], SessionStarted | None]:
+    """How a session of the store began; None for one that is gone."""
+    known = set(store.sessions())
+    return lambda session: store.beginning(session) if session in known else None
+
+
+def _print_events(recorded: Sequence[AnyEvent], as_json: bool) -> None:
+    from consilience.cli.playback import listing
+
+    if as_json:
+        rows = [{"seq": event.seq, **event.model_dump(mode="json")} for event in recorded]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(listing(recorded)))
 
 
 @resume.command("resume")
@@ -116,8 +144,19 @@ def _resume(
 
 
 @replay.command("replay")
-def _replay(id: Id, as_json: Json = False) -> None:
+def _replay(
+    id: Id,
+    speed: Annotated[
+        float | None,
+        typer.Option(help="Show it as it went, N times as fast; 1 is as it was.", metavar="N", show_default=False),
+    ] = None,
+    step: Annotated[bool, typer.Option("--step", help="Show it event by event, waiting for a key.")] = False,
+    as_json: Json = False,
+) -> None:
     """Run a session again from its record with the network shut, and compare event by event."""
+    if (speed is not None) + step + as_json > 1:
+        raise SettingsError("--speed, --step and --json exclude each other", do="Give one of them.")
+    from consilience.cli import playback
     from consilience.cli.loop import run_until_done
     from consilience.engine import runner
 
@@ -135,6 +174,10 @@ def _replay(id: Id, as_json: Json = False) -> None:
         seconds = time.monotonic() - began
         matched = sum(event.canonical for event in events)
         digest = report.digest()
+        if speed is not None:
+            playback.play(events, title=f"{report.protocol} {session}, {speed:g} times as fast", speed=speed)
+        if step:
+            playback.step(events, store)
     if as_json:
         found = {
             "session": session,

@@ -26,6 +26,7 @@ from consilience.domain.events import (
     CallStarted,
     Event,
     SessionParked,
+    SessionStarted,
     text_id,
 )
 from consilience.journal.lease import Lease
@@ -114,8 +115,15 @@ class SqliteStore:
         return [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
 
     def read(self, session: str) -> list[AnyEvent]:
+        return self._events("SELECT seq, body FROM events WHERE session=? ORDER BY seq", self._number(session))
+
+    def beginning(self, session: str) -> SessionStarted | None:
+        found = self._events("SELECT seq, body FROM events WHERE session=? AND seq=1", self._number(session))
+        return found[0] if found and isinstance(found[0], SessionStarted) else None
+
+    def _events(self, sql: str, *values: object) -> list[AnyEvent]:
         events = []
-        for seq, body in self._rows("SELECT seq, body FROM events WHERE session=? ORDER BY seq", self._number(session)):
+        for seq, body in self._rows(sql, *values):
             try:
                 event = EVENT.validate_json(str(body))
             except ValidationError as error:

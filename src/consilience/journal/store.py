@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from consilience.domain.events import AnyEvent, Event
+from consilience.domain.events import AnyEvent, Event, SessionStarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,10 @@ class Store(Protocol):
         ...
 
     def flights(self, session: str) -> list[Flight]: ...
+
+    def beginning(self, session: str) -> SessionStarted | None:
+        """How a session began, without reading the rest; None for one that was killed before."""
+        ...
 
     def parents(self) -> dict[str, str]:
         """Forks, each with the session it was forked from; which may be gone."""

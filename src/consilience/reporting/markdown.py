@@ -27,8 +27,11 @@ class AnyReport(Report):
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-def markdown(report: Report, *, heading: bool = True, files: Sequence[Path] = (), stored: bool = True) -> str:
-    """The whole report. `heading` puts the task on top, `files` are named at the end, `stored` says how to see it again."""
+def markdown(
+    report: Report, *, heading: bool = True, files: Sequence[Path] = (), stored: bool = True, more: str = ""
+) -> str:
+    """The whole report. `heading` puts the task on top, `more` is a section behind the figures, `files` are named at the end,
+    `stored` says how to see it again."""
     data: dict[str, object] = report.model_dump(mode="json")
     names = seats(report.agents)
     parts: list[str] = []
@@ -36,6 +39,7 @@ def markdown(report: Report, *, heading: bool = True, files: Sequence[Path] = ()
         parts.append(f"# {plain(one_line(report.task, _LONGEST_HEADING))}")
     parts.append(headline(report))
     parts += [section(report, data, names) for section in _SECTIONS]
+    parts.append(more)
     parts.append(_last_lines(report, files, stored))
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -1,0 +1,186 @@
+"""What differs between two sessions: how they were set up, where they part, and what they came to."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from consilience.domain.events import AnyEvent, CallCompleted, SessionStarted
+from consilience.domain.report import Report
+from consilience.reporting.course import Course, fold
+from consilience.reporting.markdown import AnyReport, plain
+from consilience.reporting.unfinished import prose
+from consilience.reporting.words import STOPPED, count, duration, money, one_line, place, printable
+
+Text = Callable[[str], str]
+"""A stored text by its id."""
+
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two sessions, read back."""
+
+    session: str
+    course: Course
+    report: Report | None
+    said: Mapping[str, str]
+    """Texts of replies by key."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`setup` maps what was set to the two values; `parted` is the first call, in the order of `a`, that has another reply."""
+
+    a: Side
+    b: Side
+    setup: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    same: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+    @property
+    def parted(self) -> str | None:
+        return self.differing[0] if self.differing else None
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "a": self.a.session,
+            "b": self.b.session,
+            "setup": {name: list(pair) for name, pair in self.setup.items()},
+            "calls": {
+                "same": len(self.same),
+                "differing": list(self.differing),
+                "only_a": list(self.only_a),
+                "only_b": list(self.only_b),
+            },
+            "outcome": {name: list(pair) for name, pair in _outcome(self.a, self.b).items()},
+            "answers": [side.report.answer if side.report else None for side in (self.a, self.b)],
+        }
+
+
+def side(session: str, events: Sequence[AnyEvent], text: Text) -> Side:
+    """A session as one side. Reads the texts of its replies."""
+    course = fold(events)
+    report = AnyReport.model_validate_json(text(course.finished.report)) if course.finished else None
+    said = {event.key: text(event.text) for event in events if isinstance(event, CallCompleted)}
+    return Side(session, course, report, said)
+
+
+def changes(a: Side, b: Side, text: Text) -> Changes:
+    """Compare by key: a reply is the same when its words are."""
+    both = [key for key in a.said if key in b.said]
+    return Changes(
+        a,
+        b,
+        setup=setup(a.course.started, b.course.started, text),
+        same=tuple(key for key in both if a.said[key] == b.said[key]),
+        differing=tuple(key for key in both if a.said[key] != b.said[key]),
+        only_a=tuple(key for key in a.said if key not in b.said),
+        only_b=tuple(key for key in b.said if key not in a.said),
+    )
+
+
+def setup(a: SessionStarted | None, b: SessionStarted | None, text: Text) -> dict[str, tuple[str, str]]:
+    """What two sessions were set differently, by name, in words."""
+    first, second = _set(a, text) if a else {}, _set(b, text) if b else {}
+    names = dict.fromkeys((*first, *second))
+    pairs = {name: (first.get(name, "–"), second.get(name, "–")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _set(started: SessionStarted, text: Text) -> dict[str, str]:
+    found = {
+        "task": text(started.task),
+        "protocol": f"{started.protocol}, version {started.protocol_version}",
+        **{name: str(value) for name, value in started.settings.items()},
+        "seed": str(started.seed),
+        "quorum": f"{started.quorum:g}",
+        "encoder": str(started.encoder or "–"),
+    }
+    for agent in started.agents:
+        found[f"model of {agent.id}"] = agent.model
+        if agent.perspective:
+            found[f"perspective of {agent.id}"] = agent.persona or agent.perspective
+    found |= {f"limit on {name}": str(value) for name, value in started.limits if value not in (None, {})}
+    found |= {f"document {source.id}": f"{source.name} ({source.text[:8]})" for source in started.sources}
+    found |= {f"prompt {name}": id[:8] for name, id in started.templates.items()}
+    return found
+
+
+def _outcome(a: Side, b: Side) -> dict[str, tuple[str, str]]:
+    return {name: (first, second) for (name, first), (_, second) in zip(_came_to(a), _came_to(b), strict=True)}
+
+
+def _came_to(one: Side) -> list[tuple[str, str]]:
+    course, report = one.course, one.report
+    score = course.checks[-1].check.score if course.checks else None
+    level = report.confidence.level if report else None
+    return [
+        ("stopped", f"{STOPPED[report.stop_reason]} ({report.stop_reason.value})" if report else "not finished"),
+        ("rounds", str(report.steps) if report else "–"),
+        ("last score", "–" if score is None else f"{score:.2f}"),
+        ("confidence", "–" if level is None else f"{level:.0%}".replace("%", " %")),
+        ("dissent", str(len(report.dissent) + len(report.objections)) if report else "–"),
+        ("calls made", str(course.made)),
+        ("tokens", f"{course.tokens_in + course.tokens_out:,}"),
+        ("money", money(course.cost)),
+        ("time", duration(course.seconds)),
+    ]
+
+
+def changes_markdown(found: Changes) -> str:
+    """For readers: settings, where they part, outcome, the answers' lines that differ."""
+    a, b = found.a.session, found.b.session
+    parts = [f"# `{a}` and `{b}`"]
+    if found.setup:
+        rows = [
+            f"| {plain(name)} | {plain(one_line(x, _LONGEST))} | {plain(one_line(y, _LONGEST))} |"
+            for name, (x, y) in found.setup.items()
+        ]
+        parts.append(f"## Set differently\n\n| what | `{a}` | `{b}` |\n|---|---|---|\n" + "\n".join(rows))
+    else:
+        parts.append("Both were set alike.")
+    parts.append("## What was said\n\n" + "\n".join(_said(found)))
+    rows = [f"| {name} | {plain(x)} | {plain(y)} |" for name, (x, y) in _outcome(found.a, found.b).items()]
+    parts.append(f"## What they came to\n\n| | `{a}` | `{b}` |\n|---|---|---|\n" + "\n".join(rows))
+    parts.append("## Answers\n\n" + _answers(found))
+    return "\n\n".join(parts) + "\n"
+
+
+def _said(found: Changes) -> list[str]:
+    lines = [f"- {count(len(found.same), 'reply', 'replies')} the same in both"]
+    if found.differing:
+        lines.append(f"- {count(len(found.differing), 'reply', 'replies')} to the same call, in other words")
+    for name, keys in ((found.a.session, found.only_a), (found.b.session, found.only_b)):
+        if keys:
+            lines.append(f"- {count(len(keys), 'reply', 'replies')} only in `{name}`, from {plain(place(keys[0]))} on")
+    if found.parted is not None:
+        lines.append(f"- They part at `{found.parted}`:")
+        for side in (found.a, found.b):
+            lines.append(f"  - `{side.session}`: {plain(one_line(prose(side.said[found.parted]), 2 * _LONGEST))}")
+    return lines
+
+
+def _answers(found: Changes) -> str:
+    first, second = (side.report.answer if side.report else None for side in (found.a, found.b))
+    if first is None and second is None:
+        return "Neither has one."
+    if first == second:
+        return "The same, word for word."
+    lines = difflib.unified_diff(
+        _lines(first), _lines(second), found.a.session, found.b.session, lineterm="", n=1_000_000
+    )
+    kept = [line for line in lines if not line.startswith("@@")]
+    fence = "`" * (max((len(line) - len(line.lstrip("+- `")) for line in kept), default=0) + 3)
+    return f"{fence}diff\n" + "\n".join(kept) + f"\n{fence}"
+
+
+def _lines(answer: str | None) -> list[str]:
+    """Sentences, so that a changed word does not mark a whole paragraph."""
+    import re
+
+    return [line for line in re.split(r"(?<=[.!?])\s+|\n+", printable(answer or "")) if line.strip()]

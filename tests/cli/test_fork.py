@@ -1,0 +1,203 @@
+"""Forking a session, comparing two, and showing a run again as it went."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.town import MODEL, TASK, Cli, Town, recorded
+from consilience.cli import playback
+from consilience.domain.errors import SettingsError
+from consilience.domain.places import journal_path
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.testing import Scripted
+
+RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2", "--children", "2")
+
+
+@pytest.fixture
+def parent(cli: Cli, town: Town) -> str:
+    assert cli(*RUN).exit_code == 0
+    town.requests.clear()
+    return recorded()[-1]
+
+
+def test_a_fork_asks_only_what_comes_after_and_says_what_it_inherits(cli: Cli, town: Town, parent: str) -> None:
+    result = cli("fork", parent, "--at", "round-1/observe/L1N1", "--set", "max_rounds=1", "--out", "report")
+    assert result.exit_code == 0, result.stderr
+    assert town.requests == []
+    child = recorded()[-1]
+    assert child != parent
+    assert f"A fork of {parent} from event" in result.stderr
+    assert "5 replies inherited, not paid for again" in result.stderr
+    assert "5 inherited, not paid for here" in result.stdout
+    report = json.loads(Path("report/report.json").read_text())
+    assert (report["parent"], report["settings"]["max_rounds"]) == (parent, 1)
+    again = cli("replay", child, "--json")
+    assert json.loads(again.stdout)["calls"] == 0
+
+
+def test_a_fork_may_change_models_perspectives_and_limits(cli: Cli, town: Town, parent: str) -> None:
+    result = cli(
+        "fork", parent, "--at", "leaf_respond/1", "--replace-agent", "L2N1=ollama:other",
+        "--perspective", "L2N2=a grocer", "--max-calls", "2", "--json",
+    )  # fmt: skip
+    report = json.loads(result.stdout)
+    models = {agent["id"]: agent["model"] for agent in report["agents"]}
+    assert models == {"L1N1": MODEL, "L2N1": "ollama:other", "L2N2": MODEL}
+    assert report["stop_reason"] == "exhausted_budget"
+    assert len(town.requests) == 2
+    assert all("a grocer" in r.text for r in town.requests if r.agent == "L2N2")
+    everybody = cli("fork", parent, "--at", "0", "--model", "ollama:third", "--dry-run", "--json")
+    plan = json.loads(everybody.stdout)
+    assert (plan["models"], plan["parent"], plan["inherited"]) == (["ollama:third"], parent, 0)
+
+
+def test_lists_are_given_as_json_and_words_stay_words(cli: Cli, town: Town, parent: str) -> None:
+    result = cli(
+        "fork", parent, "--at", "0", "--set", 'perspectives=["a baker","a mayor"]', "--set", "answer_pattern=yes|no"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert {"a baker", "a mayor"} <= {word for r in town.requests for word in ("a baker", "a mayor") if word in r.text}
+    assert any("/ballot" in r.key for r in town.requests)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--at", "999"], "has the events 1 to"),
+        (["--at", "round-9/x"], "Did you mean 'round-"),
+        (["--at", "end", "--set", "max_rounds"], "is not KEY=VALUE"),
+        (["--at", "end", "--set", "rounds=3"], "Did you mean 'max_rounds'"),
+        (["--at", "end", "--set", "max_rounds=lots"], "max_rounds"),
+        (["--at", "end", "--set", "max_rounds=1", "--set", "max_rounds=2"], "given twice"),
+        (["--at", "end", "--replace-agent", "L9N9=local"], "no agent 'L9N9'"),
+        (["--at", "end", "--perspective", "L9N9=x"], "no agent 'L9N9'"),
+        (["--at", "end", "--agent-limit", "L2N1=3"], "is no limit"),
+        (["--at", "end", "--agent-limit", "L2N1:calls=-3"], "cannot be a limit"),
+        (["--at", "end", "--agent-limit", "nobody:calls=3"], "no agent 'nobody'"),
+        (["--at", "end", "--max-calls", "-1"], "a limit cannot be -1"),
+        (["--at", "end", "--model", "nonsense"], "nonsense"),
+        ([], "--at"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_said_and_nothing_is_made(cli: Cli, parent: str, given: list[str], says: str) -> None:
+    result = cli("fork", parent, *given)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert recorded() == [parent]
+
+
+def test_limits_of_agents_and_phases_are_options_of_every_run(cli: Cli, town: Town) -> None:
+    result = cli(*RUN, "--agent-limit", "L2N1:calls=1", "--phase-limit", "lateral_leaves:calls=9,tokens=5000", "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert report["stop_reason"] == "exhausted_budget"
+    assert sum(r.agent == "L2N1" for r in town.requests) == 1
+    assert "refused by the limit of agent L2N1" in " ".join(report["warnings"])
+    assert "limit of agent L2N1" in cli("show", "last").stdout
+
+
+def test_show_draws_the_family(cli: Cli, town: Town, parent: str) -> None:
+    assert "## Family" not in cli("show", parent).stdout
+    cli("fork", parent, "--at", "end", "--set", "max_rounds=1")
+    child = recorded()[-1]
+    cli("fork", child, "--at", "3", "--set", "max_rounds=3")
+    grandchild = recorded()[-1]
+    family = cli("show", child).stdout.partition("## Family")[2]
+    lines = [line for line in family.splitlines() if line.lstrip().startswith("- ")]
+    assert lines[0] == f"- `{parent}`"
+    assert lines[1].startswith(f"  - **`{child}`** (this one) from event ")
+    assert lines[1].endswith("max_rounds 2 → 1")
+    assert lines[2].startswith(f"    - `{grandchild}` from event 3: max_rounds 1 → 3")
+
+
+def test_diff_says_what_was_set_where_they_part_and_what_they_came_to(cli: Cli, town: Town, parent: str) -> None:
+    def otherwise(request: ModelRequest) -> object:
+        return Scripted(json.dumps({"text": f"Something else entirely on {request.key}."}), tokens_in=1, tokens_out=1)
+
+    town.reply = otherwise
+    cli("fork", parent, "--at", "leaf_respond/1", "--perspective", "L2N2=a grocer")
+    child = recorded()[-1]
+    text = cli("diff", parent, child).stdout
+    assert "| perspective of L2N2 | creative | a grocer |" in text
+    assert "2 replies the same in both" in text
+    assert "They part at `round-1/lateral/L2N" in text
+    assert "+Something else entirely on round-2/observe/L1N1." in text
+    found = json.loads(cli("diff", parent, child, "--json").stdout)
+    assert found["setup"] == {"perspective of L2N2": ["creative", "a grocer"]}
+    assert found["calls"]["same"] == 2
+    assert found["calls"]["only_a"] == found["calls"]["only_b"] == []
+    alike = cli("diff", parent, parent).stdout
+    assert "Both were set alike." in alike
+    assert "The same, word for word." in alike
+
+
+def test_events_are_listed_with_the_numbers_and_keys_a_fork_takes(cli: Cli, parent: str) -> None:
+    lines = cli("show", parent, "--events").stdout.splitlines()
+    store = SqliteStore(journal_path())
+    events = store.read(parent)
+    store.close()
+    assert [int(line.split()[0]) for line in lines] == [event.seq for event in events]
+    assert any(line.endswith("[round-2/observe/L1N1]") for line in lines)
+    rows = json.loads(cli("show", parent, "--events", "--json").stdout)
+    assert [row["type"] for row in rows] == [event.type for event in events]
+
+
+def test_a_replay_is_shown_at_the_speed_asked_for(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    play = playback.play
+    monkeypatch.setattr(playback, "play", lambda *a, **k: play(*a, **k, sleep=slept.append))
+    store = SqliteStore(journal_path())
+    events = store.read(parent)
+    store.close()
+    length = max(float(event.volatile.get("t") or 0) for event in events)
+    result = cli("replay", parent, "--speed", "0.5")
+    assert result.exit_code == 0
+    assert sum(slept) == pytest.approx(2 * length, abs=0.02)
+    keys = [line for line in result.stderr.splitlines() if line.startswith("round ")]
+    assert len(keys) == sum(event.type == "call_completed" for event in events)
+    assert "events matched" in result.stdout
+    assert cli("replay", parent, "--speed", "0").exit_code == 2
+    assert cli("replay", parent, "--speed", "2", "--step").exit_code == 2
+
+
+def test_stepping_shows_what_was_said_and_what_had_been_read(
+    cli: Cli, parent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqliteStore(journal_path())
+    events = store.read(parent)
+    playback.step(events, store, ask=lambda prompt: "")
+    whole = capsys.readouterr().out
+    assert "“L2N1 thinks of round-1/leaf_respond/L2N1. The answer is yes.”" in whole
+    assert "key round-1/lateral/L2N1; had read: round-1/leaf_respond/L2N1 as A, round-1/leaf_respond/L2N2 as B" in whole
+    answers = iter(["", "q"])
+    playback.step(events, store, ask=lambda prompt: next(answers))
+    assert len([line for line in capsys.readouterr().out.splitlines() if line[:5].strip().isdigit()]) == 2
+    store.close()
+    result = cli("replay", parent, "--step")
+    assert result.exit_code == 2
+    assert "consilience show ID --events" in result.stderr
+
+
+def test_playback_puts_each_calls_start_where_it_was() -> None:
+    from consilience.domain.events import CallCompleted
+
+    events = [
+        CallCompleted(key="a", agent="A", text="x", volatile={"t": 5.0, "s": 3.0}),
+        CallCompleted(key="b", agent="A", text="x", volatile={"t": 6.0, "s": 5.0}),
+    ]
+    order: list[tuple[float, str, str]] = [
+        (at, event.type, getattr(event, "key", "")) for at, event in playback.timed(events)
+    ]
+    assert order == [
+        (1.0, "call_started", "b"), (2.0, "call_started", "a"), (5.0, "call_completed", "a"), (6.0, "call_completed", "b"),
+    ]  # fmt: skip
+    refuse: Callable[[], None] = lambda: playback.play(events, title="t", speed=float("nan"))  # noqa: E731
+    with pytest.raises(SettingsError):
+        refuse()
