@@ -18,7 +18,7 @@ from consilience.engine.faults import Crash, Fault
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
-from rows import Results, Row, Series, exponent
+from rows import OURS, Results, Row, Series, exponent
 from workload import TASK, emergence, fixed, fresh, reply, run
 
 GROUP = "journal"
@@ -97,7 +97,7 @@ def _content(path: Path, session: str) -> tuple[int, int]:
 def _growth(sizes: list[Size], others: list[Size]) -> list[Row]:
     calls = [float(size.calls) for size in sizes]
     last = sizes[-1]
-    ours = "consilience"
+    ours = OURS
     each, report = last.content / last.calls, last.report / last.calls
     span = f"{sizes[0].calls} to {last.calls} calls of a tree of 3×3, in {len(sizes)} sizes"
 
@@ -175,7 +175,7 @@ async def _resume(directory: Path, repeats: int, events: int) -> Row:
         GROUP,
         f"resume of a journal of {count:,} events",
         "s",
-        Series("consilience", tuple(walls)),
+        Series(OURS, tuple(walls)),
         round(count / EVENTS, 3),
         notes=(
             f"emergence with 100 leaves; {statistics.median(cpu):.2f} s of CPU; the target is 1 s for {EVENTS:,} events",
@@ -202,7 +202,7 @@ async def _replay(directory: Path, repeats: int, latency: float) -> Row:
         GROUP,
         f"replay against a run with calls of {latency:g} s",
         "× faster",
-        Series("consilience", tuple(ran.wall / wall for wall in walls), more_is_better=True),
+        Series(OURS, tuple(ran.wall / wall for wall in walls), more_is_better=True),
         1000 * latency,
         notes=(
             f"{ran.calls} calls, a tree of 3×3, 2 rounds: run {ran.wall:.2f} s, replay {statistics.median(walls) * 1000:.1f} ms, "

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("consilience", "pydantic", "jinja2", "langgraph", "langgraph-checkpoint-sqlite")
+OURS = "consilience"
+PACKAGES = (
+    OURS,
+    "pydantic",
+    "jinja2",
+    "langgraph",
+    "langgraph-checkpoint-sqlite",
+    "pydantic-ai-slim",
+    "autogen-agentchat",
+    "dbos",
+)
 
 
 @dataclass(frozen=True)
