@@ -11,7 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import chats
 import graphs
+import steps
 from consilience.domain.events import CallCompleted, CallEvent, ReplyRejected, SessionFinished, SessionStarted
 from consilience.engine import runner
 from consilience.engine.faults import Crash, Fault
@@ -23,6 +25,7 @@ from workload import TASK, emergence, fixed, fresh, reply, run
 
 GROUP = "journal"
 EVENTS = 10_000
+MESSAGES = 200
 PER_ROUND = 264
 """Events of a round with 100 leaves: 231 calls, and the objections published."""
 
@@ -45,7 +48,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     asyncio.run(_size(2, directory))  # warms up
     sizes = [asyncio.run(_size(n, directory)) for n in rounds]
     others = [asyncio.run(_graph_size(n, directory)) for n in rounds] if graphs.installed() else []
-    results.add(_growth(sizes, others))
+    results.add(_growth(sizes, others, _others_bytes(results, rounds[-1], directory)))
     results.add([asyncio.run(_resume(directory, max(2, repeats // 2), 2_000 if quick else EVENTS))])
     results.add([asyncio.run(_replay(directory, repeats, 0.2 if quick else 1.0))])
 
@@ -63,6 +66,23 @@ async def _graph_size(rounds: int, directory: Path) -> Size:
     ran = await graphs.run_tree(3, 3, rounds, path)
     _merge(path)
     return Size(ran.calls, ran.cpu, path.stat().st_size)
+
+
+def _others_bytes(results: Results, rounds: int, directory: Path) -> tuple[Series, ...]:
+    """Bytes a call of what others keep of as long a run."""
+    found: list[Series] = []
+    if steps.installed():
+        path = fresh(directory)
+        ran = asyncio.run(steps.run_tree(3, 3, rounds, path))
+        found.append(Series(steps.STEPS, (path.stat().st_size / ran.calls,)))
+    else:
+        results.skip(steps.MISSING)
+    if chats.installed():
+        chat = asyncio.run(chats.run(12, MESSAGES, save=True))
+        found.append(Series(f"{chats.SAVED}, {MESSAGES} messages of 12 agents", (chat.saved / MESSAGES,)))
+    else:
+        results.skip(chats.MISSING)
+    return tuple(found)
 
 
 def _merge(path: Path) -> None:
@@ -94,7 +114,7 @@ def _content(path: Path, session: str) -> tuple[int, int]:
         store.close()
 
 
-def _growth(sizes: list[Size], others: list[Size]) -> list[Row]:
+def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> list[Row]:
     calls = [float(size.calls) for size in sizes]
     last = sizes[-1]
     ours = OURS
@@ -122,7 +142,7 @@ def _growth(sizes: list[Size], others: list[Size]) -> list[Row]:
             "B",
             Series(ours, (last.file / last.calls,)),
             None,
-            beside(others[-1].file / last.calls) if others else (),
+            (*(beside(others[-1].file / last.calls) if others else ()), *kept),
         ),
         Row(
             GROUP,

@@ -147,15 +147,15 @@ def print_table(results: Results, where: Mapping[str, object], repeats: int) -> 
         table.add_row(
             f"[bold]{row.name}[/bold]",
             row.unit,
-            _short(ours.median),
-            _short(ours.best),
+            short(ours.median),
+            short(ours.best),
             _target(row),
             {"yes": "[green]yes[/green]", "best": "[yellow]best only[/yellow]", "no": "[red]no[/red]"}.get(row.verdict),
             "",
         )
         for other in row.beside:
             table.add_row(
-                f"  {other.name}", "", _short(other.median), _short(other.best), "", "", f"{other.times(ours):.2f}"
+                f"  {other.name}", "", short(other.median), short(other.best), "", "", f"{other.times(ours):,.2f}"
             )
     console.print(table)
     for row in results.rows:
@@ -170,6 +170,28 @@ def print_table(results: Results, where: Mapping[str, object], repeats: int) -> 
         console.print(f"Skipped: {why}", soft_wrap=True)
 
 
+def print_markdown(results: Results, where: Mapping[str, object], titles: Mapping[str, str]) -> None:
+    """The tables of docs/benchmarks.md on standard output, a heading and a table for each group, what is to be noted below."""
+    for group in dict.fromkeys(row.group for row in results.rows):
+        rows = [row for row in results.rows if row.group == group]
+        print(f"## {titles[group]}\n\n| measure | median | best | target | times ours |\n|---|--:|--:|--:|--:|")
+        for row in rows:
+            name = f"{row.name}, {row.unit}" if row.unit else row.name
+            target = _target(row) + {"no": ", missed", "best": ", best only"}.get(row.verdict, "")
+            print(f"| **{name}** | {short(row.ours.median)} | {short(row.ours.best)} | {target} | |")
+            for other in row.beside:
+                figures = f"{short(other.median)} | {short(other.best)} | | {other.times(row.ours):,.2f}"
+                print(f"| {other.name} | {figures} |")
+        print()
+        for row in rows:
+            for note in row.notes:
+                print(f"<!-- {row.name}: {note}. -->")
+        print()
+    print(f"<!-- {dict(where)} -->")
+    for why in results.skipped:
+        print(f"<!-- Skipped: {why} -->")
+
+
 def exponent(sizes: Sequence[float], figures: Sequence[float]) -> float:
     """The power with which figures grow over sizes: the least-squares slope of their logarithms."""
     import math
@@ -182,7 +204,8 @@ def _figures(series: Series) -> dict[str, object]:
     return {"series": series.name, "median": series.median, "best": series.best, "values": list(series.values)}
 
 
-def _short(figure: float) -> str:
+def short(figure: float) -> str:
+    """A figure in as many digits as are worth reading."""
     if figure >= 1000:
         return f"{figure:,.0f}"
     return f"{figure:.3f}" if figure < 10 else f"{figure:.1f}"
