@@ -14,14 +14,15 @@ from pathlib import Path
 
 import chats
 from consilience.engine.protocol import Protocol
-from rows import OURS, Results, Row, Series, exponent, short
+from rows import EXPONENT, OURS, Results, Row, Series, exponent, short
 from workload import InTurn, OneGather, emergence, fresh, run
 
 GROUP = "growth"
 TARGET = 1.1
 TAIL = 3
-REPEATED = 3_000
-"""Sizes of fewer calls are run three times, and the best is kept."""
+FILE = "the file"
+SHORT = 1_000
+"""Calls of a run that is repeated five times, a longer one twice; the best is kept."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Axis:
     sizes: Sequence[int]
     made: Callable[[int], Protocol]
     counted: str = "calls"
-    figures: tuple[str, ...] = ("CPU", "file")
+    figures: tuple[str, ...] = ("CPU", FILE)
 
 
 def axes(quick: bool) -> list[Axis]:
@@ -63,14 +64,14 @@ def axes(quick: bool) -> list[Axis]:
             (2, 3, 4, 5) if quick else (2, 3, 4, 5, 6),
             lambda depth: emergence(3, depth, 2),
             "agents",
-            ("CPU", "wall", "file"),
+            ("CPU", "wall", FILE),
         ),
         Axis(
             "one gather, {first} to {last} agents",
             (3, 10, 30, 100, 200, 500),
             lambda n: OneGather(size=n),
             "agents",
-            ("CPU", "wall", "file"),
+            ("CPU", "wall", FILE),
         ),
         Axis(
             "emergence, one family, {first} to {last} agents",
@@ -93,9 +94,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
 
 async def _best(protocol: Protocol, size: int, directory: Path) -> Grown:
     first = await _grown(protocol, size, directory)
-    if first.calls >= REPEATED:
-        return first
-    runs = [first, *[await _grown(protocol, size, directory) for _ in range(2)]]
+    runs = [first, *[await _grown(protocol, size, directory) for _ in range(4 if first.calls < SHORT else 1)]]
     return Grown(size, first.calls, min(r.cpu for r in runs), min(r.wall for r in runs), first.file)
 
 
@@ -126,19 +125,19 @@ def _row(axis: Axis, figure: str, grown: list[Grown], chat: list[Grown]) -> Row:
     counted = agents if axis.counted == "agents" else [g.calls for g in grown]
     beside: tuple[Series, ...] = ()
     if chat:
-        what = chats.SAVED if figure == "file" else chats.CHAT
+        what = chats.SAVED if figure == FILE else chats.CHAT
         beside = (Series(f"{what}, to {chat[-1].calls:,} messages", (_tail(_calls(chat), _figures(chat, figure)),)),)
     figures = _figures(grown, figure)
-    unit = "B" if figure == "file" else "ms"
+    unit = "B" if figure == FILE else "ms"
     each = ", ".join(
-        f"{count:,}: {short(value / g.calls * (1 if figure == 'file' else 1000))}"
+        f"{count:,}: {short(value / g.calls * (1 if figure == FILE else 1000))}"
         for count, value, g in zip(counted, figures, grown, strict=True)
     )
     name = axis.name.format(first=f"{counted[0]:,}", last=f"{counted[-1]:,}")
     return Row(
         GROUP,
         f"growth of {figure}: {name}",
-        "exponent",
+        EXPONENT,
         Series(OURS, (_tail(counted, figures),)),
         TARGET,
         beside,
@@ -155,4 +154,4 @@ def _calls(grown: list[Grown]) -> list[int]:
 
 
 def _figures(grown: list[Grown], figure: str) -> list[float]:
-    return [{"CPU": g.cpu, "wall": g.wall, "file": float(g.file)}[figure] for g in grown]
+    return [{"CPU": g.cpu, "wall": g.wall, FILE: float(g.file)}[figure] for g in grown]

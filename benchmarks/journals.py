@@ -20,7 +20,7 @@ from consilience.engine.faults import Crash, Fault
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
-from rows import OURS, Results, Row, Series, exponent
+from rows import EXPONENT, OURS, Results, Row, Series, exponent
 from workload import TASK, emergence, fixed, fresh, reply, run
 
 GROUP = "journal"
@@ -119,7 +119,7 @@ def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> 
     last = sizes[-1]
     ours = OURS
     each, report = last.content / last.calls, last.report / last.calls
-    span = f"{sizes[0].calls} to {last.calls} calls of a tree of 3×3, in {len(sizes)} sizes"
+    span = f"a tree of 3×3, in {len(sizes)} sizes"
 
     def beside(figure: float) -> tuple[Series, ...]:
         return (Series(graphs.NODES, (figure,)),)
@@ -127,7 +127,7 @@ def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> 
     return [
         Row(
             GROUP,
-            f"file bytes per call beyond content, {last.calls} calls",
+            f"file bytes per call beyond content, {last.calls:,} calls",
             "B",
             Series(ours, ((last.file - last.content) / last.calls,)),
             500,
@@ -138,7 +138,7 @@ def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> 
         ),
         Row(
             GROUP,
-            f"file bytes per call, {last.calls} calls",
+            f"file bytes per call, {last.calls:,} calls",
             "B",
             Series(ours, (last.file / last.calls,)),
             None,
@@ -146,8 +146,8 @@ def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> 
         ),
         Row(
             GROUP,
-            "growth of the file: exponent over calls",
-            "",
+            f"growth of the file: {sizes[0].calls} to {last.calls:,} calls",
+            EXPONENT,
             Series(ours, (exponent(calls, [float(size.file) for size in sizes]),)),
             1.1,
             beside(exponent(calls, [float(size.file) for size in others])) if others else (),
@@ -155,8 +155,8 @@ def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> 
         ),
         Row(
             GROUP,
-            "growth of CPU: exponent over calls",
-            "",
+            f"growth of CPU: {sizes[0].calls} to {last.calls:,} calls",
+            EXPONENT,
             Series(ours, (exponent(calls, [size.cpu for size in sizes]),)),
             1.1,
             beside(exponent(calls, [size.cpu for size in others])) if others else (),

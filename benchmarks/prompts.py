@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import chats
-from rows import OURS, Results, Row, Series, exponent, short
+from rows import EXPONENT, OURS, Results, Row, Series, exponent, short
 from workload import emergence, fresh, run
 
 GROUP = "prompts"
@@ -35,7 +35,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
             Row(
                 GROUP,
                 f"growth of prompts: {AGENTS} agents, {sizes[0]} to {sizes[-1]} messages",
-                "exponent",
+                EXPONENT,
                 _slope(OURS, sizes, [_mean(ours, mark, A_ROUND) for mark in sizes]),
                 FLAT,
                 beside,
@@ -69,7 +69,7 @@ async def _rounds(rounds: Sequence[int], directory: Path) -> Row:
     return Row(
         GROUP,
         f"growth of prompts: a tree of 3×3, {rounds[-3]} to {rounds[-1]} rounds",
-        "exponent",
+        EXPONENT,
         _slope(OURS, rounds[-3:], means[-3:]),
         FLAT,
         notes=(f"characters a call by round: {each}",),

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 OURS = "consilience"
+EXPONENT = "exponent"
 PACKAGES = (
     OURS,
     "pydantic",
@@ -58,6 +59,10 @@ class Row:
     target: float | None = None
     beside: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def times(self, other: Series) -> str:
+        """How many times ours another is, in print; a ratio of exponents says nothing."""
+        return "" if self.unit == EXPONENT else f"{other.times(self.ours):,.2f}"
 
     @property
     def verdict(self) -> str:
@@ -154,9 +159,7 @@ def print_table(results: Results, where: Mapping[str, object], repeats: int) -> 
             "",
         )
         for other in row.beside:
-            table.add_row(
-                f"  {other.name}", "", short(other.median), short(other.best), "", "", f"{other.times(ours):,.2f}"
-            )
+            table.add_row(f"  {other.name}", "", short(other.median), short(other.best), "", "", row.times(other))
     console.print(table)
     for row in results.rows:
         for note in row.notes:
@@ -178,10 +181,9 @@ def print_markdown(results: Results, where: Mapping[str, object], titles: Mappin
         for row in rows:
             name = f"{row.name}, {row.unit}" if row.unit else row.name
             target = _target(row) + {"no": ", missed", "best": ", best only"}.get(row.verdict, "")
-            print(f"| **{name}** | {short(row.ours.median)} | {short(row.ours.best)} | {target} | |")
+            _print_cells(f"**{name}**", short(row.ours.median), short(row.ours.best), target, "")
             for other in row.beside:
-                figures = f"{short(other.median)} | {short(other.best)} | | {other.times(row.ours):,.2f}"
-                print(f"| {other.name} | {figures} |")
+                _print_cells(other.name, short(other.median), short(other.best), "", row.times(other))
         print()
         for row in rows:
             for note in row.notes:
@@ -190,6 +192,10 @@ def print_markdown(results: Results, where: Mapping[str, object], titles: Mappin
     print(f"<!-- {dict(where)} -->")
     for why in results.skipped:
         print(f"<!-- Skipped: {why} -->")
+
+
+def _print_cells(*cells: str) -> None:
+    print("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
 
 
 def exponent(sizes: Sequence[float], figures: Sequence[float]) -> float:
