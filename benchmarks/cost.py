@@ -6,11 +6,15 @@ import asyncio
 import gc
 import statistics
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import agents
+import chats
 import graphs
-from rows import Results, Row, Series
-from workload import OneGather, Ran, emergence, fresh, model_cpu, run
+import steps
+from rows import OURS, Results, Row, Series
+from workload import InTurn, OneGather, Ran, emergence, fresh, model_cpu, run
 
 GROUP = "cost"
 TARGET = 0.25
@@ -19,55 +23,98 @@ Runner = Callable[[Path], Awaitable[Ran]]
 
 def measure(results: Results, directory: Path, repeats: int, quick: bool) -> None:
     rounds = 2 if quick else 3
+    messages = 100 if quick else 200
     beside: dict[str, Runner] = {}
     fan: dict[str, Runner] = {}
+    chat: dict[str, Runner] = {}
     if graphs.installed():
-        beside = {
+        beside |= {
             graphs.NODES: lambda path: graphs.run_tree(10, 3, rounds, path),
             graphs.PHASES: lambda path: graphs.run_tree(10, 3, rounds, path, phases=True),
             graphs.BARE: lambda path: graphs.run_tree(10, 3, rounds, None),
         }
-        fan = {
+        fan |= {
             graphs.NODES: lambda path: graphs.run_gather(100, path),
             graphs.BARE: lambda path: graphs.run_gather(100, None),
         }
     else:
         results.skip(graphs.MISSING)
+    if agents.installed():
+        beside[agents.RUNS] = lambda path: agents.run_tree(10, 3, rounds)
+        fan[agents.RUNS] = lambda path: agents.run_gather(100)
+    else:
+        results.skip(agents.MISSING)
+    if steps.installed():
+        fan[steps.STEPS] = lambda path: steps.run_gather(100, path)
+    else:
+        results.skip(steps.MISSING)
+    if chats.installed():
+        chat[chats.CHAT] = lambda path: _chat(messages)
+    else:
+        results.skip(chats.MISSING)
     tree = emergence(10, 3, rounds)
-    deep = asyncio.run(
-        _row(f"emergence, 100 leaves, {rounds} rounds", lambda path: run(tree, path), beside, directory, repeats)
+    deep = asyncio.run(_measured(lambda path: run(tree, path), beside, directory, repeats))
+    wide = asyncio.run(_measured(lambda path: run(OneGather(), path), fan, directory, 2 * repeats))
+    long = asyncio.run(_measured(lambda path: run(InTurn(messages=messages), path), chat, directory, repeats))
+    results.add(
+        [
+            _cpu(f"CPU per call: emergence, 100 leaves, {rounds} rounds", deep, TARGET),
+            _cpu("CPU per call: one gather of 100", wide, TARGET),
+            _wall("wall per call: one gather of 100", wide),
+            _cpu(f"CPU per call: 12 agents in turn, {messages} messages", long, None),
+        ]
     )
-    wide = asyncio.run(_row("one gather of 100", lambda path: run(OneGather(), path), fan, directory, 3 * repeats))
-    results.add([deep, wide])
 
 
-async def _row(name: str, ours: Runner, beside: dict[str, Runner], directory: Path, repeats: int) -> Row:
+async def _chat(messages: int) -> Ran:
+    return (await chats.run(12, messages)).ran
+
+
+@dataclass
+class Measured:
+    """Milliseconds a call, by who ran it, repeat by repeat; `cold` is our very first run, `writer` our writer thread's share."""
+
+    cpu: dict[str, list[float]]
+    wall: dict[str, list[float]]
+    calls: int = 0
+    cold: float = 0.0
+    writer: list[float] = field(default_factory=list)
+
+
+async def _measured(ours: Runner, beside: dict[str, Runner], directory: Path, repeats: int) -> Measured:
     """Ours and the others in turn, so that each repeat compares what ran in the same seconds; the first one warms up."""
-    found: dict[str, list[float]] = {"consilience": [], **{other: [] for other in beside}}
-    cold: dict[str, float] = {}
-    writer: list[float] = []
-    calls = 0
+    everybody = {OURS: ours, **beside}
+    found = Measured({name: [] for name in everybody}, {name: [] for name in everybody})
     for n in range(repeats + 1):
-        for what, runner in {"consilience": ours, **beside}.items():
+        for name, runner in everybody.items():
             gc.collect()
             ran = await runner(fresh(directory))
             own = (ran.cpu - await model_cpu(ran.requests)) / ran.calls * 1000
             if n == 0:
-                cold.setdefault(what, own)
+                found.cold = found.cold or own
                 continue
-            found[what].append(own)
-            if what == "consilience":
-                calls = ran.calls
-                writer.append(ran.writer / ran.calls * 1000)
-    return Row(
-        GROUP,
-        f"CPU per call: {name}",
-        "ms",
-        Series("consilience", tuple(found["consilience"])),
-        TARGET,
-        tuple(Series(other, tuple(found[other])) for other in beside),
-        (
-            f"{calls} calls a run, its start and report included; {statistics.median(writer):.3f} ms of it in the writer "
-            f"thread; the first run in the process took {cold['consilience']:.3f} ms",
-        ),
+            found.cpu[name].append(own)
+            found.wall[name].append(ran.wall / ran.calls * 1000)
+            if name == OURS:
+                found.calls = ran.calls
+                found.writer.append(ran.writer / ran.calls * 1000)
+    return found
+
+
+def _cpu(name: str, found: Measured, target: float | None) -> Row:
+    note = (
+        f"{found.calls} calls a run, its start and report included; {statistics.median(found.writer):.3f} ms of it in the "
+        f"writer thread; the first run in the process took {found.cold:.3f} ms"
     )
+    return _row(name, found.cpu, target, (note,))
+
+
+def _wall(name: str, found: Measured) -> Row:
+    """Only those who write: what keeps nothing waits for nothing."""
+    durable = {who: figures for who, figures in found.wall.items() if who in (OURS, graphs.NODES, steps.STEPS)}
+    return _row(name, durable, None, ())
+
+
+def _row(name: str, found: dict[str, list[float]], target: float | None, notes: tuple[str, ...]) -> Row:
+    beside = tuple(Series(who, tuple(figures)) for who, figures in found.items() if who != OURS)
+    return Row(GROUP, name, "ms", Series(OURS, tuple(found[OURS])), target, beside, notes)

@@ -11,18 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import chats
 import graphs
+import steps
 from consilience.domain.events import CallCompleted, CallEvent, ReplyRejected, SessionFinished, SessionStarted
 from consilience.engine import runner
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
-from rows import Results, Row, Series, exponent
+from rows import EXPONENT, OURS, Results, Row, Series, exponent
 from workload import TASK, emergence, fixed, fresh, reply, run
 
 GROUP = "journal"
 EVENTS = 10_000
+MESSAGES = 200
 PER_ROUND = 264
 """Events of a round with 100 leaves: 231 calls, and the objections published."""
 
@@ -45,7 +48,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     asyncio.run(_size(2, directory))  # warms up
     sizes = [asyncio.run(_size(n, directory)) for n in rounds]
     others = [asyncio.run(_graph_size(n, directory)) for n in rounds] if graphs.installed() else []
-    results.add(_growth(sizes, others))
+    results.add(_growth(sizes, others, _others_bytes(results, rounds[-1], directory)))
     results.add([asyncio.run(_resume(directory, max(2, repeats // 2), 2_000 if quick else EVENTS))])
     results.add([asyncio.run(_replay(directory, repeats, 0.2 if quick else 1.0))])
 
@@ -63,6 +66,23 @@ async def _graph_size(rounds: int, directory: Path) -> Size:
     ran = await graphs.run_tree(3, 3, rounds, path)
     _merge(path)
     return Size(ran.calls, ran.cpu, path.stat().st_size)
+
+
+def _others_bytes(results: Results, rounds: int, directory: Path) -> tuple[Series, ...]:
+    """Bytes a call of what others keep of as long a run."""
+    found: list[Series] = []
+    if steps.installed():
+        path = fresh(directory)
+        ran = asyncio.run(steps.run_tree(3, 3, rounds, path))
+        found.append(Series(steps.STEPS, (path.stat().st_size / ran.calls,)))
+    else:
+        results.skip(steps.MISSING)
+    if chats.installed():
+        chat = asyncio.run(chats.run(12, MESSAGES, save=True))
+        found.append(Series(f"{chats.SAVED}, {MESSAGES} messages of 12 agents", (chat.saved / MESSAGES,)))
+    else:
+        results.skip(chats.MISSING)
+    return tuple(found)
 
 
 def _merge(path: Path) -> None:
@@ -94,12 +114,12 @@ def _content(path: Path, session: str) -> tuple[int, int]:
         store.close()
 
 
-def _growth(sizes: list[Size], others: list[Size]) -> list[Row]:
+def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> list[Row]:
     calls = [float(size.calls) for size in sizes]
     last = sizes[-1]
-    ours = "consilience"
+    ours = OURS
     each, report = last.content / last.calls, last.report / last.calls
-    span = f"{sizes[0].calls} to {last.calls} calls of a tree of 3×3, in {len(sizes)} sizes"
+    span = f"a tree of 3×3, in {len(sizes)} sizes"
 
     def beside(figure: float) -> tuple[Series, ...]:
         return (Series(graphs.NODES, (figure,)),)
@@ -107,7 +127,7 @@ def _growth(sizes: list[Size], others: list[Size]) -> list[Row]:
     return [
         Row(
             GROUP,
-            f"file bytes per call beyond content, {last.calls} calls",
+            f"file bytes per call beyond content, {last.calls:,} calls",
             "B",
             Series(ours, ((last.file - last.content) / last.calls,)),
             500,
@@ -118,16 +138,16 @@ def _growth(sizes: list[Size], others: list[Size]) -> list[Row]:
         ),
         Row(
             GROUP,
-            f"file bytes per call, {last.calls} calls",
+            f"file bytes per call, {last.calls:,} calls",
             "B",
             Series(ours, (last.file / last.calls,)),
             None,
-            beside(others[-1].file / last.calls) if others else (),
+            (*(beside(others[-1].file / last.calls) if others else ()), *kept),
         ),
         Row(
             GROUP,
-            "growth of the file: exponent over calls",
-            "",
+            f"growth of the file: {sizes[0].calls} to {last.calls:,} calls",
+            EXPONENT,
             Series(ours, (exponent(calls, [float(size.file) for size in sizes]),)),
             1.1,
             beside(exponent(calls, [float(size.file) for size in others])) if others else (),
@@ -135,8 +155,8 @@ def _growth(sizes: list[Size], others: list[Size]) -> list[Row]:
         ),
         Row(
             GROUP,
-            "growth of CPU: exponent over calls",
-            "",
+            f"growth of CPU: {sizes[0].calls} to {last.calls:,} calls",
+            EXPONENT,
             Series(ours, (exponent(calls, [size.cpu for size in sizes]),)),
             1.1,
             beside(exponent(calls, [size.cpu for size in others])) if others else (),
@@ -175,7 +195,7 @@ async def _resume(directory: Path, repeats: int, events: int) -> Row:
         GROUP,
         f"resume of a journal of {count:,} events",
         "s",
-        Series("consilience", tuple(walls)),
+        Series(OURS, tuple(walls)),
         round(count / EVENTS, 3),
         notes=(
             f"emergence with 100 leaves; {statistics.median(cpu):.2f} s of CPU; the target is 1 s for {EVENTS:,} events",
@@ -202,7 +222,7 @@ async def _replay(directory: Path, repeats: int, latency: float) -> Row:
         GROUP,
         f"replay against a run with calls of {latency:g} s",
         "× faster",
-        Series("consilience", tuple(ran.wall / wall for wall in walls), more_is_better=True),
+        Series(OURS, tuple(ran.wall / wall for wall in walls), more_is_better=True),
         1000 * latency,
         notes=(
             f"{ran.calls} calls, a tree of 3×3, 2 rounds: run {ran.wall:.2f} s, replay {statistics.median(walls) * 1000:.1f} ms, "

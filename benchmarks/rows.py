@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("consilience", "pydantic", "jinja2", "langgraph", "langgraph-checkpoint-sqlite")
+OURS = "consilience"
+EXPONENT = "exponent"
+PACKAGES = (
+    OURS,
+    "pydantic",
+    "jinja2",
+    "langgraph",
+    "langgraph-checkpoint-sqlite",
+    "pydantic-ai-slim",
+    "autogen-agentchat",
+    "dbos",
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,10 @@ class Row:
     target: float | None = None
     beside: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def times(self, other: Series) -> str:
+        """How many times ours another is, in print; a ratio of exponents says nothing."""
+        return "" if self.unit == EXPONENT else f"{other.times(self.ours):,.2f}"
 
     @property
     def verdict(self) -> str:
@@ -137,16 +152,14 @@ def print_table(results: Results, where: Mapping[str, object], repeats: int) -> 
         table.add_row(
             f"[bold]{row.name}[/bold]",
             row.unit,
-            _short(ours.median),
-            _short(ours.best),
+            short(ours.median),
+            short(ours.best),
             _target(row),
             {"yes": "[green]yes[/green]", "best": "[yellow]best only[/yellow]", "no": "[red]no[/red]"}.get(row.verdict),
             "",
         )
         for other in row.beside:
-            table.add_row(
-                f"  {other.name}", "", _short(other.median), _short(other.best), "", "", f"{other.times(ours):.2f}"
-            )
+            table.add_row(f"  {other.name}", "", short(other.median), short(other.best), "", "", row.times(other))
     console.print(table)
     for row in results.rows:
         for note in row.notes:
@@ -158,6 +171,31 @@ def print_table(results: Results, where: Mapping[str, object], repeats: int) -> 
     )
     for why in results.skipped:
         console.print(f"Skipped: {why}", soft_wrap=True)
+
+
+def print_markdown(results: Results, where: Mapping[str, object], titles: Mapping[str, str]) -> None:
+    """The tables of docs/benchmarks.md on standard output, a heading and a table for each group, what is to be noted below."""
+    for group in dict.fromkeys(row.group for row in results.rows):
+        rows = [row for row in results.rows if row.group == group]
+        print(f"## {titles[group]}\n\n| measure | median | best | target | times ours |\n|---|--:|--:|--:|--:|")
+        for row in rows:
+            name = f"{row.name}, {row.unit}" if row.unit else row.name
+            target = _target(row) + {"no": ", missed", "best": ", best only"}.get(row.verdict, "")
+            _print_cells(f"**{name}**", short(row.ours.median), short(row.ours.best), target, "")
+            for other in row.beside:
+                _print_cells(other.name, short(other.median), short(other.best), "", row.times(other))
+        print()
+        for row in rows:
+            for note in row.notes:
+                print(f"<!-- {row.name}: {note}. -->")
+        print()
+    print(f"<!-- {dict(where)} -->")
+    for why in results.skipped:
+        print(f"<!-- Skipped: {why} -->")
+
+
+def _print_cells(*cells: str) -> None:
+    print("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
 
 
 def exponent(sizes: Sequence[float], figures: Sequence[float]) -> float:
@@ -172,7 +210,8 @@ def _figures(series: Series) -> dict[str, object]:
     return {"series": series.name, "median": series.median, "best": series.best, "values": list(series.values)}
 
 
-def _short(figure: float) -> str:
+def short(figure: float) -> str:
+    """A figure in as many digits as are worth reading."""
     if figure >= 1000:
         return f"{figure:,.0f}"
     return f"{figure:.3f}" if figure < 10 else f"{figure:.1f}"

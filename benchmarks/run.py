@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python benchmarks/run.py [--quick] [--row NAME]… [--json PATH]`. See docs/benchmarks.md."""
+"""Run the benchmarks: `python benchmarks/run.py [--quick] [--row NAME]… [--markdown] [--json PATH]`. See docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pathlib import Path
 from rich.console import Console
 
 import cost
+import growth
 import journals
+import prompts
 import startup
 import walls
-from rows import Results, machine, print_table
+from rows import Results, machine, print_markdown, print_table
 
 Measure = Callable[[Results, Path, int, bool], None]
 
@@ -24,13 +26,24 @@ GROUPS: dict[str, Measure] = {
     walls.GROUP: walls.measure,
     startup.GROUP: startup.measure,
     journals.GROUP: journals.measure,
+    growth.GROUP: growth.measure,
+    prompts.GROUP: prompts.measure,
+}
+TITLES = {
+    cost.GROUP: "Cost of a call",
+    walls.GROUP: "Waiting",
+    startup.GROUP: "Start-up",
+    journals.GROUP: "Journal",
+    growth.GROUP: "Growth",
+    prompts.GROUP: "Prompts",
 }
 DEFAULT_JSON = Path(__file__).parent / "results.json"
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Benchmarks of consilience: a table, and a JSON file of every figure.")
-    parser.add_argument("--quick", action="store_true", help="smaller runs, fewer repeats: under a minute")
+    parser.add_argument("--quick", action="store_true", help="smaller runs, fewer repeats: a minute and a half")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as they stand in docs/benchmarks.md")
     parser.add_argument("--json", type=Path, default=DEFAULT_JSON, metavar="PATH", help=f"default {DEFAULT_JSON}")
     groups = ", ".join(GROUPS)
     parser.add_argument(
@@ -56,6 +69,9 @@ def main() -> None:
             progress.print(f"measured {name} in {time.perf_counter() - began:.0f} s")
         where = machine(Path(directory))
     given.json.write_text(json.dumps(results.as_json(where, repeats, given.quick), indent=1) + "\n", "utf-8")
+    if given.markdown:
+        print_markdown(results, where, TITLES)
+        return
     print_table(results, where, repeats)
     print(f"Every figure: {given.json}")
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from rows import Results, Row, Series
+from rows import OURS, Results, Row, Series
 
 GROUP = "startup"
 PROCESSES = 7
@@ -22,7 +22,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
         Series("the bare interpreter", tuple(found["bare"])),
         Series("from pydantic import BaseModel", tuple(found["pydantic"])),
     )
-    results.add([Row(GROUP, "import consilience", "s", Series("consilience", tuple(found["import"])), 0.15, beside)])
+    results.add([Row(GROUP, "import consilience", "s", Series(OURS, tuple(found["import"])), 0.15, beside)])
     command = Path(sys.executable).parent / "consilience"
     why = _why_not(command)
     if why:
@@ -30,7 +30,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
         return
     found = _in_turn({"help": [str(command), "--help"], "bare": bare}, PROCESSES)
     beside = (Series("the bare interpreter", tuple(found["bare"])),)
-    results.add([Row(GROUP, "consilience --help", "s", Series("consilience", tuple(found["help"])), 0.25, beside)])
+    results.add([Row(GROUP, "consilience --help", "s", Series(OURS, tuple(found["help"])), 0.25, beside)])
 
 
 def _in_turn(commands: dict[str, list[str]], times: int) -> dict[str, list[float]]:

@@ -11,7 +11,7 @@ import graphs
 from chain import Chain
 from consilience.domain.topology import tree
 from consilience.journal.sqlite import SqliteStore
-from rows import Results, Row, Series
+from rows import OURS, Results, Row, Series
 from workload import Latency, emergence, fixed, fresh, log_normal, run
 
 GROUP = "wall"
@@ -60,7 +60,7 @@ async def _row(name: str, seconds: float, latencies: list[Latency], directory: P
         GROUP,
         f"wall ÷ longest chain: {name}",
         "×",
-        Series("consilience", tuple(ours)),
+        Series(OURS, tuple(ours)),
         TARGETS[seconds],
         tuple(Series(what, tuple(figures)) for what, figures in beside.items() if figures),
         (

@@ -75,14 +75,12 @@ def emergence(children: int, depth: int, rounds: int) -> Emergence:
     return Emergence(children=children, depth=depth, max_rounds=rounds, threshold=1.0)
 
 
-@register
-class OneGather(Protocol):
-    """Every member asked once, side by side; nothing else."""
+class Plain(Protocol):
+    """What the protocols made for benchmarks have in common: `size` members, free text, no templates of their own."""
 
-    name: ClassVar[str] = "bench-one-gather"
     summary: ClassVar[str] = "for benchmarks"
     report: ClassVar[type[Report]] = Report
-    size: int = 100
+    size: int
 
     @classmethod
     def templates(cls, override: Path | None = None) -> Templates:
@@ -93,6 +91,14 @@ class OneGather(Protocol):
 
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
         return tuple(Agent(id=id, role="member") for id in self.topology().agents)
+
+
+@register
+class OneGather(Plain):
+    """Every member asked once, side by side; nothing else."""
+
+    name: ClassVar[str] = "bench-one-gather"
+    size: int = 100
 
     def estimate(self) -> Estimate:
         return Estimate(min=self.size, max=self.size)
@@ -109,6 +115,41 @@ class OneGather(Protocol):
         last = said[-1]
         answer = last.text if isinstance(last, Reply) else None
         return await session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=answer)
+
+
+@register
+class InTurn(Plain):
+    """A chat: members speak in turn, `at_once` of them side by side, each shown the last message of every member."""
+
+    name: ClassVar[str] = "bench-in-turn"
+    size: int = 12
+    messages: int = 200
+    at_once: int = 1
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=self.messages, max=self.messages)
+
+    @property
+    def widest(self) -> int:
+        return self.size
+
+    async def run(self, session: Session) -> Report:
+        members = [agent.id for agent in session.agents]
+        said: list[Reply[str]] = []
+        for begin in range(0, self.messages, self.at_once):
+            shown = tuple(session.quote(reply, reply.agent) for reply in said[-self.size :])
+            turns = range(begin, min(begin + self.at_once, self.messages))
+            async with session.phase("speak", begin + 1):
+                said += await session.gather(
+                    [
+                        session.ask(
+                            members[n % self.size], Prompt("Your turn.", (), shown), key=f"turn/{n}", audience=members
+                        )
+                        for n in turns
+                    ]
+                )
+        first = said[: self.size]
+        return await session.report(Report, first=first, stop_reason=StopReason.SETTLED, answer=said[-1].text)
 
 
 @dataclass(frozen=True)
