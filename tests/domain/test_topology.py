@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.topology import complete, hierarchy, star, tree
+from consilience.domain.topology import Topology, complete, hierarchy, star, tree
 
 
 @given(st.integers(1, 4), st.integers(2, 5))
@@ -43,3 +43,20 @@ def test_a_hierarchy_may_share_agents_and_has_no_cycle() -> None:
     assert shape.levels["checker"] == 3
     with pytest.raises(SettingsError, match="cycle"):
         hierarchy({"a": ["b"], "b": ["a"]})
+
+
+def test_a_graph_is_as_large_as_its_agents_and_parents() -> None:
+    def size(topology: Topology) -> int:
+        return len(topology.model_dump_json())
+
+    assert size(complete(400)) < 2.2 * size(complete(200))
+    assert size(tree(20, 2)) < 2.2 * size(tree(10, 2))
+    assert complete(400).siblings("A7") == tuple(f"A{n}" for n in range(1, 401) if n != 7)
+
+
+def test_graphs_of_the_first_days_which_list_peers_are_read() -> None:
+    now = tree(3, 3)
+    body = now.model_dump()
+    del body["circles"]
+    body["peers"] = {agent: list(now.siblings(agent)) for agent in now.agents if now.siblings(agent)}
+    assert Topology.model_validate(body) == now

@@ -237,9 +237,6 @@ async def test_a_transcript_read_whole_is_kept_once(tmp_path: Path) -> None:
     assert faster(counts, lambda name: TWICE if name.startswith(kept) else 2 * TWICE) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the objections that stand at the end are compared in pairs; who mends that moves this case up"
-)
 async def test_twice_the_objections_cost_at_most_twice_as_much(tmp_path: Path) -> None:
     counts = await growth(Doubling("objections", levels, (4, 5, 6), restated), tmp_path)
     assert faster(counts, lambda name: 2.6 if ": calls of " in name else TWICE) == []

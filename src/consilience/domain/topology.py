@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from consilience.domain.errors import SettingsError
 
@@ -13,14 +14,32 @@ Edges = Mapping[str, tuple[str, ...]]
 
 
 class Topology(BaseModel):
-    """`agents` in order, parents first; `parents` and `peers` by agent id. Equal inputs give equal graphs."""
+    """`agents` in order, parents first; `parents` by agent id; within a circle everyone is everyone's peer, and nobody is in two.
+
+    Equal inputs give equal graphs. Its size as data is linear in agents and parents.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     kind: str
     agents: tuple[str, ...]
     parents: dict[str, tuple[str, ...]] = {}
-    peers: dict[str, tuple[str, ...]] = {}
+    circles: tuple[tuple[str, ...], ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _circles_from_peers(cls, data: Any) -> Any:
+        """Journals of the first days list every agent's peers."""
+        if isinstance(data, dict) and "peers" in data:
+            place = {agent: n for n, agent in enumerate(data["agents"])}
+            found = {tuple(sorted([id, *others], key=place.__getitem__)) for id, others in data["peers"].items() if others}
+            circles = tuple(sorted(found, key=lambda circle: place[circle[0]]))
+            return {**{name: value for name, value in data.items() if name != "peers"}, "circles": circles}
+        return data
+
+    @cached_property
+    def _circle_of(self) -> Mapping[str, tuple[str, ...]]:
+        return {agent: circle for circle in self.circles for agent in circle}
 
     @cached_property
     def children(self) -> Edges:
@@ -48,7 +67,7 @@ class Topology(BaseModel):
 
     def siblings(self, agent: str) -> tuple[str, ...]:
         """Those an agent exchanges texts with, itself excluded."""
-        return self.peers.get(agent, ())
+        return tuple(other for other in self._circle_of.get(agent, ()) if other != agent)
 
 
 def tree(children: int, depth: int) -> Topology:
@@ -58,21 +77,22 @@ def tree(children: int, depth: int) -> Topology:
     """
     agents: list[str] = ["L1N1"]
     parents: dict[str, tuple[str, ...]] = {}
-    peers: dict[str, tuple[str, ...]] = {}
+    circles: list[tuple[str, ...]] = []
     for level in range(2, depth + 1):
         for n in range(1, children ** (level - 2) + 1):
             family = [f"L{level}N{(n - 1) * children + i}" for i in range(1, children + 1)]
             for name in family:
                 parents[name] = (f"L{level - 1}N{n}",)
-                peers[name] = tuple(other for other in family if other != name)
             agents.extend(family)
-    return Topology(kind="tree", agents=tuple(agents), parents=parents, peers=peers)
+            if children > 1:
+                circles.append(tuple(family))
+    return Topology(kind="tree", agents=tuple(agents), parents=parents, circles=tuple(circles))
 
 
 def complete(n: int) -> Topology:
     """`n` agents `A1 … An`, everyone everyone's peer."""
     agents = tuple(f"A{i}" for i in range(1, n + 1))
-    return Topology(kind="complete", agents=agents, peers={a: tuple(b for b in agents if b != a) for a in agents})
+    return Topology(kind="complete", agents=agents, circles=(agents,) if n > 1 else ())
 
 
 def star(lead: str, members: Sequence[str]) -> Topology:
@@ -87,7 +107,7 @@ def hierarchy(spec: Mapping[str, Sequence[str]]) -> Topology:
     for parent, below in spec.items():
         for child in below:
             parents[child].append(parent)
-    ordered: list[str] = []
+    ordered: dict[str, None] = {}
     waiting = list(names)
     while waiting:
         ready = [name for name in waiting if all(parent in ordered for parent in parents[name])]
@@ -97,8 +117,8 @@ def hierarchy(spec: Mapping[str, Sequence[str]]) -> Topology:
                 where=", ".join(waiting),
                 do="Remove the edge that leads back to an ancestor.",
             )
-        ordered.extend(ready)
-        waiting = [name for name in waiting if name not in ready]
+        ordered.update(dict.fromkeys(ready))
+        waiting = [name for name in waiting if name not in ordered]
     return Topology(
         kind="hierarchy",
         agents=tuple(ordered),

@@ -81,17 +81,19 @@ def standing(session: Session, course: Course) -> tuple[Objection, ...]:
     replies += course.reviews
     answered = {id for reply in replies for id in session.named(reply, reply.value.answers)}
     read = session.shown()
-    left: list[Message] = []
+    left: dict[str, Message] = {}
+    between: dict[tuple[str, str], list[Message]] = {}
     for objection in raised:
-        left = [other for other in left if not _again(session, other, objection)]
+        earlier = between.setdefault((objection.sender, _to(session, objection)), [])
+        for other in [one for one in earlier if jaccard(one.text, objection.text) >= RESTATED]:
+            earlier.remove(other)
+            del left[other.id]
         if objection.id not in answered:
-            left.append(objection)
-    return tuple(Objection(id=m.id, agent=m.sender, to=_to(session, m), text=m.text, read=m.id in read) for m in left)
-
-
-def _again(session: Session, earlier: Message, later: Message) -> bool:
-    same = earlier.sender == later.sender and _to(session, earlier) == _to(session, later)
-    return same and jaccard(earlier.text, later.text) >= RESTATED
+            earlier.append(objection)
+            left[objection.id] = objection
+    return tuple(
+        Objection(id=m.id, agent=m.sender, to=_to(session, m), text=m.text, read=m.id in read) for m in left.values()
+    )
 
 
 def _to(session: Session, objection: Message) -> str:
