@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,13 +65,18 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines_until(process: subprocess.Popen[bytes], words: str) -> list[str]:
-    """Lines of standard error up to the first that holds the words."""
+    """Lines of standard error up to the first that holds the words; the process is killed if they do not come in time."""
     found: list[str] = []
     assert process.stderr is not None
-    for line in iter(process.stderr.readline, b""):
-        found.append(line.decode())
-        if words in found[-1]:
-            return found
+    watchdog = threading.Timer(PATIENCE, process.kill)
+    watchdog.start()
+    try:
+        for line in iter(process.stderr.readline, b""):
+            found.append(line.decode())
+            if words in found[-1]:
+                return found
+    finally:
+        watchdog.cancel()
     raise AssertionError(f"{words!r} never came: {found}")
 
 

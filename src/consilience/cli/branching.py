@@ -84,6 +84,7 @@ def go(asked: Asked, request: Request) -> int:
             title=f"{protocol.name} {session}",
             models=plan.models,
             quiet=request.quiet,
+            cache=request.cache,
         )
         if isinstance(report, int):
             return report

@@ -12,6 +12,7 @@ from consilience.cli.options import SectionedCommand, with_options
 from consilience.cli.request import (
     AgentLimit,
     AsJson,
+    Cache,
     DryRun,
     Encoder,
     EnvFile,
@@ -80,6 +81,7 @@ class ForkRequest:
     out: Out = None
     json: AsJson = False
     quiet: Quiet = False
+    cache: Cache = False
     env_file: EnvFile = None
 
     @property

@@ -55,6 +55,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only th
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would happen and cost, and stop.", rich_help_panel=OUTPUT)
 ]
+Cache = Annotated[
+    bool,
+    typer.Option(
+        "--cache",
+        help="Take recorded replies to the very same requests again, free of charge.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 EnvFile = Annotated[
     Path | None,
     typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE", rich_help_panel=OUTPUT),
@@ -151,4 +159,5 @@ class Request:
     no_store: Annotated[
         bool, typer.Option("--no-store", help="Keep no record; no resume, no replay.", rich_help_panel=OUTPUT)
     ] = False
+    cache: Cache = False
     env_file: EnvFile = None

@@ -135,6 +135,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
         models=inputs.plan.models if inputs.plan.makes_calls else [],
         quiet=request.quiet,
         resumable=not request.no_store,
+        cache=request.cache,
     )
     if isinstance(report, int):
         return report
@@ -150,6 +151,7 @@ def watch(
     quiet: bool,
     before: tuple[AnyEvent, ...] = (),
     resumable: bool = True,
+    cache: bool = False,
 ) -> Report | int:
     """Load what is local among the models, and run to the report with its progress shown.
 
@@ -165,7 +167,7 @@ def watch(
             screen.observe(event)
 
         async with shown(screen), loaded(models, screen.loading):
-            return await work(Options(observer=observe))
+            return await work(Options(observer=observe, cache=cache))
 
     try:
         return run_until_done(main(), tell=screen.tell)

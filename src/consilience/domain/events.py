@@ -61,6 +61,7 @@ class SourceRef(BaseModel):
 class SessionStarted(Event):
     """`prices` are US dollars per token read and written, by agent; `repairs` the corrective retries a call may have.
 
+    With `cache`, replies to the very same requests in other sessions of the store are taken instead of asked for.
     A fork names its `parent` and the last event of it that was inherited, `forked_at`.
     """
 
@@ -81,6 +82,7 @@ class SessionStarted(Event):
     templates: dict[str, str]
     prices: dict[str, tuple[float, float]] = {}
     repairs: int = 1
+    cache: bool = False
     encoder: str | None = None
     temperature: float | None = None
     parent: str | None = None
@@ -118,6 +120,8 @@ class CallStarted(CallEvent):
 
 
 class CallCompleted(CallEvent):
+    """A `cached` one was answered by a recorded reply to the very same request, and cost nothing."""
+
     type: Literal["call_completed"] = "call_completed"
     audience: tuple[str, ...] = ()
     text: str
@@ -125,6 +129,7 @@ class CallCompleted(CallEvent):
     tokens_out: int = 0
     cost: float | None = None
     finish: str = "stop"
+    cached: bool = False
     reserve: bool = False
 
 

@@ -30,8 +30,8 @@ class Claim(Frozen):
 class Spent(Frozen):
     """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `cost` in US dollars, None where unknown.
 
-    `inherited` calls were made by the session this one is forked from and are in no other figure. `lost` calls were in
-    flight when a process ended and may have been paid for; they are in no other figure either.
+    `inherited` calls were made by the session this one is forked from, `cached` ones answered by a recorded reply to the same
+    request, `lost` ones in flight when a process ended and perhaps paid for; none of these are in any other figure.
     """
 
     calls: int = 0
@@ -40,6 +40,7 @@ class Spent(Frozen):
     repairs: int = 0
     lost: int = 0
     inherited: int = 0
+    cached: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0

@@ -32,7 +32,9 @@ class Topology(BaseModel):
         """Journals of the first days list every agent's peers."""
         if isinstance(data, dict) and "peers" in data:
             place = {agent: n for n, agent in enumerate(data["agents"])}
-            found = {tuple(sorted([id, *others], key=place.__getitem__)) for id, others in data["peers"].items() if others}
+            found = {
+                tuple(sorted([id, *others], key=place.__getitem__)) for id, others in data["peers"].items() if others
+            }
             circles = tuple(sorted(found, key=lambda circle: place[circle[0]]))
             return {**{name: value for name, value in data.items() if name != "peers"}, "circles": circles}
         return data

@@ -23,7 +23,7 @@ from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
 from consilience.engine.allowances import Refusal
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
-from consilience.engine.ports import Awaited
+from consilience.engine.ports import Awaited, ModelPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
 from consilience.engine.recorder import Ended
 from consilience.engine.state import State
@@ -137,6 +137,8 @@ class Call(Generic[T]):
         """Fund, send, read and record one attempt."""
         state, ask = self.state, self.ask
         common = self._common(attempt, digest, rendered)
+        if state.cache and (cached := await self._cached(common, rendered)) is not None:
+            return cached
         cost = self._amount(rendered)
         answered = ask.key in state.recorder.answers
         refusal = None if answered else self._fund(cost, attempt)
@@ -171,6 +173,19 @@ class Call(Generic[T]):
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
         await state.recorder.commit(event, texts, rendered.parts)
         state.faults("after_commit", self.phase)
+        return event, text, value
+
+    async def _cached(self, common: dict[str, object], rendered: Rendered) -> tuple[Ended, str, T | None] | None:
+        """A reply that any session of the store got from a model to the very same request."""
+        recorder = self.state.recorder
+        if not isinstance(self.port, ModelPort) or (text := recorder.journal.reply(str(common["digest"]))) is None:
+            return None
+        event, text, value = self._read(common, Completion(text=text, model=self.port.name, cost=0.0, requests=0))
+        if not isinstance(event, CallCompleted):
+            return None
+        event.cached = True
+        await recorder.commit(event, (text, *rendered.texts), rendered.parts)
+        self.state.faults("after_commit", self.phase)
         return event, text, value
 
     async def _send(

@@ -39,7 +39,9 @@ from consilience.journal.store import Journal
 
 @dataclass(frozen=True)
 class Options:
-    """How to run, as against what: none of it changes what is recorded, `repairs` and `temperature` apart.
+    """How to run, as against what: none of it changes what is recorded, `repairs`, `temperature` and `cache` apart.
+
+    With `cache`, a reply that the store holds to the very same request (agent, model, prompt, parameters, seed) is taken again.
 
     `patience` is how long, in seconds, a session that awaits only the outside world stays up before it is parked; None for ever.
     """
@@ -48,6 +50,7 @@ class Options:
     patience: float | None = 30.0
     faults: Callable[[str, Phase | None], None] | None = None
     repairs: int = 1
+    cache: bool = False
     temperature: float | None = None
 
 
@@ -171,6 +174,7 @@ def state_of(
         seed=started.seed,
         repairs=started.repairs,
         temperature=started.temperature,
+        cache=started.cache,
         prices=started.prices,
         call_size=size,
         root=root,

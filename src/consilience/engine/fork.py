@@ -81,6 +81,7 @@ async def fork(
             "estimate": protocol.estimate(),
             "templates": {name: text_id(source) for name, source in templates.sources.items()},
             "prices": prices_of(ports),
+            "cache": options.cache,
             "encoder": opened.name if opened else None,
             "parent": parent,
             "forked_at": last,

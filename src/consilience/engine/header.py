@@ -56,6 +56,8 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
 
     inherited = {event.key for event in ended if event.inherited}
     ended = [event for event in ended if not event.inherited]
+    cached = sum(isinstance(event, CallCompleted) and event.cached for event in ended)
+    ended = [event for event in ended if not (isinstance(event, CallCompleted) and event.cached)]
     paid = [event for event in ended if not isinstance(event, CallFailed)]
     made = [event for event in ended if not _unfunded(event)]
     repairs = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
@@ -68,6 +70,7 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
         repairs=repairs,
         lost=state.lost,
         inherited=len(inherited),
+        cached=cached,
         tokens_in=sum(event.tokens_in for event in paid),
         tokens_out=sum(event.tokens_out for event in paid),
         tokens_cached=total("cached"),

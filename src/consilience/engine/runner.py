@@ -86,6 +86,7 @@ async def start(
         templates={name: text_id(source) for name, source in templates.sources.items()},
         prices=prices_of(ports),
         repairs=options.repairs,
+        cache=options.cache,
         encoder=opened.name if opened else None,
         temperature=options.temperature,
     )

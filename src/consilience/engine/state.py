@@ -55,6 +55,7 @@ class State:
     resumed: bool = False
     lost: int = 0
     temperature: float | None = None
+    cache: bool = False
     faults: Faults = no_faults
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -56,6 +56,15 @@ WITH RECURSIVE list(base, added, depth) AS (
   UNION ALL SELECT p.base, p.added, depth + 1 FROM prompts p JOIN list ON p.id = list.base
 ) SELECT base, added FROM list ORDER BY depth"""
 
+INDEX_REPLIES = """
+CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))
+WHERE json_extract(body, '$.type') = 'call_completed'"""
+FIND_REPLY = """
+SELECT json_extract(body, '$.text') FROM events
+WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'call_completed'
+  AND json_extract(body, '$.inherited') IS NULL
+ORDER BY session DESC, seq DESC LIMIT 1"""
+
 LONG = 2000
 """Characters from which a text is stored compressed, as bytes."""
 
@@ -87,6 +96,7 @@ class SqliteStore:
         self._reader = self._db if self.path == ":memory:" else _connect(self.path)
         self._texts: set[str] = set()
         self._prefixes: set[bytes] = set()
+        self._replies_indexed = False
         self._writer = Writer(self._execute, Path(self.path).name)
         self._memory_leases: set[str] = set()
 
@@ -181,6 +191,13 @@ class SqliteStore:
                 f"prompt {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
             )
         return tuple(part for _, added in reversed(rows) for part in json.loads(str(added)))
+
+    def reply(self, digest: str) -> str | None:
+        if not self._replies_indexed:
+            self._now(INDEX_REPLIES, ())
+            self._replies_indexed = True
+        row = next(iter(self._rows(FIND_REPLY, digest)), None)
+        return None if row is None else self.text(str(row[0]))
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
         journal = self.open(session)
@@ -305,6 +322,9 @@ class SqliteJournal:
 
     def prompt(self, id: str) -> tuple[str, ...]:
         return self._store.prompt(id)
+
+    def reply(self, digest: str) -> str | None:
+        return self._store.reply(digest)
 
     async def close(self) -> None:
         try:

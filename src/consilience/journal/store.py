@@ -82,6 +82,13 @@ class Journal(Protocol):
         """The list of parts stored under this id."""
         ...
 
+    def reply(self, digest: str) -> str | None:
+        """The latest reply, in any session of the store, to a request of this digest; None where there is none.
+
+        The first call makes an index over all that is recorded; later ones are quick, also for what came since.
+        """
+        ...
+
     async def close(self) -> None:
         """Commit what was appended and give the lease back."""
         ...

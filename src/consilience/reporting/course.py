@@ -81,7 +81,7 @@ class Course:
     def _end(self, event: Ended) -> None:
         self.flying.pop(event.key, None)
         self.calls.append(event)
-        if event.inherited:
+        if event.inherited or (isinstance(event, CallCompleted) and event.cached):
             return
         if isinstance(event, CallFailed):
             if not event.failure.is_limit:

@@ -38,6 +38,7 @@ def _calls(report: Report) -> str:
         f"{spent.repairs} asked again for a readable reply" if spent.repairs else "",
         count(spent.retries, "retry", "retries") if spent.retries else "",
         f"{spent.lost} lost in a crash" if spent.lost else "",
+        f"{spent.cached} from recorded replies to the same request" if spent.cached else "",
         f"{spent.inherited} inherited, not paid for here" if spent.inherited else "",
     ]
     more = ", ".join(filter(None, extra))
