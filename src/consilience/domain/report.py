@@ -144,7 +144,10 @@ class Report(Frozen):
     metrics: dict[str, float | int | None] = {}
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the report without session id, times, retries and cached tokens."""
-        data = self.model_dump(mode="json", exclude=INCIDENTAL)
-        data["warnings"] = [w for w in data["warnings"] if not w.startswith("lost calls")]
+        """SHA-256 (hex) of the report without session id, times, retries and cached tokens.
+
+        Fields that hold their default are left out, so one that a later version adds changes no digest.
+        """
+        data = self.model_dump(mode="json", exclude=INCIDENTAL, exclude_defaults=True)
+        data["warnings"] = [w for w in self.warnings if not w.startswith("lost calls")]
         return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -10,11 +10,18 @@ from consilience.domain.events import Event, place_key
 
 
 def canonical(events: Iterable[Event]) -> list[dict[str, object]]:
-    """Events of canonical types by (place, type, attempt), without `seq` and incidental fields."""
+    """Events of canonical types by (place, type, attempt), without `seq`, incidental fields, and fields that hold their default.
+
+    So a field that a later version adds changes no digest of a journal that was written before.
+    """
     kept = [event for event in events if event.canonical]
-    rows = [(event, event.model_dump(mode="json", exclude=set(event.incidental))) for event in kept]
-    rows.sort(key=lambda row: (place_key(row[0].place), str(row[1]["type"]), row[1].get("attempt", 0)))
-    return [row for _, row in rows]
+    kept.sort(key=lambda event: (place_key(event.place), event.type, getattr(event, "attempt", 0)))
+    return [_row(event) for event in kept]
+
+
+def _row(event: Event) -> dict[str, object]:
+    row = event.model_dump(mode="json", exclude=set(event.incidental), exclude_defaults=True)
+    return {"type": event.type, **row}
 
 
 def canonical_digest(events: Iterable[Event]) -> str:

@@ -1,0 +1,84 @@
+"""Journals of earlier versions, kept as they were written: shown and digested for ever, run again for their version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import VersionMismatch
+from consilience.domain.events import SessionFinished, SessionStarted
+from consilience.engine import runner
+from consilience.engine.prompt import PROMPT_FORMAT
+from consilience.engine.protocol import find_protocol
+from consilience.engine.runner import Options
+from consilience.journal.canonical import canonical_digest
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.scripted import ScriptedModel
+from consilience.reporting.course import fold
+from consilience.reporting.markdown import AnyReport, markdown
+from consilience.reporting.unfinished import unfinished
+from kit.cases import emergent
+
+KEPT = sorted((Path(__file__).parent.parent / "fixtures" / "journals").glob("*.db"))
+EXPECTED = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in KEPT}
+SESSIONS = [(path, session) for path in KEPT for session in EXPECTED[path.stem]]
+
+every_session = pytest.mark.parametrize(("kept", "session"), SESSIONS, ids=lambda value: getattr(value, "stem", value))
+
+
+def test_every_kept_journal_holds_what_a_session_can_come_to() -> None:
+    for path in KEPT:
+        assert {"plain", "forked", "waiting", "killed", "limited", "cached", "embedded"} <= set(EXPECTED[path.stem])
+
+
+@pytest.fixture
+def store(kept: Path, tmp_path: Path) -> SqliteStore:
+    shutil.copy(kept, tmp_path / "journal.db")
+    return SqliteStore(tmp_path / "journal.db")
+
+
+@every_session
+def test_it_is_read_digested_and_shown(kept: Path, session: str, store: SqliteStore) -> None:
+    expected = EXPECTED[kept.stem][session]
+    events = store.read(session)
+    assert len(events) == expected["events"]
+    assert canonical_digest(events) == expected["canonical"]
+    assert [flight.key for flight in store.flights(session)] == expected["flights"]
+    finished = next((e for e in events if isinstance(e, SessionFinished)), None)
+    if finished is None:
+        text = unfinished(session, fold(events), store.text, flights=expected["flights"], holder=None)
+        assert f"consilience resume {session}" in text
+    else:
+        report = AnyReport.model_validate_json(store.text(finished.report))
+        assert f"`{session}`" in markdown(report)
+    store.close()
+
+
+@every_session
+async def test_it_runs_again_for_its_version(kept: Path, session: str, store: SqliteStore) -> None:
+    started = store.beginning(session)
+    assert isinstance(started, SessionStarted)
+    same = (
+        find_protocol(started.protocol).version == started.protocol_version and started.prompt_format == PROMPT_FORMAT
+    )
+    if not same:
+        with pytest.raises(VersionMismatch, match=f"consilience fork {session}"):
+            await runner.replay(session, store=store)
+    elif EXPECTED[kept.stem][session]["report"] is not None:
+        assert (await runner.replay(session, store=store)).digest() == EXPECTED[kept.stem][session]["report"]
+    else:
+        model = ScriptedModel(emergent, price=0.00001)
+        before = {(e.key, e.attempt) for e in store.read(session) if e.type in ("call_completed", "reply_rejected")}
+        report = await runner.resume(session, store=store, models=_seats(started, model), options=Options(patience=0))
+        assert report.answer is not None
+        assert not before & {(r.key, r.attempt) for r in model.requests}
+    store.close()
+
+
+def _seats(started: SessionStarted, model: ScriptedModel) -> dict[str, object]:
+    from kit.throwaways import Outside
+
+    return {agent.id: Outside() if agent.model == "outside" else model for agent in started.agents}
