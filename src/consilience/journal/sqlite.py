@@ -8,7 +8,7 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -26,6 +26,7 @@ from consilience.domain.events import (
     SessionParked,
     text_id,
 )
+from consilience.journal import removal
 from consilience.journal.lease import Lease
 from consilience.journal.store import Flight, PromptParts
 from consilience.journal.writer import Statement, Writer
@@ -61,8 +62,6 @@ class SqliteStore:
         self.path = str(path)
         self._db = _connect(self.path)
         self._reader = self._db if self.path == ":memory:" else _connect(self.path)
-        self._texts: set[str] = set()
-        self._prefixes: set[bytes] = set()
         self._writer = Writer(self._execute, Path(self.path).name)
         self._memory_leases: set[str] = set()
 
@@ -75,7 +74,7 @@ class SqliteStore:
         return self.open(session)
 
     def open(self, session: str) -> SqliteJournal:
-        number = self._number(session)
+        self._number(session)
         lease = Lease(self.path, session, self._memory_leases)
         if not lease.acquire():
             raise SessionBusy(
@@ -83,6 +82,11 @@ class SqliteStore:
                 where=self.path,
                 do="Wait for it to end, or stop that process; then try again.",
             )
+        try:
+            number = self._number(session)  # it may have been removed since
+        except UnknownName:
+            lease.release()
+            raise
         holder = f"process {os.getpid()} on {socket.gethostname()}"
         self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
         return SqliteJournal(self, session, number, lease)
@@ -118,9 +122,11 @@ class SqliteStore:
 
     def text(self, id: str) -> str:
         row = next(iter(self._rows("SELECT body FROM texts WHERE id=?", _raw(id))), None)
-        if row is None:
+        if row is None or text_id(str(row[0])) != id:
             raise StoreUnusable(
-                f"text {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
+                f"text {id} is {'damaged' if row else 'missing'}",
+                where=self.path,
+                do="The journal is damaged; restore a copy of it.",
             )
         return str(row[0])
 
@@ -147,34 +153,20 @@ class SqliteStore:
         finally:
             journal.release()
 
+    def remove(self, sessions: Collection[str]) -> None:
+        removal.remove(self, sessions)
+
+    def weight(self, sessions: Collection[str]) -> int:
+        return removal.weight(self, sessions)
+
+    def compact(self) -> int:
+        return removal.compact(self)
+
     def close(self) -> None:
         try:
             self._writer.close()
         finally:
             self._disconnect()
-
-    def statements_for_texts(self, texts: Iterable[str]) -> list[Statement]:
-        found: list[Statement] = []
-        for text in texts:
-            id = text_id(text)
-            if id not in self._texts:
-                self._texts.add(id)
-                found.append((ADD_TEXT, (_raw(id), text)))
-        return found
-
-    def statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
-        """Each of the shared opening and the whole list is stored as the longest prefix stored before, and what it adds."""
-        ids = prompt.prefixes
-        found: list[Statement] = []
-        for length in (prompt.shared, len(ids)):
-            if length == 0 or ids[length - 1] in self._prefixes:
-                continue
-            known = next((n for n in range(length - 1, 0, -1) if ids[n - 1] in self._prefixes), 0)
-            base = ids[known - 1] if known else None
-            added = json.dumps(prompt.parts[known:length], ensure_ascii=False, separators=(",", ":"))
-            found.append((ADD_PROMPT, (ids[length - 1], base, added)))
-            self._prefixes.add(ids[length - 1])
-        return found
 
     def _number(self, session: str) -> int:
         row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
@@ -225,8 +217,11 @@ class SqliteJournal:
     def __init__(self, store: SqliteStore, session: str, number: int, lease: Lease) -> None:
         self.session = session
         self._store = store
-        self._number = number
-        self._lease = lease
+        self.number = number
+        self.lease = lease
+        # What this session has stored, and so refers to. What another one stored may be removed with it.
+        self._texts: set[str] = set()
+        self._prefixes: set[bytes] = set()
         ((last,),) = store._rows("SELECT MAX(seq) FROM events WHERE session=?", number)
         self._seq = int(str(last or 0))
 
@@ -256,28 +251,54 @@ class SqliteJournal:
             self.release()
 
     def release(self) -> None:
-        self._lease.release()
+        self.lease.release()
 
     def abandon(self) -> None:
         self._store._writer.close(drop=True)
         self._store._disconnect()
-        self._lease.release()
+        self.lease.release()
 
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[Statement]:
         if isinstance(event, CallStarted):
-            return [(ADD_FLIGHT, (self._number, event.key, event.agent, event.place))]
-        found = self._store.statements_for_texts(texts)
+            return [(ADD_FLIGHT, (self.number, event.key, event.agent, event.place))]
+        found = self._statements_for_texts(texts)
         if prompt is not None:
-            found += self._store.statements_for_prompt(prompt)
+            found += self._statements_for_prompt(prompt)
         self._seq += 1
         event.seq = self._seq
         body = event.__pydantic_serializer__.to_json(event, exclude_defaults=True).decode()
         # `type` is a default; it must stand in the body all the same
         type_name = event.__class__.model_fields["type"].default
         body = f'{{"type":"{type_name}"' + (f",{body[1:]}" if body != "{}" else "}")
-        found.append((ADD_EVENT, (self._number, self._seq, body)))
+        found.append((ADD_EVENT, (self.number, self._seq, body)))
         if isinstance(event, CallEvent | CallLost):
-            found.append((END_FLIGHT, (self._number, event.key)))
+            found.append((END_FLIGHT, (self.number, event.key)))
+        return found
+
+    def _statements_for_texts(self, texts: Iterable[str]) -> list[Statement]:
+        found: list[Statement] = []
+        for text in texts:
+            id = text_id(text)
+            if id not in self._texts:
+                self._texts.add(id)
+                found.append((ADD_TEXT, (_raw(id), text)))
+        return found
+
+    def _statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
+        """The whole list is stored as the longest prefix stored before, and what it adds; the shared opening too, unless that
+        prefix reaches beyond it. So every row leads to a prompt that an event names."""
+        ids = prompt.prefixes
+        found: list[Statement] = []
+        if ids[-1] in self._prefixes:
+            return found
+        for length in (prompt.shared, len(ids)):
+            known = next((n for n in range(len(ids), 0, -1) if ids[n - 1] in self._prefixes), 0)
+            if length <= known:
+                continue
+            base = ids[known - 1] if known else None
+            added = json.dumps(prompt.parts[known:length], ensure_ascii=False, separators=(",", ":"))
+            found.append((ADD_PROMPT, (ids[length - 1], base, added)))
+            self._prefixes.add(ids[length - 1])
         return found
 
 
@@ -298,6 +319,8 @@ def _connect(path: str) -> sqlite3.Connection:
             )
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten
+        removal.teach(db, _raw)
         db.executescript(TABLES)
         db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     except (OSError, sqlite3.Error) as error:
