@@ -19,7 +19,7 @@ class Commands(LazyGroup):
             "show": ("consilience.cli.sessions:show", "What a session came to, or how far it got."),
             "resume": ("consilience.cli.sessions:resume", "Go on where a session was left; nothing is paid for twice."),
             "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without a call."),
-            "sessions": ("consilience.cli.sessions:sessions", "List the sessions recorded on this machine."),
+            "sessions": ("consilience.cli.sessions:sessions", "List or remove the sessions recorded on this machine."),
         },
         "Set-up": {
             "models": ("consilience.cli.models:models", "List, fetch or remove local models."),

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from consilience.cli import removal
 from consilience.cli.failures import say
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.journal.store import Store
@@ -187,6 +188,10 @@ def _list(
         print(f"{row['session']:<10} {when} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}")
     if len(known) > most:
         say(f"{len(known) - most} older ones: --limit {len(known)} shows all.")
+
+
+sessions.command("rm")(removal.rm)
+sessions.command("gc")(removal.gc)
 
 
 def _row(session: str, course: Course, state: str, store: Store) -> dict[str, object]:
