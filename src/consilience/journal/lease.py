@@ -19,10 +19,10 @@ class Lease:
         self._lock: FileLock | None = None
         if store != ":memory:":
             self._file = Path(store + ".leases") / f"{session}.lock"
-            self._lock = FileLock(self._file, timeout=0, mode=0o600, thread_local=False)
+            self._lock = FileLock(self._file, mode=0o600, thread_local=False)
 
-    def acquire(self) -> bool:
-        """True when the lease is ours now; False when somebody holds it. Raises `StoreUnusable`."""
+    def acquire(self, patience: float = 0.0) -> bool:
+        """True when the lease is ours now; False when somebody has held it for `patience` seconds. Raises `StoreUnusable`."""
         if self._lock is None:
             if self._session in self._held:
                 return False
@@ -30,7 +30,7 @@ class Lease:
             return True
         try:
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
-            self._lock.acquire()
+            self._lock.acquire(timeout=patience, poll_interval=0.01)
         except LockTaken:
             return False
         except OSError as error:

@@ -41,6 +41,9 @@ CREATE TABLE IF NOT EXISTS texts(id BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOU
 CREATE TABLE IF NOT EXISTS prompts(id BLOB PRIMARY KEY, base BLOB, added TEXT NOT NULL) WITHOUT ROWID;
 """
 
+PROBED = 0.2
+"""Seconds for which a lease may be held by somebody who only wants to know who holds it."""
+
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
 ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
 END_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
@@ -76,9 +79,10 @@ class SqliteStore:
     def open(self, session: str) -> SqliteJournal:
         self._number(session)
         lease = Lease(self.path, session, self._memory_leases)
-        if not lease.acquire():
+        if not lease.acquire(patience=PROBED):
+            ((holder,),) = self._rows("SELECT holder FROM sessions WHERE id=?", session) or [(None,)]
             raise SessionBusy(
-                f"session {session} is being run by {self.holder(session) or 'another process'}",
+                f"session {session} is being run by {holder or 'another process'}",
                 where=self.path,
                 do="Wait for it to end, or stop that process; then try again.",
             )
