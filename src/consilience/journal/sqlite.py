@@ -88,12 +88,12 @@ class SqliteStore:
             )
         try:
             number = self._number(session)  # it may have been removed since
-        except UnknownName:
+            holder = f"process {os.getpid()} on {socket.gethostname()}"
+            self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
+            return SqliteJournal(self, session, number, lease)
+        except BaseException:
             lease.release()
             raise
-        holder = f"process {os.getpid()} on {socket.gethostname()}"
-        self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
-        return SqliteJournal(self, session, number, lease)
 
     def sessions(self) -> list[str]:
         return [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
@@ -114,7 +114,8 @@ class SqliteStore:
         return [Flight(*map(str, row)) for row in rows]
 
     def created(self, session: str) -> float:
-        return int(str(self._rows("SELECT created FROM sessions WHERE id=?", session)[0][0])) / 1000
+        ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
+        return int(str(created)) / 1000
 
     def holder(self, session: str) -> str | None:
         (row,) = self._rows("SELECT holder FROM sessions WHERE n=?", self._number(session))
@@ -142,7 +143,10 @@ class SqliteStore:
             )
         base, added = row
         before = self.prompt(base64.urlsafe_b64encode(base)[:22].decode()) if isinstance(base, bytes) else ()
-        return (*before, *json.loads(str(added)))
+        try:
+            return (*before, *json.loads(str(added)))
+        except ValueError as error:
+            raise _unusable(self.path, error) from error
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
         journal = self.open(session)
@@ -189,7 +193,7 @@ class SqliteStore:
     def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
         try:
             return self._reader.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _unusable(self.path, error) from error
 
     def _now(self, sql: str, values: tuple[object, ...]) -> None:
@@ -207,7 +211,7 @@ class SqliteStore:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _unusable(self.path, error) from error
 
     def _disconnect(self) -> None:
@@ -327,12 +331,20 @@ def _connect(path: str) -> sqlite3.Connection:
         removal.teach(db, _raw)
         db.executescript(TABLES)
         db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
         raise _unusable(path, error) from error
     return db
 
 
 def _unusable(path: str, error: Exception) -> StoreUnusable:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # none where Python could not read what SQLite gave it
+    damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    if damaged or (not code and not isinstance(error, OSError)):
+        return StoreUnusable(  # without the error's words, which may quote the record
+            "the journal cannot be used, since the file is damaged or no journal",
+            where=path,
+            do="Restore a copy of it, or move it away and begin a new one.",
+        )
     return StoreUnusable(
         f"the journal cannot be used: {error}",
         where=path,
