@@ -154,8 +154,9 @@ async def test_a_session_replays_when_another_of_its_kind_is_removed(
     store.remove(["gone"])
     assert rows(store, "texts") < both
     for only, other in ((store, alone), (alone, store)):
-        (left,) = rows(only, "texts") - rows(other, "texts")
-        assert left == _raw(report_of(only)), "reports differ by the time they took"
+        assert rows(only, "texts") - rows(other, "texts") <= {_raw(report_of(only))}, (
+            "reports differ by the time they took"
+        )
     for event in store.read("kept"):
         if prompt := getattr(event, "prompt", ""):
             assert store.prompt(prompt) == alone.prompt(prompt)

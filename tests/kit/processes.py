@@ -27,8 +27,8 @@ from consilience.models.scripted import ScriptedModel
 from kit.cases import CASES
 from kit.runs import TASK, seated, to_the_end
 
-TESTS = Path(__file__).resolve().parent.parent
-SOURCE = Path(consilience.__file__).resolve().parent.parent
+PYTHONPATH = os.pathsep.join(str(path.resolve().parent.parent) for path in (Path(__file__), Path(consilience.__file__)))
+"""Where a process of ours finds the kit, and the package under test, wherever it lies."""
 PATIENCE = 120
 """Seconds after which a child that hangs is ended."""
 
@@ -65,7 +65,7 @@ class Processes:
     """Runs steps one after the other; the runs of one step at the same moment."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(SOURCE)])}
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
         self._parent = subprocess.Popen(
             [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
