@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from consilience.domain.errors import ConsilienceError, SettingsError, StoreUnusable, UnknownName, UserError
+from consilience.domain.errors import (
+    ConsilienceError,
+    NewerSchema,
+    SettingsError,
+    StoreUnusable,
+    UnknownName,
+    UserError,
+)
 from consilience.domain.events import AnyEvent
 from consilience.engine import runner
 from consilience.engine.runner import Options
@@ -193,7 +200,7 @@ def test_garbage_in_the_middle_is_said_and_never_a_stack_trace(seed: int, tmp_pa
     said: list[ConsilienceError] = []
     try:
         store = SqliteStore(tmp_path / "j.db")
-    except StoreUnusable as refusal:
+    except (StoreUnusable, NewerSchema) as refusal:
         said.append(refusal)
     else:
         said += what_goes_wrong_with(store)

@@ -311,6 +311,7 @@ class SqliteJournal:
 
 
 def _connect(path: str) -> sqlite3.Connection:
+    db: sqlite3.Connection | None = None
     try:
         if path != ":memory:":
             place = Path(path)
@@ -319,7 +320,6 @@ def _connect(path: str) -> sqlite3.Connection:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
-            db.close()
             raise NewerSchema(
                 f"the journal was written by a later version (schema {version}; this one reads up to {SCHEMA_VERSION})",
                 where=path,
@@ -331,8 +331,12 @@ def _connect(path: str) -> sqlite3.Connection:
         removal.teach(db, _raw)
         db.executescript(TABLES)
         db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-        raise _unusable(path, error) from error
+    except BaseException as error:
+        if db is not None:
+            db.close()
+        if isinstance(error, OSError | sqlite3.Error | UnicodeDecodeError):
+            raise _unusable(path, error) from error
+        raise
     return db
 
 
