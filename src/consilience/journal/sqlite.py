@@ -26,6 +26,7 @@ from consilience.domain.events import (
     SessionParked,
     text_id,
 )
+from consilience.domain.places import make_private
 from consilience.journal import removal
 from consilience.journal.lease import Lease
 from consilience.journal.store import Flight, PromptParts
@@ -315,7 +316,7 @@ def _connect(path: str) -> sqlite3.Connection:
     try:
         if path != ":memory:":
             place = Path(path)
-            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(place.parent)
             os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         (version,) = db.execute("PRAGMA user_version").fetchone()
