@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -21,6 +25,7 @@ from consilience.journal.store import PromptParts
 from consilience.models.scripted import ScriptedModel
 from journal.conformance import completed
 from kit.cases import CASES, Case
+from kit.processes import PYTHONPATH
 from kit.runs import seated, to_the_end
 
 PLANTED = "The heron stood by the weir at half past four."
@@ -97,6 +102,69 @@ async def test_a_reader_that_keeps_the_old_pages_alive_is_said(store: SqliteStor
     reader.close()
     store.compact()
     assert files_with(PLANTED, tmp_path) == []
+
+
+KILLED = """
+import os, signal, sys
+from consilience.journal import removal
+from consilience.journal.sqlite import SqliteStore
+setattr(removal, sys.argv[2], lambda store: os.kill(os.getpid(), signal.SIGKILL))
+SqliteStore(sys.argv[1]).remove([sys.argv[3]])
+"""
+FULL = """
+import resource, sys
+from pathlib import Path
+from consilience.domain.errors import StoreUnusable
+from consilience.journal.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+store.sessions()
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
+try:
+    store.remove([sys.argv[3]])
+except StoreUnusable as error:
+    print(error)
+"""
+
+
+def process(program: str, journal: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, str(journal), *arguments]
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_a_removal_that_is_killed_is_whole_and_the_next_one_wipes_what_it_left(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "journal.db")
+    await plant(store, "s", size=50)
+    journal = store.create("kept")
+    await journal.commit(completed("k", "another matter"), texts=["another matter"])
+    await journal.close()
+    store.close()
+    done = process(KILLED, tmp_path / "journal.db", "_empty_log", f"s {PLANTED}")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert files_with(PLANTED, tmp_path) != []
+    store = SqliteStore(tmp_path / "journal.db")
+    assert store.sessions() == ["kept"]
+    store.compact()
+    assert files_with(PLANTED, tmp_path) == []
+    assert store.text(text_id("another matter")) == "another matter"
+    store.close()
+
+
+async def test_a_removal_for_which_there_is_no_room_removes_nothing_and_says_so(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "journal.db")
+    await plant(store, "s", size=50)
+    before = store.read(f"s {PLANTED}")
+    store.close()
+    done = process(FULL, tmp_path / "journal.db", "", f"s {PLANTED}")
+    assert done.returncode == 0, done.stderr
+    assert "the journal cannot be used" in done.stdout
+    assert "Free space" in done.stdout
+    store = SqliteStore(tmp_path / "journal.db")
+    assert store.read(f"s {PLANTED}") == before
+    assert store.text(text_id(PLANTED)) == PLANTED
+    store.remove([f"s {PLANTED}"])
+    assert files_with(PLANTED, tmp_path) == []
+    store.close()
 
 
 # --- what is referred to
