@@ -90,6 +90,21 @@ def test_a_server_that_echoes_the_key_cannot_plant_it_anywhere(
     check_nothing_holds([KEY], said, files_below(home, here))
 
 
+def test_nor_can_one_that_answers_with_it(env: dict[str, str | None], home: Path, here: Path, cli: Cli) -> None:
+    def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        status, said = prose(body, headers)
+        assert isinstance(said, dict)
+        said["choices"][0]["message"]["content"] = f"You sent {headers['authorization']}. The answer is yes."
+        return status, said
+
+    with provider(answer) as server:
+        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        done = cli(*RUN, "--out", "report", env=env)
+        assert done.exit_code == 0
+    assert "You sent Bearer ***. The answer is yes." in done.stdout.replace("\\", "")
+    check_nothing_holds([KEY], done.stdout + done.stderr, files_below(home, here))
+
+
 # --- keys and passwords wherever a user may keep them
 
 

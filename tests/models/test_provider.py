@@ -128,6 +128,11 @@ class TestAnswers:
             await model.complete(request())
         assert (server.seen[0].body["cache_prompt"], server.seen[0].body["id_slot"]) == (True, 2)
 
+    async def test_a_server_that_echoes_the_key_in_its_reply(self) -> None:
+        async with model_on(completion(f"Your headers: Bearer {KEY}; sk-this-stays-as-it-came.")) as (model, _):
+            answer = await model.complete(request())
+        assert answer.text == "Your headers: Bearer ***; sk-this-stays-as-it-came."
+
     async def test_length(self) -> None:
         async with model_on(completion("Fou", finish="length")) as (model, _):
             assert (await model.complete(request())).finish_reason == "length"
