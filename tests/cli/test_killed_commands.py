@@ -62,7 +62,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         return ending()
 
 
-@pytest.mark.matrix(keep=2)
+@pytest.mark.matrix(keep=1)
 @pytest.mark.parametrize(("point", "nth"), list(itertools.product(POINTS, (1, 3))), ids=str)
 def test_a_killed_command_is_gone_on_with(
     point: str, nth: int, env: dict[str, str], here: Path, uninterrupted: tuple[str, str]

@@ -51,7 +51,7 @@ def done_in(journal: Path) -> set[str]:
     return {f"{e.key} {e.attempt}" for e in events if e.type in ("call_completed", "reply_rejected")}
 
 
-@pytest.mark.matrix(keep=8)
+@pytest.mark.matrix(keep=5)
 @pytest.mark.parametrize("room", [40_000, 60_000, 90_000, 120_000, 160_000, 220_000])
 @every_case
 def test_a_disk_that_is_full_ends_the_run_in_words_and_it_goes_on_when_there_is_room(

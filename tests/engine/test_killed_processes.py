@@ -102,7 +102,7 @@ def test_every_installed_protocol_has_a_case() -> None:
 KILLED = list(itertools.product(CASES, POINTS, (1, 2, 5)))
 
 
-@pytest.mark.matrix(keep=12)
+@pytest.mark.matrix(keep=8)
 @pytest.mark.parametrize(("case", "point", "nth"), KILLED, ids=lambda value: getattr(value, "name", str(value)))
 def test_a_killed_process_loses_nothing_that_was_recorded(
     case: Case, point: str, nth: int, tmp_path: Path, processes: Processes
@@ -122,7 +122,7 @@ TWICE = [
 ]
 
 
-@pytest.mark.matrix(keep=20)
+@pytest.mark.matrix(keep=14)
 @pytest.mark.parametrize(
     ("case", "first", "second", "counts"), TWICE, ids=lambda value: getattr(value, "name", str(value))
 )
@@ -165,7 +165,7 @@ def test_resuming_what_is_finished_gives_the_same_report_and_asks_nothing(
 # --- two at a time
 
 
-@pytest.mark.matrix(keep=5)
+@pytest.mark.matrix(keep=4)
 @pytest.mark.parametrize(
     ("case", "nth"), list(itertools.product(CASES, range(1, 7))), ids=lambda v: getattr(v, "name", str(v))
 )
