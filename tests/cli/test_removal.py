@@ -102,7 +102,7 @@ def test_rm_takes_several_and_one_named_twice_goes_once(cli: Cli, session: str, 
     assert found["removed"] == [session, broken_off]
     assert found["bytes_freed"] > 0
     assert recorded() == []
-    assert cli("sessions", "list").stdout == ""
+    assert cli("sessions", "list").stdout == "No session is recorded any more.\n"
 
 
 def test_where_nobody_can_be_asked_rm_is_refused(cli: Cli, session: str) -> None:

@@ -177,8 +177,8 @@ def _list(
             course = fold(store.read(session))
             state = state_of(course, None if course.finished else store.holder(session))
             rows.append(_row(session, course, state, store))
-    if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    if as_json or not rows:
+        print(json.dumps(rows, indent=2, ensure_ascii=False) if as_json else "No session is recorded any more.")
         return
     room = max(20, shutil.get_terminal_size().columns - 71)
     for row in rows:

@@ -39,8 +39,10 @@ _REMOVE = (
     "DELETE FROM sessions WHERE n IN (SELECT value FROM json_each(?1))",
     "DELETE FROM events WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
-    f"{_KEPT} DELETE FROM texts WHERE id NOT IN (SELECT id FROM kept)",  # before the prompts, which say what they hold
-    f"{_KEPT} DELETE FROM prompts WHERE id NOT IN (SELECT id FROM kept)",
+    f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",
+    "DELETE FROM texts WHERE id NOT IN (SELECT id FROM still)",
+    "DELETE FROM prompts WHERE id NOT IN (SELECT id FROM still)",
+    "DROP TABLE still",
 )
 _WEIGHT = f"""{_KEPT} SELECT
   (SELECT COALESCE(SUM(LENGTH(CAST(body AS BLOB))), 0) FROM events WHERE session IN (SELECT value FROM json_each(?1)))
@@ -61,7 +63,7 @@ def remove(store: SqliteStore, sessions: Collection[str]) -> None:
             journals.append(store.open(session))
             held.callback(journals[-1].release)
         numbers = json.dumps([journal.number for journal in journals])
-        store._writer.put([(statement, (numbers,)) for statement in _REMOVE])
+        store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in _REMOVE])
         store._writer.flush()
         held.pop_all()
         for journal in journals:

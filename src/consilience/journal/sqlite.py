@@ -342,9 +342,12 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def _unusable(path: str, error: Exception) -> StoreUnusable:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # none where Python could not read what SQLite gave it
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    if damaged or (not code and not isinstance(error, OSError)):
+    unread = not code and isinstance(
+        error, ValueError | sqlite3.OperationalError
+    )  # Python's own: it is no text, no event
+    if damaged or unread:
         return StoreUnusable(  # without the error's words, which may quote the record
             "the journal cannot be used, since the file is damaged or no journal",
             where=path,
