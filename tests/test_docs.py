@@ -105,6 +105,32 @@ def test_the_transcript_is_what_show_prints_of_the_recorded_run(recorded: str) -
     assert result.stdout.strip() == TRANSCRIPT[2].strip()
 
 
+def test_what_the_readme_says_about_removing_is_so(recorded: str, home: Path) -> None:
+    """The commands of its section, in their order, on a journal with one session that is a year old."""
+    import sqlite3
+
+    from typer.testing import CliRunner
+
+    from consilience.cli.main import app
+
+    db = sqlite3.connect(home / "journal.db")
+    with db:
+        db.execute("UPDATE sessions SET created = created - 31536000000")
+    db.close()
+    section = README.partition("## What is stored, and where")[2].partition("\n## ")[0]
+    commands = re.findall(r"`consilience (sessions [^`]+)`", section)
+    assert [command.split()[1] for command in commands] == ["list", "rm", "gc"]
+    said = {}
+    for command in (commands[0], f"{commands[2]} --dry-run", f"{commands[1]} --yes", f"{commands[2]} --yes"):
+        result = CliRunner().invoke(app, shlex.split(command.replace("ID...", recorded)))
+        assert result.exit_code == 0, result.output
+        said[command] = result.stdout
+    assert recorded in said[commands[0]]
+    assert "1 session would be removed" in said[f"{commands[2]} --dry-run"]
+    assert f"1 session removed ({recorded})" in said[f"{commands[1]} --yes"]
+    assert "managed workflow" not in (home / "journal.db").read_bytes().decode("latin-1")
+
+
 async def test_the_recorded_run_of_the_real_model_replays_without_a_call(recorded: str) -> None:
     import consilience
 

@@ -54,3 +54,19 @@ def test_exit_codes(
     assert (RESUME in err) == resumable
     exit_code_of(error)
     assert (RESUME in capsys.readouterr().err) == (code == 5)
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+@pytest.mark.parametrize(
+    "error", [UnknownName("no model 'plum-wintermute-4410'"), RuntimeError("plum-wintermute-4410 did not fit")]
+)
+def test_a_key_that_an_error_quotes_is_not_said(
+    error: BaseException, debug: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "plum-wintermute-4410")
+    monkeypatch.setenv("CONSILIENCE_DEBUG", debug)
+    exit_code_of(error, session="r1")
+    err = capsys.readouterr().err
+    assert "plum" not in err
+    assert "***" in err
+    assert RESUME in err

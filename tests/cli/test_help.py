@@ -66,6 +66,8 @@ def test_a_summary_that_cannot_be_read_is_left_out(target: str) -> None:
         "replay",
         "sessions",
         "sessions list",
+        "sessions rm",
+        "sessions gc",
         "models",
         "models pull",
         "panels show",

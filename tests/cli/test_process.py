@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from cli.town import MODEL, TASK, recorded
+from kit.processes import PYTHONPATH
 
-TESTS = Path(__file__).resolve().parent.parent
 PROGRAM = """
 import sys
 from cli.town import Town, sensible
@@ -57,7 +57,7 @@ def command(tmp_path: Path) -> Callable[[str], list[str]]:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("LINES", "40")

@@ -1,69 +1,228 @@
-"""Real processes, really killed (SIGKILL) at named fault points, and resumed by others."""
+"""Real processes, really killed (SIGKILL) at named fault points, while they resume, and again and again."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
-import signal
-import subprocess
-import sys
+import re
+import socket
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-import kit.child
 from consilience.domain.errors import SettingsError
+from consilience.domain.events import AnyEvent
+from consilience.engine import runner
 from consilience.engine.faults import POINTS, crash, from_spec
+from consilience.engine.protocol import GROUP, find_protocol, protocol_names
+from consilience.engine.runner import Options
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import Completion, ModelRequest
+from consilience.models.scripted import ScriptedModel
 from kit.cases import CASES, Case
-from kit.runs import run
+from kit.processes import Ended, Processes, Run
+from kit.runs import TASK, run, seated, to_the_end
 
-TESTS = Path(kit.child.__file__).parent.parent
-
-
-def child(case: Case, journal: Path, log: Path, how: str, fault: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    if fault:
-        environment["CONSILIENCE_FAULT"] = fault
-    command = [sys.executable, kit.child.__file__, case.name, str(journal), str(log), how]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
-MATRIX = list(itertools.product(CASES, POINTS, (1, 2, 5)))
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    processes = Processes()
+    yield processes
+    processes.close()
+
+
+@cache
+def reference(name: str) -> tuple[str, str]:
+    """Digests of the canonical journal and the report of the case when nothing goes wrong."""
+    case = next(case for case in CASES if case.name == name)
+    return asyncio.run(run(case)).same
+
+
+@dataclass
+class History:
+    """What each process of one session left behind, seen from outside after it ended."""
+
+    case: Case
+    journal: Path
+    ended: list[Ended] = field(default_factory=list)
+    done: set[str] = field(default_factory=set)
+    flights: list[tuple[str, str]] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)
+    """Keys of calls that were in flight whenever a process ended, whose agents are models."""
+
+    def add(self, ended: Ended) -> None:
+        """Take the next process, after checking it against what was there before it."""
+        again = self.done & set(ended.asked)
+        assert not again, f"completed calls were asked again: {again}"
+        repeated = {line for earlier in self.ended for line in earlier.asked} & set(ended.asked)
+        keys = {line.partition(" ")[0] for line in repeated}
+        assert keys <= set(self.lost), "only a call in flight may be paid for twice"
+        assert max(Counter(ended.asked).values(), default=1) == 1, "one process asks nothing twice"
+        self.ended.append(ended)
+        store = SqliteStore(self.journal)
+        events = store.read("s")
+        self.done = {f"{e.key} {e.attempt}" for e in events if e.type in ("call_completed", "reply_rejected")}
+        left = [flight for flight in store.flights("s") if flight.agent != self.case.outside]
+        self.lost.update(flight.key for flight in left)
+        assert store.holder("s") is None, "the lease is given back by whoever ended it"
+        store.close()
+
+    def check_the_end(self) -> list[AnyEvent]:
+        """The last one ended as if nothing had happened."""
+        assert self.ended[-1].digest is not None, self.ended[-1]
+        store = SqliteStore(self.journal)
+        events = store.read("s")
+        assert store.flights("s") == []
+        store.close()
+        assert (canonical_digest(events), self.ended[-1].digest) == reference(self.case.name)
+        reported = Counter(event.key for event in events if event.type == "call_lost")
+        assert reported == self.lost, "every call in flight at a death is reported as lost, once"
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        return events
+
+
+def test_every_installed_protocol_has_a_case() -> None:
+    """A protocol joins these tests by a line in `kit.cases`."""
+    shaken = {type(case.protocol) for case in CASES}
+    installed = {point.name for point in entry_points(group=GROUP)}
+    assert "emergence" in installed <= set(protocol_names())
+    missing = sorted(name for name in installed if find_protocol(name) not in shaken)
+    assert not missing, f"add a case to tests/kit/cases.py for: {', '.join(missing)}"
+
+
+KILLED = list(itertools.product(CASES, POINTS, (1, 2, 5)))
 
 
 @pytest.mark.matrix(keep=8)
-@pytest.mark.parametrize(("case", "point", "nth"), MATRIX, ids=lambda value: getattr(value, "name", str(value)))
-async def test_a_killed_process_loses_nothing_that_was_recorded(
-    case: Case, point: str, nth: int, tmp_path: Path
+@pytest.mark.parametrize(("case", "point", "nth"), KILLED, ids=lambda value: getattr(value, "name", str(value)))
+def test_a_killed_process_loses_nothing_that_was_recorded(
+    case: Case, point: str, nth: int, tmp_path: Path, processes: Processes
 ) -> None:
-    journal, log = tmp_path / "j.db", tmp_path / "log"
-    first = child(case, journal, log, "start", f"{point}#{nth}")
-    store = SqliteStore(journal)
-    done = {(e.key, e.attempt) for e in store.read("s") if e.type in ("call_completed", "reply_rejected")}
-    flights = store.flights("s")
-    in_flight = {flight.key for flight in flights}
-    store.close()
-    asked_before = Counter(log.read_text().splitlines()) if log.exists() else Counter()
-    second = child(case, journal, log, "resume")
-    assert second.returncode == 0, second.stderr
-    asked = Counter(log.read_text().splitlines())
-    if first.returncode == -signal.SIGKILL:
-        assert not [key for key, attempt in done if asked[f"{key} {attempt}"] > 1], "a completed call was asked again"
-        again = {line.partition(" ")[0] for line in asked_before if asked[line] > 1}
-        assert again <= in_flight, "only a call in flight may be paid for twice, and it is noted as such"
-    else:
-        assert first.returncode == 0, first.stderr
-    reference = await run(case)
-    store = SqliteStore(journal)
-    assert canonical_digest(store.read("s")) == reference.journal
-    assert second.stdout.strip() == reference.report.digest()
-    lost = sum(e.type == "call_lost" for e in store.read("s"))
-    assert lost == sum(flight.agent != case.outside for flight in flights), (
-        "who answers from outside is awaited, not lost"
+    history = History(case, tmp_path / "j.db")
+    history.add(processes.one(case.name, history.journal, Run("start", f"{point}#{nth}")))
+    assert history.ended[0].killed or history.ended[0].digest
+    history.add(processes.one(case.name, history.journal, Run()))
+    history.check_the_end()
+
+
+TWICE = [
+    (case, first, second, counts)
+    for (case, first, second), counts in zip(
+        itertools.product(CASES, POINTS, POINTS), itertools.cycle([(1, 1), (2, 1), (3, 2), (5, 3)]), strict=False
     )
+]
+
+
+@pytest.mark.matrix(keep=14)
+@pytest.mark.parametrize(
+    ("case", "first", "second", "counts"), TWICE, ids=lambda value: getattr(value, "name", str(value))
+)
+def test_killed_again_while_it_resumes(
+    case: Case, first: str, second: str, counts: tuple[int, int], tmp_path: Path, processes: Processes
+) -> None:
+    history = History(case, tmp_path / "j.db")
+    history.add(processes.one(case.name, history.journal, Run("start", f"{first}#{counts[0]}")))
+    history.add(processes.one(case.name, history.journal, Run("resume", f"{second}#{counts[1]}")))
+    history.add(processes.one(case.name, history.journal, Run()))
+    history.check_the_end()
+
+
+@every_case
+def test_killed_after_every_single_commit_it_still_ends(case: Case, tmp_path: Path, processes: Processes) -> None:
+    history = History(case, tmp_path / "j.db")
+    history.add(processes.one(case.name, history.journal, Run("start", "after_commit")))
+    while history.ended[-1].killed:
+        before = len(history.done)
+        history.add(processes.one(case.name, history.journal, Run("resume", "after_commit")))
+        assert len(history.done) > before or not history.ended[-1].killed, "no progress from one death to the next"
+    events = history.check_the_end()
+    assert sum(event.type == "session_resumed" for event in events) >= len(history.ended) - 1
+    assert len(history.ended) > 3, "calls side by side may be committed together, but not all of them are"
+
+
+@every_case
+def test_resuming_what_is_finished_gives_the_same_report_and_asks_nothing(
+    case: Case, tmp_path: Path, processes: Processes
+) -> None:
+    history = History(case, tmp_path / "j.db")
+    history.add(processes.one(case.name, history.journal, Run("start")))
+    events = history.check_the_end()
+    for _ in range(2):
+        history.add(processes.one(case.name, history.journal, Run("resume")))
+        assert history.ended[-1].asked == []
+        assert history.check_the_end() == events, "nothing is added to its journal"
+
+
+# --- two at a time
+
+
+@pytest.mark.matrix(keep=4)
+@pytest.mark.parametrize(
+    ("case", "nth"), list(itertools.product(CASES, range(1, 7))), ids=lambda v: getattr(v, "name", str(v))
+)
+def test_of_several_that_resume_at_the_same_moment_one_wins(
+    case: Case, nth: int, tmp_path: Path, processes: Processes
+) -> None:
+    journal = tmp_path / "j.db"
+    first = processes.one(case.name, journal, Run("start", f"after_commit#{nth}"))
+    assert first.killed or first.digest
+    ended = processes.step(case.name, journal, Run(), Run(), Run())
+    winners = [one for one in ended if one.digest is not None]
+    assert winners
+    assert {one.digest for one in winners} == {reference(case.name)[1]}
+    for loser in ended:
+        if loser not in winners:
+            assert loser.error == "SessionBusy"
+            holder = re.search(rf"is being run by process (\d+) on {re.escape(socket.gethostname())}\.", loser.said)
+            assert holder, loser.said
+            assert int(holder[1]) in {one.pid for one in winners}
+    assert max(Counter(ended[0].asked).values(), default=1) == 1, "nothing was asked by two of them"
+    store = SqliteStore(journal)
+    assert canonical_digest(store.read("s")) == reference(case.name)[0]
+    store.close()
+
+
+class Held(ScriptedModel):
+    """Answers when it is let go."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case.script)
+        self.asked, self.free = asyncio.Event(), asyncio.Event()
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        self.asked.set()
+        await self.free.wait()
+        return await super().complete(request)
+
+
+@every_case
+async def test_a_second_process_is_told_who_runs_the_session_and_disturbs_nothing(
+    case: Case, tmp_path: Path, processes: Processes
+) -> None:
+    journal = tmp_path / "j.db"
+    store, model = SqliteStore(journal), Held(case)
+    seats = seated(case, model)
+    begun = runner.start(TASK, case.protocol, models=seats, store=store, session="s", options=Options(patience=0))
+    running = asyncio.create_task(to_the_end(store, seats, begun))
+    await model.asked.wait()
+    second = await asyncio.to_thread(processes.one, case.name, journal, Run("resume"))
+    assert (second.error, second.asked) == ("SessionBusy", [])
+    assert f"session s is being run by process {os.getpid()} on {socket.gethostname()}." in second.said
+    model.free.set()
+    report = await running
+    assert (canonical_digest(store.read("s")), report.digest()) == await asyncio.to_thread(reference, case.name)
+    assert not [
+        event for event in store.read("s") if event.type in ("session_resumed", "call_lost") and not case.outside
+    ]
     store.close()
 
 

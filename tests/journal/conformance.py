@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from consilience.domain.errors import SessionBusy, SettingsError, UnknownName
+from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
     CallCompleted,
     CallStarted,
@@ -150,11 +150,112 @@ class StoreConformance:
         await journal.close()
         store.close()
 
+    async def test_a_removed_session_leaves_nothing_that_only_it_used(self, opened: Open) -> None:
+        store = opened()
+        opening = ("i", "k", f"t:{text_id('of both')}")
+        prompts = {}
+        for session in ("gone", "kept"):
+            journal = store.create(session)
+            texts = ["of both", f"of {session}", f"request of {session}"]
+            prompts[session] = PromptParts((*opening, f"t:{text_id(texts[2])}"), len(opening))
+            event = completed("a", texts[1], prompt=prompts[session].id)
+            await journal.commit(event, texts=texts, prompt=prompts[session])
+            await journal.commit(completed("b", "of both", "1"))
+            journal.append(CallStarted(place="2", key="c", agent="A"))
+            await journal.close()
+        assert store.weight(["gone"]) >= len("of gone" + "request of gone")
+        assert store.weight(["gone", "kept"]) > store.weight(["gone"]) + store.weight(["kept"]), "and what they share"
+        store.remove(["gone"])
+        assert store.compact() >= 0
+        assert store.sessions() == ["kept"]
+        for ask in (store.read, store.flights, store.open):
+            with pytest.raises(UnknownName, match="gone"):
+                ask("gone")
+        for text in ("of gone", "request of gone"):
+            with pytest.raises(StoreUnusable, match="missing"):
+                store.text(text_id(text))
+        with pytest.raises(StoreUnusable, match="missing"):
+            store.prompt(prompts["gone"].id)
+        assert [event.key for event in store.read("kept")] == ["a", "b"]  # type: ignore[union-attr]
+        assert [flight.key for flight in store.flights("kept")] == ["c"]
+        for text in ("of both", "of kept", "request of kept"):
+            assert store.text(text_id(text)) == text
+        assert store.prompt(prompts["kept"].id) == prompts["kept"].parts
+        store.close()
+
+    async def test_what_is_being_run_is_not_removed_and_then_nothing_is(self, opened: Open) -> None:
+        store = opened()
+        for session in ("idle", "busy"):
+            journal = store.create(session)
+            await journal.commit(completed("a", "t"), texts=["t"])
+            if session == "idle":
+                await journal.close()
+        with pytest.raises(SessionBusy, match="busy"):
+            store.remove(["idle", "busy"])
+        with pytest.raises(UnknownName, match="nobody"):
+            store.remove(["idle", "nobody"])
+        assert store.sessions() == ["idle", "busy"]
+        assert store.holder("idle") is None, "the lease taken to remove it was given back"
+        assert store.text(text_id("t")) == "t"
+        await journal.commit(completed("b", "t", "1"), texts=["t"])
+        await journal.close()
+        store.remove(["idle", "busy", "idle"])
+        assert store.sessions() == []
+        store.close()
+
+    async def test_what_a_removed_session_had_stored_is_stored_again_by_another(self, opened: Open) -> None:
+        """The one that runs had stored nothing of its own when the other's texts went."""
+        store = opened()
+        parts = PromptParts(("i", "k", f"t:{text_id('shared')}"), 2)
+        journal = store.create("gone")
+        await journal.commit(completed("a", "shared", prompt=parts.id), texts=["shared"], prompt=parts)
+        await journal.close()
+        running = store.create("running")
+        store.remove(["gone"])
+        await running.commit(completed("a", "shared", prompt=parts.id), texts=["shared"], prompt=parts)
+        assert (store.text(text_id("shared")), store.prompt(parts.id)) == ("shared", parts.parts)
+        assert [event.seq for event in running.read()] == [1]
+        await running.close()
+        again = store.create("gone")
+        assert again.read() == []
+        await again.close()
+        store.close()
+
+    async def test_a_removal_keeps_every_row_a_running_session_builds_upon(self, opened: Open) -> None:
+        """Prompts that are equal but for what they share with others, in any order, with a removal after each."""
+        store = opened()
+        running = store.create("running")
+        lists = [
+            ("a", 1),
+            ("abc", 1),
+            ("abc", 2),
+            ("abcde", 2),
+            ("abx", 2),
+            ("abcdy", 4),
+            ("ab", 2),
+            ("abz", 1),
+            ("q", 0),
+        ]
+        for n, (letters, shared) in enumerate(lists):
+            journal = store.create(f"gone-{n}")
+            await journal.commit(completed("a", f"t{n}"), texts=[f"t{n}"])
+            await journal.close()
+            parts = PromptParts(tuple(letters), shared)
+            await running.commit(completed(f"k{n}", "t", str(n), prompt=parts.id), texts=["t"], prompt=parts)
+            store.remove([f"gone-{n}"])
+            for before, _ in lists[: n + 1]:
+                assert store.prompt(PromptParts(tuple(before)).id) == tuple(before)
+        await running.close()
+        store.close()
+
     async def test_an_unknown_session_is_named(self, opened: Open) -> None:
         store = opened()
         for act in (store.open, store.read, store.holder, store.flights):
             with pytest.raises(UnknownName, match="nobody"):
                 act("nobody")
+        for act_on_several in (store.remove, store.weight):
+            with pytest.raises(UnknownName, match="nobody"):
+                act_on_several(["nobody"])
         store.close()
 
     async def test_many_side_by_side_are_all_durable_and_numbered_without_gaps(self, opened: Open) -> None:

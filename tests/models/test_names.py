@@ -245,6 +245,13 @@ class TestChoose:
             assert [seen.path for seen in server.seen] == ["/api/tags"]
             assert KEY not in str(server.seen)
 
+    async def test_a_password_in_its_address_is_not_said(self) -> None:
+        async with misbehaving(tags("qwen3")) as server:
+            address = server.url.removeprefix("http://")
+            environ = {**NOWHERE, "OLLAMA_BASE_URL": f"http://ada:{KEY}@{address}/v1"}
+            choice = await asyncio.to_thread(choose, environ, {})
+        assert choice.why == f"Ollama answers at {address}"
+
     async def test_the_order_among_servers(self) -> None:
         async with misbehaving(listing("a.gguf")) as llama, misbehaving(listing("b", owner="lms")) as studio:
             environ = {**NOWHERE, "LLAMACPP_BASE_URL": llama.url, "LMSTUDIO_BASE_URL": studio.url}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import json
 import socket
@@ -126,6 +127,11 @@ class TestAnswers:
         async with model_on(completion(), extra_body={"cache_prompt": True, "id_slot": 2}) as (model, server):
             await model.complete(request())
         assert (server.seen[0].body["cache_prompt"], server.seen[0].body["id_slot"]) == (True, 2)
+
+    async def test_a_server_that_echoes_the_key_in_its_reply(self) -> None:
+        async with model_on(completion(f"Your headers: Bearer {KEY}; sk-this-stays-as-it-came.")) as (model, _):
+            answer = await model.complete(request())
+        assert answer.text == "Your headers: Bearer ***; sk-this-stays-as-it-came."
 
     async def test_length(self) -> None:
         async with model_on(completion("Fou", finish="length")) as (model, _):
@@ -473,6 +479,21 @@ class TestSecrets:
     def test_what_stands_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SOME_SERVICE_TOKEN", "plain-words-but-secret")
         assert scrub("it said plain-words-but-secret", []) == "it said ***"
+
+    def test_what_an_address_in_the_environment_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SOME_URL", "https://ada:pass%20word@host/v1?region=northern-lights&token=secret-word")
+        carried = base64.b64encode(b"ada:pass word").decode()
+        for secret in ("pass%20word", "pass word", carried, "secret-word"):
+            assert scrub(f"it said {secret}", []) == "it said ***"
+        assert scrub("northern-lights for ada", []) == "northern-lights for ada"
+
+    def test_an_address_that_is_none_is_no_trouble(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SOME_URL", "http://[half/v1")
+        assert scrub("as it was", []) == "as it was"
+
+    def test_what_an_address_in_a_text_holds(self) -> None:
+        said = "no route to http://ada:hidden@host:80/v1 at 10:30, write to ada@host or see http://host:80/@ada"
+        assert scrub(said, []) == said.replace("ada:hidden", "***")
 
     def test_prose_is_left_alone(self) -> None:
         text = "keyboard-shortcuts-are-keywords; the risk-assessment asked for tokens"

@@ -11,6 +11,7 @@ from consilience.cli.fetch import ensure_weights
 from consilience.cli.plan import Plan, check_models, make_plan
 from consilience.cli.run import deliver, watch
 from consilience.cli.sessions import find_session, user_store
+from consilience.domain.errors import SessionBusy
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import Source
 from consilience.engine import runner
@@ -36,7 +37,12 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
         models: list[str] = []
         if course.finished is not None:
             _tell(f"{session} is finished already; this is its report.", quiet)
-        elif course.started is not None and store.holder(session) is None:
+        elif holder := store.holder(session):
+            raise SessionBusy(
+                f"session {session} is being run by {holder}",
+                do="Wait for it to end, or stop that process; then try again.",
+            )
+        elif course.started is not None:
             plan = _plan(course.started, course.made, store)
             check_models(plan.models, keys=True)
             _tell(_first_line(session, course, store), quiet)

@@ -61,11 +61,18 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
     if debug:
         import traceback
 
-        traceback.print_exception(error, file=sys.stderr)
+        typer.echo(_clean("".join(traceback.format_exception(error))), err=True)
     hint = "" if debug else " Set CONSILIENCE_DEBUG=1 to see where."
     _error(f"this is a defect in consilience, not a mistake of yours: {type(error).__name__}: {error}.{hint}{go_on}")
     return FAILED
 
 
 def _error(text: str) -> None:
-    say(f"Error: {' '.join(text.split())}")
+    say(f"Error: {' '.join(_clean(text).split())}")
+
+
+def _clean(text: str) -> str:
+    """Without keys: what is refused is quoted, and may have been one."""
+    from consilience.models.failures import scrub
+
+    return scrub(text, [])

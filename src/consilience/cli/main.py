@@ -22,7 +22,7 @@ class Commands(LazyGroup):
             "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without a call."),
             "fork": ("consilience.cli.fork:fork", "Go on from a point of a session with something changed."),
             "diff": ("consilience.cli.fork:diff", "What differs between two sessions."),
-            "sessions": ("consilience.cli.sessions:sessions", "List the sessions recorded on this machine."),
+            "sessions": ("consilience.cli.sessions:sessions", "List or remove the sessions recorded on this machine."),
         },
         "Set-up": {
             "models": ("consilience.cli.models:models", "List, fetch or remove local models."),

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from consilience.cli import removal
 from consilience.cli.failures import say
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, SessionStarted
@@ -219,8 +220,8 @@ def _list(
             course = fold(store.read(session))
             state = state_of(course, None if course.finished else store.holder(session))
             rows.append(_row(session, course, state, store))
-    if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    if as_json or not rows:
+        print(json.dumps(rows, indent=2, ensure_ascii=False) if as_json else "No session is recorded any more.")
         return
     room = max(20, shutil.get_terminal_size().columns - 71)
     for row in rows:
@@ -230,6 +231,10 @@ def _list(
         print(f"{row['session']:<10} {when} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}")
     if len(known) > most:
         say(f"{len(known) - most} older ones: --limit {len(known)} shows all.")
+
+
+sessions.command("rm")(removal.rm)
+sessions.command("gc")(removal.gc)
 
 
 def _row(session: str, course: Course, state: str, store: Store) -> dict[str, object]:

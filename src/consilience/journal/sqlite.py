@@ -29,6 +29,8 @@ from consilience.domain.events import (
     SessionStarted,
     text_id,
 )
+from consilience.domain.places import make_private
+from consilience.journal import removal
 from consilience.journal.lease import Lease
 from consilience.journal.store import Flight, PromptParts
 from consilience.journal.writer import Statement, Writer
@@ -42,6 +44,9 @@ CREATE TABLE IF NOT EXISTS in_flight(session INTEGER NOT NULL, key TEXT NOT NULL
 CREATE TABLE IF NOT EXISTS texts(id BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS prompts(id BLOB PRIMARY KEY, base BLOB, added TEXT NOT NULL) WITHOUT ROWID;
 """
+
+PROBED = 0.2
+"""Seconds for which a lease may be held by somebody who only wants to know who holds it."""
 
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
 ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
@@ -77,7 +82,11 @@ def _packed(text: str) -> str | bytes:
 
 
 def _unpacked(body: object) -> str:
-    return zlib.decompress(body).decode("utf-8", "surrogatepass") if isinstance(body, bytes) else str(body)
+    """As it was; what cannot be unpacked comes out empty, and so not with the digest it is known by."""
+    try:
+        return zlib.decompress(body).decode("utf-8", "surrogatepass") if isinstance(body, bytes) else str(body)
+    except (zlib.error, UnicodeDecodeError):
+        return ""
 
 
 def _raw(id: str) -> bytes:
@@ -94,8 +103,6 @@ class SqliteStore:
         self.path = str(path)
         self._db = _connect(self.path)
         self._reader = self._db if self.path == ":memory:" else _connect(self.path)
-        self._texts: set[str] = set()
-        self._prefixes: set[bytes] = set()
         self._replies_indexed = False
         self._writer = Writer(self._execute, Path(self.path).name)
         self._memory_leases: set[str] = set()
@@ -109,17 +116,23 @@ class SqliteStore:
         return self.open(session)
 
     def open(self, session: str) -> SqliteJournal:
-        number = self._number(session)
+        self._number(session)
         lease = Lease(self.path, session, self._memory_leases)
-        if not lease.acquire():
+        if not lease.acquire(patience=PROBED):
+            ((holder,),) = self._rows("SELECT holder FROM sessions WHERE id=?", session) or [(None,)]
             raise SessionBusy(
-                f"session {session} is being run by {self.holder(session) or 'another process'}",
+                f"session {session} is being run by {holder or 'another process'}",
                 where=self.path,
                 do="Wait for it to end, or stop that process; then try again.",
             )
-        holder = f"process {os.getpid()} on {socket.gethostname()}"
-        self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
-        return SqliteJournal(self, session, number, lease)
+        try:
+            number = self._number(session)  # it may have been removed since
+            holder = f"process {os.getpid()} on {socket.gethostname()}"
+            self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
+            return SqliteJournal(self, session, number, lease)
+        except BaseException:
+            lease.release()
+            raise
 
     def sessions(self) -> list[str]:
         return [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
@@ -154,7 +167,8 @@ class SqliteStore:
         return {str(session): str(parent) for session, parent in self._rows(sql)}
 
     def created(self, session: str) -> float:
-        return int(str(self._rows("SELECT created FROM sessions WHERE id=?", session)[0][0])) / 1000
+        ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
+        return int(str(created)) / 1000
 
     def holder(self, session: str) -> str | None:
         (row,) = self._rows("SELECT holder FROM sessions WHERE n=?", self._number(session))
@@ -177,10 +191,11 @@ class SqliteStore:
             found.update(
                 (by_raw[raw], _unpacked(body)) for raw, body in self._rows(sql, *some) if isinstance(raw, bytes)
             )
-        if len(found) < len(by_raw):
-            missing = next(id for id in ids if id not in found)
+        if wrong := next((id for id in ids if id not in found or text_id(found[id]) != id), None):
             raise StoreUnusable(
-                f"text {missing} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
+                f"text {wrong} is {'damaged' if wrong in found else 'missing'}",
+                where=self.path,
+                do="The journal is damaged; restore a copy of it.",
             )
         return found
 
@@ -190,7 +205,10 @@ class SqliteStore:
             raise StoreUnusable(
                 f"prompt {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
             )
-        return tuple(part for _, added in reversed(rows) for part in json.loads(str(added)))
+        try:
+            return tuple(part for _, added in reversed(rows) for part in json.loads(str(added)))
+        except ValueError as error:
+            raise _unusable(self.path, error) from error
 
     def reply(self, digest: str) -> str | None:
         if not self._replies_indexed:
@@ -212,34 +230,20 @@ class SqliteStore:
         finally:
             journal.release()
 
+    def remove(self, sessions: Collection[str]) -> None:
+        removal.remove(self, sessions)
+
+    def weight(self, sessions: Collection[str]) -> int:
+        return removal.weight(self, sessions)
+
+    def compact(self) -> int:
+        return removal.compact(self)
+
     def close(self) -> None:
         try:
             self._writer.close()
         finally:
             self._disconnect()
-
-    def statements_for_texts(self, texts: Iterable[str]) -> list[Statement]:
-        found: list[Statement] = []
-        for text in texts:
-            id = text_id(text)
-            if id not in self._texts:
-                self._texts.add(id)
-                found.append((ADD_TEXT, (_raw(id), text)))
-        return found
-
-    def statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
-        """Each of the shared opening and the whole list is stored as the longest prefix stored before, and what it adds."""
-        ids = prompt.prefixes
-        found: list[Statement] = []
-        for length in (prompt.shared, len(ids)):
-            if length == 0 or ids[length - 1] in self._prefixes:
-                continue
-            known = next((n for n in range(length - 1, 0, -1) if ids[n - 1] in self._prefixes), 0)
-            base = ids[known - 1] if known else None
-            added = to_json(prompt.parts[known:length]).decode()
-            found.append((ADD_PROMPT, (ids[length - 1], base, added)))
-            self._prefixes.add(ids[length - 1])
-        return found
 
     def _number(self, session: str) -> int:
         row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
@@ -258,7 +262,7 @@ class SqliteStore:
     def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
         try:
             return self._reader.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _unusable(self.path, error) from error
 
     def _now(self, sql: str, values: tuple[object, ...]) -> None:
@@ -276,7 +280,7 @@ class SqliteStore:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _unusable(self.path, error) from error
 
     def _disconnect(self) -> None:
@@ -290,8 +294,11 @@ class SqliteJournal:
     def __init__(self, store: SqliteStore, session: str, number: int, lease: Lease) -> None:
         self.session = session
         self._store = store
-        self._number = number
-        self._lease = lease
+        self.number = number
+        self.lease = lease
+        # What this session has stored, and so refers to. What another one stored may be removed with it.
+        self._texts: set[str] = set()
+        self._prefixes: set[bytes] = set()
         ((last,),) = store._rows("SELECT MAX(seq) FROM events WHERE session=?", number)
         self._seq = int(str(last or 0))
 
@@ -302,7 +309,7 @@ class SqliteJournal:
         await self._store._writer.put_and_wait(self._statements(event, texts, prompt))
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
-        statements = [*self._store.statements_for_texts(texts)]
+        statements = self._statements_for_texts(texts)
         for event in events:
             statements += self._statements(event, (), None)
         await self._store._writer.put_and_wait(statements)
@@ -333,40 +340,66 @@ class SqliteJournal:
             self.release()
 
     def release(self) -> None:
-        self._lease.release()
+        self.lease.release()
 
     def abandon(self) -> None:
         self._store._writer.close(drop=True)
         self._store._disconnect()
-        self._lease.release()
+        self.lease.release()
 
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[Statement]:
         if isinstance(event, CallStarted):
-            return [(ADD_FLIGHT, (self._number, event.key, event.agent, event.place))]
-        found = self._store.statements_for_texts(texts)
+            return [(ADD_FLIGHT, (self.number, event.key, event.agent, event.place))]
+        found = self._statements_for_texts(texts)
         if prompt is not None:
-            found += self._store.statements_for_prompt(prompt)
+            found += self._statements_for_prompt(prompt)
         self._seq += 1
         event.seq = self._seq
         body = event.__pydantic_serializer__.to_json(event, exclude_defaults=True).decode()
         # `type` is a default; it must stand in the body all the same
         body = f'{{"type":"{event.type}"' + (f",{body[1:]}" if body != "{}" else "}")
-        found.append((ADD_EVENT, (self._number, self._seq, body)))
+        found.append((ADD_EVENT, (self.number, self._seq, body)))
         if isinstance(event, CallEvent | CallLost):
-            found.append((END_FLIGHT, (self._number, event.key)))
+            found.append((END_FLIGHT, (self.number, event.key)))
+        return found
+
+    def _statements_for_texts(self, texts: Iterable[str]) -> list[Statement]:
+        found: list[Statement] = []
+        for text in texts:
+            id = text_id(text)
+            if id not in self._texts:
+                self._texts.add(id)
+                found.append((ADD_TEXT, (_raw(id), text)))
+        return found
+
+    def _statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
+        """The whole list is stored as the longest prefix stored before, and what it adds; the shared opening too, unless that
+        prefix reaches beyond it. So every row leads to a prompt that an event names."""
+        ids = prompt.prefixes
+        found: list[Statement] = []
+        if ids[-1] in self._prefixes:
+            return found
+        for length in (prompt.shared, len(ids)):
+            known = next((n for n in range(len(ids), 0, -1) if ids[n - 1] in self._prefixes), 0)
+            if length <= known:
+                continue
+            base = ids[known - 1] if known else None
+            added = to_json(prompt.parts[known:length]).decode()
+            found.append((ADD_PROMPT, (ids[length - 1], base, added)))
+            self._prefixes.add(ids[length - 1])
         return found
 
 
 def _connect(path: str) -> sqlite3.Connection:
+    db: sqlite3.Connection | None = None
     try:
         if path != ":memory:":
             place = Path(path)
-            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(place.parent)
             os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
-            db.close()
             raise NewerSchema(
                 f"the journal was written by a later version (schema {version}; this one reads up to {SCHEMA_VERSION})",
                 where=path,
@@ -375,14 +408,31 @@ def _connect(path: str) -> sqlite3.Connection:
         db.create_function("packed", 1, _packed, deterministic=True)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten
+        removal.teach(db, _raw)
         db.executescript(TABLES)
         db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    except (OSError, sqlite3.Error) as error:
-        raise _unusable(path, error) from error
+    except BaseException as error:
+        if db is not None:
+            db.close()
+        if isinstance(error, OSError | sqlite3.Error | UnicodeDecodeError):
+            raise _unusable(path, error) from error
+        raise
     return db
 
 
 def _unusable(path: str, error: Exception) -> StoreUnusable:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    unread = not code and isinstance(
+        error, ValueError | sqlite3.OperationalError
+    )  # Python's own: it is no text, no event
+    if damaged or unread:
+        return StoreUnusable(  # without the error's words, which may quote the record
+            "the journal cannot be used, since the file is damaged or no journal",
+            where=path,
+            do="Restore a copy of it, or move it away and begin a new one.",
+        )
     return StoreUnusable(
         f"the journal cannot be used: {error}",
         where=path,

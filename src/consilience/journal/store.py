@@ -143,4 +143,19 @@ class Store(Protocol):
         """Append an outside answer under its key. Raises `SessionBusy` while a process runs the session."""
         ...
 
+    def remove(self, sessions: Collection[str]) -> None:
+        """Remove these sessions, all or none, with the texts and prompts that no other session refers to.
+
+        Raises `UnknownName`, and `SessionBusy` while one of them is being run. What is removed cannot be had back.
+        """
+        ...
+
+    def weight(self, sessions: Collection[str]) -> int:
+        """Bytes of what removing these sessions together would remove. Raises `UnknownName`."""
+        ...
+
+    def compact(self) -> int:
+        """Give back the space of what was removed; returns how many bytes that was. Takes time in proportion to what is left."""
+        ...
+
     def close(self) -> None: ...

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from consilience.domain.errors import (
     ProviderError,
@@ -28,6 +30,7 @@ _KEY_SHAPES = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|pplx|hf|nvapi|fw|csk|r8|ghp|key)[-_][\w\-*.…]{12,}|\bAIza[\w\-]{20,}|\bya29\.[\w\-]+"
     r"|(?i:\bbearer\s+|\bkey provided:?\s*)[^\s'\",]+"
     r"|(?i:\b(?:api[-_]?key|access[-_]?token|x-api-key)['\"]?\s*[:=]\s*['\"]?)[^\s'\"&,}]+"
+    r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"
 )
 _KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 _SHOWN = 300
@@ -36,11 +39,29 @@ _SHOWN = 300
 
 def scrub(text: str, keys: Iterable[str]) -> str:
     """`text` without the `keys`, without any secret that stands in the environment, and without what looks like one."""
-    secrets = {value for name, value in os.environ.items() if len(value) >= 8 and _KEY_VARIABLE.search(name.upper())}
-    secrets.update(key for key in keys if len(key) >= 4)
+    secrets = {key for key in keys if len(key) >= 4}
+    for name, value in os.environ.items():
+        if len(value) >= 8 and _KEY_VARIABLE.search(name.upper()):
+            secrets.add(value)
+        if "://" in value:
+            secrets.update(_in_address(value))
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return _KEY_SHAPES.sub("***", text)
+
+
+def _in_address(url: str) -> Iterator[str]:
+    """The password in an address, also as a request carries it, and keys in its query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return
+    if parts.password and len(parts.password) >= 4:
+        plain = f"{unquote(parts.username or '')}:{unquote(parts.password)}"
+        yield from (parts.password, unquote(parts.password), base64.b64encode(plain.encode()).decode())
+    for name, value in parse_qsl(parts.query):
+        if len(value) >= 8 and _KEY_VARIABLE.search(name.upper()):
+            yield value
 
 
 def retry_after(headers: Mapping[str, str] | None, now: datetime | None = None) -> float | None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 OutputMode = Literal["native", "tool", "prompted"]
 
 _OUTPUT_TOOL = "reply"
+_A_REAL_KEY = 20
+"""Characters from which on a key is no placeholder (`none`, `lm-studio`) that a reply may well contain."""
 _LINEAR_UP_TO = 100_000
 """Input tokens below which no known price list has a further tier."""
 
@@ -143,7 +145,7 @@ class ProviderModel:
     def _completion(self, response: ModelResponse, sent: int) -> Completion:
         usage = response.usage
         details = response.provider_details or {}
-        text = _text(response)
+        text = self._without_keys(_text(response))
         reason = response.finish_reason or str(details.get("finish_reason") or "stop")
         answered = response.model_name or self._model.model_name
         completion = Completion(
@@ -239,9 +241,19 @@ class ProviderModel:
     def _scrub(self, text: str) -> str:
         from consilience.models.failures import scrub
 
+        return scrub(text, self._keys())
+
+    def _without_keys(self, text: str) -> str:
+        """A reply is left as it came, but for the very key that was sent, should a server echo it."""
+        for key in self._keys():
+            if len(key) >= _A_REAL_KEY:
+                text = text.replace(key, "***")
+        return text
+
+    def _keys(self) -> list[str]:
         client = getattr(self._model, "client", None)
         keys = (getattr(client, "api_key", None), getattr(getattr(client, "_api_client", None), "api_key", None))
-        return scrub(text, [key for key in keys if isinstance(key, str)])
+        return [key for key in keys if isinstance(key, str)]
 
 
 def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -> ModelSettings:

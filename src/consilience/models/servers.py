@@ -98,7 +98,7 @@ def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Found |
         except Exception:  # whatever listens there is not what we look for
             return
         if models:
-            found[server.provider] = Found(server, urlsplit(url).netloc, models)
+            found[server.provider] = Found(server, urlsplit(url).netloc.rpartition("@")[2], models)
 
     urls = {provider: base_url(provider, environ) for provider in SERVERS}
     threads = [

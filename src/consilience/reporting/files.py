@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from consilience.domain.errors import SettingsError
+from consilience.domain.places import make_private
 
 
 def claim_directory(directory: Path) -> None:
     """Make the directory and try to write in it, so that a place that cannot be used is known before anything is spent."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
@@ -25,13 +26,14 @@ def claim_directory(directory: Path) -> None:
 
 
 def write_files(directory: Path, files: Mapping[str, str]) -> list[Path]:
-    """Write each file whole or not at all; returns their paths. Raises `SettingsError` where that fails."""
+    """Write each file whole or not at all, for its owner only; returns their paths. Raises `SettingsError` where that fails."""
     written = []
     for name, body in files.items():
         path = directory / name
         draft = path.with_name(f".{name}.{os.getpid()}")
         try:
-            draft.write_text(body, encoding="utf-8")
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                file.write(body)
             os.replace(draft, path)
         except OSError as error:
             draft.unlink(missing_ok=True)

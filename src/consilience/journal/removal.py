@@ -1,0 +1,104 @@
+"""Taking sessions out of a SQLite journal, so that nothing of them is left in its files.
+
+Texts and prompts belong to all sessions that refer to them. What is referred to is not read off the fields of the events,
+where a new one could be forgotten: whatever in a record has the shape of an id is taken for a reference to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consilience.domain.errors import StoreUnusable
+
+if TYPE_CHECKING:
+    from consilience.journal.sqlite import SqliteStore
+
+_ID = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])", re.ASCII)
+
+_KEPT = """
+WITH RECURSIVE
+  named(id) AS (
+    SELECT DISTINCT raw_id(found.value) FROM events, json_each(ids_in(events.body)) AS found
+    WHERE session NOT IN (SELECT value FROM json_each(?1))),
+  chain(id, base, added) AS (
+    SELECT prompts.id, base, added FROM named JOIN prompts USING (id)
+    UNION SELECT prompts.id, prompts.base, prompts.added FROM chain JOIN prompts ON prompts.id = chain.base),
+  kept(id) AS (
+    SELECT id FROM named UNION SELECT id FROM chain
+    UNION SELECT raw_id(found.value) FROM chain, json_each(ids_in(added)) AS found)
+"""
+"""What the sessions refer to, those aside whose numbers are in the JSON list `?1`."""
+
+_REMOVE = (
+    "DELETE FROM sessions WHERE n IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM events WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
+    f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",
+    "DELETE FROM texts WHERE id NOT IN (SELECT id FROM still)",
+    "DELETE FROM prompts WHERE id NOT IN (SELECT id FROM still)",
+    "DROP TABLE still",
+)
+_WEIGHT = f"""{_KEPT} SELECT
+  (SELECT COALESCE(SUM(LENGTH(CAST(body AS BLOB))), 0) FROM events WHERE session IN (SELECT value FROM json_each(?1)))
+  + (SELECT COALESCE(SUM(LENGTH(CAST(body AS BLOB))), 0) FROM texts WHERE id NOT IN (SELECT id FROM kept))
+  + (SELECT COALESCE(SUM(LENGTH(CAST(added AS BLOB))), 0) FROM prompts WHERE id NOT IN (SELECT id FROM kept))"""
+
+
+def ids_in(record: str) -> list[str]:
+    """Whatever in a stored record has the shape of an id of a text or prompt."""
+    return _ID.findall(record)
+
+
+def remove(store: SqliteStore, sessions: Collection[str]) -> None:
+    """As `Store.remove` says. The old bytes are overwritten, and gone from the write-ahead log on return."""
+    with ExitStack() as held:
+        journals = []
+        for session in dict.fromkeys(sessions):
+            journals.append(store.open(session))
+            held.callback(journals[-1].release)
+        numbers = json.dumps([journal.number for journal in journals])
+        store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in _REMOVE])
+        store._writer.flush()
+        held.pop_all()
+        for journal in journals:
+            journal.lease.discard()
+    _empty_log(store)
+
+
+def weight(store: SqliteStore, sessions: Collection[str]) -> int:
+    numbers = [store._number(session) for session in dict.fromkeys(sessions)]
+    ((found,),) = store._rows(_WEIGHT, json.dumps(numbers))
+    return int(str(found))
+
+
+def compact(store: SqliteStore) -> int:
+    if store.path == ":memory:":
+        return 0
+    file = Path(store.path)
+    before = file.stat().st_size
+    store._rows("VACUUM")
+    _empty_log(store)
+    return max(0, before - file.stat().st_size)
+
+
+def _empty_log(store: SqliteStore) -> None:
+    """Copy the write-ahead log into the file and cut it to nothing: it holds pages as they were."""
+    ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    if busy:
+        raise StoreUnusable(
+            "what was removed is still in the write-ahead log, which another process is reading",
+            where=f"{store.path}-wal",
+            do="Close whatever reads the journal, then run: consilience sessions gc",
+        )
+
+
+def teach(db: sqlite3.Connection, raw: Callable[[str], bytes]) -> None:
+    """Give a connection the functions that the statements above use; `raw` turns an id into the key of its row."""
+    db.create_function("ids_in", 1, lambda record: json.dumps(ids_in(record)), deterministic=True)
+    db.create_function("raw_id", 1, raw, deterministic=True)

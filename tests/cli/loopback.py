@@ -1,0 +1,125 @@
+"""A provider on this machine that speaks OpenAI's chat completions, for commands that run in processes of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+MODEL = "openai-chat:stub"
+PATIENCE = 60.0
+
+Answer = Callable[[dict[str, Any], dict[str, str]], tuple[int, object]]
+"""From a request's body and headers (names in lower case) to a status and a body."""
+
+
+def prose(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+    """A text that depends on all that was read and on nothing else."""
+    read = hashlib.sha256(json.dumps(body["messages"]).encode()).hexdigest()[:12]
+    message = {"role": "assistant", "content": f"Having read {read}, the answer is yes."}
+    return 200, {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "stub",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+        "usage": {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15},
+    }
+
+
+@dataclass
+class Provider:
+    """What was asked, in order of arrival; `open` lets answers out."""
+
+    answer: Answer = prose
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    arrived: threading.Event = field(default_factory=threading.Event)
+    open: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+
+
+@contextmanager
+def provider(answer: Answer = prose) -> Iterator[Provider]:
+    """Listens on a free port of 127.0.0.1 while the block runs; answers at once unless `open` is cleared."""
+    found = Provider(answer)
+    found.open.set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            found.asked.append(body)
+            found.arrived.set()
+            found.open.wait(PATIENCE)
+            status, said = found.answer(body, {name.lower(): value for name, value in self.headers.items()})
+            sent = json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def handle(self) -> None:
+            try:
+                super().handle()
+            except ConnectionError:  # whoever asked was killed
+                self.close_connection = True
+
+        def log_message(self, *arguments: object) -> None:
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.open.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def begin(*arguments: str, env: dict[str, str], cwd: Path, most: int | None = None) -> subprocess.Popen[str]:
+    """The real command, as a process with exactly this environment, whose files may have `most` bytes each."""
+    limited = [] if most is None else [sys.executable, "-c", LIMITED, str(most)]
+    return subprocess.Popen(
+        [*limited, sys.executable, "-m", "consilience", *arguments],
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def command(
+    *arguments: str, env: dict[str, str], cwd: Path, most: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same, to its end."""
+    process = begin(*arguments, env=env, cwd=cwd, most=most)
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -1,0 +1,191 @@
+"""The real command against a provider on loopback: killed, run twice, out of disk; then `consilience resume`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.loopback import MODEL, command, prose, provider
+from cli.loopback import begin as begin_command
+from cli.town import recorded
+from consilience.domain.events import SessionFinished
+from consilience.domain.places import journal_path
+from consilience.engine.faults import POINTS
+from consilience.journal.canonical import canonical_digest
+from consilience.journal.sqlite import SqliteStore
+from kit.processes import PYTHONPATH
+
+RUN = ("emergence", "Is a bridge better than a ferry?", "--model", MODEL, "--max-rounds", "2", "--children", "2")
+CALLS = 11
+
+
+@pytest.fixture
+def env(home: Path, here: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": PYTHONPATH,
+        "CONSILIENCE_HOME": str(home),
+        "HOME": str(here),
+        "OPENAI_API_KEY": "none-needed",
+    }
+
+
+def ending() -> tuple[str, str]:
+    """Digests of the only session's canonical journal and report."""
+    store = SqliteStore(journal_path())
+    (session,) = store.sessions()
+    events = store.read(session)
+    store.close()
+    (finished,) = [event for event in events if isinstance(event, SessionFinished)]
+    return canonical_digest(events), finished.report_digest
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    home = tmp_path_factory.mktemp("uninterrupted")
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "HOME": str(home), "OPENAI_API_KEY": "none-needed"}
+    with provider() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONSILIENCE_HOME", str(home))
+        done = command(
+            *RUN, env={**env, "CONSILIENCE_HOME": str(home), "OPENAI_BASE_URL": f"{server.url}/v1"}, cwd=home
+        )
+        assert done.returncode == 0, done.stderr
+        assert len(server.asked) == CALLS
+        return ending()
+
+
+@pytest.mark.matrix(keep=1)
+@pytest.mark.parametrize(("point", "nth"), list(itertools.product(POINTS, (1, 3))), ids=str)
+def test_a_killed_command_is_gone_on_with(
+    point: str, nth: int, env: dict[str, str], here: Path, uninterrupted: tuple[str, str]
+) -> None:
+    with provider() as server:
+        env["OPENAI_BASE_URL"] = f"{server.url}/v1"
+        first = command(*RUN, env={**env, "CONSILIENCE_FAULT": f"{point}#{nth}"}, cwd=here)
+        assert first.returncode in (-signal.SIGKILL, 0), first.stderr
+        (session,) = recorded()
+        store = SqliteStore(journal_path())
+        done = sum(event.type in ("call_completed", "reply_rejected") for event in store.read(session))
+        flights = len(store.flights(session))
+        store.close()
+        asked = len(server.asked)
+        again = command("resume", session, env=env, cwd=here)
+    assert again.returncode == 0, again.stderr
+    assert "yes" in again.stdout
+    assert len(server.asked) - asked == CALLS - done, "what is recorded is not asked again"
+    assert len(server.asked) <= CALLS + flights
+    assert ending() == uninterrupted
+    if done < CALLS:
+        assert f"{done} call{'s' if done != 1 else ''} recorded, not paid for again" in again.stderr
+        if flights:
+            assert f"{flights} lost in a crash" in again.stdout
+
+
+def test_the_second_of_two_commands_is_told_who_runs_the_session(
+    env: dict[str, str], here: Path, uninterrupted: tuple[str, str]
+) -> None:
+    with provider() as server:
+        env["OPENAI_BASE_URL"] = f"{server.url}/v1"
+        assert command(*RUN, env={**env, "CONSILIENCE_FAULT": "after_commit#3"}, cwd=here).returncode < 0
+        (session,) = recorded()
+        asked = len(server.asked)
+        server.open.clear()
+        server.arrived.clear()
+        first = begin_command("resume", session, env=env, cwd=here)
+        assert server.arrived.wait(60)
+        second = command("resume", session, env=env, cwd=here)
+        shown = command("show", session, env=env, cwd=here)
+        removed = command("sessions", "rm", session, "--yes", env=env, cwd=here)
+        server.open.set()
+        out, err = first.communicate(timeout=60)
+    holder = f"process {first.pid} on {socket.gethostname()}"
+    assert first.returncode == 0, err
+    assert "yes" in out
+    for refused in (second, removed):
+        assert refused.returncode == 2
+        assert refused.stdout == ""
+        assert f"is being run by {holder}." in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    assert f"Running now: {holder}" in shown.stdout
+    assert asked < len(server.asked) <= CALLS + 3
+    assert ending() == uninterrupted
+
+
+# --- a full disk
+
+ROOM = 140_000
+Free = Callable[[], object]
+
+
+def limit_of_file_size(home: Path) -> tuple[int | None, Free]:
+    return ROOM, lambda: None
+
+
+def small_file_system(home: Path) -> tuple[int | None, Free]:
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can make a file system; the limit of file size is tested all the same")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={ROOM + 50_000}", "tmpfs", str(home)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("no file system can be mounted here; the limit of file size is tested all the same")
+
+    def grow() -> None:
+        subprocess.run(["mount", "-o", "remount,size=64m", str(home)], check=True, capture_output=True)
+
+    return None, grow
+
+
+@pytest.fixture(params=[limit_of_file_size, small_file_system], ids=lambda fill: fill.__name__)
+def full(request: pytest.FixtureRequest, home: Path) -> Iterator[tuple[int | None, Free]]:
+    """The most bytes a file may have, if that is what leaves too little room for a whole run; and how to make room."""
+    yield request.param(home)
+    if os.path.ismount(home):
+        subprocess.run(["umount", "-l", str(home)], check=True, capture_output=True)
+
+
+def test_a_full_disk_ends_a_command_in_words_and_it_goes_on_when_there_is_room(
+    env: dict[str, str],
+    here: Path,
+    full: tuple[int | None, Free],
+    uninterrupted: tuple[str, str],
+) -> None:
+    most, free = full
+    with provider() as server:
+        env["OPENAI_BASE_URL"] = f"{server.url}/v1"
+        first = command(*RUN, env=env, cwd=here, most=most)
+        assert first.returncode == 2
+        assert first.stdout == ""
+        assert "Error: the journal cannot be used: " in first.stderr
+        assert "Traceback" not in first.stderr
+        assert 0 < len(server.asked) < CALLS
+        free()
+        (session,) = recorded()
+        assert f"consilience resume {session}" in first.stderr
+        store = SqliteStore(journal_path())
+        done = sum(event.type == "call_completed" for event in store.read(session))
+        store.close()
+        asked = len(server.asked)
+        again = command("resume", session, env=env, cwd=here)
+    assert again.returncode == 0, again.stderr
+    assert len(server.asked) - asked == CALLS - done
+    assert ending() == uninterrupted
+
+
+def test_a_place_below_a_file_is_said_before_anything_is_asked(env: dict[str, str], here: Path) -> None:
+    (here / "file").write_text("")
+    with provider(prose) as server:
+        env |= {"OPENAI_BASE_URL": f"{server.url}/v1", "CONSILIENCE_HOME": str(here / "file" / "home")}
+        done = command(*RUN, env=env, cwd=here)
+    assert done.returncode == 2
+    assert "Error: the journal cannot be used: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert server.asked == []

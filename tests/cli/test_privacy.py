@@ -1,0 +1,281 @@
+"""No key reaches a journal, a report, a log or an error; what is written is for its owner only, and with --no-store not at all."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.loopback import MODEL, Answer, prose, provider
+from cli.town import Cli, recorded
+from kit.processes import PYTHONPATH
+
+KEY = "zq7-wintermute-plum-4410"
+"""Of no shape that a provider's keys have."""
+USER, PASSWORD = "harbourmaster", "tern-gannet-skua-77"
+BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+SECRETS = (KEY, PASSWORD, BASIC)
+RUN = ("emergence", "Is a bridge better than a ferry?", "--model", MODEL, "--max-rounds", "1", "--children", "2")
+AFTERWARDS = (
+    ("show", "last"),
+    ("resume", "last", "--json", "--out", "again"),
+    ("doctor", "--json"),
+)
+
+
+@pytest.fixture
+def env(home: Path, here: Path) -> dict[str, str | None]:
+    """What a command gets to see; None is not set."""
+    names = {"OPENAI_API_KEY": None, "OPENAI_BASE_URL": None}
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "CONSILIENCE_HOME": str(home), **names}
+
+
+def as_process(env: dict[str, str | None], **more: str) -> dict[str, str]:
+    return {name: value for name, value in {**env, **more}.items() if value is not None}
+
+
+def files_below(*directories: Path) -> list[Path]:
+    return [path for top in directories for path in sorted(top.rglob("*")) if path.is_file() and not path.is_symlink()]
+
+
+def check_nothing_holds(secrets: Iterable[str], said: str, files: Iterable[Path]) -> None:
+    for secret in secrets:
+        assert secret not in said
+        assert [path.name for path in files if secret.encode() in path.read_bytes()] == []
+
+
+# --- servers that give away what they were sent
+
+
+def echoing(status: int, shape: str) -> Answer:
+    """Answers with that status and, in its words, the key it was sent."""
+
+    def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        sent = headers["authorization"]
+        said = {
+            "message": {"error": {"message": f"You sent Authorization: {sent}; that is wrong.", "code": sent}},
+            "key only": {"error": {"message": f"Incorrect API key provided: {sent.split()[-1]}."}},
+            "headers": {"detail": {"headers": headers, "why": "no"}},
+            "text": f"<html>{headers}</html>",
+        }[shape]
+        return status, said
+
+    return answer
+
+
+@pytest.mark.matrix(keep=3)
+@pytest.mark.parametrize("status", [401, 400, 403, 429, 500])
+@pytest.mark.parametrize("shape", ["message", "key only", "headers", "text"])
+def test_a_server_that_echoes_the_key_cannot_plant_it_anywhere(
+    status: int, shape: str, env: dict[str, str | None], home: Path, here: Path, cli: Cli
+) -> None:
+    said = ""
+    with provider(echoing(status, shape)) as server:
+        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1", "CONSILIENCE_DEBUG": "1"}
+        arguments = (*RUN, "--out", "report", "--max-calls", "3")
+        for one in (arguments, *AFTERWARDS):
+            done = cli(*one, env=env)
+            assert done.exit_code in (0, 1, 3), done.stderr
+            said += done.stdout + done.stderr
+        assert server.asked
+    assert "***" in said
+    assert (here / "report" / "report.json").exists()
+    assert (here / "again" / "report.md").exists()
+    check_nothing_holds([KEY], said, files_below(home, here))
+
+
+def test_nor_can_one_that_answers_with_it(env: dict[str, str | None], home: Path, here: Path, cli: Cli) -> None:
+    def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        status, said = prose(body, headers)
+        assert isinstance(said, dict)
+        said["choices"][0]["message"]["content"] = f"You sent {headers['authorization']}. The answer is yes."
+        return status, said
+
+    with provider(answer) as server:
+        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        done = cli(*RUN, "--out", "report", env=env)
+        assert done.exit_code == 0
+    assert "You sent Bearer ***. The answer is yes." in done.stdout.replace("\\", "")
+    check_nothing_holds([KEY], done.stdout + done.stderr, files_below(home, here))
+
+
+# --- keys and passwords wherever a user may keep them
+
+
+def in_env_file(env: dict[str, str | None], here: Path, url: str) -> tuple[str, ...]:
+    (here / "keys.env").write_text(f"export OPENAI_API_KEY='{KEY}'\nOPENAI_BASE_URL={url}/v1\n")
+    return ("--env-file", "keys.env")
+
+
+def in_the_address(env: dict[str, str | None], here: Path, url: str) -> tuple[str, ...]:
+    env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url.replace('//', f'//{USER}:{PASSWORD}@')}/v1"}
+    return ()
+
+
+def in_the_query(env: dict[str, str | None], here: Path, url: str) -> tuple[str, ...]:
+    env |= {"OPENAI_API_KEY": "none-needed", "OPENAI_BASE_URL": f"{url}/v1?api_key={KEY}"}
+    return ()
+
+
+PLACES = [in_env_file, in_the_address, in_the_query]
+
+
+@pytest.mark.parametrize("answer", [prose, echoing(401, "headers")], ids=["well", "badly"])
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_a_secret_stays_where_its_owner_put_it(
+    place: Any, answer: Answer, env: dict[str, str | None], home: Path, here: Path, cli: Cli
+) -> None:
+    said = ""
+    with provider(answer) as server:
+        more = place(env, here, server.url)
+        for one in ((*RUN, "--out", "report", *more), ("doctor", *more), ("show", "last", "--json")):
+            done = cli(*one, env=env)
+            assert done.exit_code in (0, 1, 3), done.stderr
+            said += done.stdout + done.stderr
+        assert server.asked
+    check_nothing_holds(SECRETS, said, [path for path in files_below(home, here) if path.name != "keys.env"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'model = "openai-chat:stub"\napi_key = "{KEY}"\n',
+        f'model = "{KEY}"\n',
+        f'[emergence]\nkey = "{KEY}"\n',
+        f'model = "openai-chat:stub\nkey = {KEY}',
+        f'[emergence]\nchildren = "{KEY}"\n',
+    ],
+)
+def test_a_key_in_a_configuration_that_is_wrong_is_not_repeated(
+    text: str, env: dict[str, str | None], home: Path, here: Path, cli: Cli
+) -> None:
+    (here / "consilience.toml").write_text(text)
+    done = cli("emergence", "x", env={**env, "OPENAI_API_KEY": KEY})
+    assert done.exit_code == 2
+    assert "consilience.toml" in done.stderr or "***" in done.stderr
+    check_nothing_holds([KEY], done.stdout + done.stderr, files_below(home))
+
+
+def test_an_env_file_that_is_wrong_is_named_by_line_only(env: dict[str, str | None], here: Path, cli: Cli) -> None:
+    (here / "keys.env").write_text(f"OPENAI_API_KEY {KEY}\n")
+    done = cli(*RUN, "--env-file", "keys.env", env=env)
+    assert done.exit_code == 2
+    assert "line 1" in done.stderr
+    check_nothing_holds([KEY], done.stdout + done.stderr, [])
+
+
+def test_an_unreachable_address_is_said_without_its_password(
+    env: dict[str, str | None], home: Path, here: Path, cli: Cli
+) -> None:
+    env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"http://{USER}:{PASSWORD}@127.0.0.1:9/v1?token={KEY}"}
+    done = cli(*RUN, "--max-calls", "2", env=env)
+    assert done.exit_code in (1, 3), done.stderr
+    check_nothing_holds(SECRETS, done.stdout + done.stderr, files_below(home, here))
+
+
+# --- logs
+
+
+LOGGING = """
+import logging, sys
+from consilience.cli.main import main
+before = {name: (logger.level, list(logger.handlers)) for name, logger in logging.root.manager.loggerDict.items()
+          if isinstance(logger, logging.Logger)}
+logging.getLogger("consilience").setLevel(logging.DEBUG)
+logging.getLogger("consilience").addHandler(logging.StreamHandler(sys.stderr))
+root = (logging.root.level, list(logging.root.handlers))
+try:
+    main()
+finally:
+    assert (logging.root.level, logging.root.handlers) == root, "the root logger is the user's"
+    for name in ("httpx", "httpcore", "openai"):
+        logger = logging.getLogger(name)
+        assert logger.level == logging.NOTSET and not logger.handlers, f"{name} was made to talk"
+    print("LOGGERS LEFT ALONE", file=sys.stderr)
+"""
+
+
+def test_our_logger_at_debug_says_no_key_and_no_other_is_made_to_talk(
+    env: dict[str, str | None], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import subprocess
+
+    (here / "talk.py").write_text(LOGGING)
+    with provider(echoing(401, "message")) as server:
+        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        done = subprocess.run(
+            [sys.executable, "talk.py", *RUN],
+            env=env,
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert server.asked
+    assert "LOGGERS LEFT ALONE" in done.stderr
+    check_nothing_holds([KEY], done.stdout + done.stderr, [])
+
+
+# --- who may read what is written
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_all_that_is_written_is_for_its_owner_only(env: dict[str, str | None], here: Path) -> None:
+    """Though the umask allows everything; killed once, so that the write-ahead log and its index are seen too."""
+    import subprocess
+
+    own = here / "made" / "by" / "us"
+    with provider() as server:
+        env |= {"OPENAI_API_KEY": "none-needed", "OPENAI_BASE_URL": f"{server.url}/v1", "CONSILIENCE_HOME": str(own)}
+        shell = ["sh", "-c", 'umask 000; exec "$@"', "sh", sys.executable, "-m", "consilience"]
+        for arguments, more in (
+            (RUN, {"CONSILIENCE_FAULT": "after_commit#2"}),
+            (("resume", "last", "--out", "reports/first"), {}),
+        ):
+            subprocess.run(
+                [*shell, *arguments],
+                env=as_process(env, **more),
+                cwd=here,
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
+            written = [
+                path for top in (here / "made", here / "reports") for path in (top, *top.rglob("*")) if path.exists()
+            ]
+            for path in written:
+                if path.is_dir():
+                    assert mode(path) == 0o700, f"{path} is {mode(path):o}"
+                else:
+                    assert mode(path) == 0o600, f"{path} is {mode(path):o}"
+            if more:
+                assert {"journal.db", "journal.db-wal", "journal.db-shm"} <= {path.name for path in written}
+                assert any(path.suffix == ".lock" for path in written)
+    assert (here / "reports" / "first" / "report.json").exists()
+
+
+def test_without_a_store_nothing_is_written_but_the_report_asked_for(
+    env: dict[str, str | None], home: Path, here: Path, cli: Cli
+) -> None:
+    before = [(path, path.lstat().st_mtime_ns) for path in (home, *home.iterdir())]
+    with provider() as server:
+        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        done = cli(*RUN, "--no-store", env=env)
+        assert done.exit_code == 0, done.stderr
+        assert list(here.iterdir()) == []
+        done = cli(*RUN, "--no-store", "--out", "report", env=env)
+        assert done.exit_code == 0, done.stderr
+    assert [(path, path.lstat().st_mtime_ns) for path in (home, *home.iterdir())] == before
+    assert {path.name for path in files_below(here)} >= {"report.json", "report.md"}
+    assert {path.parent for path in files_below(here)} == {here / "report"}
+    assert recorded() == []

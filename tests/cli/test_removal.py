@@ -1,0 +1,249 @@
+"""`sessions rm` and `sessions gc`: who is asked, what goes, what stays."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
+from consilience.cli import removal
+from consilience.domain.errors import SettingsError
+from consilience.domain.places import journal_path
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+
+RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "1")
+OTHER = "Should the ferry to the island run in winter?"
+DAY = 86_400
+
+
+@pytest.fixture
+def session(cli: Cli, town: Town) -> str:
+    """A finished one."""
+    assert cli(*RUN).exit_code == 0
+    return recorded()[-1]
+
+
+@pytest.fixture
+def broken_off(cli: Cli, town: Town) -> str:
+    def never(request: ModelRequest) -> object:
+        raise RuntimeError("boom")
+
+    town.reply = never
+    assert cli("emergence", OTHER, "--model", MODEL).exit_code == 1
+    town.reply = sensible
+    return recorded()[-1]
+
+
+@pytest.fixture
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore(journal_path())
+    yield store
+    store.close()
+
+
+class Terminal:
+    """Somebody who sits at the terminal and answers."""
+
+    class _Stream:
+        def isatty(self) -> bool:
+            return True
+
+    stdin = stderr = _Stream()
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
+        self.asked: list[str] = []
+
+        def confirm(text: str, **options: object) -> bool:
+            self.asked.append(text)
+            return answer
+
+        monkeypatch.setattr(typer, "confirm", confirm)
+        monkeypatch.setattr(removal, "sys", self)
+
+
+def aged(session: str, seconds: float) -> None:
+    """Let a session have begun so long ago."""
+    db = sqlite3.connect(journal_path())
+    with db:
+        db.execute("UPDATE sessions SET created=? WHERE id=?", (int((time.time() - seconds) * 1000), session))
+    db.close()
+
+
+def bytes_of_the_journal() -> bytes:
+    return b"".join(path.read_bytes() for path in journal_path().parent.glob("journal.db*") if path.is_file())
+
+
+# --- rm
+
+
+def test_rm_removes_those_named_and_no_byte_of_their_task_is_left(cli: Cli, session: str, broken_off: str) -> None:
+    assert OTHER.encode() in bytes_of_the_journal()
+    result = cli("sessions", "rm", broken_off[:5], "--yes")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"1 session removed ({broken_off}); ")
+    assert recorded() == [session]
+    assert OTHER.encode() not in bytes_of_the_journal()
+    assert broken_off.encode() not in bytes_of_the_journal()
+    assert cli("show", session).exit_code == 0
+    assert "events matched, 0 calls" in cli("replay", session).stdout
+    assert cli("show", broken_off).exit_code == 2
+
+
+def test_rm_takes_several_and_one_named_twice_goes_once(cli: Cli, session: str, broken_off: str) -> None:
+    result = cli("sessions", "rm", session, broken_off, session[:6], "--yes", "--json")
+    found = json.loads(result.stdout)
+    assert found["removed"] == [session, broken_off]
+    assert found["bytes_freed"] > 0
+    assert recorded() == []
+    assert cli("sessions", "list").stdout == "No session is recorded any more.\n"
+
+
+def test_where_nobody_can_be_asked_rm_is_refused(cli: Cli, session: str) -> None:
+    result = cli("sessions", "rm", session)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: this would remove 1 session for good, and nobody can be asked.")
+    assert "--yes" in result.stderr
+    assert recorded() == [session]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_on_a_terminal_rm_shows_what_would_go_and_asks(
+    cli: Cli, session: str, answer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal(monkeypatch, answer)
+    result = cli("sessions", "rm", "last")
+    assert terminal.asked == ["Remove 1 session for good?"]
+    assert f"{session} " in result.stderr
+    assert TASK[:40] in result.stderr
+    assert result.exit_code == (0 if answer else 130)
+    assert ("Nothing was removed." in result.stderr) is not answer
+    assert recorded() == ([] if answer else [session])
+
+
+def test_rm_refuses_one_that_is_being_run_and_then_all(
+    cli: Cli, session: str, broken_off: str, store: SqliteStore
+) -> None:
+    journal = store.open(broken_off)
+    result = cli("sessions", "rm", session, broken_off, "--yes")
+    journal.release()
+    assert result.exit_code == 2
+    assert f"session {broken_off} is being run by process" in result.stderr
+    assert recorded() == [session, broken_off]
+
+
+@pytest.mark.parametrize("given", [("zzz",), ("r",), ()])
+def test_rm_of_nothing_it_knows_removes_nothing(
+    cli: Cli, session: str, broken_off: str, given: tuple[str, ...]
+) -> None:
+    assert cli("sessions", "rm", *given, "--yes").exit_code == 2
+    assert recorded() == [session, broken_off]
+
+
+def test_a_record_that_cannot_be_read_can_be_removed(cli: Cli, session: str) -> None:
+    db = sqlite3.connect(journal_path())
+    with db:
+        db.execute('UPDATE events SET body=\'{"type":"of another age"}\'')
+    db.close()
+    aged(session, 90 * DAY)
+    kept = cli("sessions", "gc", "--older-than", "30d", "--yes")
+    assert f"consilience sessions rm {session}" in kept.stderr
+    assert recorded() == [session]
+    assert cli("sessions", "rm", session, "--yes").exit_code == 0
+    assert recorded() == []
+
+
+# --- gc
+
+
+def test_gc_removes_what_is_old_and_finished(cli: Cli, session: str, broken_off: str) -> None:
+    assert cli(*RUN).exit_code == 0
+    young = recorded()[-1]
+    aged(session, 31 * DAY)
+    aged(broken_off, 31 * DAY)
+    aged(young, 29 * DAY)
+    result = cli("sessions", "gc", "--older-than", "30d", "--yes")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"1 session removed ({session}); ")
+    assert recorded() == [broken_off, young], "one can be gone on with, the other is young"
+    assert "events matched, 0 calls" in cli("replay", young).stdout
+
+
+def test_gc_with_all_removes_those_left_but_never_one_that_runs(
+    cli: Cli, session: str, broken_off: str, store: SqliteStore
+) -> None:
+    for one in (session, broken_off):
+        aged(one, 2 * DAY)
+    journal = store.open(broken_off)
+    assert f"({session})" in cli("sessions", "gc", "--older-than", "1d", "--all", "--yes").stdout
+    journal.release()
+    assert recorded() == [broken_off]
+    assert f"({broken_off})" in cli("sessions", "gc", "--older-than", "1d", "--all", "--yes").stdout
+    assert recorded() == []
+
+
+def test_gc_dry_run_says_what_would_go_and_how_much(cli: Cli, session: str, broken_off: str) -> None:
+    aged(session, 15 * DAY)
+    result = cli("sessions", "gc", "--older-than", "2w", "--dry-run")
+    assert result.exit_code == 0
+    line, total = result.stdout.splitlines()
+    assert line.startswith(f"{session} ")
+    assert "finished" in line
+    assert total.startswith("1 session would be removed, ")
+    found = json.loads(cli("sessions", "gc", "--older-than", "2w", "--dry-run", "--json").stdout)
+    assert [row["session"] for row in found["would_remove"]] == [session]
+    assert found["bytes"] > len(TASK)
+    assert recorded() == [session, broken_off]
+
+
+def test_gc_asks_as_rm_does(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    aged(session, 2 * DAY)
+    assert cli("sessions", "gc", "--older-than", "1d").exit_code == 2
+    terminal = Terminal(monkeypatch, False)
+    assert cli("sessions", "gc", "--older-than", "1d").exit_code == 130
+    assert terminal.asked == ["Remove 1 session for good?"]
+    assert recorded() == [session]
+
+
+def test_gc_without_an_age_only_compacts(cli: Cli, session: str) -> None:
+    aged(session, 900 * DAY)
+    result = cli("sessions", "gc")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("0 sessions removed; ")
+    assert recorded() == [session]
+
+
+def test_a_session_from_the_future_is_young(cli: Cli, session: str) -> None:
+    """The clock was set back since."""
+    aged(session, -400 * DAY)
+    assert cli("sessions", "gc", "--older-than", "1m", "--yes").stdout.startswith("0 sessions removed")
+    assert recorded() == [session]
+    assert session in cli("sessions", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("45m", 2700), ("12h", 43_200), (" 30d ", 30 * DAY), ("1.5w", 10.5 * DAY)]
+)
+def test_ages(text: str, seconds: float) -> None:
+    assert removal.age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "d", "30 days", "-1d", "1y", "1e3d", "٣d", "9999999d"])
+def test_what_is_no_age_is_said(text: str) -> None:
+    with pytest.raises(SettingsError, match="is no age") as said:
+        removal.age(text)
+    assert "30d" in str(said.value)
+
+
+def test_without_a_journal_there_is_nothing_to_remove(cli: Cli, home: Path) -> None:
+    for command in (("rm", "last", "--yes"), ("gc", "--older-than", "1d", "--yes")):
+        result = cli("sessions", *command)
+        assert result.exit_code == 2
+        assert "no session was recorded yet" in result.stderr
+    assert not journal_path().exists()

@@ -1,0 +1,264 @@
+"""Journal files as a power cut or a bad disk leaves them: the end of the log torn off, bytes turned, garbage in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import shutil
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import (
+    ConsilienceError,
+    NewerSchema,
+    SettingsError,
+    StoreUnusable,
+    UnknownName,
+    UserError,
+)
+from consilience.domain.events import AnyEvent
+from consilience.engine import runner
+from consilience.engine.runner import Options
+from consilience.journal.canonical import canonical_digest
+from consilience.journal.removal import ids_in
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.scripted import ScriptedModel
+from kit.cases import CASES, Case
+from kit.processes import Processes, Run
+from kit.runs import run, seated, to_the_end
+
+WAL_HEADER = 32
+FRAME_HEADER = 24
+case_named = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a killed process left, copied before anybody opened it. `commits` are the lengths of the log at which a commit
+    is complete, `known` what is recorded there."""
+
+    directory: Path
+    commits: tuple[int, ...]
+    known: tuple[tuple[AnyEvent, ...], ...]
+
+    def copy(self, into: Path, *, index: bool) -> Path:
+        """The files, with or without the log's index in shared memory; returns the journal's path."""
+        into.mkdir()
+        for name in ("j.db", "j.db-wal", *(("j.db-shm",) if index else ())):
+            shutil.copy(self.directory / name, into / name)
+        return into / "j.db"
+
+    def at(self, length: int) -> tuple[AnyEvent, ...]:
+        """What must be there when only so much of the log is."""
+        complete = sum(commit <= length for commit in self.commits)
+        return self.known[complete - 1] if complete else ()
+
+
+def commits_in(log: bytes) -> tuple[int, ...]:
+    """Ends of the commits in a write-ahead log: frames whose header says how large the database is afterwards."""
+    (page,) = struct.unpack(">I", log[8:12])
+    size = FRAME_HEADER + page
+    ends = range(WAL_HEADER + size, len(log) + 1, size)
+    return tuple(end for end in ends if struct.unpack(">I", log[end - size + 4 : end - size + 8])[0])
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
+    """For every case the files of a process killed before it could finish."""
+    processes = Processes()
+    found = {}
+    for case in CASES:
+        directory = tmp_path_factory.mktemp(case.name)
+        assert processes.one(case.name, directory / "j.db", Run("start", "before_finish")).killed
+        commits = commits_in((directory / "j.db-wal").read_bytes())
+        whole = Left(directory, commits, ())
+        known = tuple(events_at(whole, commit, directory / str(commit)) for commit in commits)
+        assert len(known) > case.need // 2
+        assert all(a == b[: len(a)] for a, b in itertools.pairwise(known)), "each commit only adds"
+        found[case.name] = Left(directory, commits, known)
+    processes.close()
+    return found
+
+
+def events_at(left: Left, length: int, scratch: Path) -> tuple[AnyEvent, ...]:
+    journal = left.copy(scratch, index=False)
+    tear(journal, length)
+    return tuple(recorded(journal))
+
+
+def tear(journal: Path, length: int) -> None:
+    with Path(f"{journal}-wal").open("r+b") as log:
+        log.truncate(length)
+
+
+def turn(journal: Path, offset: int) -> None:
+    """Turn every bit of one byte of the log."""
+    with Path(f"{journal}-wal").open("r+b") as log:
+        log.seek(offset)
+        (byte,) = log.read(1)
+        log.seek(offset)
+        log.write(bytes([byte ^ 0xFF]))
+
+
+def recorded(journal: Path) -> list[AnyEvent]:
+    """The events, with every text and prompt they name there; none where the session itself was torn off."""
+    store = SqliteStore(journal)
+    try:
+        events = store.read("s")
+        for event in events:
+            for id in ids_in(event.model_dump_json()):
+                if getattr(event, "prompt", "") == id:
+                    assert store.prompt(id)
+                else:
+                    store.text(id)
+        return events
+    except UnknownName:
+        return []
+    finally:
+        store.close()
+
+
+@cache
+def reference(name: str) -> tuple[str, str]:
+    case = next(case for case in CASES if case.name == name)
+    return asyncio.run(run(case)).same
+
+
+def resumed(case: Case, journal: Path, events: tuple[AnyEvent, ...]) -> None:
+    """It goes on to the same end, and asks nothing that is there."""
+    store, model = SqliteStore(journal), ScriptedModel(case.script)
+    seats = seated(case, model)
+    try:
+        begun = runner.resume("s", store=store, models=seats, options=Options(patience=0))
+        if not events:
+            with pytest.raises((UnknownName, SettingsError), match=r"no session|no beginning"):
+                asyncio.run(to_the_end(store, seats, begun))
+            return
+        report = asyncio.run(to_the_end(store, seats, begun))
+        assert (canonical_digest(store.read("s")), report.digest()) == reference(case.name)
+        done = {(e.key, e.attempt) for e in events if e.type in ("call_completed", "reply_rejected")}
+        asked = [(request.key, request.attempt) for request in model.requests]
+        assert not done & set(asked)
+        assert len(asked) == len(set(asked))
+    finally:
+        store.close()
+
+
+@case_named
+def test_a_torn_log_keeps_what_was_acknowledged_before(
+    case: Case, left: dict[str, Left], tmp_path: Path, sample
+) -> None:  # type: ignore[no-untyped-def]
+    """Cut at the end of every commit, a byte before and after it, and at random."""
+    whole = left[case.name]
+    length = (whole.directory / "j.db-wal").stat().st_size
+    dice = random.Random(case.name)
+    edges = {commit + by for commit in whole.commits for by in (-1, 0, 1)}
+    cuts = sorted({0, 1, WAL_HEADER, *edges, *(dice.randrange(length) for _ in range(60))})
+    for cut in sample([cut for cut in cuts if cut <= length], 5):
+        journal = whole.copy(tmp_path / str(cut), index=bool(cut % 2))
+        tear(journal, cut)
+        assert tuple(recorded(journal)) == whole.at(cut), f"cut at {cut}"
+        resumed(case, journal, whole.at(cut))
+
+
+@case_named
+def test_a_byte_turned_in_the_log_costs_what_stands_behind_it(
+    case: Case, left: dict[str, Left], tmp_path: Path, sample
+) -> None:  # type: ignore[no-untyped-def]
+    """Every frame is summed, so nothing wrong is ever read as right."""
+    whole = left[case.name]
+    dice = random.Random(case.name)
+    offsets = sorted(dice.randrange(WAL_HEADER, whole.commits[-1]) for _ in range(60))
+    for offset in sample(offsets, 3):
+        journal = whole.copy(tmp_path / str(offset), index=bool(offset % 2))
+        turn(journal, offset)
+        assert tuple(recorded(journal)) == whole.at(offset), f"turned at {offset}"
+        resumed(case, journal, whole.at(offset))
+
+
+DEMO = Path(__file__).parent.parent / "fixtures" / "demo.db"
+SIZES = (1, 8, 64, 512, 4096)
+
+
+@pytest.mark.matrix(keep=40)
+@pytest.mark.parametrize("seed", range(600))
+def test_garbage_in_the_middle_is_said_and_never_a_stack_trace(seed: int, tmp_path: Path) -> None:
+    """A quarter of it in the first page, where SQLite keeps what everything else hangs on."""
+    dice = random.Random(seed)
+    data = bytearray(DEMO.read_bytes())
+    size = dice.choice(SIZES)
+    at = dice.randrange((4096 if seed % 4 == 0 else len(data) - 4096) - size + 1)
+    data[at : at + size] = dice.randbytes(size)
+    (tmp_path / "j.db").write_bytes(data)
+    said: list[ConsilienceError] = []
+    try:
+        store = SqliteStore(tmp_path / "j.db")
+    except (StoreUnusable, NewerSchema) as refusal:
+        said.append(refusal)
+    else:
+        said += what_goes_wrong_with(store)
+        store.close()
+    for error in said:
+        assert "\n" not in str(error)
+        assert str(error).isprintable()
+        if isinstance(error, StoreUnusable):
+            assert error.what
+            assert str(tmp_path / "j.db") in error.where
+            assert error.do
+
+
+def what_goes_wrong_with(store: SqliteStore) -> list[ConsilienceError]:
+    """The errors of everything that can be asked of it; any other exception goes through."""
+    said: list[ConsilienceError] = []
+    sessions: list[str] = []
+    with collecting(said, StoreUnusable):
+        sessions = store.sessions()
+    for session in sessions:
+        events: list[AnyEvent] = []
+        with collecting(said, StoreUnusable, UnknownName):
+            events = store.read(session)
+        for read in (store.created, store.holder, store.flights, lambda id: store.weight([id])):
+            with collecting(said, StoreUnusable, UnknownName):
+                read(session)
+        for event in events:
+            for id in ids_in(event.model_dump_json()):
+                with collecting(said, StoreUnusable):
+                    assert store.prompt(id) if getattr(event, "prompt", "") == id else store.text(id) is not None
+        with collecting(said, ConsilienceError):  # a record that can be read and is another may also not replay
+            asyncio.run(runner.replay(session, store=store))
+        with suppress(UnknownName, StoreUnusable):
+            assert store.holder(session) is None, "a lease is given back whatever happened"
+        with collecting(said, StoreUnusable, UnknownName):
+            store.remove([session])
+            assert session not in store.sessions()
+    return said
+
+
+@contextmanager
+def collecting(said: list[ConsilienceError], *kinds: type[ConsilienceError]) -> Iterator[None]:
+    try:
+        yield
+    except kinds as error:
+        said.append(error)
+
+
+@pytest.mark.parametrize("given", [b"", b"SQLite format 3\0" + bytes(84), b"hello " * 1000, bytes(5000)])
+def test_a_file_that_is_no_journal(given: bytes, tmp_path: Path) -> None:
+    """An empty file is a journal that nobody wrote to yet; anything else is left as it is."""
+    (tmp_path / "j.db").write_bytes(given)
+    if not given:
+        store = SqliteStore(tmp_path / "j.db")
+        assert store.sessions() == []
+        store.close()
+        return
+    with pytest.raises(UserError, match="damaged or no journal") as refusal:
+        SqliteStore(tmp_path / "j.db")
+    assert "move it away" in str(refusal.value)
+    assert (tmp_path / "j.db").read_bytes() == given

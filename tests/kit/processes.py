@@ -1,0 +1,182 @@
+"""Cases in processes of their own, which may be killed, starved of disk, or started at the same moment.
+
+A process that has imported everything waits for orders and forks one child for each run, since starting Python and importing
+takes longer than most runs. Each child is a real process: it opens the journal, runs, and ends or is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import consilience
+from consilience.domain.errors import ConsilienceError
+from consilience.engine import runner
+from consilience.engine.runner import Options
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import Completion, ModelRequest
+from consilience.models.scripted import ScriptedModel
+from kit.cases import CASES
+from kit.runs import TASK, seated, to_the_end
+
+PYTHONPATH = os.pathsep.join(str(path.resolve().parent.parent) for path in (Path(__file__), Path(consilience.__file__)))
+"""Where a process of ours finds the kit, and the package under test, wherever it lies."""
+PATIENCE = 120
+"""Seconds after which a child that hangs is ended."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A process to be: `start` or `resume`, killed at `fault`, unable to make a file longer than `most` bytes."""
+
+    how: str = "resume"
+    fault: str = ""
+    most: int | None = None
+
+
+@dataclass
+class Ended:
+    """How it ended: `signal` where it was killed, else the report's `digest`, or the `error` (its class) and what it `said`.
+
+    `asked` are the requests that all processes of its step sent, as `KEY ATTEMPT`.
+    """
+
+    pid: int
+    signal: int | None = None
+    digest: str | None = None
+    error: str | None = None
+    said: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    @property
+    def killed(self) -> bool:
+        return self.signal == signal.SIGKILL
+
+
+class Processes:
+    """Runs steps one after the other; the runs of one step at the same moment."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+        self._parent = subprocess.Popen(
+            [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def step(self, case: str, journal: Path, *runs: Run) -> list[Ended]:
+        """Run these at the same moment; returns how each ended, in the order given."""
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        order = {"case": case, "journal": str(journal), "runs": [asdict(run) for run in runs]}
+        self._parent.stdin.write(json.dumps(order) + "\n")
+        self._parent.stdin.flush()
+        line = self._parent.stdout.readline()
+        assert line, "the process that forks is gone"
+        return [Ended(**ended) for ended in json.loads(line)]
+
+    def one(self, case: str, journal: Path, run: Run) -> Ended:
+        (ended,) = self.step(case, journal, run)
+        return ended
+
+    def close(self) -> None:
+        self._parent.communicate(timeout=PATIENCE)
+
+
+# --- in the processes
+
+
+class Logged(ScriptedModel):
+    """Writes every request it is sent into a file."""
+
+    def __init__(self, script, log: Path) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(script)
+        self._log = log
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        with self._log.open("a") as log:
+            log.write(f"{request.key} {request.attempt}\n")
+        return await super().complete(request)
+
+
+def _serve() -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer = _step(order["case"], Path(order["journal"]), [Run(**run) for run in order["runs"]])
+        sys.stdout.write(json.dumps([asdict(ended) for ended in answer]) + "\n")
+        sys.stdout.flush()
+
+
+def _step(case: str, journal: Path, runs: Sequence[Run]) -> list[Ended]:
+    log = journal.with_suffix(".log")
+    before = len(log.read_text().splitlines()) if log.exists() else 0
+    gate, opener = os.pipe()
+    children = []
+    for n, run in enumerate(runs):
+        result = journal.with_suffix(f".result-{n}")
+        result.unlink(missing_ok=True)
+        pid = os.fork()
+        if pid == 0:
+            os.close(opener)
+            os.read(gate, 1)  # the end of the file: all are here
+            _child(case, journal, log, run, result)
+        children.append((pid, result))
+    os.close(gate)
+    os.close(opener)
+    ended = [_wait(pid, result) for pid, result in children]
+    asked = log.read_text().splitlines()[before:] if log.exists() else []
+    for one in ended:
+        one.asked = asked
+    return ended
+
+
+def _wait(pid: int, result: Path) -> Ended:
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        return Ended(pid, signal=-code)
+    return Ended(pid, **json.loads(result.read_text()))
+
+
+def _child(case: str, journal: Path, log: Path, run: Run, result: Path) -> None:
+    found: dict[str, str] = {}
+    try:
+        signal.alarm(PATIENCE)
+        if run.fault:
+            os.environ["CONSILIENCE_FAULT"] = run.fault
+        if run.most is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (run.most, resource.RLIM_INFINITY))
+        found["digest"] = asyncio.run(_run(case, journal, log, run.how))
+    except BaseException as error:
+        found = {"error": type(error).__name__, "said": str(error)}
+        if not isinstance(error, ConsilienceError):
+            import traceback
+
+            traceback.print_exception(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        result.write_text(json.dumps(found))
+        os._exit(0)
+
+
+async def _run(name: str, journal: Path, log: Path, how: str) -> str:
+    case = next(case for case in CASES if case.name == name)
+    store = SqliteStore(journal)
+    seats = seated(case, Logged(case.script, log))
+    options = Options(patience=0)
+    if how == "start":
+        begun = runner.start(TASK, case.protocol, models=seats, store=store, session="s", options=options)
+    else:
+        begun = runner.resume("s", store=store, models=seats, options=options)
+    digest = (await to_the_end(store, seats, begun)).digest()
+    store.close()
+    return digest
+
+
+if __name__ == "__main__":
+    _serve()
