@@ -34,8 +34,14 @@ _SHOWN = 300
 """Characters of a provider's own words that an error shows."""
 
 
+def storable(text: str) -> str:
+    """`text` with a question mark for every half of a character pair, which JSON can bring and no journal can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def scrub(text: str, keys: Iterable[str]) -> str:
     """`text` without the `keys`, without any secret that stands in the environment, and without what looks like one."""
+    text = storable(text)
     secrets = {value for name, value in os.environ.items() if len(value) >= 8 and _KEY_VARIABLE.search(name.upper())}
     secrets.update(key for key in keys if len(key) >= 4)
     for secret in sorted(secrets, key=len, reverse=True):
@@ -212,4 +218,4 @@ def _translate_transport(error: Exception, detail: _Detail) -> ProviderError:
     return ServerError(detail("the answer could not be read", said))
 
 
-__all__ = ["retry_after", "scrub", "translate"]
+__all__ = ["retry_after", "scrub", "storable", "translate"]

@@ -141,14 +141,16 @@ class ProviderModel:
         return weaker if retry_allowed() else None
 
     def _completion(self, response: ModelResponse, sent: int) -> Completion:
+        from consilience.models.failures import storable
+
         usage = response.usage
         details = response.provider_details or {}
         text = _text(response)
-        reason = response.finish_reason or str(details.get("finish_reason") or "stop")
+        reason = response.finish_reason or storable(str(details.get("finish_reason") or "stop"))
         answered = response.model_name or self._model.model_name
         completion = Completion(
             text=text,
-            model=f"{self._name.partition(':')[0]}:{answered}",
+            model=storable(f"{self._name.partition(':')[0]}:{answered}"),
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
             tokens_cached=usage.cache_read_tokens,
