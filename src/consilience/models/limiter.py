@@ -208,7 +208,7 @@ class Limiter:
 
     def _turned_away(self, seconds: float) -> RateLimited:
         error = RateLimited(
-            f"{self.account}: the provider asks to wait {seconds:.0f} s; resume later or use another model",
+            f"{self.account}: the provider asks to wait {seconds:.0f} s; try again later or use another model",
             retry_after=seconds,
         )
         vars(error)["requests"] = 0
