@@ -54,3 +54,8 @@ def test_exit_codes(
     assert (RESUME in err) == resumable
     exit_code_of(error)
     assert (RESUME in capsys.readouterr().err) == (code == 5)
+
+
+def test_what_an_error_quotes_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(ConsilienceError("it said \x1b[2J\x9b31m\u202eno")) == 1
+    assert capsys.readouterr().err == "Error: it said [2J31mno\n"
