@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -49,6 +50,7 @@ class Fallback:
             if model is self.models[-1] or (sent and not retry_allowed()):
                 break
             earlier.append(failure.detail)
+        failure = copy.copy(failure)  # a model may raise the same object each time
         if earlier:
             failure.detail = "; before that, ".join([failure.detail, *reversed(earlier)])
             failure.args = (failure.detail,)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import heapq
 import itertools
 import math
@@ -353,5 +354,7 @@ class Limited:
 
 
 def _counted(error: ProviderError, sent: int, waited: float) -> ProviderError:
-    vars(error).update(requests=sent, waited=waited)
-    return error
+    """The error with what was tried, as one of its own: a model may raise the same object each time."""
+    told = copy.copy(error)
+    vars(told).update(requests=sent, waited=waited)
+    return told
