@@ -30,6 +30,9 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     pooled = pool(ballots)
     position, decided_by = _position(settings, course, stop, pooled)
     objections = standing(session, course)
+    claims = (
+        tuple(session.claim(closing, c.text, c.ids) for c in closing.value.claims if c.text.strip()) if closing else ()
+    )
     rounds = tuple(_round(session, settings, course, n) for n in range(1, len(course.rounds) + 1))
     scores = tuple(r.convergence_score for r in rounds[1:])
     _warn(session, settings, course, scores)
@@ -47,9 +50,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         steps=len(course.rounds),
         answer=closing.text if closing else None,
         closing=None if closing is None else "reserve" if closing.reserve and course.exhausted else "ordinary",
-        claims=tuple(session.claim(closing, c.text, c.ids) for c in closing.value.claims if c.text.strip())
-        if closing
-        else (),
+        claims=claims,
         position_changes=tuple(changes(ballots)),
         objections=objections,
         dissent=_dissent(settings, course, position or next(iter(pooled), None), objections),
