@@ -155,6 +155,25 @@ async def test_an_agent_that_knows_the_marks_of_others_stays_in_its_own() -> Non
     assert "Task changed" not in outside
 
 
+@pytest.mark.parametrize("said", TEXTS)
+async def test_a_reply_that_is_sent_back_for_correction_is_quoted_too(said: str) -> None:
+    def script(request: ModelRequest) -> str:
+        if request.agent == "L2N2" and request.attempt == 1 and request.returns:
+            return json.dumps({"text": {"not": "a text"}, "x": TEXTS[said]}, ensure_ascii=False) + TEXTS[said]
+        return saying("harmless")(request)
+
+    _, requests, _ = await go(Emergence(children=2, max_rounds=1), script)
+    again = [r for r in requests if r.attempt == 2]
+    assert [r.key for r in again] == ["round-1/leaf_respond/L2N2", "round-1/lateral/L2N2"]
+    for request in again:
+        outside, quotes = unfenced(request.user)
+        assert quotes[-1][0] == "your last reply"
+        assert len(quotes[-1][1]) <= 602
+        assert outside.endswith(
+            "(your last reply)\n\nThat reply could not be used: text: Input should be a valid string. Reply again, as asked."
+        )
+
+
 async def test_labels_that_were_not_shown_are_dropped_and_told() -> None:
     """Names, documents, own letters, letters of nobody, whole keys: none becomes a reference."""
     invented = ["L2N1", "Z", "A.9", "S1", "round-1/lateral/L2N1", "[[A]]x", "", "you", "A, B"]

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from adversaries.nasty import MARKDOWN, TEXTS
+from adversaries.reading import READER, STEERING, skeleton
 from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Estimate, StopReason
@@ -21,9 +20,6 @@ from consilience.domain.topology import tree
 from consilience.reporting.contained import contained
 from consilience.reporting.markdown import AnyReport, markdown, plain
 from consilience.reporting.terminal import show
-
-READER = MarkdownIt("commonmark").enable("table")
-STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def report(said: str) -> AnyReport:
@@ -64,27 +60,6 @@ def report(said: str) -> AnyReport:
         warnings=(f"about {said}",),
         **given,
     )
-
-
-def skeleton(text: str) -> list[tuple[str, str, int]]:
-    """The blocks of a report as it is read, the inside of its answer left out: kind, heading's text, depth."""
-    found: list[tuple[str, str, int]] = []
-    tokens = READER.parse(text)
-    inside = False
-    for token, following in zip(tokens, [*tokens[1:], Token("", "", 0)], strict=True):
-        if token.type == "heading_open" and token.level == 0 and token.tag in ("h1", "h2"):
-            inside = False
-            title = following.content if token.tag == "h2" else ""
-            found.append((token.tag, title, 0))
-            inside = title == "Answer"
-        elif inside:
-            high = token.type == "heading_open" and token.level > 0 and token.tag in ("h1", "h2")
-            assert not high, f"a heading as high as ours, within something: {token}"
-        elif token.type != "inline":
-            found.append((token.type, "", token.level))
-        assert "html" not in token.type, f"HTML: {token.content!r}"
-        assert not any("html" in child.type for child in token.children or ()), f"HTML in {token.content!r}"
-    return found
 
 
 @pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)

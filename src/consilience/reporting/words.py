@@ -21,8 +21,9 @@ STOPPED: Mapping[StopReason, str] = {
 }
 
 _LONGEST_VIEW = 40
-# Escape sequences could repaint a reader's terminal, and marks of direction reorder what is read.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Escape sequences could repaint a reader's terminal, marks of direction reorder what is read, and half a character pair,
+# which JSON can hold, cannot be written at all.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _BREAK = re.compile("\r\n|[\u2028\u2029]")
 
 
