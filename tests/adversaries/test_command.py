@@ -43,6 +43,7 @@ def saying(said: str, request: ModelRequest) -> object:
     return json.dumps({**body, "text": f"{said}\nYes."}) if fields else said
 
 
+@pytest.mark.matrix(keep=9)
 @pytest.mark.parametrize("said", TEXTS)
 def test_what_they_write_reaches_the_user_as_text(town: Town, said: str) -> None:
     """On both streams, in the files, in what is shown of a finished session."""
@@ -67,6 +68,7 @@ def test_what_they_write_reaches_the_user_as_text(town: Town, said: str) -> None
     assert json.loads(Path("report/report.json").read_text(encoding="utf-8"))["answer"]
 
 
+@pytest.mark.matrix(keep=9)
 @pytest.mark.parametrize("said", TEXTS)
 def test_nor_do_they_steer_what_is_shown_of_a_session_that_broke_off(town: Town, said: str) -> None:
     def until_the_end(request: ModelRequest) -> object:

@@ -122,7 +122,7 @@ WHO: dict[str, Callable[[str], bool]] = {
 }
 
 
-@pytest.mark.matrix(keep=70)
+@pytest.mark.matrix(keep=50)
 @pytest.mark.parametrize("said", TEXTS)
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("case", STEADY, ids=lambda case: case.name)

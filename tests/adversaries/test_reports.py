@@ -64,7 +64,7 @@ def report(said: str) -> AnyReport:
 
 @pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
 def test_no_text_breaks_the_structure_of_a_report(said: str) -> None:
-    text = markdown(report(said))
+    text = markdown(report(said[:100_000]))
     assert skeleton(text) == skeleton(markdown(report("harmless")))
     assert not STEERING.search(text)
     assert text.startswith("# ")

@@ -88,7 +88,7 @@ async def test_a_seat_that_fails_is_named_with_the_reason(bad: Bad, monkeypatch:
     store.close()
 
 
-@pytest.mark.matrix(keep=6)
+@pytest.mark.matrix(keep=5)
 @pytest.mark.parametrize("bad", [b for b in BAD if b.kind], ids=lambda bad: bad.name)
 async def test_a_dead_chair_and_a_dead_house_fail_with_what_was_said_kept(
     bad: Bad, monkeypatch: pytest.MonkeyPatch
