@@ -16,6 +16,7 @@ from adversaries.nasty import TEXTS
 from consilience import Emergence, EmergenceReport, SqliteStore, StopReason
 from consilience.domain.events import CallCompleted, CheckRecorded, Event, MessagePublished
 from consilience.domain.messages import Message
+from consilience.domain.outcome import Limits
 from consilience.domain.positions import BallotReply
 from consilience.domain.report import Report
 from consilience.engine.prompt import Opening, Prompt, Quote, fence, quoted, render
@@ -177,13 +178,12 @@ async def test_a_reply_that_is_sent_back_for_correction_is_quoted_too(said: str)
 async def test_labels_that_were_not_shown_are_dropped_and_told() -> None:
     """Names, documents, own letters, letters of nobody, whole keys: none becomes a reference."""
     invented = ["L2N1", "Z", "A.9", "S1", "round-1/lateral/L2N1", "[[A]]x", "", "you", "A, B"]
+    objected = {"L2N1": "A", "L2N2": "C.1", "L2N3": "L2N1"}
 
     def script(request: ModelRequest) -> str:
         body: dict[str, object] = {"text": request.key}
         if "/lateral/" in request.key:
-            body["objections"] = [
-                {"to": label, "text": "no"} for label in (*invented, "ABC"[int(request.agent[-1]) - 1])
-            ]
+            body["objections"] = [{"to": objected[request.agent], "text": "no"}]
         if "/observe/" in request.key:
             body |= {"claims": [{"text": "so", "ids": [*invented, "B"]}], "answers": ["A.1", "B.1"]}
         return json.dumps(body) if request.returns else "What of it?"
@@ -192,9 +192,35 @@ async def test_labels_that_were_not_shown_are_dropped_and_told() -> None:
     assert [claim.ids for claim in report.claims] == [("round-1/lateral/L2N2",)]
     assert not [e for e in events if isinstance(e, MessagePublished)]
     assert report.objections == ()
-    dropped = 3 * (len(invented) + 1) + len(invented) + 2
+    dropped = len(objected) + len(invented) + 2
     assert report.metrics["dropped_labels"] == dropped
     assert f"references to texts that were not shown were dropped: {dropped}" in report.warnings
+
+
+async def test_a_flood_of_objections_and_claims_drowns_nothing() -> None:
+    """More than was asked for is left out and told: the dissent of others stays to be seen, and prompts stay short."""
+
+    def script(request: ModelRequest) -> str:
+        n = 300 if request.agent in ("L1N1", "L2N2") else 1
+        body: dict[str, object] = {"text": request.key}
+        if "/leaf_respond/" in request.key:
+            body["points"] = [f"point {i} of {request.key}" for i in range(n)]
+        else:
+            body["objections"] = [{"to": "A" if request.agent != "L2N1" else "B", "text": f"o{i}"} for i in range(n)]
+            body["claims"] = [{"text": f"claim {i}", "ids": ["A"]} for i in range(n)]
+        return json.dumps(body) if request.returns else "What of it?"
+
+    protocol = Emergence(children=3, max_rounds=2, reply_tokens=4000)
+    report, requests, _ = await go(protocol, script)
+    assert isinstance(report, EmergenceReport)
+    assert sorted(d.agent for d in report.dissent) == ["L1N1", "L2N1", "L2N2", "L2N3"]
+    assert [claim.text for claim in report.claims] == ["claim 0", "claim 1"]
+    assert report.metrics["facts"] == 1 + 3 + 1
+    assert max(len(request.user) for request in requests) < 4000
+    assert f"objections beyond the one that a reply may raise were left out: {4 * 299}" in report.warnings
+    for tokens in range(40_000, 90_000, 10_000):
+        short, _, _ = await go(protocol, script, limits=Limits(tokens=tokens))
+        assert short.answer is not None, "the reserve was too small for the closing call"
 
 
 async def test_false_quotations_are_counted_and_do_not_pass_for_sources() -> None:
