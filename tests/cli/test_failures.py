@@ -70,3 +70,8 @@ def test_a_key_that_an_error_quotes_is_not_said(
     assert "plum" not in err
     assert "***" in err
     assert RESUME in err
+
+
+def test_what_an_error_quotes_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(ConsilienceError("it said \x1b[2J\x9b31m\u202eno")) == 1
+    assert capsys.readouterr().err == "Error: it said [2J31mno\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from consilience.domain.errors import RateLimited
+from consilience.domain.errors import RateLimited, Refused, ServerError
 from consilience.domain.events import CallCompleted, CallFailed
 from consilience.domain.outcome import Allowance, FailureKind, Limits, StopReason
 from consilience.domain.report import Report
@@ -17,8 +18,8 @@ from consilience.engine.prompt import tokens_in
 from consilience.engine.runner import Options
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
-from consilience.models.limiter import Limited
-from consilience.models.port import ModelRequest
+from consilience.models.limiter import Limited, retry_allowed
+from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
 from consilience.protocols.emergence import Emergence
 from kit.cases import emergent, well_formed
@@ -199,3 +200,68 @@ async def test_what_was_spent_before_a_kill_still_counts_under_a_limit(tmp_path:
 async def test_every_limit_ends_as_a_typed_stop_reason(limits: Limits, reason: StopReason) -> None:
     report, _, _ = await play(limits)
     assert report.stop_reason is reason
+
+
+async def test_replies_longer_than_their_tokens_foresaw_still_end_in_an_answer() -> None:
+    def long(request: ModelRequest) -> Scripted:
+        words = "w" * 100_000 if request.agent.startswith("L2") else request.key
+        text = json.dumps({"text": words}) if request.returns is not str and request.returns else "Why? How?"
+        return Scripted(text, tokens_in=tokens_in(request.text), tokens_out=1024)
+
+    for tokens in range(10_000, 40_000, 3_000):
+        store = SqliteStore(":memory:")
+        limits = Limits(tokens=tokens)
+        report = await runner.start(
+            TASK, Emergence(children=3, max_rounds=2), models=ScriptedModel(long), store=store, limits=limits
+        )
+        assert report.answer is not None, tokens
+
+
+async def test_what_a_refusal_cost_is_counted_and_bounded() -> None:
+    class Strict(ScriptedModel):
+        async def complete(self, request: ModelRequest) -> Completion:
+            done = await super().complete(request)
+            if request.agent == "L1N1":
+                return done
+            refused = Refused("no")
+            refused.completion = done
+            raise refused
+
+    model = Strict(lambda r: Scripted(agreeable(r), tokens_in=10, tokens_out=10, cost=1.0), price=0.0001)
+    store = SqliteStore(":memory:")
+    report = await runner.start(
+        TASK, Emergence(children=8, max_rounds=1), models=model, store=store, limits=Limits(money=3), quorum=0.0
+    )
+    spent = report.ledger.actual
+    assert spent.cost == len(model.requests) * 1.0
+    assert spent.tokens_in == 10 * len(model.requests)
+    free = await runner.start(TASK, TREE, models=model, store=store, quorum=0.0)
+    assert (await runner.replay(free.session, store=store)).digest() == free.digest()
+
+
+async def test_a_retry_that_was_permitted_and_not_sent_is_given_back() -> None:
+    class Shut:
+        """Fails, takes the permission for one more sending, and then sends nothing."""
+
+        name = account = "shut"
+        requests = 0
+
+        async def complete(self, request: ModelRequest) -> Completion:
+            Shut.requests += 1
+            assert retry_allowed()
+            raise ServerError("500")
+
+        def price(self, tokens_in: int, tokens_out: int) -> float:
+            return 0.0
+
+        async def close(self) -> None:
+            return None
+
+    store = SqliteStore(":memory:")
+    limits = Limits(agents={"L2N1": Allowance(calls=3)})
+    seats = {"L1N1": ScriptedModel(agreeable), "L2N1": Shut(), "L2N2": ScriptedModel(agreeable)}
+    protocol = Emergence(children=2, max_rounds=2)
+    await runner.start(TASK, protocol, models=seats, store=store, limits=limits)  # type: ignore[arg-type]
+    asked = [e for e in store.read(store.sessions()[-1]) if isinstance(e, CallFailed) and e.agent == "L2N1"]
+    assert [e.failure for e in asked] == [FailureKind.SERVER] * len(asked)
+    assert Shut.requests == len(asked) == 2, "two requests of three: nothing was refused"

@@ -48,11 +48,16 @@ def test_the_form_is_forgiven(reply: str) -> None:
     [
         ("", "empty"),
         ("   ", "empty"),
+        ("\x00\u200b\u202e", "empty"),
+        ("null", "empty"),
+        ("[]", "empty"),
+        ('""', "empty"),
         ("{}", "JSON object"),
         ("[1]", None),
         ('{"points": ["a"]}', "text"),
         ('{"text": ""}', "empty"),
         ('{"text": "  "}', "empty"),
+        ('{"text": "\\u0000\\u200b"}', "empty"),
         ('{"points": "a", "text": "yes"}', "points"),
         ('{"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}', "schema"),
         ('{"$schema": "x", "text": "yes"}', "schema"),
@@ -81,8 +86,9 @@ def test_enums_and_bounds_hold_and_the_error_names_the_field(reply: str) -> None
 
 def test_text_is_stripped_and_never_empty() -> None:
     assert parse_reply("  hello \n", str) == "hello"
-    with pytest.raises(Malformed):
-        parse_reply(" \n", str)
+    for nothing in (" \n", "\x00", "\u200b\ufeff"):
+        with pytest.raises(Malformed):
+            parse_reply(nothing, str)
 
 
 @given(st.text())

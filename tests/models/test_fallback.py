@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consilience.domain.errors import Refused, Rejected, ServerError
+from consilience.domain.errors import RateLimited, Refused, Rejected, ServerError
 from consilience.models.fallback import Fallback
 from consilience.models.limiter import Limited, may_retry, requests_of
 from consilience.models.port import Model
@@ -45,6 +45,21 @@ def test_moving_on_needs_permission() -> None:
         with pytest.raises(Refused):
             await Fallback([Provider(outcome=first(9, Refused)), second]).complete(REQUEST)
         assert second.dispatched == []
+
+    run(main())
+
+
+def test_nothing_sent_needs_no_permission_to_move_on() -> None:
+    """Where the first account is shut, the sending that was allowed is still to be made."""
+
+    async def main() -> None:
+        gate = limiter()
+        shut = Limited(Provider(outcome=first(1, lambda: RateLimited(retry_after=3600))), gate, deadline=60, retries=0)
+        with pytest.raises(RateLimited):
+            await shut.complete(REQUEST)
+        may_retry.set(lambda: False)
+        answer = await Fallback([shut, Provider(name="other:two")]).complete(REQUEST)
+        assert (answer.model, answer.requests) == ("other:two", 1)
 
     run(main())
 

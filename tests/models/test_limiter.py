@@ -198,6 +198,15 @@ class TestRetries:
 
         run(main())
 
+    def test_a_model_that_raises_one_object_again_and_again_is_counted_right(self) -> None:
+        async def main() -> None:
+            same = ServerError("down")
+            model = Limited(Provider(outcome=lambda _: same), limiter(), deadline=60, retries=1)
+            failures = await many(model, 6)
+            assert [requests_of(failure) for failure in failures if isinstance(failure, ServerError)] == [2] * 6
+
+        run(main())
+
     @pytest.mark.parametrize("error", [Timeout, Refused, Rejected])
     def test_others_are_not(self, error: type[ProviderError]) -> None:
         async def main() -> None:

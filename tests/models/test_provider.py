@@ -369,6 +369,14 @@ class TestFailures:
     async def test_a_reply_that_is_no_completion(self, answer: Answer) -> None:
         assert type(await failure_of(answer)) is ServerError
 
+    async def test_half_of_a_character_pair_is_nothing_a_journal_must_hold(self) -> None:
+        """JSON can bring one anywhere in a body; no UTF-8 can hold it."""
+        for answer in (error(400, "no \ud83d"), completion(None, refusal="no \ud83d")):
+            assert "no ?" in (await failure_of(answer)).detail
+        named = Answer(body={**completion().body, "model": "m\ud83d"})  # type: ignore[dict-item]
+        async with model_on(named) as (model, _):
+            assert (await model.complete(request())).model == "openai-chat:m?"
+
     async def test_connection_refused(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]

@@ -11,6 +11,7 @@ from consilience.cli.consent import agree
 from consilience.cli.failures import DONE, say
 from consilience.cli.fetch import ensure_weights
 from consilience.cli.inputs import deal_models, read_limits
+from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, cost_words, dry_run, dry_run_json, make_plan
 from consilience.cli.request import Request
 from consilience.cli.run import deliver, new_id, watch
@@ -154,6 +155,6 @@ def _first_line(plan: Plan, parent: str, last: int, kept: int) -> str:
 def _say_plan(plan: Plan, request: Request, parent: str, last: int, kept: int) -> None:
     if request.json:
         body = {"parent": parent, "forked_at": last, "inherited": kept, **dry_run_json(plan)}
-        print(json.dumps(body, indent=2, ensure_ascii=False))
+        print_json(body)
     else:
         show(dry_run(plan) + f"- A fork of {parent} from event {last}: {count(kept, 'reply', 'replies')} inherited\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from consilience.cli.output import print_json
 
 doctor = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -37,7 +38,7 @@ def _doctor(
     if env_file is not None:
         found["Data"].append(("environment file", f"{env_file}: set {', '.join(loaded) or 'nothing new'}"))
     if as_json:
-        print(json.dumps({section: dict(rows) for section, rows in found.items()}, indent=2, ensure_ascii=False))
+        print_json({section: dict(rows) for section, rows in found.items()})
         return
     for section, rows in found.items():
         print(section)

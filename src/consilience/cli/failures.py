@@ -19,6 +19,9 @@ INTERRUPTED = 130
 
 def say(text: str) -> None:
     """A paragraph on standard error, where everything goes that is no result; broken between words on a terminal."""
+    from consilience.reporting.words import printable
+
+    text = printable(text)  # it may hold a provider's words, or a model's
     if sys.stderr.isatty():
         import shutil
         import textwrap

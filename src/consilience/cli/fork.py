@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from typing import Annotated
 
 import typer
 
 from consilience.cli.options import SectionedCommand, with_options
+from consilience.cli.output import print_json
 from consilience.cli.request import (
     AgentLimit,
     AsJson,
@@ -127,7 +127,7 @@ def diff_command(
         one, other = (side(session, store.read(session), store.text) for session in (first, second))
         found = changes(one, other, store.text)
         if as_json:
-            print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+            print_json(found.as_json())
         else:
             show(changes_markdown(found))
 

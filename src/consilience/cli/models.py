@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
+
+from consilience.cli.output import print_json
 
 models = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -40,7 +41,7 @@ def _list(as_json: Annotated[bool, typer.Option("--json", help="Print JSON and n
         for entry in CATALOGUE.values()
     ]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     for row, entry in zip(rows, CATALOGUE.values(), strict=True):
         state = "here" if row["installed"] else "not here"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
+
+from consilience.cli.output import print_json
 
 panels = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -27,7 +28,7 @@ def _list(as_json: Json = False) -> None:
         rows = [
             {"name": name, "description": panel.description, "personas": list(panel.names)} for name, panel in found
         ]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
         return
     width = max(len(name) for name, _ in found)
     for name, panel in found:
@@ -47,7 +48,7 @@ def _show(
 
     panel = load_panel(name)
     if as_json:
-        print(panel.model_dump_json(indent=2))
+        print_json(panel.model_dump(mode="json"))
         return
     print(printable(f"{panel.name}: {panel.description}"))
     for persona in panel.personas:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consilience.cli.failures import INTERRUPTED, say
+from consilience.cli.output import print_json
 from consilience.domain.errors import JournalError, SettingsError
 from consilience.reporting.course import fold
 from consilience.reporting.unfinished import state_of
@@ -148,7 +148,7 @@ def _agree(rows: Sequence[Row], *, yes: bool) -> None:
 
 def _foreseen(rows: Sequence[Row], size: int, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"would_remove": [asdict(row) for row in rows], "bytes": size}, indent=2, ensure_ascii=False))
+        print_json({"would_remove": [asdict(row) for row in rows], "bytes": size})
         return
     for row in rows:
         print(_line(row))
@@ -157,7 +157,7 @@ def _foreseen(rows: Sequence[Row], size: int, *, as_json: bool) -> None:
 
 def _done(rows: Sequence[Row], freed: int, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"removed": [row.session for row in rows], "bytes_freed": freed}, indent=2))
+        print_json({"removed": [row.session for row in rows], "bytes_freed": freed})
     else:
         names = f" ({', '.join(row.session for row in rows)})" if rows else ""
         print(f"{count(len(rows), 'session')} removed{names}; {_size(freed)} given back.")

@@ -15,6 +15,7 @@ from consilience.cli.failures import DONE, FAILED, NO_ANSWER, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
 from consilience.cli.inputs import deal_models, read_limits, read_panel, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
+from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
 from consilience.cli.progress import display, shown
 from consilience.cli.request import Request
@@ -60,7 +61,7 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
     inputs = _read(cls, request, given, config)
     if request.dry_run:
         if request.json:
-            print(json.dumps(dry_run_json(inputs.plan), indent=2, ensure_ascii=False))
+            print_json(dry_run_json(inputs.plan))
         else:
             show(dry_run(inputs.plan))
         return DONE
@@ -186,7 +187,7 @@ def deliver(report: Report, *, out: Path | None, as_json: bool, stored: bool = T
         except SettingsError as error:
             unwritten = error
     if as_json:
-        print(report.model_dump_json(indent=2))
+        print_json(report.model_dump(mode="json"))
     else:
         show(markdown(report, heading=False, files=written, stored=stored))
     sys.stdout.flush()

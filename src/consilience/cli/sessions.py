@@ -15,6 +15,7 @@ import typer
 
 from consilience.cli import removal
 from consilience.cli.failures import say
+from consilience.cli.output import print_json
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, SessionStarted
 from consilience.journal.store import Store
@@ -99,7 +100,7 @@ def _show(
         if course.finished is not None:
             body = store.text(course.finished.report)
             if as_json:
-                print(json.dumps(json.loads(body), indent=2, ensure_ascii=False))
+                print_json(json.loads(body))
             else:
                 print_markdown(markdown(AnyReport.model_validate_json(body), more=relatives))
             return
@@ -107,7 +108,7 @@ def _show(
         holder = store.holder(session)
         if as_json:
             body_json = unfinished_json(session, course, store.text, flights=flights, holder=holder)
-            print(json.dumps(body_json, indent=2, ensure_ascii=False))
+            print_json(body_json)
         else:
             found = unfinished(session, course, store.text, flights=flights, holder=holder)
             print_markdown(f"{found}\n{relatives}\n" if relatives else found)
@@ -124,7 +125,7 @@ def _print_events(recorded: Sequence[AnyEvent], as_json: bool) -> None:
 
     if as_json:
         rows = [{"seq": event.seq, **event.model_dump(mode="json")} for event in recorded]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
     else:
         print("\n".join(listing(recorded)))
 
@@ -187,7 +188,7 @@ def _replay(
             "seconds": round(seconds, 3),
             "report_digest": digest,
         }
-        print(json.dumps(found, indent=2))
+        print_json(found)
     else:
         print(
             f"Replayed {session}: {matched:,} events matched, 0 calls, {seconds:.2f} s "
@@ -221,7 +222,10 @@ def _list(
             state = state_of(course, None if course.finished else store.holder(session))
             rows.append(_row(session, course, state, store))
     if as_json or not rows:
-        print(json.dumps(rows, indent=2, ensure_ascii=False) if as_json else "No session is recorded any more.")
+        if as_json:
+            print_json(rows)
+        else:
+            print("No session is recorded any more.")
         return
     room = max(20, shutil.get_terminal_size().columns - 71)
     for row in rows:

@@ -27,6 +27,11 @@ ConsilienceError
 from __future__ import annotations
 
 
+def storable(text: str) -> str:
+    """`text` with a question mark for every half of a character pair, which JSON can bring and no journal can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
 class ConsilienceError(Exception):
     """Base of everything this package raises on purpose."""
 
@@ -60,14 +65,16 @@ class ProviderError(ConsilienceError):
     """A request that failed. `transient` says whether the same request may succeed later.
 
     `requests` counts the sendings of the call that failed, `waited` the seconds between them; a limiter fills them in.
+    `completion` is what came and was paid for all the same, where something did.
     """
 
     transient = False
     requests: int = 1
     waited: float = 0.0
+    completion: object | None = None
 
     def __init__(self, detail: str = "", *, retry_after: float | None = None) -> None:
-        self.detail = detail or type(self).__name__
+        self.detail = storable(detail) or type(self).__name__
         self.retry_after = retry_after
         super().__init__(self.detail)
 

@@ -146,13 +146,17 @@ class ReplyRejected(CallEvent):
 
 
 class CallFailed(CallEvent):
-    """`limit` names the agent or phase whose limit refused the call; empty for the session's own, and for other failures."""
+    """Tokens and cost are those of a refusal that was paid for. `limit` names the agent or phase whose limit refused the call;
+    empty for the session's own limit, and for other failures."""
 
     type: Literal["call_failed"] = "call_failed"
     default_requests: ClassVar[int] = 0
     failure: FailureKind
     detail: str = ""
     limit: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = 0.0
     reserve: bool = False
 
 

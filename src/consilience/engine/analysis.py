@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from consilience.domain.agents import Agent
 from consilience.domain.report import Independence, SharedModel
-from consilience.engine.similarity import jaccard
+from consilience.engine.similarity import shared
 
 RESTATED = 0.7
 """Two sentences this alike say the same thing (protocols §0)."""
@@ -25,21 +26,44 @@ def _segmenter() -> Callable[[str], list[str]]:
     return lambda text: list(segment("en", text))
 
 
-def alike(a: str, b: str) -> bool:
-    """Whether two sentences say the same in nearly the same words, punctuation aside."""
-    return jaccard(_bare(a), _bare(b)) >= RESTATED
+def bare(sentence: str) -> frozenset[str]:
+    """Its tokens, lower-cased and without punctuation at their ends."""
+    stripped = (word.strip(".,;:!?\"'()[]“”‘’") for word in sentence.lower().split())
+    return frozenset(word for word in stripped if word)
 
 
-def _bare(sentence: str) -> str:
-    return " ".join(word.strip(".,;:!?\"'()[]“”‘’") for word in sentence.split())
+class Said:
+    """Sentences to look others up in. Two say the same when their tokens overlap by `RESTATED` (Jaccard).
+
+    So much overlap needs a shared token among the few rarest ones of the sentence looked up, and only those that have it are
+    compared: the cost of a look-up follows what is alike, not all that was said.
+    """
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self._said = [bare(sentence) for sentence in sentences]
+        self._holding: dict[str, list[int]] = {}
+        for n, tokens in enumerate(self._said):
+            for token in tokens:
+                self._holding.setdefault(token, []).append(n)
+        self._empty = frozenset() in self._said
+
+    def holds(self, sentence: str) -> bool:
+        """Whether one of them says the same as this one, in nearly the same words."""
+        tokens = bare(sentence)
+        if not tokens:
+            return self._empty
+        needed = len(tokens) - math.ceil(RESTATED * len(tokens) - 1e-9) + 1
+        rarest = sorted(tokens, key=lambda token: (len(self._holding.get(token, ())), token))[:needed]
+        candidates = {n for token in rarest for n in self._holding.get(token, ())}
+        return any(shared(tokens, self._said[n]) >= RESTATED for n in candidates)
 
 
 def survival(points: Sequence[str], answer: str, claims: Iterable[str] = ()) -> float | None:
     """Share of points restated by a sentence of the answer or by one of its claims; None without points."""
     if not points:
         return None
-    said = [*sentences(answer), *claims]
-    return sum(any(alike(point, s) for s in said) for point in points) / len(points)
+    said = Said([*sentences(answer), *claims])
+    return sum(said.holds(point) for point in points) / len(points)
 
 
 def novelty(answer: str, inputs: Iterable[str]) -> float | None:
@@ -47,8 +71,8 @@ def novelty(answer: str, inputs: Iterable[str]) -> float | None:
     own = sentences(answer)
     if not own:
         return None
-    given = [s for text in inputs for s in sentences(text)]
-    return sum(not any(alike(s, g) for g in given) for s in own) / len(own)
+    given = Said([s for text in inputs for s in sentences(text)])
+    return sum(not given.holds(sentence) for sentence in own) / len(own)
 
 
 def effective_voices(n: int, rho: float) -> float:

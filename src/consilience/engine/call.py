@@ -68,6 +68,7 @@ class Call(Generic[T]):
         self.phase: Phase | None = current_phase.get()
         self.port = state.ports[ask.agent]
         self.reserve = False
+        self.permitted = 0
 
     async def run(self) -> Reply[T] | Failure:
         state, ask = self.state, self.ask
@@ -156,18 +157,12 @@ class Call(Generic[T]):
         try:
             completion = await self._send(attempt, rendered, schema, digest)
         except ProviderError as failure:
-            requests = failure.requests
-            self._settle(cost, Amount(calls=requests), requests, time.monotonic() - began)
-            volatile: Volatile = {"requests": requests}
-            event: Ended = CallFailed(
-                **common, failure=_kind(failure), detail=failure.detail[:500], reserve=self.reserve, volatile=volatile
-            )
+            event: Ended = self._failed(common, failure)
+            self._settle(cost, _amount_of(event), time.monotonic() - began)
             text, value = "", None
         else:
             event, text, value = self._read(common, completion)
-            self._settle(
-                Amount() if answered else cost, _spent(completion), completion.requests, time.monotonic() - began
-            )
+            self._settle(Amount() if answered else cost, _amount_of(event), time.monotonic() - began)
         event.volatile["s"] = round(time.monotonic() - began, 3)
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
@@ -249,6 +244,20 @@ class Call(Generic[T]):
         done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)
         return done, text, value
 
+    def _failed(self, common: dict[str, object], failure: ProviderError) -> CallFailed:
+        paid = failure.completion
+        figures: dict[str, object] = {}
+        if isinstance(paid, Completion):
+            figures = {"tokens_in": paid.tokens_in, "tokens_out": paid.tokens_out, "cost": paid.cost}
+        return CallFailed(
+            **common,
+            **figures,
+            failure=_kind(failure),
+            detail=failure.detail[:500],
+            reserve=self.reserve,
+            volatile={"requests": failure.requests},
+        )
+
     def _value(self, text: str) -> T:
         """The reply as asked for. Raises `Malformed`."""
         value = parse_reply(text, self.ask.returns)
@@ -268,9 +277,11 @@ class Call(Generic[T]):
         late = state.out_of_time()
         if not late and self.account.draw(cost):
             return None
-        if self.ask.closing and attempt == 1 and not state.reserve_drawn and state.reserve.left.covers(cost):
+        held = state.reserve.left
+        enough = held.covers(cost) or held.covers(state.call_size)  # replies may be longer than their tokens foresaw
+        if self.ask.closing and attempt == 1 and not state.reserve_drawn and enough:
             self._draw_reserve()
-            self.account.draw(cost)
+            self.account.charge(cost)
             return None
         state.allowances.charge(self.ask.agent, self.phase, Amount() - cost)
         return Refusal(FailureKind.TIME if late else FailureKind.BUDGET)
@@ -280,6 +291,7 @@ class Call(Generic[T]):
         if self.state.allowances.draw(self.ask.agent, self.phase, ONE) is not None:
             return False
         if self.account.draw(ONE):
+            self.permitted += 1
             return True
         self.state.allowances.charge(self.ask.agent, self.phase, Amount() - ONE)
         return False
@@ -288,10 +300,10 @@ class Call(Generic[T]):
         self.state.reserve_drawn = self.reserve = True
         self.account = self.state.reserve
 
-    def _settle(self, reserved: Amount, spent: Amount, requests: int, seconds: float) -> None:
-        """Retries drew their own calls already."""
+    def _settle(self, reserved: Amount, spent: Amount, seconds: float) -> None:
+        """Retries drew their own calls when they were permitted, also one that was then not sent."""
         if self.account.limited or self.state.allowances:
-            difference = spent - reserved - Amount(calls=max(requests - 1, 0))
+            difference = spent - reserved - Amount(calls=self.permitted)
             self.account.charge(difference)
             self.state.allowances.charge(self.ask.agent, self.phase, difference, seconds)
 
@@ -300,9 +312,7 @@ class Call(Generic[T]):
             self._draw_reserve()
         if not self.account.limited and not self.state.allowances:
             return
-        amount = Amount(calls=ended.requests)
-        if not isinstance(ended, CallFailed):
-            amount += Amount(tokens=ended.tokens_in + ended.tokens_out, money=ended.cost or 0)
+        amount = _amount_of(ended)
         self.account.charge(amount)
         self.state.allowances.charge(self.ask.agent, self.phase, amount, float(ended.volatile.get("s") or 0))
 
@@ -343,8 +353,9 @@ class Call(Generic[T]):
                 )
 
 
-def _spent(completion: Completion) -> Amount:
-    return Amount(completion.requests, completion.tokens_in + completion.tokens_out, completion.cost or 0)
+def _amount_of(ended: Ended) -> Amount:
+    """What an attempt spent."""
+    return Amount(ended.requests, ended.tokens_in + ended.tokens_out, ended.cost or 0)
 
 
 def _kind(error: ProviderError) -> FailureKind:

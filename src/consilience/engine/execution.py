@@ -54,6 +54,12 @@ class Options:
     temperature: float | None = None
 
 
+def faults_of(options: Options) -> Faults | None:
+    """Where this process is to be killed, if anywhere. Raises `SettingsError` for a point that is spelt wrongly."""
+    spec = os.environ.get("CONSILIENCE_FAULT")
+    return options.faults or (from_spec(spec).hit if spec else None)
+
+
 @asynccontextmanager
 async def leased(journal: Journal) -> AsyncIterator[None]:
     """Give the lease back however the run ends, with what was recorded committed; after a simulated kill, not even that."""
@@ -155,8 +161,7 @@ def state_of(
     protocol = cls.model_validate(started.settings)
     size = call_size(opening, protocol, started.prices)
     root, reserve = hold_back(started.limits, size)
-    spec = os.environ.get("CONSILIENCE_FAULT")
-    faults: Faults | None = options.faults or (from_spec(spec).hit if spec else None)
+    faults = faults_of(options)
     state = State(
         id=session,
         protocol=started.protocol,

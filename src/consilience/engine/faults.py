@@ -7,6 +7,7 @@
     closing_call     the closing call is about to be sent
     before_finish    the report is made and not committed
     after_finish     it is committed
+    after_lost       a resuming process has noted a call that was lost
 
 `CONSILIENCE_FAULT="after_commit@leaf_respond/2#3"` kills the process (SIGKILL) the third time a commit of a call of phase
 `leaf_respond`, index 2, is passed; phase and count may be left out. The end of a phase is the `after_commit` of its last call.
@@ -31,6 +32,7 @@ POINTS = (
     "closing_call",
     "before_finish",
     "after_finish",
+    "after_lost",
 )
 
 _SPEC = re.compile(r"(?P<point>\w+)(?:@(?P<phase>\w+)(?:/(?P<index>\d+))?)?(?:#(?P<nth>\d+))?\Z")

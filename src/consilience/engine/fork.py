@@ -23,7 +23,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
-from consilience.engine.execution import Options, closing, execute, leased, state_of
+from consilience.engine.execution import Options, closing, execute, faults_of, leased, state_of
 from consilience.engine.mismatch import nearest
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
@@ -59,6 +59,7 @@ async def fork(
     itself spends. An inherited reply that the new settings cannot read is asked for again. Raises `UserError`s first.
     """
     options = options or Options()
+    faults_of(options)  # says now what is spelt wrongly
     events = store.read(parent)
     old = beginning(parent, events)
     last = position(parent, events, at)

@@ -58,21 +58,20 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
     ended = [event for event in ended if not event.inherited]
     cached = sum(isinstance(event, CallCompleted) and event.cached for event in ended)
     ended = [event for event in ended if not (isinstance(event, CallCompleted) and event.cached)]
-    paid = [event for event in ended if not isinstance(event, CallFailed)]
     made = [event for event in ended if not _unfunded(event)]
     repairs = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
     requests = sum(event.requests for event in ended)
-    costs = [event.cost for event in paid]
+    costs = [event.cost for event in ended]
     return Spent(
         calls=len({event.key for event in made}),
         requests=requests,
-        retries=max(requests - len(made), 0),
+        retries=sum(max(event.requests - 1, 0) for event in ended),
         repairs=repairs,
         lost=state.lost,
         inherited=len(inherited),
         cached=cached,
-        tokens_in=sum(event.tokens_in for event in paid),
-        tokens_out=sum(event.tokens_out for event in paid),
+        tokens_in=sum(event.tokens_in for event in ended),
+        tokens_out=sum(event.tokens_out for event in ended),
         tokens_cached=total("cached"),
         cost=math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
         seconds=round(state.recorder.now(), 3),
@@ -140,7 +139,7 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     false = sum(not quotation.verified for quotation in cited)
     if false:
         found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
-    if any(event.cost is None for event in ended if not isinstance(event, CallFailed)):
+    if any(event.cost is None for event in ended):
         found.append("the price of a model is not known; money is not counted in full")
     refused = Counter(event.limit for event in ended if isinstance(event, CallFailed) and event.limit)
     found += [f"{counted(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())]

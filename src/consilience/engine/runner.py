@@ -25,7 +25,7 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
-from consilience.engine.execution import Options, closing, execute, leased, state_of
+from consilience.engine.execution import Options, closing, execute, faults_of, leased, state_of
 from consilience.engine.ports import AgentPort, ModelPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
@@ -61,6 +61,7 @@ async def start(
     _check_input(task, sources, quorum)
     limits = limits or Limits()
     options = options or Options()
+    faults_of(options)  # says now what is spelt wrongly
     opened = open_encoder(encoder)
     if protocol.needs_encoder and opened is None:
         raise SettingsError(
@@ -210,6 +211,7 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
     ]  # others remember
     for flight in lost:
         await recorder.commit(CallLost(key=flight.key, agent=flight.agent))
+        state.faults("after_lost", None)
     state.lost += len(lost)
     await recorder.commit(SessionResumed(lost=len(lost)))
 

@@ -19,7 +19,7 @@ class Encoder(Protocol):
 
 def jaccard(a: str, b: str) -> float:
     """Shared share of the sets of lower-cased whitespace tokens, in [0, 1]; both empty 1.0, one empty 0.0 (seed 000 §3.6)."""
-    return _share(tokens(a), tokens(b))
+    return shared(tokens(a), tokens(b))
 
 
 def tokens(text: str) -> frozenset[str]:
@@ -27,15 +27,16 @@ def tokens(text: str) -> frozenset[str]:
     return frozenset(text.lower().split())
 
 
-def _share(left: frozenset[str], right: frozenset[str]) -> float:
-    shared = len(left & right)
-    union = len(left) + len(right) - shared
-    return shared / union if union else 1.0
+def shared(left: frozenset[str], right: frozenset[str]) -> float:
+    """Size of the intersection over that of the union; 1.0 for two empty sets."""
+    both = len(left & right)
+    union = len(left) + len(right) - both
+    return both / union if union else 1.0
 
 
 def mean_pairwise(texts: Sequence[str]) -> float | None:
     """Mean `jaccard` over all pairs; None below two texts."""
-    pairs = [_share(a, b) for a, b in combinations([tokens(text) for text in texts], 2)]
+    pairs = [shared(a, b) for a, b in combinations([tokens(text) for text in texts], 2)]
     return math.fsum(pairs) / len(pairs) if pairs else None
 
 

@@ -62,12 +62,17 @@ def quotations(text: str, found: Sequence[Document], agent: str) -> list[Quotati
         Quotation(
             words=words,
             source=source,
-            line=int(line),
-            verified=source in by_id and by_id[source].holds(words, int(line)),
+            line=number,
+            verified=source in by_id and by_id[source].holds(words, number),
             agent=agent,
         )
-        for words, source, line in _QUOTATION.findall(text)
+        for words, source, number in ((w, s, _line(line)) for w, s, line in _QUOTATION.findall(text))
     ]
+
+
+def _line(digits: str) -> int:
+    """A line number; 0, which no document has, for one that is longer than any document."""
+    return int(digits) if len(digits) < 10 else 0
 
 
 def _collapse(text: str) -> str:

@@ -19,6 +19,7 @@ from consilience.domain.errors import (
     ServerError,
     Timeout,
     Unreachable,
+    storable,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _SHOWN = 300
 
 def scrub(text: str, keys: Iterable[str]) -> str:
     """`text` without the `keys`, without any secret that stands in the environment, and without what looks like one."""
+    text = storable(text)
     secrets = {key for key in keys if len(key) >= 4}
     for name, value in os.environ.items():
         if len(value) >= 8 and _KEY_VARIABLE.search(name.upper()):
@@ -233,4 +235,4 @@ def _translate_transport(error: Exception, detail: _Detail) -> ProviderError:
     return ServerError(detail("the answer could not be read", said))
 
 
-__all__ = ["retry_after", "scrub", "translate"]
+__all__ = ["retry_after", "scrub", "storable", "translate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ class Fallback:
     """Several models under the name and account of the first; each later one is tried when those before it failed.
 
     A failure here is final: put retries inside (`Fallback([Limited(a), Limited(b)])`). Moving on is a further sending
-    and asks `may_retry`. `Completion.model` says who answered.
+    and asks `may_retry`, unless nothing was sent yet because an account is shut. `Completion.model` says who answered.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -46,9 +47,10 @@ class Fallback:
                 return replace(completion, requests=sent + completion.requests, waited=waited + completion.waited)
             sent += requests_of(failure)
             waited += getattr(failure, "waited", 0.0)
-            if model is self.models[-1] or not retry_allowed():
+            if model is self.models[-1] or (sent and not retry_allowed()):
                 break
             earlier.append(failure.detail)
+        failure = copy.copy(failure)  # a model may raise the same object each time
         if earlier:
             failure.detail = "; before that, ".join([failure.detail, *reversed(earlier)])
             failure.args = (failure.detail,)

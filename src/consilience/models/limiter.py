@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import heapq
 import itertools
 import math
@@ -208,7 +209,7 @@ class Limiter:
 
     def _turned_away(self, seconds: float) -> RateLimited:
         error = RateLimited(
-            f"{self.account}: the provider asks to wait {seconds:.0f} s; resume later or use another model",
+            f"{self.account}: the provider asks to wait {seconds:.0f} s; try again later or use another model",
             retry_after=seconds,
         )
         vars(error)["requests"] = 0
@@ -353,5 +354,7 @@ class Limited:
 
 
 def _counted(error: ProviderError, sent: int, waited: float) -> ProviderError:
-    vars(error).update(requests=sent, waited=waited)
-    return error
+    """The error with what was tried, as one of its own: a model may raise the same object each time."""
+    told = copy.copy(error)
+    vars(told).update(requests=sent, waited=waited)
+    return told

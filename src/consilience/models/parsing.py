@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 _FENCE = re.compile(r"\A\s*```[\w-]*[ \t]*\n?(.*?)(?:\n?```.*)?\Z", re.DOTALL)
 _DECODER = json.JSONDecoder(strict=False)
+_EMPTY = ("null", "[]", '""')
+"""JSON that says nothing, where prose would do."""
 
 
 class Malformed(ValueError):
@@ -29,13 +31,13 @@ def parse_reply(text: str, returns: type[T]) -> T:
     are not. Prose without an object fills the type's only required field if that is a `FreeText`. Raises `Malformed`.
     """
     if returns is str:
-        if not text.strip():
+        if _blank(text):
             raise Malformed("the reply is empty")
         return cast(T, text.strip())
     if not issubclass(returns, BaseModel):
         raise TypeError(f"a reply is text or a pydantic model, not {returns!r}")
     body = _unfenced(text)
-    if not body:
+    if _blank(body) or body in _EMPTY:
         raise Malformed("the reply is empty")
     data = _object_in(body)
     if data is None:
@@ -49,9 +51,14 @@ def parse_reply(text: str, returns: type[T]) -> T:
     except ValidationError as error:
         raise Malformed(_in_words(error)) from None
     for name in _required_strings(returns):
-        if not str(getattr(value, name)).strip():
+        if _blank(str(getattr(value, name))):
             raise Malformed(f"{name}: must not be empty")
     return cast(T, value)
+
+
+def _blank(text: str) -> bool:
+    """True for a text with nothing to be seen in it: blanks, and characters that only steer."""
+    return not any(character.isprintable() and not character.isspace() for character in text)
 
 
 def _unfenced(text: str) -> str:

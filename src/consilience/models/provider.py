@@ -13,7 +13,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Literal
 
-from consilience.domain.errors import ProviderError, Refused, ServerError
+from consilience.domain.errors import ProviderError, Refused, ServerError, storable
 from consilience.models.port import Completion, ModelRequest
 
 if TYPE_CHECKING:
@@ -146,11 +146,11 @@ class ProviderModel:
         usage = response.usage
         details = response.provider_details or {}
         text = self._without_keys(_text(response))
-        reason = response.finish_reason or str(details.get("finish_reason") or "stop")
+        reason = response.finish_reason or storable(str(details.get("finish_reason") or "stop"))
         answered = response.model_name or self._model.model_name
         completion = Completion(
             text=text,
-            model=f"{self._name.partition(':')[0]}:{answered}",
+            model=storable(f"{self._name.partition(':')[0]}:{answered}"),
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
             tokens_cached=usage.cache_read_tokens,

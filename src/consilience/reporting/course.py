@@ -83,11 +83,8 @@ class Course:
         self.calls.append(event)
         if event.inherited or (isinstance(event, CallCompleted) and event.cached):
             return
-        if isinstance(event, CallFailed):
-            if not event.failure.is_limit:
-                self._made.add(event.key)
-            return
-        self._made.add(event.key)
+        if not (isinstance(event, CallFailed) and event.failure.is_limit):
+            self._made.add(event.key)
         self.tokens_in += event.tokens_in
         self.tokens_out += event.tokens_out
         self.cost = None if self.cost is None or event.cost is None else self.cost + event.cost

@@ -15,10 +15,14 @@ from pydantic import ConfigDict
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Report
+from consilience.reporting.contained import contained
 from consilience.reporting.figures import figures
-from consilience.reporting.words import STOPPED, one_line, printable, seats, share
+from consilience.reporting.words import STOPPED, one_line, seats, share
 
 _LONGEST_HEADING = 160
+_MARKUP = re.compile(r"([\\`*\[\]<>|#]|(?<!\w)_|_(?!\w)|~(?=~)|(?<=~)~|&(?=#?\w+;))")
+_ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
+"""What makes a list, a heading or a rule where it begins a line."""
 
 
 class AnyReport(Report):
@@ -61,7 +65,7 @@ def headline(report: Report) -> str:
 
 def plain(text: str) -> str:
     """One line of somebody's text, with what Markdown would read as markup escaped."""
-    return re.sub(r"([\\`*\[\]<>|#]|(?<!\w)_|_(?!\w))", r"\\\1", one_line(text))
+    return _ITEM.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", one_line(text)))
 
 
 def _answer(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
@@ -73,7 +77,7 @@ def _answer(report: Report, data: Mapping[str, object], names: Mapping[str, str]
         lines.append(f"**Position: {plain(str(position))}**{decided}")
     if report.closing == "reserve":
         lines.append("*A limit cut in: this was written from what existed by then.*")
-    lines.append(_demoted(report.answer))
+    lines.append(contained(report.answer))
     return "\n\n".join(lines)
 
 
@@ -202,14 +206,6 @@ def _speaker(message: str, names: Mapping[str, str]) -> str:
 
 def _quoted(text: str) -> str:
     return f"“{plain(text)}”"
-
-
-def _demoted(answer: str) -> str:
-    """The answer as its author wrote it, its headings below ours, so that it cannot pass for a section of the report."""
-    text = re.sub(
-        r"^ {0,3}(#{1,6})(?=\s)", lambda found: "#" * min(6, len(found[1]) + 2), printable(answer), flags=re.M
-    )
-    return re.sub(r"^(.*\S.*\n)(?= {0,3}(?:=+|-+)[ \t]*$)", r"\1\n", text.strip(), flags=re.M)
 
 
 _SECTIONS: tuple[Callable[[Report, Mapping[str, object], Mapping[str, str]], str], ...] = (

@@ -21,13 +21,20 @@ STOPPED: Mapping[StopReason, str] = {
 }
 
 _LONGEST_VIEW = 40
-# Escape sequences could repaint a reader's terminal, and marks of direction reorder what is read.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Escape sequences could repaint a reader's terminal, marks of direction reorder what is read, and half a character pair,
+# which JSON can hold, cannot be written at all.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_BREAK = re.compile("\r\n|[\u2028\u2029]")
 
 
 def printable(text: str) -> str:
     """Text of a model or file without characters that steer a terminal; line breaks and tabs stay."""
-    return _CONTROL.sub("", text.replace("\r\n", "\n"))
+    return _CONTROL.sub("", _BREAK.sub("\n", text))
+
+
+def escaped(json: str) -> str:
+    """JSON whose strings hold no raw character that steers a terminal; the same to every reader of JSON."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
 
 
 def one_line(text: str, most: int = 0) -> str:

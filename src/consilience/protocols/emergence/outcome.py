@@ -14,7 +14,15 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard, mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.emergence.course import ROOT, Course
-from consilience.protocols.emergence.replies import Answering, LeafReply
+from consilience.protocols.emergence.replies import (
+    MOST_CLAIMS,
+    MOST_OBJECTIONS,
+    MOST_POINTS,
+    Answering,
+    ClaimReply,
+    Exchange,
+    LeafReply,
+)
 from consilience.protocols.emergence.report import AgentRound, Convergence, EmergenceReport, Round
 from consilience.protocols.emergence.rounds import Turn, extract
 from consilience.protocols.emergence.settings import Settings
@@ -30,6 +38,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     pooled = pool(ballots)
     position, decided_by = _position(settings, course, stop, pooled)
     objections = standing(session, course)
+    claims = tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else ()
     rounds = tuple(_round(session, settings, course, n) for n in range(1, len(course.rounds) + 1))
     scores = tuple(r.convergence_score for r in rounds[1:])
     _warn(session, settings, course, scores)
@@ -47,9 +56,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         steps=len(course.rounds),
         answer=closing.text if closing else None,
         closing=None if closing is None else "reserve" if closing.reserve and course.exhausted else "ordinary",
-        claims=tuple(session.claim(closing, c.text, c.ids) for c in closing.value.claims if c.text.strip())
-        if closing
-        else (),
+        claims=claims,
         position_changes=tuple(changes(ballots)),
         objections=objections,
         dissent=_dissent(settings, course, position or next(iter(pooled), None), objections),
@@ -66,6 +73,11 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         lateral_revision_rate=len(revised) / len(laterals) if laterals else None,
         revision_counts=counts,
     )
+
+
+def _claims(course: Course) -> list[ClaimReply]:
+    """Those of the answer that say something."""
+    return [c for c in course.closing.value.claims[:MOST_CLAIMS] if c.text.strip()] if course.closing else []
 
 
 def standing(session: Session, course: Course) -> tuple[Objection, ...]:
@@ -194,9 +206,9 @@ def _metrics(session: Session, course: Course, revision_rate: float | None) -> d
         if response is not None:
             inputs.append(response.text)
             if isinstance(response.value, LeafReply):
-                points.extend(p for p in response.value.points if p.strip())
+                points.extend(p for p in response.value.points[:MOST_POINTS] if p.strip())
     answer = course.closing.text if course.closing else ""
-    claims = [c.text for c in course.closing.value.claims] if course.closing else []
+    claims = [c.text for c in _claims(course)]
     found: dict[str, float | int | None] = {
         "facts": len(points),
         "fact_survival": survival(points, answer, claims) if answer else None,
@@ -237,6 +249,10 @@ def _warn(session: Session, settings: Settings, course: Course, scores: Sequence
             f"in round {', '.join(map(str, copies))} the root repeated its last text word for word; "
             "its stability says little"
         )
+    said = [r for turns in course.rounds for turn in turns.values() for r in (turn.response, turn.lateral) if r]
+    surplus = sum(len(r.value.objections[MOST_OBJECTIONS:]) for r in said if isinstance(r.value, Exchange))
+    if surplus:
+        session.warn(f"objections beyond the one that a reply may raise were left out: {surplus}")
     if session.dropped:
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     last = course.rounds[-1].get(ROOT) if course.rounds else None

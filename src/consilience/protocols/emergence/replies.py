@@ -8,11 +8,15 @@ from pydantic import BaseModel, Field
 
 from consilience.domain.messages import FreeText, Label, ObjectionLabel
 
+MOST_POINTS, MOST_OBJECTIONS, MOST_CLAIMS = 3, 1, 2
+"""Of one reply. A grammar keeps to them; of a model that has none, what goes beyond is left out where it would be used, so
+that nobody floods the prompts of others, or the dissent."""
+
 
 class LeafReply(BaseModel):
     """`points` are the facts or arguments the view rests on."""
 
-    points: Annotated[list[str], Field(json_schema_extra={"maxItems": 3})] = Field(default_factory=list)
+    points: Annotated[list[str], Field(json_schema_extra={"maxItems": MOST_POINTS})] = Field(default_factory=list)
     text: FreeText
 
 
@@ -23,7 +27,7 @@ class ObjectionReply(BaseModel):
     text: str
 
 
-Objections = Annotated[list[ObjectionReply], Field(json_schema_extra={"maxItems": 1})]
+Objections = Annotated[list[ObjectionReply], Field(json_schema_extra={"maxItems": MOST_OBJECTIONS})]
 Answers = Annotated[list[ObjectionLabel], Field(json_schema_extra={"maxItems": 8})]
 
 
@@ -50,7 +54,7 @@ class ClaimReply(BaseModel):
     ids: Annotated[list[Label], Field(json_schema_extra={"maxItems": 3})] = Field(default_factory=list)
 
 
-Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": 2})]
+Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": MOST_CLAIMS})]
 
 
 class RootReply(Exchange):

@@ -17,7 +17,14 @@ from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
-from consilience.protocols.emergence.replies import LeafReply, ObjectionReply, PeerReply, ReviewReply, RootReply
+from consilience.protocols.emergence.replies import (
+    MOST_OBJECTIONS,
+    LeafReply,
+    ObjectionReply,
+    PeerReply,
+    ReviewReply,
+    RootReply,
+)
 from consilience.protocols.emergence.settings import PERSPECTIVES, Settings
 
 Said = Reply[LeafReply] | Reply[PeerReply] | Reply[RootReply] | Reply[ReviewReply]
@@ -306,7 +313,7 @@ class RoundRun:
         """Publish the objections of a reply, each a message of its own that the reply's readers may be shown."""
         made: list[Message] = []
         source = self.session.message(reply.key)
-        for objection in reply.value.objections:
+        for objection in reply.value.objections[:MOST_OBJECTIONS]:
             target = self._target(reply, objection)
             if target is None:
                 continue

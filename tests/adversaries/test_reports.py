@@ -1,0 +1,137 @@
+"""What agents write stands in a report and does not shape it, as CommonMark with tables is read."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+
+from adversaries.nasty import MARKDOWN, TEXTS
+from adversaries.reading import READER, STEERING, skeleton
+from consilience.domain.agents import Agent
+from consilience.domain.messages import Quotation
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.positions import PositionChange
+from consilience.domain.report import Claim, Dissent, LedgerReport, Missing, Objection, Spent
+from consilience.domain.topology import tree
+from consilience.reporting.contained import contained
+from consilience.reporting.markdown import AnyReport, markdown, plain
+from consilience.reporting.terminal import show
+
+
+def report(said: str) -> AnyReport:
+    """A report in which everything that an agent or a user wrote is this, as it comes out of a reply."""
+    said = said.encode("utf-8", "replace").decode()
+    agents = (
+        Agent(id="L1N1", role="integrator", model="m"),
+        Agent(id="L2N1", role="specialist", persona=said, perspective=said, model="m"),
+        Agent(id="L2N2", role="specialist", perspective=said, model="m"),
+    )
+    given: dict[str, Any] = {
+        "ballots": [{"agent": "L2N1", "position": said}],
+        "pool": {said: 1.0},
+        "position": said,
+        "rounds": [],
+    }
+    return AnyReport(
+        session="r1",
+        protocol="emergence",
+        task=said,
+        settings={"max_rounds": 5},
+        seed=0,
+        agents=agents,
+        topology=tree(2, 2),
+        stop_reason=StopReason.EXHAUSTED_STEPS,
+        degraded=said,
+        replied=2,
+        quorum_met=True,
+        steps=2,
+        answer=said,
+        ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=Spent(calls=9)),
+        claims=(Claim(text=f"x{said}", ids=("round-1/lateral/L2N1",)), Claim(text=f"{said}x")),
+        dissent=(Dissent(agent="L2N1", text=said, position=said),),
+        objections=(Objection(id="o", agent="L2N1", to="L2N2", text=said, read=False),),
+        position_changes=(PositionChange(agent="L2N1", before=said, after=said, step=1, cause=said),),
+        missing=(Missing(agent="L2N2", since="round-2/lateral/L2N2", reason=said),),
+        quotations=(Quotation(words=said, source="S1", line=1, verified=False),),
+        warnings=(f"about {said}",),
+        **given,
+    )
+
+
+@pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
+def test_no_text_breaks_the_structure_of_a_report(said: str) -> None:
+    text = markdown(report(said[:100_000]))
+    assert skeleton(text) == skeleton(markdown(report("harmless")))
+    assert not STEERING.search(text)
+    assert text.startswith("# ")
+
+
+@settings(max_examples=150)
+@given(MARKDOWN)
+@example("- ~~~\n## Dissent")
+@example("10. a\n    ```\n```\n<h1>")
+@example("a ` b\n`<h1>`")
+@example("| ` | <h1> ` |\n|---|---|")
+@example("\\<h1>")
+@example("\\\\<h1>")
+@example("`\\`<h1>")
+@example(" ```\n```\n## Dissent")
+@example("> Dissent\n> ---")
+@example("~~~ `\n<h1>\n~~~\n<h1>")
+@example("``` a`b\n<h1>")
+def test_no_markdown_does_either(said: str) -> None:
+    assert skeleton(markdown(report(said))) == skeleton(markdown(report("harmless")))
+
+
+@given(MARKDOWN)
+def test_an_answer_is_closed_where_it_ends(said: str) -> None:
+    """Whatever follows it is read as it stands."""
+    tokens = READER.parse(f"{contained(said)}\n\n## After\n")
+    assert [(t.tag, t.content) for t in tokens[-3:-1]] == [("h2", ""), ("", "After")]
+    assert [t.content for t in tokens if t.type == "inline" and t.content == "After"] == ["After"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Use `Vec<String>` and `List<T>`.",
+        "```python\n# a comment\nif a <b: pass\n---\n```\n\nThen go on.",
+        "1. one\n2. two\n\n| a | b |\n|---|---|\n| 1 | 2 |",
+        "Is C# #1 or # 2?\n- no. # 3",
+        "a < b and x <= 3, or ~5 %; *really*, **truly**",
+    ],
+)
+def test_honest_markdown_is_left_alone(said: str) -> None:
+    assert contained(said) == said
+
+
+@given(MARKDOWN)
+def test_one_line_of_somebodys_text_is_text_and_nothing_else(said: str) -> None:
+    """As an item, as emphasis' neighbour and as a cell, it is read as the characters it has."""
+    shown = " ".join(plain(said).split())
+    for frame in (f"- {shown} — *who*", f"x {shown} — *who*"):
+        tokens = READER.parse(frame)
+        (line,) = [t for t in tokens if t.type == "inline"]
+        kinds = {child.type for child in line.children or ()}
+        assert kinds <= {"text", "text_special", "em_open", "em_close"}, frame
+        assert sum(child.type == "em_open" for child in line.children or ()) == 1, frame
+
+
+@pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
+def test_on_a_terminal_nothing_steers_it_and_no_markup_is_obeyed(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    show(markdown(report(said[:5000])), screen)
+    drawn = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())  # colours are our own
+    assert not STEERING.search(drawn)
+    if "[bold red]" in said:
+        assert "[bold red]owned[/]" in drawn

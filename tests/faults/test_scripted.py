@@ -1,0 +1,261 @@
+"""Provider faults end to end, scripted: every protocol, every fault, whoever it strikes, ends typed with nothing lost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import consilience
+from consilience.cli.run import exit_code
+from consilience.domain.events import CallCompleted, CallFailed, CallStarted, Event, ReplyRejected
+from consilience.domain.outcome import FailureKind, StopReason
+from consilience.domain.report import Report
+from consilience.engine.faults import POINTS
+from consilience.engine.faults import Fault as Kill
+from consilience.engine.runner import Options
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
+from consilience.reporting.markdown import AnyReport, markdown
+from consilience.testing import Scripted
+from faults.table import FAULTS, Fault
+from kit.cases import CASES, Case, well_formed
+from kit.runs import TASK, run, run_killed, seated, to_the_end
+
+Strikes = Callable[[str, int], bool]
+"""Whether a request fails: by its agent, and how many calls that agent was asked before."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    name: str
+    strikes: Callable[[Sequence[str]], Strikes]
+
+
+SCENES = (
+    Scene("a seat dead from the start", lambda agents: lambda agent, asked: agent == agents[-1]),
+    Scene("a seat dying mid-run", lambda agents: lambda agent, asked: agent == agents[-1] and asked >= 1),
+    Scene("the chair dead", lambda agents: lambda agent, asked: agent == agents[0]),
+    Scene("the chair dying mid-run", lambda agents: lambda agent, asked: agent == agents[0] and asked >= 1),
+    Scene("all dead", lambda agents: lambda agent, asked: True),
+    Scene("all dying mid-run", lambda agents: lambda agent, asked: asked >= 1),
+)
+
+
+@dataclass
+class Struck:
+    """A script that the fault strikes, and what it did: `broken` maps a key to what its call must come to, `most` to the
+    characters that are kept of its reply."""
+
+    case: Case
+    fault: Fault
+    strikes: Strikes
+    asked: dict[str, set[str]] = field(default_factory=dict)
+    said: dict[tuple[str, int], Any] = field(default_factory=dict)
+    most: dict[str, int] = field(default_factory=dict)
+    broken: dict[str, FailureKind] = field(default_factory=dict)
+
+    def __call__(self, request: ModelRequest) -> Any:
+        keys = self.asked.setdefault(request.agent, set())
+        struck = self.strikes(request.agent, len(keys - {request.key}))
+        keys.add(request.key)
+        answer = self.fault.answer(request) if struck else well_formed(self.case.script)(request)
+        if struck and (kind := self.fault.kind(request)):
+            self.broken[request.key] = kind
+        self.said[request.key, request.attempt] = answer
+        self.most[request.key] = 8 * request.max_tokens
+        return answer
+
+
+async def strike(case: Case, fault: Fault, scene: Scene, store: SqliteStore) -> tuple[Report, Struck]:
+    agents = [agent.id for agent in case.protocol.agents(None)]
+    struck = Struck(case, fault, scene.strikes(agents))
+    seats = seated(case, ScriptedModel(struck))
+    options = Options(patience=0)
+    begun = consilience.deliberate(TASK, case.protocol, model=seats, store=store, options=options)
+    return await to_the_end(store, seats, begun), struck
+
+
+GRID = list(itertools.product(CASES, FAULTS, SCENES))
+
+
+@pytest.mark.matrix(keep=60)
+@pytest.mark.parametrize(
+    ("case", "fault", "scene"), GRID, ids=[f"{case.name}-{fault.name}-{scene.name}" for case, fault, scene in GRID]
+)
+async def test_it_ends_typed_with_what_was_completed_on_record(case: Case, fault: Fault, scene: Scene) -> None:
+    store = SqliteStore(":memory:")
+    try:
+        report, struck = await strike(case, fault, scene, store)
+        events = store.read(report.session)
+        check_record(events, store, struck)
+        check_report(report, events, struck)
+        check_shown(report)
+        await check_again(report, events, store, struck)
+    finally:
+        store.close()
+
+
+def check_record(events: Sequence[Event], store: SqliteStore, struck: Struck) -> None:
+    """Every call asked has ended on record as it must, with every word that came, up to 8 characters a token."""
+    ended = {
+        (e.key, e.attempt): e
+        for e in events
+        if isinstance(e, CallCompleted | ReplyRejected | CallFailed) and (e.key, e.attempt) in struck.said
+    }
+    assert ended.keys() == struck.said.keys()
+    for (key, attempt), event in ended.items():
+        if isinstance(event, CallFailed):
+            assert event.failure is struck.broken[key]
+            assert event.detail
+        else:
+            answer = struck.said[key, attempt]
+            text = answer if isinstance(answer, str) else answer.value
+            assert text.startswith(store.text(event.text))
+            assert len(store.text(event.text)) >= min(len(text), struck.most[key])
+            assert isinstance(event, ReplyRejected) == (struck.broken.get(key) is FailureKind.MALFORMED)
+
+
+def check_report(report: Report, events: Sequence[Event], struck: Struck) -> None:
+    missing = {m.agent: m for m in report.missing}
+    for agent, keys in struck.asked.items():
+        if keys <= struck.broken.keys():
+            assert missing[agent].reason.startswith(f"{struck.broken[missing[agent].since].value}: ")
+        elif not keys & struck.broken.keys():
+            assert agent not in missing
+    assert all(m.since in struck.broken for m in report.missing)
+
+    spent = report.ledger.actual
+    keys = {e.key for e in events if isinstance(e, CallCompleted | ReplyRejected | CallFailed)}
+    from_outside = len(keys) - len({key for key, _ in struck.said})
+    assert spent.calls == len(keys)
+    assert spent.requests == len(struck.said) + from_outside
+    assert spent.repairs == sum(attempt > 1 for _, attempt in struck.said)
+    assert spent.retries == 0
+
+    assert report.stop_reason is not StopReason.CONVERGED or not struck.broken
+    if not report.quorum_met or report.answer is None:
+        assert exit_code(report) == (1 if report.stop_reason is StopReason.FAILED else 3)
+    else:
+        assert exit_code(report) == 0
+    cut = [e for e in events if isinstance(e, CallCompleted) and e.finish == "length"]
+    assert len(cut) == sum(isinstance(answer, Scripted) for answer in struck.said.values()) - len(
+        [e for e in events if isinstance(e, ReplyRejected) and e.tokens_out == 200_000]
+    )
+    assert any("cut at the token limit" in warning for warning in report.warnings) == bool(cut)
+
+
+def check_shown(report: Report) -> None:
+    """In Markdown who is missing stands in the report, and the JSON says all that the report does."""
+    text = markdown(report)
+    assert f"({report.stop_reason.value})" in text
+    assert (report.degraded or "") in text.splitlines()[2].replace("\\", "")
+    for one in report.missing:
+        assert f"- {one.agent} " in text
+        assert f"`{one.since}`" in text
+    assert ("## No answer" in text) == (report.answer is None)
+    assert markdown(AnyReport.model_validate_json(report.model_dump_json())) == text
+
+
+async def check_again(report: Report, events: Sequence[Event], store: SqliteStore, struck: Struck) -> None:
+    """Shown, gone on with and replayed it is the same, and nothing more is asked."""
+    asked = len(struck.said)
+    assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
+    assert await consilience.resume(report.session, store=store, model="no model is needed") == report
+    assert len(struck.said) == asked
+    assert len(store.read(report.session)) == len(events)
+    assert not store.flights(report.session)
+
+
+@pytest.mark.matrix(keep=20)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("fault", [f for f in FAULTS if f.prose], ids=lambda fault: fault.name)
+async def test_a_run_of_dead_agents_has_no_answer_and_says_how_each_died(case: Case, fault: Fault) -> None:
+    assert fault.prose is not None
+    store = SqliteStore(":memory:")
+    report, struck = await strike(case, fault, SCENES[4], store)
+    store.close()
+    outside = case.outside is not None
+    assert report.answer is None
+    assert not report.quorum_met
+    assert report.stop_reason not in (StopReason.CONVERGED, StopReason.SETTLED)
+    assert report.degraded is not None
+    assert f"{report.replied} of " in report.degraded
+    assert f" {fault.prose.value})" in report.degraded
+    assert report.replied == outside
+    assert {m.agent for m in report.missing} == set(struck.asked)
+
+
+EMERGENT = [case for case in CASES if case.name.startswith("emergence")]
+
+
+@pytest.mark.matrix(keep=12)
+@pytest.mark.parametrize("case", EMERGENT, ids=lambda case: case.name)
+@pytest.mark.parametrize("fault", [f for f in FAULTS if f.typed], ids=lambda fault: fault.name)
+async def test_emergence_goes_on_without_a_seat_and_fails_without_its_chair(case: Case, fault: Fault) -> None:
+    assert fault.typed is not None
+    leaves = len(case.protocol.topology().leaves)
+    ends = {}
+    for scene in SCENES[:4]:
+        store = SqliteStore(":memory:")
+        ends[scene.name], _ = await strike(case, fault, scene, store)
+        store.close()
+    dead = ends["a seat dead from the start"]
+    assert dead.degraded == f"{leaves - 1} of {leaves} agents (1 {fault.typed.value})"
+    assert (dead.quorum_met, exit_code(dead)) == (True, 0)
+    dying = ends["a seat dying mid-run"]
+    assert (dying.degraded, exit_code(dying)) == (None, 0)
+    assert [m.agent for m in dying.missing] == [case.protocol.agents(None)[-1].id]
+    chair = ends["the chair dead"]
+    assert (chair.stop_reason, chair.answer, exit_code(chair)) == (StopReason.FAILED, None, 1)
+    late = ends["the chair dying mid-run"]
+    assert late.answer is not None
+    assert any("the answer is round-1/observe/L1N1" in w or "the one before it" in w for w in late.warnings)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_a_kill_among_the_faults_costs_nothing_that_was_recorded(
+    case: Case, tmp_path: Path, sample: Callable[..., Any]
+) -> None:
+    agents = [agent.id for agent in case.protocol.agents(None)]
+    script = case.script
+    faults = [f for f in FAULTS if f.typed]
+    grid = list(itertools.product(range(1, case.need), faults, (agents[0], agents[-1]), POINTS[:3]))
+    crashes = 0
+    for n, (nth, fault, dead, point) in enumerate(sample(grid[:: max(1, len(grid) // 101)], 5)):
+
+        def struck(request: ModelRequest, fault: Fault = fault, dead: str = dead) -> Any:
+            return fault.answer(request) if request.agent == dead else script(request)
+
+        faulty = replace(case, script=struck)
+        reference = await run(faulty)
+        outcome = await run_killed(faulty, tmp_path / f"{n}.db", Kill(point, nth=nth), order=n)
+        assert outcome.same == reference.same, f"{fault.name} at {dead}, killed {point} #{nth}"
+        assert not outcome.asked_again
+        crashes += outcome.crashes
+    assert crashes
+
+
+async def test_observers_see_every_call_begin_and_end() -> None:
+    """What a watcher counts as under way comes to nothing in the end, whatever failed."""
+    flying: set[str] = set()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, CallStarted):
+            flying.add(event.key)
+        elif isinstance(event, CallCompleted | CallFailed | ReplyRejected):
+            flying.discard(event.key)
+
+    case = EMERGENT[0]
+    for fault in FAULTS:
+        struck = Struck(case, fault, lambda agent, asked: asked % 2 == 1)
+        options = Options(observer=observe)
+        store = SqliteStore(":memory:")
+        await consilience.deliberate(TASK, case.protocol, model=ScriptedModel(struck), store=store, options=options)
+        store.close()
+        assert not flying
