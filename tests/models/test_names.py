@@ -13,7 +13,7 @@ import pytest
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
 from consilience.models import names, servers
 from consilience.models.limiter import Limited
-from consilience.models.names import Choice, choose, key_variables, known_providers, paid, resolve
+from consilience.models.names import Choice, alternatives, choose, key_variables, known_providers, paid, resolve
 from consilience.models.port import Model, ModelRequest
 
 from .misbehaving import KEY, Answer, completion, misbehaving
@@ -305,3 +305,15 @@ class TestChoose:
         assert KEY not in repr(choice)
         chosen = choose({**environ, "CONSILIENCE_MODEL": "openai-chat:gpt-4o"}, {})
         assert "OPENAI_API_KEY" not in chosen.unspent_keys
+
+
+def test_a_name_may_hold_the_models_to_fall_back_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-two-names")
+    model = resolve("openai:gpt-5 | ollama:llama")
+    assert model.name == "openai:gpt-5|ollama:llama", "the whole name is recorded, so that a resumed run has both"
+    assert alternatives("openai:gpt-5 | ollama:llama") == ["openai:gpt-5", "ollama:llama"]
+    assert alternatives("exec:cat | sort") == ["exec:cat | sort"]
+    assert paid("ollama:llama|openai:gpt-5")
+    assert not paid("ollama:llama|local")
+    with pytest.raises(UnknownName):
+        resolve("openai:gpt-5|")

@@ -17,10 +17,11 @@ _LINE_SECONDS = 10.0
 
 def local_weights(models: Iterable[str]) -> list[str]:
     """Catalogue names or paths of the weights these models need, each once."""
+    from consilience.models.names import alternatives
     from consilience.models.weights import DEFAULT
 
     found: dict[str, None] = {}
-    for model in models:
+    for model in (one for name in models for one in alternatives(name)):
         provider, _, name = model.partition(":")
         if provider == "local":
             found[name or DEFAULT] = None

@@ -19,6 +19,7 @@ from consilience.domain.outcome import Allowance, Limits
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MOST_TASK
+from consilience.models.names import alternatives
 from consilience.models.weights import DEFAULT
 
 MOST_SOURCE_BYTES = 10_000_000
@@ -195,7 +196,11 @@ def deal_models(request: Request, agents: Sequence[Agent], chosen: str | None) -
             where="--models" if request.models is not None else "--model",
             do="Use local, or PROVIDER:MODEL.",
         )
-    return {id: f"local:{DEFAULT}" if name == "local" else name for id, name in found.items()}
+    return {id: "|".join(_in_full(one) for one in alternatives(name)) for id, name in found.items()}
+
+
+def _in_full(name: str) -> str:
+    return f"local:{DEFAULT}" if name == "local" else name
 
 
 def _own_models(given: Sequence[str], ids: Sequence[str]) -> dict[str, str]:

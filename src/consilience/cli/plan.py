@@ -18,7 +18,7 @@ from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.models.names import Choice, choose, key_variables, known_providers, paid, resolve
+from consilience.models.names import Choice, alternatives, choose, key_variables, known_providers, paid, resolve
 from consilience.models.weights import CATALOGUE, verify
 from consilience.reporting.words import count, money, span, view
 
@@ -71,7 +71,7 @@ def check_models(names: Iterable[str], *, keys: bool, why: str = "") -> None:
 
     `why` is where the name stands, if not on the command line.
     """
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(one for given in names for one in alternatives(given)):
         try:
             _check_model(name, keys=keys)
         except UserError as error:
@@ -107,7 +107,8 @@ def make_plan(
     """Needs no key and no network. Raises `SettingsError` for a directory of prompts that cannot be used."""
     seats = tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents)
     estimate = protocol.estimate()
-    paid_for = tuple(name for name in dict.fromkeys(models.values()) if paid(name))
+    named = dict.fromkeys(one for name in models.values() for one in alternatives(name))
+    paid_for = tuple(name for name in named if paid(name))
     paid_encoder = encoder if encoder is not None and paid(encoder) else None
     instructions = protocol.templates(prompts).render(INSTRUCTIONS)
     size = call_size(Opening(instructions, task, documents(sources)), protocol, {})

@@ -76,7 +76,9 @@ Prompts = Annotated[
 OneModel = Annotated[
     str | None,
     typer.Option(
-        help="The model of all agents: local, local:NAME or PROVIDER:MODEL.", metavar="MODEL", rich_help_panel=MODELS
+        help="The model of all agents: local, local:NAME or PROVIDER:MODEL; A|B: B where A fails.",
+        metavar="MODEL",
+        rich_help_panel=MODELS,
     ),
 ]
 SeveralModels = Annotated[

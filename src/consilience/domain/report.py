@@ -28,7 +28,8 @@ class Claim(Frozen):
 
 
 class Spent(Frozen):
-    """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `cost` in US dollars, None where unknown.
+    """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `fallbacks` calls that another model answered
+    than the one asked first; `cost` in US dollars, None where unknown.
 
     `inherited` calls were made by the session this one is forked from, `cached` ones answered by a recorded reply to the same
     request, `lost` ones in flight when a process ended and perhaps paid for; none of these are in any other figure.
@@ -38,6 +39,7 @@ class Spent(Frozen):
     requests: int = 0
     retries: int = 0
     repairs: int = 0
+    fallbacks: int = 0
     lost: int = 0
     inherited: int = 0
     cached: int = 0
@@ -106,7 +108,10 @@ class Independence(Frozen):
 
 INCIDENTAL: dict[str, Any] = {
     "session": True,
-    "ledger": {"reserve_drawn": True, "actual": {"requests", "retries", "lost", "tokens_cached", "seconds"}},
+    "ledger": {
+        "reserve_drawn": True,
+        "actual": {"requests", "retries", "fallbacks", "lost", "tokens_cached", "seconds"},
+    },
 }
 """What two runs of one program need not share; no part of the digest."""
 

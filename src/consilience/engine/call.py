@@ -227,6 +227,8 @@ class Call(Generic[T]):
         for name, figure in (("cached", completion.tokens_cached), ("waited", round(completion.waited, 3))):
             if figure:
                 volatile[name] = figure
+        if completion.fallback:
+            volatile["fallback"] = 1
         if completion.model != self.port.name:
             volatile["model"] = completion.model
         figures = {

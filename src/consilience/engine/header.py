@@ -65,8 +65,9 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
     return Spent(
         calls=len({event.key for event in made}),
         requests=requests,
-        retries=sum(max(event.requests - 1, 0) for event in ended),
+        retries=sum(max(event.requests - 1 - int(event.volatile.get("fallback") or 0), 0) for event in ended),
         repairs=repairs,
+        fallbacks=total("fallback"),
         lost=state.lost,
         inherited=len(inherited),
         cached=cached,

@@ -51,7 +51,7 @@ PROBED = 0.2
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
 ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
 END_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
-ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,packed(?))"
+ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
 ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
 
 
@@ -274,7 +274,9 @@ class SqliteStore:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for sql, values in batch:
-                    self._db.execute(sql, values)
+                    # packed here, in the writer's thread; not by a function of SQL, which would wait for the interpreter while it
+                    # holds the connection, and whoever reads a journal in memory meanwhile the other way round
+                    self._db.execute(sql, (values[0], _packed(str(values[1]))) if sql is ADD_TEXT else values)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
@@ -405,7 +407,6 @@ def _connect(path: str) -> sqlite3.Connection:
                 where=path,
                 do="Upgrade consilience, or name another place with CONSILIENCE_HOME.",
             )
-        db.create_function("packed", 1, _packed, deterministic=True)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten

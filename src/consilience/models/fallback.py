@@ -12,20 +12,17 @@ from consilience.models.port import Completion, Model, ModelRequest
 
 
 class Fallback:
-    """Several models under the name and account of the first; each later one is tried when those before it failed.
+    """Several models under one name, by default that of the first; each later one is tried when those before it failed.
 
     A failure here is final: put retries inside (`Fallback([Limited(a), Limited(b)])`). Moving on is a further sending
     and asks `may_retry`, unless nothing was sent yet because an account is shut. `Completion.model` says who answered.
     """
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    def __init__(self, models: Sequence[Model], name: str | None = None) -> None:
         if not models:
             raise ValueError("a fallback needs at least one model")
         self.models = tuple(models)
-
-    @property
-    def name(self) -> str:
-        return self.models[0].name
+        self.name = name or self.models[0].name
 
     @property
     def account(self) -> str:
@@ -44,7 +41,9 @@ class Fallback:
             else:
                 if not earlier:
                     return completion
-                return replace(completion, requests=sent + completion.requests, waited=waited + completion.waited)
+                return replace(
+                    completion, requests=sent + completion.requests, waited=waited + completion.waited, fallback=True
+                )
             sent += requests_of(failure)
             waited += getattr(failure, "waited", 0.0)
             if model is self.models[-1] or (sent and not retry_allowed()):

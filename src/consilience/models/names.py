@@ -95,9 +95,18 @@ def key_variables(account: str) -> tuple[str, ...]:
     return entry.variables if entry else ()
 
 
+def alternatives(name: str) -> list[str]:
+    """The models of a name in the order in which they are tried: `openai:a|local` has two. A program's command line is one."""
+    if name.lstrip().startswith("exec:"):
+        return [name.strip()]
+    return [part.strip() for part in name.split("|")]
+
+
 def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
     """Whether a request to that model may cost money: all do but those to models and servers of one's own."""
     environ = os.environ if environ is None else environ
+    if len(several := alternatives(name)) > 1:
+        return any(paid(one, environ) for one in several)
     provider, _, model = name.partition(":")
     if provider == "local":
         return False
@@ -114,7 +123,13 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
 
     `deadline` is seconds for one sending. Raises `UnknownName`, or `UnavailableModel` saying which variable to set or
     what to install. Reads the environment, never the network. Blocks while a client library is imported, 1 s or so.
+    `A|B` is A, and B where A does not answer.
     """
+    if len(several := alternatives(name)) > 1:
+        from consilience.models.fallback import Fallback
+
+        chain = [resolve(one, deadline=deadline, retries=retries) for one in several]
+        return Fallback(chain, name="|".join(several))
     asked = name.strip()
     provider, colon, model = asked.partition(":")
     if provider == "local":
@@ -298,7 +313,7 @@ def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
 
 
 def _unspent(environ: Mapping[str, str], chosen: str) -> dict[str, str]:
-    used = key_variables(chosen.partition(":")[0])
+    used = {variable for one in alternatives(chosen) for variable in key_variables(one.partition(":")[0])}
     unspent: dict[str, str] = {}
     for provider, entry in _PROVIDERS.items():
         if provider in servers.SERVERS or provider in _ONE_ACCOUNT:

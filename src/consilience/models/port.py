@@ -40,7 +40,8 @@ class Completion:
 
     `requests` counts sendings including retries; `waited` is seconds spent in the limiter and between retries;
     `tokens_cached` is the part of `tokens_in` served from a prefix already seen; `finish_reason` is "stop",
-    "length" (cut by `max_tokens`) or the provider's word; `model` is who really answered.
+    "length" (cut by `max_tokens`) or the provider's word; `model` is who really
+    answered, a `fallback` where the first that was asked did not.
     """
 
     text: str
@@ -52,6 +53,7 @@ class Completion:
     finish_reason: str = "stop"
     requests: int = 1
     waited: float = 0.0
+    fallback: bool = False
 
 
 @runtime_checkable

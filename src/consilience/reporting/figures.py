@@ -37,6 +37,7 @@ def _calls(report: Report) -> str:
     extra = [
         f"{spent.repairs} asked again for a readable reply" if spent.repairs else "",
         count(spent.retries, "retry", "retries") if spent.retries else "",
+        f"{spent.fallbacks} answered by a fallback model" if spent.fallbacks else "",
         f"{spent.lost} lost in a crash" if spent.lost else "",
         f"{spent.cached} from recorded replies to the same request" if spent.cached else "",
         f"{spent.inherited} inherited, not paid for here" if spent.inherited else "",
