@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from consilience.domain.panels import Persona as Persona
     from consilience.domain.report import Report as Report
     from consilience.journal.sqlite import SqliteStore as SqliteStore
+    from consilience.protocols.baselines import Solo as Solo
+    from consilience.protocols.baselines import SoloReport as SoloReport
+    from consilience.protocols.baselines import Vote as Vote
+    from consilience.protocols.baselines import VoteReport as VoteReport
     from consilience.protocols.emergence import Emergence as Emergence
     from consilience.protocols.emergence import EmergenceReport as EmergenceReport
 
@@ -47,6 +51,10 @@ _HOME = {
     "Report": "consilience.domain.report",
     "SqliteStore": "consilience.journal.sqlite",
     "Emergence": "consilience.protocols.emergence",
+    "Solo": "consilience.protocols.baselines",
+    "SoloReport": "consilience.protocols.baselines",
+    "Vote": "consilience.protocols.baselines",
+    "VoteReport": "consilience.protocols.baselines",
     "EmergenceReport": "consilience.protocols.emergence",
 }
 

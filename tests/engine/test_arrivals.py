@@ -28,7 +28,7 @@ async def test_one_journal_and_one_report_in_any_order_of_arrival(case: Case, wh
         outcome = await run(case, order=order)
         assert outcome.same == reference.same, f"order {order}"
         orders.add(outcome.arrived)
-    assert len(orders) > 1, "no order of arrival differed: the kit shakes nothing"
+    assert len(orders) > 1 or case.need == 1, "no order of arrival differed: the kit shakes nothing"
 
 
 @every_case

@@ -238,7 +238,7 @@ async def test_a_kill_among_the_faults_costs_nothing_that_was_recorded(
         assert outcome.same == reference.same, f"{fault.name} at {dead}, killed {point} #{nth}"
         assert not outcome.asked_again
         crashes += outcome.crashes
-    assert crashes
+    assert crashes or case.need == 1
 
 
 async def test_observers_see_every_call_begin_and_end() -> None:

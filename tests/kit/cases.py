@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from consilience.engine.protocol import Protocol
 from consilience.models.port import ModelRequest
+from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.emergence import Emergence
 from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
 
@@ -53,6 +54,18 @@ def emergent(request: ModelRequest) -> str:
     return json.dumps(body)
 
 
+def weighing(request: ModelRequest) -> str:
+    """A structured answer."""
+    return json.dumps(
+        {"options": ["yes", "no"], "cruxes": ["Who pays?"], "against": "It costs.", "text": plain(request)}
+    )
+
+
+def voting(request: ModelRequest) -> str:
+    """Three say yes, one no."""
+    return f"{'No' if request.agent == 'V2' else 'Yes'}: {plain(request)}"
+
+
 def well_formed(script: Script) -> Script:
     """The same agents, who never have to be asked twice."""
     return lambda request: script(dataclasses.replace(request, attempt=2))
@@ -63,5 +76,7 @@ CASES = [
     Case("virtual-loop", VirtualLoop(), plain),
     Case("outside-agent", OutsideAgent(), plain, outside="A2"),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
+    Case("solo", Solo(structured=True), weighing),
+    Case("vote", Vote(votes=4, answer_pattern="yes|no"), voting),
     Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),
 ]

@@ -14,10 +14,10 @@ from consilience.domain.errors import RateLimited, Rejected, SettingsError
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
 from consilience.domain.topology import Topology, tree
+from consilience.engine.answers import extract
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
-from consilience.protocols.emergence.rounds import extract
 from protocols.test_emergence_calls import go, unlike
 
 

@@ -97,6 +97,11 @@ def complete(n: int) -> Topology:
     return Topology(kind="complete", agents=agents, circles=(agents,) if n > 1 else ())
 
 
+def independent(agents: Sequence[str]) -> Topology:
+    """Agents who never read each other."""
+    return Topology(kind="independent", agents=tuple(agents))
+
+
 def star(lead: str, members: Sequence[str]) -> Topology:
     """A lead above members who do not see each other."""
     return Topology(kind="star", agents=(lead, *members), parents=dict.fromkeys(members, (lead,)))

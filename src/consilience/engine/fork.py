@@ -88,14 +88,12 @@ async def fork(
             "forked_at": last,
         }
     )
-    task = store.text(old.task)
     found = tuple(Document(s.id, s.name, store.text(s.text), s.agents) for s in old.sources)
-    inherited = inheritance(events, last)
     journal = store.create(session or f"r{secrets.token_hex(4)}")
     async with leased(journal), closing(close):
-        recorder = Recorder(journal, inherited, replay=False, observer=options.observer)
+        recorder = Recorder(journal, inheritance(events, last), replay=False, observer=options.observer)
         await recorder.begin(started, templates.sources.values())
-        state = state_of(journal.session, started, task, found, templates, ports, recorder, options)
+        state = state_of(journal.session, started, store.text(old.task), found, templates, ports, recorder, options)
         state.encoder = opened
         return await execute(protocol, state, options)
 

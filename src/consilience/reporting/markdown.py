@@ -97,6 +97,36 @@ def _ballots(report: Report, data: Mapping[str, object], names: Mapping[str, str
     return line
 
 
+def _weighed(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    """What a single structured call says it weighed."""
+    weighed = data.get("weighed")
+    if not isinstance(weighed, dict):
+        return ""
+    asked = (
+        ("options", "Options"),
+        ("cruxes", "What decides between them"),
+        ("would_change", "Would change its answer"),
+    )
+    lines = []
+    for field, title in asked:
+        texts = weighed.get(field)
+        if isinstance(texts, list) and texts:
+            lines.append(f"- {title}: " + "; ".join(plain(str(text)) for text in texts))
+    if weighed.get("against"):
+        lines.append(f"- Against its answer: {plain(str(weighed['against']))}")
+    if not lines:
+        return ""
+    return "## What it says it weighed\n\n*One model's own account; nobody else looked at it.*\n\n" + "\n".join(lines)
+
+
+def _tally(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    """Extracted answers, counted."""
+    tally = data.get("tally")
+    if not isinstance(tally, dict) or not tally:
+        return ""
+    return "**Votes:** " + " · ".join(f"{n} {plain(str(position))}" for position, n in tally.items())
+
+
 def _claims(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
     claims = [claim for claim in report.claims if claim.text.strip()]
     if not claims:
@@ -211,6 +241,8 @@ def _quoted(text: str) -> str:
 _SECTIONS: tuple[Callable[[Report, Mapping[str, object], Mapping[str, str]], str], ...] = (
     _answer,
     _ballots,
+    _tally,
+    _weighed,
     _dissent,
     _moved,
     _claims,

@@ -10,6 +10,7 @@ from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, changes, pool
 from consilience.domain.report import Confidence, Dissent, Objection
 from consilience.engine.analysis import RESTATED, novelty, survival
+from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard, mean_pairwise
 from consilience.engine.work import Failure, Reply
@@ -24,7 +25,7 @@ from consilience.protocols.emergence.replies import (
     LeafReply,
 )
 from consilience.protocols.emergence.report import AgentRound, Convergence, EmergenceReport, Round
-from consilience.protocols.emergence.rounds import Turn, extract
+from consilience.protocols.emergence.rounds import Turn
 from consilience.protocols.emergence.settings import Settings
 
 NEAR = 0.2

@@ -6,14 +6,13 @@ were passed and what the round before left; they return what they made.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 from consilience.domain.messages import Message
 from consilience.domain.positions import BallotReply
+from consilience.engine.answers import extract, form
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
@@ -378,24 +377,3 @@ def _turn(agent: str, reply: Said | Failure, before: Said | None = None) -> Turn
 def letter(n: int) -> str:
     """A, B, … Z, AA, AB, … for 0, 1, …"""
     return (letter(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)
-
-
-def form(pattern: str) -> str:
-    """An answer pattern in words for a model: its alternatives where it is nothing but words, else the expression."""
-    if not pattern or not re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern):
-        return pattern
-    return " or ".join(pattern.split("|"))
-
-
-@lru_cache(maxsize=64)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w)(?:{pattern})(?!\w)", re.IGNORECASE)
-
-
-def extract(pattern: str, text: str) -> str | None:
-    """The first match of the pattern as whole words, its first group if it has one, lower-cased with single spaces."""
-    match = _compiled(pattern).search(text)
-    if match is None:
-        return None
-    found = match.group(1) if match.re.groups and match.group(1) is not None else match.group(0)
-    return " ".join(found.lower().split()) or None

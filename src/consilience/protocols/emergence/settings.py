@@ -12,6 +12,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology, tree
+from consilience.engine.answers import check_pattern
 from consilience.engine.conditions import Judged, PositionsSettled, StopCondition, TextStable
 from consilience.engine.protocol import Protocol
 
@@ -77,10 +78,7 @@ class Settings(Protocol):
                 raise ValueError("similarity 'positions' compares ballots, which need an answer_pattern")
         if self.fallback == "vote" and not self.answer_pattern:
             raise ValueError("fallback 'vote' counts ballots, which need an answer_pattern")
-        try:
-            re.compile(self.answer_pattern)
-        except re.error as error:
-            raise ValueError(f"answer_pattern is no regular expression: {error}") from None
+        check_pattern(self.answer_pattern)
         return self
 
     @property

@@ -1,0 +1,35 @@
+"""Extractable answers: how a pattern is put to a model, and what it finds in a text."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises `ValueError` for one that is no regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"answer_pattern is no regular expression: {error}") from None
+
+
+def form(pattern: str) -> str:
+    """An answer pattern in words for a model: its alternatives where it is nothing but words, else the expression."""
+    if not pattern or not re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern):
+        return pattern
+    return " or ".join(pattern.split("|"))
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)(?:{pattern})(?!\w)", re.IGNORECASE)
+
+
+def extract(pattern: str, text: str) -> str | None:
+    """The first match of the pattern as whole words, its first group if it has one, lower-cased with single spaces."""
+    match = _compiled(pattern).search(text)
+    if match is None:
+        return None
+    found = match.group(1) if match.re.groups and match.group(1) is not None else match.group(0)
+    return " ".join(found.lower().split()) or None

@@ -1,0 +1,68 @@
+"""What the baselines share: seats that stand for nothing in particular, and the words that ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import StopReason
+from consilience.domain.panels import Panel
+from consilience.domain.topology import Topology, independent
+from consilience.engine.answers import check_pattern, form
+from consilience.engine.prompt import Prompt
+from consilience.engine.protocol import Protocol
+from consilience.engine.session import Session
+from consilience.engine.work import Failure
+
+
+class Baseline(Protocol):
+    """Agents who answer without reading each other. A panel gives them its personas; without one they have no point of view."""
+
+    name: ClassVar[str]
+
+    answer_pattern: Annotated[str, Field(max_length=500, description="regular expression of an extractable answer")] = (
+        ""
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        check_pattern(self.answer_pattern)
+        return self
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    @property
+    def widest(self) -> int:
+        return 0
+
+    def topology(self) -> Topology:
+        return independent(self.ids)
+
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        seats = [Agent(id=id, role="respondent") for id in self.ids]
+        if panel is None:
+            return tuple(seats)
+        dealt = [panel.personas[n % len(panel.personas)] for n in range(len(seats))]
+        return tuple(
+            seat.model_copy(update={"perspective": persona.description, "persona": persona.name})
+            for seat, persona in zip(seats, dealt, strict=True)
+        )
+
+    def prompt(self, session: Session, template: str, agent: str) -> Prompt:
+        seat = session.agent(agent)
+        who = f"You are {seat.persona}. " if seat.persona else ""
+        return Prompt(session.words(template, seat=f"{who}{seat.perspective}", pattern=form(self.answer_pattern)))
+
+
+def stop_of(session: Session, failures: Sequence[Failure], asked: int) -> StopReason:
+    """How a run of side-by-side calls stopped: a limit says so first, then too few replies for a quorum; else it ran its course."""
+    limit = next((failure.kind.exhaustion for failure in failures if failure.kind.is_limit), None)
+    if limit is not None:
+        return limit
+    alive = asked - len(failures)
+    return StopReason.SETTLED if alive and alive >= session.quorum * asked else StopReason.FAILED

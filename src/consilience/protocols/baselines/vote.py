@@ -1,0 +1,124 @@
+"""Independent answers to the same question, and the one that most of them give.
+
+Self-consistency, after Wang et al. 2022 (arXiv:2203.11171). Where answers can be extracted the majority decides, and the answer is
+the text that speaks for it most typically. Where they cannot, the medoid does: the text most like all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.report import Confidence, Dissent
+from consilience.engine.analysis import sentences
+from consilience.engine.answers import extract
+from consilience.engine.session import Session
+from consilience.engine.similarity import jaccard, mean_pairwise
+from consilience.engine.work import Failure, Reply
+from consilience.protocols.baselines.report import Vote as Cast
+from consilience.protocols.baselines.report import VoteReport
+from consilience.protocols.baselines.seats import Baseline, stop_of
+
+
+class Vote(Baseline):
+    """`votes` agents, each asked once; none reads another."""
+
+    name: ClassVar[str] = "vote"
+    summary: ClassVar[str] = (
+        "independent answers to the same question; the majority, or the most typical one, is the answer"
+    )
+    report: ClassVar[type[VoteReport]] = VoteReport
+
+    votes: Annotated[int, Field(ge=1, le=500, description="how many independent answers")] = 5
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(f"V{n}" for n in range(1, self.votes + 1))
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=self.votes, max=self.votes)
+
+    async def run(self, session: Session) -> VoteReport:
+        if session.limits.steps == 0:
+            return await session.report(VoteReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)
+        replies = await self._ask_all(session)
+        stop = stop_of(session, [reply for reply in replies if isinstance(reply, Failure)], self.votes)
+        cast = self._cast([reply for reply in replies if isinstance(reply, Reply)])
+        if stop is StopReason.FAILED:
+            return await session.report(VoteReport, first=replies, stop_reason=stop, steps=1, votes=cast)
+        return await self._conclude(session, stop, replies, cast)
+
+    async def _ask_all(self, session: Session) -> list[Reply[str] | Failure]:
+        """The last one may draw on what is held back for an answer, since no other call follows."""
+        asks = [
+            session.ask(
+                id,
+                self.prompt(session, "answer", id),
+                key=f"answer/{id}",
+                closing=id == self.ids[-1],
+                max_tokens=self.reply_tokens,
+            )
+            for id in self.ids
+        ]
+        async with session.phase("answer", 1):
+            return await session.gather(asks)
+
+    def _cast(self, replies: Sequence[Reply[str]]) -> tuple[Cast, ...]:
+        found = []
+        for reply in replies:
+            others = [jaccard(reply.text, other.text) for other in replies if other is not reply]
+            found.append(
+                Cast(
+                    agent=reply.agent,
+                    text=reply.text,
+                    position=extract(self.answer_pattern, reply.text) if self.answer_pattern else None,
+                    similarity=math.fsum(others) / len(others) if others else None,
+                )
+            )
+        return tuple(found)
+
+    async def _conclude(
+        self, session: Session, stop: StopReason, replies: Sequence[Reply[str] | Failure], cast: tuple[Cast, ...]
+    ) -> VoteReport:
+        tally = dict(Counter(vote.position for vote in cast if vote.position is not None).most_common())
+        leading = [position for position, n in tally.items() if n == max(tally.values())]
+        elected = _medoid([vote for vote in cast if not leading or vote.position in leading])
+        if len(leading) > 1 and elected is not None:
+            session.warn(
+                f"{len(leading)} answers have {tally[leading[0]]} votes each ({', '.join(leading)}); "
+                "the text most like all others decided between them"
+            )
+        if self.answer_pattern and cast and not tally:
+            session.warn("no answer holds what the answer_pattern looks for; the text most like all others was taken")
+        position = elected.position if elected else None
+        text_like = mean_pairwise([vote.text for vote in cast])
+        return await session.report(
+            VoteReport,
+            first=replies,
+            stop_reason=stop,
+            steps=1,
+            answer=elected.text if elected else None,
+            closing="ordinary" if elected else None,
+            confidence=Confidence(level=tally[position] / len(cast), kind="agreement") if position else Confidence(),
+            dissent=tuple(
+                Dissent(agent=vote.agent, text=(sentences(vote.text) or [vote.text])[0], position=vote.position)
+                for vote in cast
+                if position is not None and vote.position not in (None, position)
+            ),
+            metrics={"sibling_similarity/answer/1": text_like},
+            votes=cast,
+            tally=tally,
+            position=position,
+            decided_by=("majority" if position is not None else "medoid") if elected else None,
+            tie=len(leading) > 1,
+        )
+
+
+def _medoid(votes: Sequence[Cast]) -> Cast | None:
+    """The one most like all that was said; the first of equals."""
+    return max(votes, key=lambda vote: vote.similarity or 0.0, default=None)
