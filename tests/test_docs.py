@@ -64,11 +64,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_table_of_protocols_is_that_of_the_package() -> None:
-    from consilience.engine.protocol import protocol_names
+    from importlib.metadata import entry_points
+
+    from consilience.engine.protocol import GROUP, find_protocol
     from consilience.protocols.emergence import Emergence
 
     listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
-    assert listed == [name for name in protocol_names() if name in ("emergence",)]
+    assert sorted(listed) == sorted(point.name for point in entry_points(group=GROUP))
+    assert all(find_protocol(name).name == name for name in listed)
     assert Emergence(children=3, max_rounds=2).estimate().max == 15
 
 
