@@ -44,11 +44,22 @@ async def test_solo_is_one_call_and_its_text_is_the_answer() -> None:
     report, model = await solo(Solo(answer_pattern="yes|no"), "Yes. People work late.")
     assert [r.key for r in model.requests] == ["answer/S1"]
     assert model.requests[0].schema is None
-    assert "in the form: yes or no" in model.requests[0].text
+    assert "The first word is yes or no." in model.requests[0].text
     assert (report.answer, report.position) == ("Yes. People work late.", "yes")
     assert report.stop_reason is StopReason.SETTLED
     assert report.ledger.actual.calls == 1
     assert report.weighed is None
+    assert "nobody read or doubted" in markdown(report)
+    assert "**Dissent:**" not in markdown(report)
+
+
+async def test_an_expression_is_put_at_the_end_of_the_reasons() -> None:
+    report, model = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Three times four is 12. Answer: 12")
+    assert "Then end with the answer, in the form: answer: (" in model.requests[0].text
+    assert report.position == "12"
+    report, _ = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Twelve.")
+    assert report.position is None
+    assert "the answer holds nothing that the answer_pattern looks for" in report.warnings
 
 
 async def test_structured_solo_is_asked_for_what_a_deliberation_gives() -> None:
@@ -121,7 +132,7 @@ async def test_without_extractable_answers_the_medoid_answers() -> None:
     assert report.answer in ("the sea is cold tonight", "the sea is cold")
     report, _ = await vote(Vote(votes=3, answer_pattern=r"\d+"), said)
     assert report.decided_by == "medoid"
-    assert any("no answer holds what the answer_pattern looks for" in w for w in report.warnings)
+    assert any("3 of 3 answers hold nothing that the answer_pattern looks for" in w for w in report.warnings)
 
 
 async def test_missing_votes_are_named_and_a_quorum_is_needed() -> None:

@@ -14,11 +14,14 @@ def check_pattern(pattern: str) -> None:
         raise ValueError(f"answer_pattern is no regular expression: {error}") from None
 
 
+def is_choice(pattern: str) -> bool:
+    """Whether a pattern is nothing but words to choose from."""
+    return bool(re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern))
+
+
 def form(pattern: str) -> str:
     """An answer pattern in words for a model: its alternatives where it is nothing but words, else the expression."""
-    if not pattern or not re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern):
-        return pattern
-    return " or ".join(pattern.split("|"))
+    return " or ".join(pattern.split("|")) if is_choice(pattern) else pattern
 
 
 @lru_cache(maxsize=64)

@@ -153,7 +153,7 @@ def _dissent(report: Report, data: Mapping[str, object], names: Mapping[str, str
         lines.append(f"- {_quoted(objection.text)} — objection of {who}{to}, never answered{unread}")
     if lines:
         return "## Dissent and standing objections\n\n" + "\n".join(lines)
-    if report.answer is None:
+    if report.answer is None or len(report.agents) == 1:
         return ""
     return "**Dissent:** none was declared, and no objection stands unanswered."
 
@@ -210,7 +210,9 @@ def _independence(report: Report) -> Iterable[str]:
             f"{who} agents share the model {shared.model}: they are fewer than {number} independent voices, "
             "and their agreement proves less than it seems."
         )
-    if not report.independence.shared:
+    if total == 1:
+        yield "One agent answered by itself; nobody read or doubted what it wrote."
+    elif not report.independence.shared:
         yield f"Each of the {total} agents has a model of its own."
     if report.independence.effective is not None and report.independence.shared:
         yield f"They count as about {report.independence.effective:.1f} independent voices."

@@ -11,7 +11,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.outcome import StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology, independent
-from consilience.engine.answers import check_pattern, form
+from consilience.engine.answers import check_pattern, form, is_choice
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
@@ -56,7 +56,8 @@ class Baseline(Protocol):
     def prompt(self, session: Session, template: str, agent: str) -> Prompt:
         seat = session.agent(agent)
         who = f"You are {seat.persona}. " if seat.persona else ""
-        return Prompt(session.words(template, seat=f"{who}{seat.perspective}", pattern=form(self.answer_pattern)))
+        pattern, choice = form(self.answer_pattern), is_choice(self.answer_pattern)
+        return Prompt(session.words(template, seat=f"{who}{seat.perspective}", pattern=pattern, choice=choice))
 
 
 def stop_of(session: Session, failures: Sequence[Failure], asked: int) -> StopReason:

@@ -55,6 +55,9 @@ class Solo(Baseline):
         reply = await self._ask(session)
         answer = reply.text if isinstance(reply, Reply) else None
         value = reply.value if isinstance(reply, Reply) and isinstance(reply.value, StructuredReply) else None
+        position = extract(self.answer_pattern, answer) if self.answer_pattern and answer else None
+        if self.answer_pattern and answer and position is None:
+            session.warn("the answer holds nothing that the answer_pattern looks for")
         return await session.report(
             SoloReport,
             first=[reply],
@@ -63,7 +66,7 @@ class Solo(Baseline):
             steps=1,
             answer=answer,
             closing="ordinary" if answer is not None else None,
-            position=extract(self.answer_pattern, answer) if self.answer_pattern and answer else None,
+            position=position,
             weighed=_weighed(value) if value else None,
         )
 

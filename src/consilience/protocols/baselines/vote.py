@@ -93,8 +93,10 @@ class Vote(Baseline):
                 f"{len(leading)} answers have {tally[leading[0]]} votes each ({', '.join(leading)}); "
                 "the text most like all others decided between them"
             )
-        if self.answer_pattern and cast and not tally:
-            session.warn("no answer holds what the answer_pattern looks for; the text most like all others was taken")
+        without = sum(vote.position is None for vote in cast)
+        if self.answer_pattern and without:
+            instead = "" if tally else "; the text most like all others was taken"
+            session.warn(f"{without} of {len(cast)} answers hold nothing that the answer_pattern looks for{instead}")
         position = elected.position if elected else None
         text_like = mean_pairwise([vote.text for vote in cast])
         return await session.report(
