@@ -27,6 +27,7 @@ from consilience.engine.ports import Awaited, ModelPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
 from consilience.engine.recorder import Ended
 from consilience.engine.state import State
+from consilience.engine.telemetry import describe, span
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, parse_reply
@@ -154,15 +155,16 @@ class Call(Generic[T]):
             state.faults("closing_call", self.phase)
         await state.recorder.start(CallStarted(**common))
         began = time.monotonic()
-        try:
-            completion = await self._send(attempt, rendered, schema, digest)
-        except ProviderError as failure:
-            event: Ended = self._failed(common, failure)
-            self._settle(cost, _amount_of(event), time.monotonic() - began)
-            text, value = "", None
-        else:
-            event, text, value = self._read(common, completion)
-            self._settle(Amount() if answered else cost, _amount_of(event), time.monotonic() - began)
+        with span(f"call {ask.agent}", session=state.id, agent=ask.agent, key=ask.key, attempt=attempt) as current:
+            try:
+                completion = await self._send(attempt, rendered, schema, digest)
+            except ProviderError as failure:
+                event: Ended = self._failed(common, failure)
+                text, value = "", None
+            else:
+                event, text, value = self._read(common, completion)
+            describe(current, event)
+        self._settle(Amount() if answered else cost, _amount_of(event), time.monotonic() - began)
         event.volatile["s"] = round(time.monotonic() - began, 3)
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)

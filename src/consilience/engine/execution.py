@@ -33,6 +33,7 @@ from consilience.engine.recorder import Observer, Recorder
 from consilience.engine.session import Session
 from consilience.engine.sources import Document
 from consilience.engine.state import Faults, State
+from consilience.engine.telemetry import span
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.journal.store import Journal
 
@@ -113,7 +114,11 @@ async def execute(protocol: Protocol, state: State, options: Options) -> Report:
 
 
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
-    report = await protocol.run(session)
+    with span(
+        f"session {protocol.name}", session=state.id, protocol=protocol.name, agents=len(state.agents)
+    ) as current:
+        report = await protocol.run(session)
+        current.set_attribute("consilience.stop_reason", report.stop_reason.value)
     state.faults("before_finish", None)
     if not state.recorder.replay:
         body = report.model_dump_json()

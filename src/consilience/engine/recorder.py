@@ -21,6 +21,7 @@ from consilience.domain.events import (
 )
 from consilience.engine.mismatch import difference, nearest
 from consilience.engine.prompt import Rendered
+from consilience.engine.telemetry import log
 from consilience.journal.store import Journal, PromptParts
 
 Ended = CallCompleted | CallFailed | ReplyRejected
@@ -159,6 +160,7 @@ class Recorder:
         event.volatile = {**event.volatile, "t": round(self.now(), 3)}
 
     def _show(self, event: Event) -> None:
+        log(self.journal.session, event)
         if self._observer is not None:
             self._observer(event)
 

@@ -31,6 +31,7 @@ from consilience.engine.schedule import Schedule
 from consilience.engine.similarity import cosine, jaccard, quantised
 from consilience.engine.sources import Document
 from consilience.engine.state import State
+from consilience.engine.telemetry import span
 from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work
 
 T = TypeVar("T")
@@ -199,7 +200,8 @@ class Session:
         """Label the calls made inside; no barrier and no event."""
         token = current_phase.set((name, index))
         try:
-            yield
+            with span(f"{name} {index}", session=self._state.id, phase=name, index=index):
+                yield
         finally:
             current_phase.reset(token)
 

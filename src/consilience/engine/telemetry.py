@@ -1,0 +1,84 @@
+"""What operators see: a quiet logger, and OpenTelemetry spans.
+
+The logger is `consilience`; it has no handler of its own and never holds a text, a prompt or a key. At INFO it says when a session
+begins and how it ends, at WARNING which call failed, at DEBUG every call. Spans come from `opentelemetry-api`, and cost next to
+nothing where no SDK is set up: one for the session, one for each block of a phase, one for each live call, under which the model
+layer puts its own (`pydantic_ai.Agent.instrument_all()`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+from consilience.domain.events import (
+    CallCompleted,
+    CallFailed,
+    CallLost,
+    Event,
+    ReplyRejected,
+    SessionFinished,
+    SessionParked,
+    SessionResumed,
+    SessionStarted,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+LOGGER = logging.getLogger("consilience")
+LOGGER.addHandler(logging.NullHandler())
+
+
+@cache
+def _tracer() -> Tracer:
+    from opentelemetry import trace
+
+    return trace.get_tracer("consilience")
+
+
+@contextmanager
+def span(name: str, **attributes: str | int | float) -> Iterator[Span]:
+    """The current span while the block runs; an exception that passes through marks it as failed."""
+    given = {f"consilience.{key}": value for key, value in attributes.items()}
+    with _tracer().start_as_current_span(name, attributes=given) as current:
+        yield current
+
+
+def describe(current: Span, event: CallCompleted | CallFailed | ReplyRejected) -> None:
+    """What came of a call, on its span."""
+    from opentelemetry.trace import Status, StatusCode
+
+    current.set_attribute("consilience.outcome", event.type)
+    current.set_attribute("consilience.requests", event.requests)
+    current.set_attribute("consilience.tokens_in", event.tokens_in)
+    current.set_attribute("consilience.tokens_out", event.tokens_out)
+    if event.cost is not None:
+        current.set_attribute("consilience.cost", event.cost)
+    if isinstance(event, CallFailed):
+        current.set_status(Status(StatusCode.ERROR, event.failure.value))
+
+
+def log(session: str, event: Event) -> None:
+    """One line of the log for an event, if it deserves one."""
+    match event:
+        case SessionStarted():
+            forked = f", forked from {event.parent} at event {event.forked_at}" if event.parent else ""
+            LOGGER.info("session %s begins: %s with %d agents%s", session, event.protocol, len(event.agents), forked)
+        case SessionResumed():
+            LOGGER.info("session %s goes on; %d calls were lost", session, event.lost)
+        case SessionFinished():
+            LOGGER.info("session %s ends: %s", session, event.stop_reason.value)
+        case SessionParked():
+            LOGGER.info("session %s waits for %s", session, ", ".join(event.awaited))
+        case CallFailed():
+            LOGGER.warning("session %s: %s failed: %s", session, event.key, event.failure.value)
+        case CallLost():
+            LOGGER.warning("session %s: %s was in flight when its process ended", session, event.key)
+        case ReplyRejected():
+            LOGGER.debug("session %s: %s, attempt %d: the reply could not be used", session, event.key, event.attempt)
+        case CallCompleted():
+            LOGGER.debug("session %s: %s completed, %d tokens written", session, event.key, event.tokens_out)
