@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.town import TASK, Cli, Town, recorded
+from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.cli import consent
 
 PAID = ("emergence", TASK, "--model", "openai:gpt-4o", "--max-rounds", "2")
@@ -115,3 +115,27 @@ def test_going_on_with_a_paid_session_needs_consent_again(cli: Cli, town: Town) 
     assert "--yes" in refused.stderr
     assert json.loads(cli("show", "last", "--json").stdout)["state"] == "unfinished"
     assert cli("resume", "last", "--yes").exit_code == 0
+
+
+def test_what_a_program_spends_is_not_known_and_has_to_be_agreed_to(cli: Cli, town: Town) -> None:
+    run = ("emergence", TASK, "--model", MODEL, "--agent", "L2N1=exec:echo yes")
+    plan = cli(*run, "--dry-run")
+    assert "what exec:echo yes spends is not known" in plan.stdout
+    for given in ((), ("--max-cost", "1")):
+        refused = cli(*run, *given)
+        assert refused.exit_code == 2
+        assert "this run may cost money (what exec:echo yes spends is not known)" in refused.stderr
+        assert "Give --yes to agree" in refused.stderr
+        assert "max-cost" not in refused.stderr
+    assert town.requests == []
+
+
+def test_a_program_is_looked_for_and_its_secret_refused_before_anything_is_asked(cli: Cli, town: Town) -> None:
+    run = ("emergence", TASK, "--model", MODEL, "--yes", "--agent")
+    missing = cli(*run, "L2N1=exec:no-such-program")
+    assert missing.exit_code == 2
+    assert "there is no program 'no-such-program'" in missing.stderr
+    secret = cli(*run, "L2N1=exec:cat --api-key=hidden")
+    assert secret.exit_code == 2
+    assert "CONSILIENCE_EXEC_ENV" in secret.stderr
+    assert "hidden" not in secret.stderr

@@ -179,7 +179,7 @@ class Outside:
         return self._wait(key) if key in self.sent else None
 
     def answer(self, key: str, text: str) -> None:
-        self._waiting[key].set_result(Completion(text=text, model=self.name))
+        self._waiting[key].set_result(Completion(text=text, model=self.name, cost=0.0))
 
     def fail(self, key: str, error: Exception) -> None:
         self._waiting[key].set_exception(error)

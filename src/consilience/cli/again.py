@@ -6,6 +6,7 @@ from pathlib import Path
 
 from consilience.cli.config import load_config, load_env_file
 from consilience.cli.consent import agree
+from consilience.cli.desk import desk_for
 from consilience.cli.failures import say
 from consilience.cli.fetch import ensure_weights
 from consilience.cli.plan import Plan, check_models, make_plan
@@ -35,6 +36,8 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
         events = store.read(session)
         course = fold(events)
         models: list[str] = []
+        desk = desk_for(agent.model for agent in course.agents) if course.finished is None else None
+        seated = desk.seat({agent.id: agent.model for agent in course.agents}) if desk else None
         if course.finished is not None:
             _tell(f"{session} is finished already; this is its report.", quiet)
         elif holder := store.holder(session):
@@ -50,12 +53,13 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
             ensure_weights(plan.models, quiet=quiet)
             models = plan.models
         report = watch(
-            lambda options: runner.resume(session, store=store, options=options),
+            lambda options: runner.resume(session, store=store, models=seated, options=options),
             session=session,
             title=f"{course.started.protocol if course.started else ''} {session}".strip(),
             models=models,
             quiet=quiet or course.finished is not None,
             before=tuple(events),
+            desk=desk,
         )
         if isinstance(report, int):
             return report

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from consilience.cli.config import load_config, load_env_file
 from consilience.cli.consent import agree
+from consilience.cli.desk import desk_for
 from consilience.cli.failures import DONE, say
 from consilience.cli.fetch import ensure_weights
 from consilience.cli.inputs import deal_models, read_limits
@@ -67,13 +68,14 @@ def go(asked: Asked, request: Request) -> int:
         agree(plan, yes=request.yes, confirm_above=config.confirm_above)
         ensure_weights(plan.models, quiet=request.quiet)
         session = new_id(store)
+        desk = desk_for(models.values())
         report = watch(
             lambda options: forks.fork(
                 parent,
                 store=store,
                 at=last,
                 settings=settings,
-                models=models,
+                models=desk.seat(models) if desk else models,
                 perspectives=asked.perspectives,
                 prompts=request.prompts,
                 limits=limits,
@@ -84,6 +86,7 @@ def go(asked: Asked, request: Request) -> int:
             session=session,
             title=f"{protocol.name} {session}",
             models=plan.models,
+            desk=desk,
             quiet=request.quiet,
             cache=request.cache,
         )

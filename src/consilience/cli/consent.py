@@ -14,21 +14,28 @@ from consilience.domain.errors import SettingsError
 def agree(plan: Plan, *, yes: bool, confirm_above: float) -> None:
     """Return if the run may spend what it may spend.
 
-    It may if it is free, agreed to or limited beforehand, or cheap on a terminal. Raises `SettingsError` where nobody can
-    be asked, `typer.Exit` where the answer is no.
+    It may if it is free, agreed to or limited beforehand, or cheap on a terminal; what a program spends by itself no limit
+    bounds. Raises `SettingsError` where nobody can be asked, `typer.Exit` where the answer is no.
     """
-    if not plan.paid or yes or plan.limits.money is not None or not plan.makes_calls:
+    bounded = not plan.programs and (not plan.paid or plan.limits.money is not None)
+    if yes or bounded or not plan.makes_calls:
         return
+    spenders = ", ".join((*plan.paid, *plan.programs))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise SettingsError(
-            f"this run is paid for ({', '.join(plan.paid)}; {cost_words(plan)}) and nobody can be asked",
-            do="Give --yes to agree, or --max-cost DOLLARS to set a bound; --dry-run says more.",
+            f"this run is paid for ({spenders}; {cost_words(plan)}) and nobody can be asked"
+            if plan.paid
+            else f"this run may cost money ({cost_words(plan)}) and nobody can be asked",
+            do="Give --yes to agree; --dry-run says more."
+            if plan.programs
+            else "Give --yes to agree, or --max-cost DOLLARS to set a bound; --dry-run says more.",
         )
-    if plan.most_money is not None and plan.most_money <= confirm_above:
+    if not plan.programs and plan.most_money is not None and plan.most_money <= confirm_above:
         return
-    most = "an amount nobody can foresee (no price is known)" if plan.most_money is None else cost_words(plan)
+    unforeseen = plan.programs or plan.most_money is None
+    most = "an amount nobody can foresee (no price is known)" if unforeseen else cost_words(plan)
     try:
-        agreed = typer.confirm(f"Spend {most} on {', '.join(plan.paid)}?", default=False, err=True)
+        agreed = typer.confirm(f"Spend {most} on {spenders}?", default=False, err=True)
     except typer.Abort:  # Ctrl-C or the end of input is an answer too
         agreed = False
     if not agreed:

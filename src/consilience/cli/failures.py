@@ -51,10 +51,15 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case UserError():
             _error(f"{error}{go_on}")
             return MISTAKE
+        case SessionWaiting() if session is None:
+            say(f"Waiting for {', '.join(error.awaited)}, and nothing was kept (--no-store): the run ends here.")
+            return WAITING
         case SessionWaiting():
             say(
-                f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. "
-                f"Nothing is lost; once it is there: consilience resume {error.session}"
+                f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. Nothing is lost. "
+                f"What is asked: consilience sessions answer {error.session}. "
+                f"To answer: consilience sessions answer {error.session} {error.awaited[0]} TEXT (@FILE; - reads standard "
+                f"input). Then: consilience resume {error.session}"
             )
             return WAITING
         case ConsilienceError():

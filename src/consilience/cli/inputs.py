@@ -29,6 +29,13 @@ _NAME_WORDS = 5
 _NAME_CHARACTERS = 40
 
 
+def read_text(given: str) -> str:
+    """The text itself, from standard input for `-`, from a file for `@FILE`. Raises `SourceError`."""
+    if given == "-":
+        return _standard_input()
+    return _text_of(Path(given[1:]).expanduser(), "the text") if given.startswith("@") else given
+
+
 def read_task(given: str) -> str:
     """The task itself, from standard input for `-`, from a file for `@FILE`. Raises `SettingsError`, `SourceError`."""
     if given == "-":

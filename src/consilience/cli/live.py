@@ -26,6 +26,7 @@ class Table:
         self.watched = Watched(before)
         self._title = title
         self._loading = ""
+        self._held: list[Text] | None = None
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(
             self._screen(),
@@ -42,20 +43,39 @@ class Table:
         if isinstance(event, CallFailed | ReplyRejected):
             names = seats(self.watched.course.agents)
             line = ended_line(event, names, self.watched.course.repairs)
-            self._console.print(Text(line, style="yellow"))
+            self._print(Text(line, style="yellow"))
 
     def tick(self) -> None:
-        self._live.update(self._screen(), refresh=True)
+        if self._held is None:
+            self._live.update(self._screen(), refresh=True)
 
     def tell(self, text: str) -> None:
-        self._console.print(Text(text))
+        self._print(Text(text))
 
     def loading(self, what: str) -> None:
         self._loading = what
         self.tick()
 
+    def aside(self, silent: bool) -> None:
+        held, self._held = self._held, [] if silent else None
+        if silent:
+            self._live.stop()
+        else:
+            for line in held or ():
+                self._console.print(line)
+            self._live.start()
+
     def close(self) -> None:
         self._live.stop()
+        for line in self._held or ():
+            self._console.print(line)
+        self._held = []
+
+    def _print(self, line: Text) -> None:
+        if self._held is None:
+            self._console.print(line)
+        else:
+            self._held.append(line)
 
     def _screen(self) -> Group:
         agents = list(self.watched.course.agents)

@@ -20,9 +20,12 @@ STOPPING = "Stopping; Ctrl-C once more ends it at once."
 _SHOW_CURSOR = "\x1b[?25h"
 
 
-def run_until_done(work: Coroutine[Any, Any, T], *, tell: Callable[[str], None] = say) -> T:
+def run_until_done(
+    work: Coroutine[Any, Any, T], *, tell: Callable[[str], None] = say, leave: Callable[[], bool] = lambda: False
+) -> T:
     """The coroutine's result. The first SIGINT cancels it, and `KeyboardInterrupt` is raised when it has put everything
-    away; the second ends the process on the spot, which the journal survives. `tell` says so in between."""
+    away; the second ends the process on the spot, which the journal survives. `tell` says so in between. A SIGINT that
+    `leave` takes for itself, giving True, does not count."""
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
     with asyncio.Runner() as runner:
@@ -32,6 +35,8 @@ def run_until_done(work: Coroutine[Any, Any, T], *, tell: Callable[[str], None] 
 
         def stop(number: int, frame: FrameType | None) -> None:
             nonlocal asked
+            if not asked and leave():
+                return
             if asked:
                 if sys.stderr.isatty():
                     sys.stderr.write(_SHOW_CURSOR)

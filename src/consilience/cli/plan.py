@@ -18,7 +18,17 @@ from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.models.names import Choice, alternatives, choose, key_variables, known_providers, paid, resolve
+from consilience.models.names import (
+    Choice,
+    alternatives,
+    choose,
+    is_person,
+    is_program,
+    key_variables,
+    known_providers,
+    paid,
+    resolve,
+)
 from consilience.models.weights import CATALOGUE, verify
 from consilience.reporting.words import count, money, span, view
 
@@ -44,6 +54,11 @@ class Plan:
     def models(self) -> list[str]:
         """Names of the models, each once, in the order of the agents."""
         return list(dict.fromkeys(agent.model for agent in self.agents))
+
+    @property
+    def programs(self) -> list[str]:
+        """Models that are programs; what they spend by themselves, nobody knows."""
+        return [name for name in self.models if is_program(name)]
 
     @property
     def makes_calls(self) -> bool:
@@ -82,6 +97,11 @@ def check_models(names: Iterable[str], *, keys: bool, why: str = "") -> None:
 
 def _check_model(name: str, *, keys: bool) -> None:
     provider, _, model = name.partition(":")
+    if is_person(name):
+        return
+    if is_program(name):
+        resolve(name)  # says what is wrong
+        return
     if provider == "local":
         if model and not model.endswith(".gguf") and model not in CATALOGUE:
             verify(model)
@@ -173,11 +193,14 @@ def first_line(plan: Plan) -> str:
 
 
 def cost_words(plan: Plan) -> str:
+    by_programs = f"what {', '.join(plan.programs)} spends is not known" if plan.programs else ""
     if not plan.paid:
-        return "costs nothing"
+        return by_programs or "costs nothing"
     if plan.most_money is None:
-        return f"paid, and the price of {', '.join(plan.paid)} is not known"
-    return f"at most {money(plan.most_money)}"
+        ours = f"paid, and the price of {', '.join(plan.paid)} is not known"
+    else:
+        ours = f"at most {money(plan.most_money)}"
+    return f"{ours}; {by_programs}" if by_programs else ours
 
 
 def dry_run(plan: Plan) -> str:
@@ -219,6 +242,7 @@ def dry_run_json(plan: Plan) -> dict[str, object]:
         "most_tokens": plan.most_tokens,
         "most_money": plan.most_money,
         "paid": list(plan.paid),
+        "programs": plan.programs,
         "unspent_keys": dict(plan.unspent_keys),
     }
 

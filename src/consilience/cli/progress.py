@@ -30,7 +30,8 @@ TICK = 0.25
 
 class Display(Typed):
     """`observe` gets every event as it is recorded; `tick` is called four times a second; `tell` says a sentence in between;
-    `loading` names what is waited for before the run can begin, then nothing; `close` leaves the screen clean."""
+    `loading` names what is waited for before the run can begin, then nothing; `aside(True)` keeps silent until `aside(False)`,
+    while a person is asked; `close` leaves the screen clean."""
 
     def observe(self, event: Event) -> None: ...
 
@@ -39,6 +40,8 @@ class Display(Typed):
     def tell(self, text: str) -> None: ...
 
     def loading(self, what: str) -> None: ...
+
+    def aside(self, silent: bool) -> None: ...
 
     def close(self) -> None: ...
 
@@ -83,6 +86,9 @@ class Quiet:
     def loading(self, what: str) -> None:
         return None
 
+    def aside(self, silent: bool) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -95,6 +101,7 @@ class Lines:
         self._title = title
         self._last = time.monotonic()
         self._loading = ""
+        self._held: list[str] | None = None
 
     def observe(self, event: Event) -> None:
         self.watched.take(event)
@@ -107,7 +114,7 @@ class Lines:
             self._print(line)
 
     def tick(self) -> None:
-        if time.monotonic() - self._last < HEARTBEAT:
+        if self._held is not None or time.monotonic() - self._last < HEARTBEAT:
             return
         flying = self.watched.course.flying
         if self._loading:
@@ -132,10 +139,18 @@ class Lines:
         if what:
             self._print(what)
 
+    def aside(self, silent: bool) -> None:
+        held, self._held = self._held, [] if silent else None
+        for line in held or ():
+            self._print(line)
+
     def close(self) -> None:
-        return None
+        self.aside(False)
 
     def _print(self, line: str) -> None:
+        if self._held is not None:
+            self._held.append(line)
+            return
         self._last = time.monotonic()
         say(line)
 

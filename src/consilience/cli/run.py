@@ -11,6 +11,7 @@ from pathlib import Path
 
 from consilience.cli.config import Config, load_config, load_env_file
 from consilience.cli.consent import agree
+from consilience.cli.desk import Desk, desk_for
 from consilience.cli.failures import DONE, FAILED, NO_ANSWER, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
 from consilience.cli.inputs import deal_models, read_limits, read_panel, read_settings, read_sources, read_task
@@ -115,11 +116,12 @@ def _without_a_seat(inputs: Inputs) -> list[str]:
 
 def _run(inputs: Inputs, request: Request, store: Store) -> int:
     session = new_id(store)
+    desk = desk_for(inputs.models.values())
     report = watch(
         lambda options: runner.start(
             inputs.task,
             inputs.protocol,
-            models=inputs.models,
+            models=desk.seat(inputs.models) if desk else inputs.models,
             store=store,
             panel=inputs.panel,
             sources=inputs.sources,
@@ -137,6 +139,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
         quiet=request.quiet,
         resumable=not request.no_store,
         cache=request.cache,
+        desk=desk,
     )
     if isinstance(report, int):
         return report
@@ -153,13 +156,16 @@ def watch(
     before: tuple[AnyEvent, ...] = (),
     resumable: bool = True,
     cache: bool = False,
+    desk: Desk | None = None,
 ) -> Report | int:
-    """Load what is local among the models, and run to the report with its progress shown.
+    """Load what is local among the models, and run to the report with its progress shown. At a `desk`, people are asked.
 
     What goes wrong is said, with how to go on, and its exit code returned.
     """
     begun = bool(before)
     screen = display(before, title=title, quiet=quiet)
+    if desk is not None:
+        desk.screen = screen
 
     async def main() -> Report:
         def observe(event: Event) -> None:
@@ -168,10 +174,10 @@ def watch(
             screen.observe(event)
 
         async with shown(screen), loaded(models, screen.loading):
-            return await work(Options(observer=observe, cache=cache))
+            return await work(Options(observer=observe, cache=cache, patience=None if desk else 30.0))
 
     try:
-        return run_until_done(main(), tell=screen.tell)
+        return run_until_done(main(), tell=screen.tell, leave=desk.leave if desk else lambda: False)
     except (Exception, KeyboardInterrupt) as error:
         screen.close()
         return exit_code_of(error, session=session if begun and resumable else None)

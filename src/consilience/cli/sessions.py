@@ -241,6 +241,26 @@ sessions.command("rm")(removal.rm)
 sessions.command("gc")(removal.gc)
 
 
+@sessions.command("answer")
+def _answer(
+    id: Id,
+    key: Annotated[
+        str, typer.Argument(help="What is answered; left out, all that is awaited is shown.", metavar="KEY")
+    ] = "",
+    text: Annotated[
+        str,
+        typer.Argument(help="Words, or JSON for a typed answer; @FILE reads a file, - standard input.", metavar="TEXT"),
+    ] = "",
+    by: Annotated[str, typer.Option(help="Who answers; recorded.", metavar="NAME")] = "",
+    as_json: Json = False,
+) -> None:
+    """Answer what a session awaits from a person or an outside process, or show what it awaits."""
+    from consilience.cli.answer import answer
+
+    with user_store() as store:
+        answer(store, find_session(store, id), key, text, by=by, as_json=as_json)
+
+
 def _row(session: str, course: Course, state: str, store: Store) -> dict[str, object]:
     started = course.started
     return {

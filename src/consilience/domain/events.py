@@ -169,6 +169,23 @@ class CallLost(Event):
     agent: str
 
 
+class CallAwaited(Event):
+    """A call whose answer comes from a person or an outside process, with all they need to give it, also after this process.
+
+    `prompt` is the id of its list of parts; `form` that of the JSON Schema of a typed reply, and `prose` the field of it that
+    words alone fill; both empty where there is none.
+    """
+
+    type: Literal["call_awaited"] = "call_awaited"
+    canonical: ClassVar[bool] = False
+    key: str
+    agent: str
+    attempt: int = 1
+    prompt: str
+    form: str = ""
+    prose: str = ""
+
+
 class AnswerReceived(Event):
     """What a person or an outside process answered under a key while nobody ran the session."""
 
@@ -237,6 +254,7 @@ AnyEvent = Annotated[
     | ReplyRejected
     | CallFailed
     | CallLost
+    | CallAwaited
     | AnswerReceived
     | MessagePublished
     | CheckRecorded

@@ -17,6 +17,7 @@ class Activity:
         self.running = 0
         self.stirred = 0
         self.outside: dict[str, str] = {}
+        self.left: set[str] = set()
         self._still = still
         self._idle = 0.0
         self._since: float | None = None
@@ -41,6 +42,17 @@ class Activity:
     def wait_outside(self, key: str, agent: str) -> None:
         self.outside[key] = agent
         self.leave()
+
+    def gone(self, key: str) -> None:
+        """Whoever is asked has left; the branch goes on waiting, and nobody need have patience for it."""
+        self.left.add(key)
+        if self.running == 0:
+            self._still()
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether all that is awaited outside will not come to this process."""
+        return self.left.issuperset(self.outside)
 
     def answered(self, key: str) -> None:
         """The answer is here, or will not come; the waiting branch counts again from now."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
+
+from pydantic import BaseModel
 
 from consilience.domain.errors import (
     ProtocolViolation,
@@ -18,19 +22,27 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.domain.events import CallCompleted, CallFailed, CallStarted, ReplyRejected, Volatile, text_id
+from consilience.domain.events import (
+    CallAwaited,
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    ReplyRejected,
+    Volatile,
+    text_id,
+)
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
 from consilience.engine.allowances import Refusal
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
-from consilience.engine.ports import Awaited, ModelPort
+from consilience.engine.ports import Awaited, Later, ModelPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
 from consilience.engine.recorder import Ended
 from consilience.engine.state import State
 from consilience.engine.telemetry import describe, span
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.limiter import may_retry
-from consilience.models.parsing import Malformed, parse_reply
+from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import Completion, ModelRequest
 
 T = TypeVar("T")
@@ -190,7 +202,9 @@ class Call(Generic[T]):
     ) -> Completion:
         state, ask = self.state, self.ask
         if ask.key in state.recorder.answers:
-            return Completion(text=state.recorder.answers.pop(ask.key), model=self.port.name)
+            return Completion(
+                text=state.recorder.answers.pop(ask.key), model=self.port.name, cost=self.port.price(0, 0)
+            )
         if self.account.limited or state.allowances:
             may_retry.set(self._fund_retry)
         request = ModelRequest(
@@ -208,14 +222,34 @@ class Call(Generic[T]):
         answer = await self.port.collect(ask.key, digest) if state.resumed else None
         if answer is None:
             answer = await self.port.send(request)
-        if not isinstance(answer, Awaited):
-            return answer
+        return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, Awaited) else answer
+
+    async def _arrival(
+        self, answer: Awaited, attempt: int, rendered: Rendered, schema: dict[str, object] | None
+    ) -> Completion:
+        """What comes from outside, while the session is up for it."""
+        state, ask = self.state, self.ask
+        form = json.dumps(schema, ensure_ascii=False) if schema else ""
+        question = CallAwaited(
+            key=ask.key,
+            agent=ask.agent,
+            attempt=attempt,
+            prompt=rendered.parts.id,
+            form=text_id(form) if form else "",
+            prose=prose_field(ask.returns) if schema and issubclass(ask.returns, BaseModel) else "",
+        )
+        texts = (rendered.system, *rendered.texts, form)
+        await state.recorder.ask_outside(question, filter(None, texts), rendered.parts)
         state.activity.wait_outside(ask.key, ask.agent)
         try:
             completion = await answer.arrival
         except ProviderError:
             state.activity.answered(ask.key)
             raise
+        except Later:
+            state.activity.gone(ask.key)
+            never: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+            return await never  # until the session is parked
         state.activity.answered(ask.key)
         return completion
 

@@ -45,6 +45,7 @@ class Options:
     With `cache`, a reply that the store holds to the very same request (agent, model, prompt, parameters, seed) is taken again.
 
     `patience` is how long, in seconds, a session that awaits only the outside world stays up before it is parked; None for ever.
+    Once all who are awaited have left, it is parked at once.
     """
 
     observer: Observer | None = None
@@ -145,7 +146,7 @@ def _when_still(
         if state.activity.running == 0 and state.activity.stirred == stillness and not still.done():
             still.set_result(None)
 
-    if not state.activity.outside:
+    if state.activity.hopeless:
         loop.call_soon(look)
     elif patience is not None:
         loop.call_later(patience, look)

@@ -16,6 +16,10 @@ class Awaited:
     arrival: Awaitable[Completion]
 
 
+class Later(Exception):
+    """Raised by an arrival: whoever is asked has left, and the answer will not come to this process."""
+
+
 @runtime_checkable
 class AgentPort(Protocol):
     """`name` is recorded as the agent's model. `send` and `collect` raise `ProviderError`s only."""

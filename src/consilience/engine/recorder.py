@@ -9,6 +9,7 @@ from consilience.domain.errors import ProtocolViolation, ReplayMiss, RequestMism
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
+    CallAwaited,
     CallCompleted,
     CallFailed,
     CallLost,
@@ -43,6 +44,7 @@ class Recorder:
         self._vectors: dict[tuple[str, ...], TextsEmbedded] = {}
         self._derived: dict[tuple[str, str], Event] = {}
         self._matched: set[tuple[str, str]] = set()
+        self._asked: set[tuple[str, int]] = set()
         self.idle: Callable[[], float] = lambda: 0.0
         self._active = 0.0
         self._opened = time.monotonic()
@@ -109,6 +111,12 @@ class Recorder:
         await self.journal.commit(event)
         self._show(event)
 
+    async def ask_outside(self, event: CallAwaited, texts: Iterable[str], prompt: PromptParts) -> None:
+        """Record what somebody outside is asked, once, so that they can read it when this process is gone."""
+        if (event.key, event.attempt) not in self._asked:
+            self._asked.add((event.key, event.attempt))
+            await self.commit(event, texts, prompt)
+
     async def commit(self, event: Event, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
         """Record a live event; durable on return."""
         self._stamp(event)
@@ -171,6 +179,8 @@ class Recorder:
         if isinstance(event, Ended):
             self._calls[event.key, event.attempt] = event
             self.answers.pop(event.key, None)
+        elif isinstance(event, CallAwaited):
+            self._asked.add((event.key, event.attempt))
         elif isinstance(event, AnswerReceived):
             self.answers[event.key] = self.journal.text(event.text)
         elif isinstance(event, TextsEmbedded) and event.inherited:

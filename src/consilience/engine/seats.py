@@ -7,9 +7,10 @@ from typing import Any
 
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
+from consilience.engine.people import Person
 from consilience.engine.ports import AgentPort, as_port
 from consilience.engine.similarity import Encoder
-from consilience.models.names import resolve
+from consilience.models.names import is_person, resolve
 from consilience.models.port import Completion, Model, ModelRequest
 
 One = str | Model | AgentPort
@@ -29,6 +30,8 @@ def deal(agents: Sequence[Agent], models: Models) -> tuple[tuple[Agent, ...], di
 
     def port(model: One) -> AgentPort:
         if isinstance(model, str):
+            if is_person(model):
+                return Person(model)
             if model not in opened:
                 opened[model] = resolve(model)
             return as_port(opened[model])

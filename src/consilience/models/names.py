@@ -1,8 +1,8 @@
 """From a model's name to a model, and which name to take when none is given.
 
 A name is `local`, `local:NAME`, `local:/path/to.gguf`, a server on this machine (`ollama:`, `lmstudio:`, `llamacpp:`,
-`vllm:`), or any `provider:model` of pydantic-ai; `openai-chat:` serves every OpenAI-compatible endpoint, at the address
-in `OPENAI_BASE_URL`. Resolving touches no network.
+`vllm:`), a program on this machine (`exec:COMMAND`), or any `provider:model` of pydantic-ai; `openai-chat:` serves every
+OpenAI-compatible endpoint, at the address in `OPENAI_BASE_URL`. Resolving touches no network.
 """
 
 from __future__ import annotations
@@ -86,6 +86,15 @@ def known_providers() -> tuple[str, ...]:
     return tuple(sorted(["local", *_PROVIDERS]))
 
 
+def is_program(name: str) -> bool:
+    return name.startswith("exec:")
+
+
+def is_person(name: str) -> bool:
+    """`human`, or `human:NAME` where several take part."""
+    return name.partition(":")[0] == "human"
+
+
 def key_variables(account: str) -> tuple[str, ...]:
     """Environment variables of which one holds the key of a provider or account; empty where none is known."""
     provider = account.partition("@")[0]
@@ -103,12 +112,15 @@ def alternatives(name: str) -> list[str]:
 
 
 def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a request to that model may cost money: all do but those to models and servers of one's own."""
+    """Whether a request to that model may cost money: all do but those to models and servers of one's own.
+
+    What a program (`exec:`) spends by itself is not counted here, since nobody knows it.
+    """
     environ = os.environ if environ is None else environ
     if len(several := alternatives(name)) > 1:
         return any(paid(one, environ) for one in several)
     provider, _, model = name.partition(":")
-    if provider == "local":
+    if provider in ("local", "exec", "human"):
         return False
     if provider in servers.SERVERS:
         url = servers.base_url(provider, environ)
@@ -136,6 +148,12 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
         from consilience.models.local import LocalModel
 
         return LocalModel(model or "local")
+    if is_program(asked):
+        from consilience.models import program
+        from consilience.models.limiter import Limited, Pace
+
+        pace = Pace(start=program.SIDE_BY_SIDE, most=program.SIDE_BY_SIDE)
+        return Limited(program.ProgramModel(asked), deadline=deadline or program.DEADLINE, retries=0, pace=pace)
     if not colon or not model:
         raise _incomplete(asked, provider)
     if provider not in _PROVIDERS and not provider.startswith("gateway/"):

@@ -91,10 +91,15 @@ def _closed(fragment: str) -> object:
         return None
 
 
-def _fill(body: str, returns: type[BaseModel]) -> BaseModel:
+def prose_field(returns: type[BaseModel]) -> str:
+    """The only required field, if that is a `FreeText`, which prose without JSON fills; else nothing."""
     required = [(name, field) for name, field in returns.model_fields.items() if field.is_required()]
-    if len(required) == 1 and is_free_text(required[0][1].metadata):
-        return returns.model_validate({required[0][0]: body})
+    return required[0][0] if len(required) == 1 and is_free_text(required[0][1].metadata) else ""
+
+
+def _fill(body: str, returns: type[BaseModel]) -> BaseModel:
+    if field := prose_field(returns):
+        return returns.model_validate({field: body})
     raise Malformed("the reply is not a JSON object")
 
 

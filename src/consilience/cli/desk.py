@@ -1,0 +1,202 @@
+"""The terminal as a place where people who take part are asked, one question at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+
+from pydantic import BaseModel
+
+from consilience.cli.progress import Display
+from consilience.engine.people import Person
+from consilience.engine.ports import AgentPort, Later
+from consilience.models.names import is_person
+from consilience.models.parsing import Malformed, parse_reply, prose_field
+from consilience.models.port import ModelRequest
+from consilience.reporting.forms import Form, Node, choices, choose
+from consilience.reporting.question import readable
+from consilience.reporting.words import place
+
+LATER = "later"
+
+
+def desk_for(models: Iterable[str]) -> Desk | None:
+    """Where people among these models can be asked; None where nobody takes part or nobody sits at a terminal."""
+    if any(is_person(name) for name in models) and sys.stdin.isatty() and sys.stderr.isatty():
+        return Desk(sys.stdin.fileno())
+    return None
+
+
+class Desk:
+    """Asks on standard error and reads lines of the terminal `fd`. Whoever leaves one question leaves all that are to come."""
+
+    def __init__(self, fd: int) -> None:
+        self.screen: Display | None = None
+        self._fd = fd
+        self._turn = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._typed = bytearray()
+        self._line: asyncio.Future[str | None] | None = None
+        self._left = False
+
+    def seat(self, models: Mapping[str, str]) -> dict[str, str | AgentPort]:
+        """The models by agent, people among them asked here."""
+        return {id: Person(name, self.put) if is_person(name) else name for id, name in models.items()}
+
+    def leave(self) -> bool:
+        """Leave the question that is being asked, if one is; safe in a signal handler."""
+        if self._loop is None or self._line is None:
+            return False
+        self._loop.call_soon_threadsafe(self._interrupt)
+        return True
+
+    async def put(self, request: ModelRequest) -> str:
+        """Ask, and give the answer as a model would. Raises `Later`."""
+        async with self._turn:
+            if self._left:
+                raise Later
+            self._loop = asyncio.get_running_loop()
+            if self.screen is not None:
+                self.screen.aside(True)
+            self._loop.add_reader(self._fd, self._read)
+            try:
+                return await self._ask(request)
+            except Later:
+                self._left = True
+                _print("\nLeft for later.")
+                raise
+            finally:
+                self._loop.remove_reader(self._fd)
+                if self.screen is not None:
+                    self.screen.aside(False)
+
+    async def _ask(self, request: ModelRequest) -> str:
+        _print(f"\n=== {request.agent} is asked: {place(request.key)} ===\n\n{readable(request.text)}\n")
+        if request.schema is None or request.returns is None or not issubclass(request.returns, BaseModel):
+            return await self._words(f"Your answer, ended by a line with a single dot; {LATER} leaves it for later:")
+        form = Form(request.schema, prose_field(request.returns))
+        _print(f"{LATER} leaves it for later.")
+        while True:
+            text = json.dumps(await self._object(form, form.schema, ""), ensure_ascii=False)
+            try:
+                parse_reply(text, request.returns)
+            except Malformed as wrong:
+                _print(f"That cannot be used: {wrong}. Once more, please.")
+            else:
+                return text
+
+    async def _object(self, form: Form, node: Node, at: str) -> dict[str, object]:
+        found = {}
+        for name, inner in form.fields(node).items():
+            value = await self._value(form, inner, f"{at}{name}", long=name == form.prose and not at)
+            if value is not None:
+                found[name] = value
+        return found
+
+    async def _value(self, form: Form, node: Node, name: str, *, long: bool) -> object:
+        """One field, asked for until it fits."""
+        if long:
+            return await self._words(f"{name}, ended by a line with a single dot:")
+        if node.get("type") == "object":
+            return await self._object(form, node, f"{name}.")
+        if node.get("type") == "array":
+            return await self._list(form, node, name)
+        while True:
+            typed = await self._type(f"{name} ({form.described(node)}):")
+            value = _converted(typed, node)
+            if not (wrong := form.wrong(value, node, name)):
+                return value
+            _print(f"{wrong[:1].upper()}{wrong[1:]}.")
+
+    async def _list(self, form: Form, node: Node, name: str) -> list[object]:
+        inner, most = form.items(node), node.get("maxItems")
+        found: list[object] = []
+        while not isinstance(most, int) or len(found) < most:
+            if inner.get("type") == "object":
+                if (await self._type(f"{name}: add one? (y, or nothing)")).casefold() not in ("y", "yes"):
+                    break
+                found.append(await self._object(form, inner, f"{name}."))
+                continue
+            typed = await self._type(f"{name} ({form.described(inner)}; nothing ends the list):")
+            if not typed:
+                break
+            value = _converted(typed, inner)
+            if wrong := form.wrong(value, inner, name):
+                _print(f"{wrong[:1].upper()}{wrong[1:]}.")
+            else:
+                found.append(value)
+        return found
+
+    async def _words(self, prompt: str) -> str:
+        """Lines up to a single dot or Ctrl-D; nothing at all is for later."""
+        _print(prompt)
+        lines: list[str] = []
+        while (line := await self._next()) is not None and line.strip() != ".":
+            if not lines and line.strip().casefold() == LATER:
+                raise Later
+            lines.append(line)
+        text = "\n".join(lines).strip()
+        if not text:
+            raise Later
+        return text
+
+    async def _type(self, prompt: str) -> str:
+        _print(prompt)
+        line = await self._next()
+        if line is None or line.strip().casefold() == LATER:
+            raise Later
+        return line.strip()
+
+    async def _next(self) -> str | None:
+        """The next line; None at the end of input. Raises `Later` when interrupted."""
+        self._line = asyncio.get_running_loop().create_future()
+        try:
+            self._hand_over()
+            return await self._line
+        finally:
+            self._line = None
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # the terminal is gone
+            data = b""
+        self._typed += data or b"\x04"
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._line is None or self._line.done() or not self._typed:
+            return
+        line, end, rest = self._typed.partition(b"\n")
+        if not end and not line.endswith(b"\x04"):
+            return
+        self._typed = rest
+        at_end = not end and line == b"\x04"
+        self._line.set_result(None if at_end else line.rstrip(b"\x04").decode("utf-8", "replace").rstrip("\r"))
+
+    def _interrupt(self) -> None:
+        if self._line is not None and not self._line.done():
+            self._line.set_exception(Later())
+
+
+def _converted(typed: str, node: Node) -> object:
+    """What was typed as a value of that kind, as far as it can be one."""
+    if options := choices(node):
+        return choose(typed, options) or typed
+    match node.get("type"):
+        case "boolean":
+            return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(typed.casefold())
+        case "integer" | "number":
+            try:
+                value = float(typed)
+            except ValueError:
+                return None
+            return int(value) if value.is_integer() else value
+    return typed
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

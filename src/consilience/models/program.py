@@ -1,0 +1,203 @@
+"""A program as a model: it reads the prompt on standard input and writes its reply on standard output.
+
+`exec:COMMAND` serves the agent command lines of other vendors, and anything else that reads and writes text. No shell
+takes part. The program gets an empty working directory, a few variables of the environment and no key, and is killed
+with all it started when it is too slow, writes too much, or is not wanted any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import tempfile
+from asyncio import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from consilience.domain.errors import ProviderError, Rejected, ServerError, SettingsError, UnavailableModel, UnknownName
+from consilience.models.failures import scrub
+from consilience.models.port import Completion, JsonSchema, ModelRequest
+
+PREFIX = "exec:"
+DEADLINE = 900.0
+"""Seconds a program may take for one reply."""
+SIDE_BY_SIDE = 4
+"""Copies of one program that run at a time."""
+MOST_OUTPUT = 4_000_000
+"""Bytes a program may write."""
+PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+"""What a program is given of the environment. `HOME`, since agents keep their log-in there."""
+PASSED_ON = "CONSILIENCE_EXEC_ENV"
+"""Names of further variables to give, separated by commas."""
+
+_NAMES_A_SECRET = re.compile(r"(?i:key|token|secret|password|passwd|credentials?)$")
+_LET_GO = 2.0
+"""Seconds for the pipes to close after all that can be killed was."""
+
+
+class ProgramModel:
+    """One command line. `complete` starts it once; its price, and what it spends, are not known."""
+
+    def __init__(self, name: str, *, most_output: int = MOST_OUTPUT) -> None:
+        self._name = name
+        self._argv = argv_of(name)
+        self._most = most_output
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def account(self) -> str:
+        return f"{PREFIX}{Path(self._argv[0]).name}"
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Raises `ServerError` where the program fails, `Rejected` where it cannot be run or writes without end."""
+        with tempfile.TemporaryDirectory(prefix="consilience-", ignore_cleanup_errors=True) as room:
+            text = await self._talk(prompt_of(request).encode("utf-8", "replace"), room)
+        return Completion(text=text, model=self._name)
+
+    async def _talk(self, prompt: bytes, room: str) -> str:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, talk = await loop.subprocess_exec(
+                lambda: _Talk(loop, self._most),
+                *self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=room,
+                env=environment(os.environ),
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise Rejected(f"{self.account}: the program cannot be started: {error}") from None
+        group = transport.get_pid()
+        try:
+            stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+            stdin.write(prompt)
+            stdin.close()  # when all is written
+            await asyncio.wait((talk.exited, talk.overflowed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)  # whatever it left running, too
+            try:
+                await asyncio.wait((talk.closed,), timeout=_LET_GO)
+            finally:
+                transport.close()
+        if talk.overflowed.done():
+            raise Rejected(f"{self.account}: the program wrote more than {self._most:,} bytes")
+        if code := transport.get_returncode():
+            raise self._failed(code, bytes(talk.written[2]))
+        return talk.written[1].decode("utf-8", "replace").strip()
+
+    def _failed(self, code: int, complaint: bytes) -> ProviderError:
+        ended = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        said = " ".join(scrub(complaint.decode("utf-8", "replace"), _secrets(os.environ)).split())
+        if len(said) > 300:  # what went wrong stands at the end
+            said = f"…{said[-299:]}"
+        return ServerError(f"{self.account}: the program {ended}" + (f": {said}" if said else ""))
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+class _Talk(asyncio.SubprocessProtocol):
+    """What one process writes, up to `most` bytes. `closed` is done once it has ended and its pipes are shut."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
+        self.written = {1: bytearray(), 2: bytearray()}
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.overflowed: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._most = most
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        kept = self.written[fd]
+        kept += data
+        if fd == 2:
+            del kept[:-10_000]
+        elif len(kept) > self._most and not self.overflowed.done():
+            self.overflowed.set_result(None)
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set_result(None)
+
+
+def argv_of(name: str) -> list[str]:
+    """The words of `exec:COMMAND`, the program as an absolute path.
+
+    Raises `UnknownName` for no command, `SettingsError` for one that holds a secret, since it is recorded as it stands, and
+    `UnavailableModel` for a program that is not there.
+    """
+    command = name.removeprefix(PREFIX).strip()
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UnknownName(f"the command cannot be read: {error}", where="exec:…", do="Close the quotation.") from None
+    if not words:
+        raise UnknownName("exec: names no command", do='Write exec:COMMAND, such as "exec:claude -p".')
+    if holds_a_secret(command, words):
+        raise SettingsError(
+            f"the command of exec:{Path(words[0]).name if '=' not in words[0] else '…'} holds what looks like a secret, "
+            "and the command is recorded",
+            do=f"Put it into a variable of the environment, and name that in {PASSED_ON}.",
+        )
+    found = shutil.which(words[0])
+    if found is None:
+        raise UnavailableModel(
+            f"there is no program {words[0]!r}", where=f"{PREFIX}{command}", do="Install it, or give its whole path."
+        )
+    return [os.path.abspath(found), *words[1:]]
+
+
+def holds_a_secret(command: str, words: list[str]) -> bool:
+    """`KEY=…`, `--api-key …`, what looks like a key, or what stands in the environment as one."""
+    if scrub(command, []) != command:
+        return True
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        before, equals, after = word.partition("=")
+        if _NAMES_A_SECRET.search(before) and (
+            after if equals else before.startswith("-") and following[:1] not in "-"
+        ):
+            return True
+    return False
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a program gets of it: the names in `PASSED`, and those asked for by `CONSILIENCE_EXEC_ENV`."""
+    asked = [name.strip() for name in environ.get(PASSED_ON, "").split(",")]
+    return {name: environ[name] for name in (*PASSED, *asked) if name in environ}
+
+
+def prompt_of(request: ModelRequest) -> str:
+    """The prompt as the program reads it: a typed reply is asked for in words."""
+    return f"{request.text}\n\n{in_words(request.schema)}" if request.schema is not None else f"{request.text}\n"
+
+
+def in_words(schema: JsonSchema) -> str:
+    return (
+        "Reply with one JSON object and nothing else, neither before nor after it. It must follow this JSON schema:\n"
+        f"{json.dumps(schema, ensure_ascii=False)}\n"
+    )
+
+
+def _secrets(environ: Mapping[str, str]) -> list[str]:
+    """Values that this process itself was asked to pass on."""
+    return [environ[name] for name in environment(environ) if name not in PASSED and environ[name]]
+
+
+__all__ = ["PREFIX", "ProgramModel", "argv_of", "environment", "prompt_of"]

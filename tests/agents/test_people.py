@@ -1,0 +1,97 @@
+"""People from Python: a seat named `human`, and one that is asked by a function."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import consilience
+from consilience.domain.errors import SessionWaiting
+from consilience.domain.events import CallAwaited, SessionParked
+from consilience.engine import runner
+from consilience.engine.people import Person
+from consilience.engine.ports import Later
+from consilience.engine.runner import Options
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.reporting.question import questions
+from consilience.testing import ScriptedModel
+from kit.throwaways import OutsideAgent
+
+TASK = "Is it so?"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "j.db")
+    yield store
+    store.close()
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel(lambda request: f"{request.agent} on {request.key}")
+
+
+def seats(person: object) -> dict[str, object]:
+    return {"A1": model(), "A2": person, "A3": model()}
+
+
+async def test_a_session_that_awaits_a_person_nobody_can_ask_is_parked_at_once(store: SqliteStore) -> None:
+    async with asyncio.timeout(20):  # less than the usual patience
+        with pytest.raises(SessionWaiting) as parked:
+            await consilience.deliberate(TASK, OutsideAgent(), model=seats("human"), store=store, session="s")  # type: ignore[arg-type]
+    assert parked.value.awaited == ("say/A2",)
+    (question,) = questions(store.read("s"), store.text, store.prompt)
+    assert (question.key, question.agent, question.form) == ("say/A2", "A2", None)
+    assert question.text == "Be brief.\n\n# Task\nIs it so?\n\nsay"
+    store.answer("s", "say/A2", "It is.")
+    report = await consilience.resume("s", model=seats("human"), store=store)  # type: ignore[arg-type]
+    assert report.stop_reason == "settled"
+    assert report.ledger.actual.cost == 0.0, "a person costs nothing that is counted here"
+    assert questions(store.read("s"), store.text, store.prompt) == []
+    assert (await consilience.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_what_a_person_is_asked_is_recorded_once(store: SqliteStore) -> None:
+    options = Options(patience=0)
+    for begun in range(3):
+        run = (
+            runner.start(TASK, OutsideAgent(), models=seats("human"), store=store, session="s", options=options)  # type: ignore[arg-type]
+            if begun == 0
+            else runner.resume("s", models=seats("human"), store=store, options=options)  # type: ignore[arg-type]
+        )
+        with pytest.raises(SessionWaiting):
+            await run
+    events = store.read("s")
+    assert sum(isinstance(event, SessionParked) for event in events) == 3
+    assert sum(isinstance(event, CallAwaited) for event in events) == 1
+
+
+async def test_while_one_is_still_asked_another_who_left_parks_nothing(store: SqliteStore) -> None:
+    """A1 has left; the session stays up as long as A2 thinks, whatever that takes."""
+    left, asked, answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def leave(request: ModelRequest) -> str:
+        left.set()
+        raise Later
+
+    async def think(request: ModelRequest) -> str:
+        asked.set()
+        await answer.wait()
+        return "After a while."
+
+    people = {"A1": Person("human:Ada", leave), "A2": Person("human:Ben", think), "A3": model()}
+    run = asyncio.create_task(
+        runner.start(TASK, OutsideAgent(), models=people, store=store, session="s", options=Options(patience=None))
+    )
+    await asyncio.gather(left.wait(), asked.wait())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not run.done()
+    answer.set()
+    with pytest.raises(SessionWaiting) as parked:
+        await run
+    assert parked.value.awaited == ("say/A1",)

@@ -1,0 +1,244 @@
+"""`exec:COMMAND`: a program that reads a prompt and writes a reply takes a seat. Real processes throughout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+import consilience
+from consilience.domain.errors import (
+    ProviderError,
+    Rejected,
+    ServerError,
+    SettingsError,
+    Timeout,
+    UnavailableModel,
+    UnknownName,
+)
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.limiter import limiter_for
+from consilience.models.names import paid, resolve
+from consilience.models.port import ModelRequest
+from consilience.models.program import ProgramModel
+from consilience.testing import ScriptedModel
+
+PATIENCE = 20.0
+
+
+def python(code: str) -> str:
+    return f"exec:{shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+
+
+def request(text: str = "What is it?", **given: object) -> ModelRequest:
+    return ModelRequest(agent="L2N1", key="round-1/x", system="Be brief.", user=text, **given)  # type: ignore[arg-type]
+
+
+async def reply(name: str, **given: object) -> str:
+    async with asyncio.timeout(PATIENCE):
+        return (await resolve(name).complete(request(**given))).text  # type: ignore[arg-type]
+
+
+def gone_from(path: str) -> bool:
+    return not os.path.exists(path)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended and was waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_the_prompt_goes_in_and_the_reply_comes_out() -> None:
+    assert await reply("exec:cat") == "Be brief.\n\nWhat is it?"
+    long = "ä" * 300_000  # more than a pipe holds, in both directions
+    assert (await reply("exec:cat", text=long)).endswith(long)
+
+
+async def test_a_program_that_does_not_read_is_heard_all_the_same() -> None:
+    assert await reply(python("print('no need')"), text="x" * 300_000) == "no need"
+
+
+async def test_no_shell_takes_part() -> None:
+    assert await reply("exec:echo $HOME `id` ; 'a  b' > out") == "$HOME `id` ; a  b > out"
+
+
+async def test_a_typed_reply_is_asked_for_in_words() -> None:
+    class Answer(BaseModel):
+        side: str
+
+    sent = await reply("exec:cat", returns=Answer, schema=Answer.model_json_schema())
+    assert "Reply with one JSON object" in sent
+    assert '"side"' in sent
+
+
+async def test_the_environment_is_scrubbed_and_the_directory_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-programs")
+    monkeypatch.setenv("AGENT_LOGIN", "asked for")
+    monkeypatch.setenv("CONSILIENCE_EXEC_ENV", "AGENT_LOGIN, NOT_SET")
+    said = await reply(python("import os; print(sorted(os.environ), os.listdir(), os.getcwd(), sep='|')"))
+    names, listed, directory = said.split("|")
+    assert set(eval(names)) - {"LC_CTYPE"} <= {
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "AGENT_LOGIN")
+    }
+    assert "AGENT_LOGIN" in names
+    assert listed == "[]"
+    assert directory != os.getcwd()
+    assert gone_from(directory), "it is removed afterwards"
+
+
+async def test_a_failing_program_is_a_failure_with_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
+    code = "import sys; sys.stderr.write('x' * 9000 + ' no a-very-' + 'secret-value here'); sys.exit(3)"
+    with pytest.raises(ServerError, match=r"failed with exit code 3: .*no .* here") as failed:
+        await reply(python(code))
+    assert "secret-value" not in failed.value.detail
+    assert len(failed.value.detail) < 500
+    with pytest.raises(ServerError, match="ended by signal 9"):
+        await reply(python("import os; os.kill(os.getpid(), 9)"))
+
+
+async def test_it_is_started_once_however_it_fails(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with pytest.raises(ProviderError):
+        await reply(python(f"open({str(log)!r}, 'a').write('x'); raise SystemExit(1)"))
+    assert log.read_text() == "x"
+
+
+async def test_endless_output_is_cut_off() -> None:
+    name = python("import sys\nwhile True: sys.stdout.write('x' * 10000)")
+    with pytest.raises(Rejected, match="wrote more than 50,000 bytes"):
+        async with asyncio.timeout(PATIENCE):
+            await ProgramModel(name, most_output=50_000).complete(request())
+
+
+FAMILY = """
+import os, subprocess, sys, time
+held = os.open({path!r}, os.O_WRONLY)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[held])
+os.write(held, b"%d\\n" % os.getpid())
+time.sleep({seconds})
+"""
+
+
+class Family:
+    """A program and its child, both of which hold the writing end of a pipe as long as they live."""
+
+    def __init__(self, directory: Path, seconds: float = 60) -> None:
+        self.path = directory / "pipe"
+        os.mkfifo(self.path)
+        self.name = python(FAMILY.format(path=str(self.path), seconds=seconds))
+
+    async def begun(self) -> int:
+        """The program's process id, once both run."""
+        async with asyncio.timeout(PATIENCE):
+            self.pipe = await asyncio.to_thread(self.path.open)
+            return int(await asyncio.to_thread(self.pipe.readline))
+
+    async def ended(self) -> None:
+        """Once both are dead."""
+        async with asyncio.timeout(PATIENCE):
+            assert await asyncio.to_thread(self.pipe.read) == ""
+        self.pipe.close()
+
+
+async def test_a_deadline_kills_it_and_all_it_started(tmp_path: Path) -> None:
+    family = Family(tmp_path)
+    call = asyncio.create_task(resolve(family.name, deadline=3.0).complete(request()))
+    leader = await family.begun()
+    with pytest.raises(Timeout, match="no answer within the deadline"):
+        await call
+    await family.ended()
+    assert gone(leader), "no zombie"
+
+
+async def test_cancelled_is_killed(tmp_path: Path) -> None:
+    family = Family(tmp_path)
+    call = asyncio.create_task(resolve(family.name).complete(request()))
+    leader = await family.begun()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await family.ended()
+    assert gone(leader), "no zombie"
+
+
+async def test_what_it_leaves_running_ends_with_it(tmp_path: Path) -> None:
+    family = Family(tmp_path, seconds=0)
+    call = asyncio.create_task(resolve(family.name).complete(request()))
+    leader = await family.begun()
+    assert (await call).text == ""
+    await family.ended()
+    assert gone(leader)
+
+
+async def test_only_a_few_run_at_a_time() -> None:
+    model = resolve(python("import time; time.sleep(60)"))
+    calls = [asyncio.create_task(model.complete(request())) for _ in range(6)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    limiter = limiter_for(model.account)
+    assert (limiter.in_flight, limiter.waiting) == (4, 2)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert limiter.in_flight == 0
+
+
+def test_what_cannot_be_a_command_is_a_mistake() -> None:
+    with pytest.raises(UnknownName, match="names no command"):
+        resolve("exec: ")
+    with pytest.raises(UnknownName, match="cannot be read"):
+        resolve("exec:cat 'x")
+    with pytest.raises(UnavailableModel, match="no program 'not-a-program-here'"):
+        resolve("exec:not-a-program-here -p")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat --api-key abcdef",
+        "cat --token=abcdef",
+        "env API_KEY=abcdef cat",
+        "cat sk-abcdefghijklmnopqrst",
+        "SECRET=abcdef cat",
+        "cat the-value-of-a-key",
+    ],
+)
+def test_a_secret_in_a_command_is_refused_unsaid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "the-value-of-a-key")
+    with pytest.raises(SettingsError, match="looks like a secret") as refused:
+        resolve(f"exec:{command}")
+    assert not [word for word in ("abcdef", "the-value") if word in str(refused.value)]
+
+
+def test_ordinary_options_are_no_secrets() -> None:
+    assert resolve("exec:cat --max-tokens 100 --key-file /x --tokens=5 KEY").name.endswith("KEY")
+    assert not paid("exec:cat")
+
+
+async def test_a_program_takes_a_seat(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+    others = ScriptedModel(lambda r: f"{r.agent} on {r.key}")
+    program = python("print('The program says yes.')")
+    report = await consilience.deliberate(
+        "Is it so?",
+        consilience.Emergence(children=2, max_rounds=1),
+        model={"L1N1": others, "L2N1": program, "L2N2": others},
+        store=store,
+    )
+    assert report.stop_reason != "failed"
+    assert {agent.id: agent.model for agent in report.agents}["L2N1"] == program
+    assert report.ledger.actual.cost is None
+    assert any("price of a model is not known" in warning for warning in report.warnings)
+    replayed = await consilience.replay(report.session, store=store)
+    assert replayed.digest() == report.digest()
+    store.close()

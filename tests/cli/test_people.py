@@ -1,0 +1,272 @@
+"""A person takes a seat: at a terminal, and by answering when the process is long gone. Real processes throughout."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.test_process import PATIENCE, PROGRAM
+from cli.town import MODEL, recorded
+from consilience.domain.events import CallCompleted
+from consilience.domain.places import journal_path
+from consilience.journal.sqlite import SqliteStore
+from kit.processes import PYTHONPATH
+
+TASK = "Should the market be daily?"
+RUN = ("emergence", TASK, "--model", MODEL, "--agent", "L2N1=human", "--children", "2", "--max-rounds", "1")
+LEAF = "round-1/leaf_respond/L2N1"
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command with a scripted model behind one name."""
+    for name, value in (("PYTHONPATH", PYTHONPATH), ("TERM", "xterm"), ("COLUMNS", "100"), ("LINES", "40")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    path = tmp_path / "consilience_with_a_town.py"
+    path.write_text(PROGRAM.format(latency="0.0"))
+    return [sys.executable, str(path)]
+
+
+class Terminal:
+    """A process on a pseudo terminal, and somebody who types."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execv(arguments[0], arguments)
+        self.seen = ""
+        self._from = 0
+
+    def until(self, words: str) -> str:
+        """What came since the last time, up to these words."""
+        end = time.monotonic() + PATIENCE
+        while words not in self.seen[self._from :]:
+            ready, _, _ = select.select([self.fd], [], [], max(0.0, end - time.monotonic()))
+            piece = os.read(self.fd, 65536) if ready else b""
+            assert piece, f"{words!r} never came: {self.seen[self._from :]}"
+            self.seen += piece.decode("utf-8", "replace")
+        at = self.seen.index(words, self._from) + len(words)
+        found, self._from = self.seen[self._from : at], at
+        return found
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def end(self) -> int:
+        """The exit code, everything read."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            ready, _, _ = select.select([self.fd], [], [], max(0.0, end - time.monotonic()))
+            try:
+                piece = os.read(self.fd, 65536) if ready else b""
+            except OSError:
+                piece = b""
+            if not piece:
+                break
+            self.seen += piece.decode("utf-8", "replace")
+        os.close(self.fd)
+        if time.monotonic() >= end:
+            os.kill(self.pid, signal.SIGKILL)
+        self.pid, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+
+Sit = Callable[..., Terminal]
+
+
+@pytest.fixture
+def sit(program: list[str]) -> Iterator[Sit]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: str) -> Terminal:
+        opened.append(Terminal([*program, *arguments]))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        if terminal.pid:
+            os.kill(terminal.pid, signal.SIGKILL)
+            os.waitpid(terminal.pid, 0)
+
+
+def run(program: list[str], *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    stdin = {"input": input} if input is not None else {"stdin": subprocess.DEVNULL}
+    return subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=PATIENCE, **stdin)  # type: ignore[call-overload,no-any-return]
+
+
+def said(session: str) -> dict[str, str]:
+    """The replies of a session by key."""
+    store = SqliteStore(journal_path())
+    try:
+        return {e.key: store.text(e.text) for e in store.read(session) if isinstance(e, CallCompleted)}
+    finally:
+        store.close()
+
+
+def test_a_person_at_the_terminal_is_asked_field_by_field(sit: Sit) -> None:
+    terminal = sit(*RUN, "--quiet")
+    question = terminal.until("nothing ends the list")
+    assert "=== L2N1 is asked: round 1 · leaf_respond ===" in question
+    assert TASK in question
+    terminal.type("One fact.\n")
+    terminal.until("nothing ends the list")
+    terminal.type("\n")
+    terminal.until("a single dot")
+    terminal.type("Yes,\nand soon.\n.\n")
+    question = terminal.until("add one?")
+    assert "A:\r\n  | Yes,\r\n  | and soon.\r\n\r\nB:\r\n  | L2N2 thinks of" in question, "labels and quotations"
+    assert "<quote" not in question.partition("# Task")[2]
+    terminal.type("y\n")
+    terminal.until("objections.to (one of B):")
+    terminal.type("Z\n")
+    terminal.until("Objections.to must be one of B.")
+    terminal.until("objections.to (one of B):")
+    terminal.type("b\n")
+    terminal.until("objections.text (words):")
+    terminal.type("\n")
+    terminal.until("Objections.text must not be empty.")
+    terminal.until("objections.text (words):")
+    terminal.type("Who pays?\n")
+    terminal.until("a single dot")
+    terminal.type("I keep my answer.\n\x04")
+    assert terminal.end() == 0
+    (session,) = recorded()
+    replies = said(session)
+    assert json.loads(replies[LEAF]) == {"points": ["One fact."], "text": "Yes,\nand soon."}
+    assert json.loads(replies["round-1/lateral/L2N1"]) == {
+        "objections": [{"to": "B", "text": "Who pays?"}],
+        "text": "I keep my answer.",
+    }
+    assert "Stopped" in terminal.seen
+
+
+def test_the_table_steps_aside_while_a_person_is_asked(sit: Sit) -> None:
+    terminal = sit(*RUN)
+    terminal.until("is asked")
+    asked = terminal.until("nothing ends the list")
+    assert "composing" not in asked
+    assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l"), "the cursor is the person's"
+    terminal.type("later\n")
+    assert terminal.end() == 5
+
+
+@pytest.mark.parametrize("typed", ["\x03", "later\n", "\x04"])
+def test_who_leaves_parks_the_session_and_can_answer_another_day(typed: str, sit: Sit, program: list[str]) -> None:
+    terminal = sit(*RUN, "--quiet")
+    terminal.until("nothing ends the list")
+    terminal.type(typed)
+    assert terminal.end() == 5
+    (session,) = recorded()
+    message = " ".join(terminal.seen.split())
+    assert f"consilience sessions answer {session} {LEAF} TEXT" in message
+    assert list(said(session)) == ["round-1/leaf_respond/L2N2"], "others went on meanwhile"
+    shown = run(program, "sessions", "answer", session)
+    assert shown.returncode == 0
+    assert f"=== {LEAF}: L2N1 is asked ===" in shown.stdout
+    assert f"# Task\n{TASK}" in shown.stdout
+    assert "Words alone are taken as text." in shown.stdout
+    answered = run(program, "sessions", "answer", session, LEAF, "-", input="From another day.\n")
+    assert answered.returncode == 0, answered.stderr
+    assert f"Go on: consilience resume {session}" in answered.stderr
+    parked = run(program, "resume", session)
+    assert parked.returncode == 5, parked.stderr
+    key = "round-1/lateral/L2N1"
+    assert f"consilience sessions answer {session} {key} TEXT" in parked.stderr
+    asked = json.loads(run(program, "sessions", "answer", session, "--json").stdout)
+    assert [question["key"] for question in asked] == [key]
+    assert "A:\n  | From another day." in asked[0]["text"]
+    reply = json.dumps({"objections": [{"to": "B", "text": "Who pays?"}], "text": "Still yes."})
+    assert run(program, "sessions", "answer", session, key, reply, "--by", "Ada").returncode == 0
+    done = run(program, "resume", session)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(said(session)[key]) == json.loads(reply)
+    assert run(program, "replay", session).returncode == 0
+
+
+def test_without_a_terminal_it_is_parked_at_once(program: list[str]) -> None:
+    began = time.monotonic()
+    done = run(program, *RUN)
+    assert done.returncode == 5, done.stderr
+    assert time.monotonic() - began < 25, "nobody to be patient with"
+    assert done.stdout == ""
+
+
+def test_a_process_killed_while_a_person_thinks_loses_neither_question_nor_answer(
+    sit: Sit, program: list[str], tmp_path: Path
+) -> None:
+    terminal = sit(*RUN, "--quiet")
+    terminal.until("nothing ends the list")
+    os.kill(terminal.pid, signal.SIGKILL)
+    assert terminal.end() == -signal.SIGKILL
+    (session,) = recorded()
+    shown = run(program, "sessions", "answer", session)
+    assert f"# Task\n{TASK}" in shown.stdout
+    note = tmp_path / "answer.txt"
+    note.write_text("Written meanwhile.")
+    assert run(program, "sessions", "answer", session, LEAF, f"@{note}").returncode == 0
+    assert "(answered; it is heard when the session goes on)" in run(program, "sessions", "answer", session).stdout
+    again = sit("resume", session, "--quiet")
+    question = again.until("add one?")
+    assert "round 1 · lateral" in question
+    assert "A:\r\n  | Written meanwhile." in question
+    again.type("\n")
+    again.until("a single dot")
+    again.type("Still so.\n.\n")
+    assert again.end() == 0
+    assert "lost calls" not in again.seen
+
+
+def test_what_is_no_answer_is_said(sit: Sit, program: list[str]) -> None:
+    terminal = sit(*RUN, "--quiet")
+    terminal.until("nothing ends the list")
+    (session,) = recorded()
+    busy = run(program, "sessions", "answer", session, LEAF, "Yes.")
+    assert busy.returncode == 2
+    assert "is being run by" in busy.stderr
+    terminal.type("later\n")
+    assert terminal.end() == 5
+    for given, complaint in (
+        ('{"points": "none", "text": "x"}', "points must be a list"),
+        ('{"point": [], "text": "x"}', "there is no field point"),
+        ('{"points": [], "text": " "}', "text must not be empty"),
+        (" ", "empty"),
+    ):
+        wrong = run(program, "sessions", "answer", session, LEAF, given)
+        assert wrong.returncode == 2
+        assert complaint in wrong.stderr
+    unknown = run(program, "sessions", "answer", session, "round-9/x", "Yes.")
+    assert unknown.returncode == 2
+    assert f"Awaited: {LEAF}" in unknown.stderr
+    assert len(said(session)) == 1
+
+
+def test_several_people_are_asked_one_after_the_other(sit: Sit) -> None:
+    run_of_two = [*RUN]
+    run_of_two[run_of_two.index("L2N1=human")] = "L2N1=human:Ada"
+    terminal = sit(*run_of_two, "--agent", "L2N2=human:Ben", "--quiet")
+    for name in ("L2N1", "L2N2"):
+        asked = terminal.until("nothing ends the list")
+        assert [line for line in asked.splitlines() if line.startswith("===")] == [
+            f"=== {name} is asked: round 1 · leaf_respond ==="
+        ]
+        terminal.type("\n")
+        terminal.until("a single dot")
+        terminal.type(f"{name} says no.\n.\n")
+    terminal.until("add one?")
+    terminal.type("later\n")
+    assert terminal.end() == 5
+    (session,) = recorded()
+    assert {json.loads(text)["text"] for text in said(session).values()} == {"L2N1 says no.", "L2N2 says no."}
+    assert "round-1/lateral/L2N2" in terminal.seen, "leaving one question leaves the others too"
