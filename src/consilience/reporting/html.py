@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, ReplyRejected
+from consilience.domain.report import Report
 from consilience.reporting.course import Ended, took
 from consilience.reporting.markdown import markdown
 from consilience.reporting.record import Record, phase_of
 from consilience.reporting.unfinished import prose, state_of, unfinished
 from consilience.reporting.views import VIEWS
-from consilience.reporting.views.drawing import STYLE, inert, sound
+from consilience.reporting.views.drawing import inert, sound
 from consilience.reporting.words import STOPPED, count, duration, money, one_line
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from markdown_it import MarkdownIt
+
+_WIDTH = 92
+"""Columns of a view in words; more would not fit beside the margins."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,12 @@ def page(record: Record) -> str:
     for name, view in VIEWS.items() if started else ():
         data = view.fold(record)
         pictures.append(
-            Picture(name, view.heading, Markup(view.draw(data).inline()), Markup(inert(view.text(data, 110))))
+            Picture(name, view.heading, Markup(view.draw(data).svg()), Markup(inert(view.text(data, _WIDTH))))
         )
     return _template().render(
         title=sound(one_line(record.text(started.task), 160) if started else f"Session {record.session}"),
         session=record.session,
-        style=Markup(_read("page.css") + STYLE),
+        style=Markup(_read("page.css")),
         facts=[(name, sound(value)) for name, value in _facts(record)],
         finished=record.report is not None,
         report=Markup(html_of(_report(record))),
@@ -85,6 +89,11 @@ def page(record: Record) -> str:
         footer=f"Made from the journal of session {record.session} without a call. "
         f"See it again: consilience show {record.session}",
     )
+
+
+def fragment(report: Report) -> str:
+    """A report for a page of somebody else's, a notebook: the same words as everywhere, in the page's own style."""
+    return f'<div class="consilience">\n{html_of(markdown(report))}</div>\n'
 
 
 def html_of(text: str, *, down: int = 1) -> str:

@@ -16,9 +16,8 @@ REPORT, EVENTS = "report", "events"
 
 
 def report_schema(report: type[Report] = Report) -> Schema:
-    """Of a protocol's report; of the header common to all for `Report` itself. Unknown fields are allowed."""
-    made = report.model_json_schema(mode="serialization")
-    return {"$schema": DIALECT, **made}
+    """Of a protocol's report; of the header common to all for `Report` itself. Other fields may stand beside those named."""
+    return {"$schema": DIALECT, **_open(report.model_json_schema(mode="serialization"))}
 
 
 def events_schema() -> Schema:
@@ -33,7 +32,23 @@ def events_schema() -> Schema:
         "$schema": DIALECT,
         "title": "Event",
         "description": f"One line of an export of events, schema version {SCHEMA_VERSION}.",
-        **made,
+        **_open(made),
+    }
+
+
+def _open(node: Any, *, names: bool = False) -> Any:
+    """Without what forbids fields of later days, and without titles that repeat a name; `names` maps names to schemas."""
+    if isinstance(node, list):
+        return [_open(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    noise = set() if names else {"title"} if "enum" not in node and "properties" not in node else set()
+    if not names and node.get("additionalProperties") is False:
+        noise.add("additionalProperties")
+    return {
+        name: _open(value, names=not names and name in ("properties", "$defs"))
+        for name, value in node.items()
+        if name not in noise
     }
 
 

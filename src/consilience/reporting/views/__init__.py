@@ -41,4 +41,4 @@ def view_text(name: str, record: Record, width: int = 100) -> str:
 def view_svg(name: str, record: Record) -> str:
     """A whole SVG document."""
     view = VIEWS[name]
-    return view.draw(view.fold(record)).document()
+    return view.draw(view.fold(record)).svg()

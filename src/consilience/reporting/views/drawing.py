@@ -127,22 +127,15 @@ class Drawing:
         for n, text in enumerate(texts):
             self.words(x, y + n * step, text, style, room=room)
 
-    def document(self) -> str:
-        """A file of its own."""
-        return self._svg(f"<style>{STYLE}</style>", ' xmlns="http://www.w3.org/2000/svg"') + "\n"
-
-    def inline(self) -> str:
-        """For a page that has `STYLE` already."""
-        return self._svg("", "")
-
-    def _svg(self, style: str, namespace: str) -> str:
+    def svg(self) -> str:
+        """A file of its own, or part of a page: it brings its style along."""
         width, height = self._right + 16, self._bottom + 16
         title, description = f"{self.name}-title", f"{self.name}-description"
         return (
-            f'<svg{namespace} class="cv" role="img" aria-labelledby="{title} {description}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="cv" role="img" aria-labelledby="{title} {description}" '
             f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">'
             f'<title id="{title}">{inert(self.title)}</title><desc id="{description}">{inert(self.description)}</desc>'
-            f'{style}<rect class="cv-ground" width="100%" height="100%"/>{"".join(self._shapes)}</svg>'
+            f'<style>{STYLE}</style><rect class="cv-ground" width="100%" height="100%"/>{"".join(self._shapes)}</svg>\n'
         )
 
     def _grow(self, x: float, y: float) -> None:
