@@ -119,8 +119,16 @@ def draw(convergence: Convergence) -> Drawing:
         drawing.words(16, 28, "No check was made: nothing was compared with a round before.")
     top = 0.0
     for curve in convergence.curves:
-        _panel(drawing, curve, top)
-        top += _TALL + 116
+        if any(point.score is not None for point in curve.points):
+            _panel(drawing, curve, top)
+            top += _TALL + 116
+        else:
+            drawing.words(16, top + 28, curve.kind, "cv-head")
+            said = [
+                f"after round {point.index}: {_words(point)}; {point.detail}".rstrip("; ") for point in curve.points
+            ]
+            drawing.lines(16, top + 48, said)
+            top += 60 + 16 * len(said)
     return drawing
 
 
@@ -148,8 +156,9 @@ def _panel(drawing: Drawing, curve: Curve, top: float) -> None:
     drawing.line([(x(point), at) for point, at in scored], "cv-curve")
     for point in curve.points:
         drawing.words(x(point), base + 20, f"round {point.index}", "cv-small", "middle")
-    for point, at in scored:
+    for n, (point, at) in enumerate(scored):
         drawing.dot(x(point), at, "cv-dot" if point.met else "cv-ring")
-        above = at - 10 if at - 10 > top + 44 else at + 20
-        drawing.words(x(point), above, f"{point.score:.2f}{' met' if point.met else ''}", "cv-strong", "middle")
-    drawing.words(_LEFT, base + 42, "● met   ○ not met   ┄ what is needed", "cv-small")
+        rises = n + 1 < len(scored) and scored[n + 1][1] < at
+        beside = at + 20 if rises and at + 20 < base else at - 10
+        drawing.words(x(point), beside, f"{point.score:.2f}{' met' if point.met else ''}", "cv-strong", "middle")
+    drawing.words(_LEFT, base + 42, "● met · ○ not met · dashed: what is needed", "cv-small")

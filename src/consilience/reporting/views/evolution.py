@@ -180,7 +180,7 @@ def _words(words: str) -> Text:
 
 # --- as a picture
 
-_WIDTH, _HEIGHT, _NAMES = 268.0, 112.0, 132.0
+_WIDTH, _NAMES = 268.0, 132.0
 
 
 def draw(evolution: Evolution) -> Drawing:
@@ -199,25 +199,34 @@ def draw(evolution: Evolution) -> Drawing:
     y = 42.0
     for agent, turns in evolution.turns.items():
         name, _, stands_for = evolution.agents[agent].partition(" (")
-        drawing.words(16, y + 22, fitted(name, 16), "cv-strong", room=10)
-        drawing.lines(16, y + 40, wrapped(stands_for.removesuffix(")"), 18, 3), "cv-small", 14, room=10)
+        about = wrapped(stands_for.removesuffix(")"), 18, 3)
+        drawing.words(16, y + 20, fitted(name, 16), "cv-strong", room=10)
+        drawing.lines(16, y + 37, about, "cv-small", 14, room=10)
+        height = max(36.0 + 14 * len(about), *(_height(turn) for turn in turns.values()))
         for step, turn in turns.items():
-            _draw_turn(drawing, columns[step], y, turn)
-        y += _HEIGHT + 10
-    drawing.words(16, y + 14, "● first words   ▲ changed   = same words   ✕ no reply   ◆ position moved", "cv-small")
+            _draw_turn(drawing, columns[step], y, height, turn)
+        y += height + 10
+    drawing.words(16, y + 14, "● first words · ▲ changed · = same words · ✕ no reply · ◆ position moved", "cv-small")
     return drawing
 
 
-def _draw_turn(drawing: Drawing, x: float, y: float, turn: Turn) -> None:
+def _height(turn: Turn) -> float:
+    return 14 + 17 * (bool(change(turn)) + bool(stance(turn))) + 16 * len(_said(turn))
+
+
+def _said(turn: Turn) -> list[str]:
+    return wrapped(turn.excerpt or "", 37, 5)
+
+
+def _draw_turn(drawing: Drawing, x: float, y: float, height: float, turn: Turn) -> None:
     style = "cv-box cv-bad" if turn.failure else "cv-box cv-quiet" if turn.same or turn.excerpt is None else "cv-box"
-    drawing.box(x, y, _WIDTH, _HEIGHT, style)
+    drawing.box(x, y, _WIDTH, height, style)
     mark = "✕" if turn.failure else "=" if turn.same else "▲" if turn.kept is not None else "●"
-    top = y + 18
+    top = y + 20
     if words := change(turn):
         drawing.words(x + 10, top, f"{mark} {words}", "cv-strong cv-small", room=10)
         top += 17
     if held := stance(turn):
         drawing.words(x + 10, top, fitted(f"{'◆ ' if turn.moved else ''}{held}", 40), "cv-small", room=10)
         top += 17
-    left = int((y + _HEIGHT - 4 - top) // 16) + 1
-    drawing.lines(x + 10, top, wrapped(turn.excerpt or "", 37, max(1, left)), room=10)
+    drawing.lines(x + 10, top, _said(turn), room=10)

@@ -70,7 +70,7 @@ def text(reads: Reads, width: int) -> str:
     if not reads.edges:
         return "Nobody was shown anything of anybody.\n"
     lines = ["How often a call of the reader (row) was shown a message of the author (column); (n) is one's own.", ""]
-    if len(reads.authors) <= min(_MOST_COLUMNS, (width - 14) // 8):
+    if len(reads.authors) <= min(_MOST_COLUMNS, (width - 14) // 7):
         lines += _matrix(reads, width)
     else:
         lines += _listed(reads.edges)

@@ -169,10 +169,11 @@ def draw(tree: Tree) -> Drawing:
     _edges(drawing, tree, places, size)
     if ring:
         _chords(drawing, tree.circles[0], places)
+        drawing.words(16, max(y for _, y in places.values()) + size.height, _said_of(tree.circles), "cv-small")
     elif flat and tree.circles:
         right, bottom = max(x for x, _ in places.values()), max(y for _, y in places.values())
-        drawing.box(20, 36, right + size.width / 2 - 12, bottom + size.height / 2 - 28, "cv-side", round=12)
-        drawing.words(24, 26, f"{len(tree.circles)} circle(s): all in a circle read each other", "cv-small")
+        drawing.box(20, 36, right + size.width / 2, bottom + size.height / 2 - 20, "cv-side", round=12)
+        drawing.words(24, 26, _said_of(tree.circles), "cv-small")
     else:
         _chains(drawing, tree, places, size)
     for seat in tree.seats:
@@ -182,6 +183,14 @@ def draw(tree: Tree) -> Drawing:
         drawing.line([(16, bottom - 4), (56, bottom - 4)], "cv-side")
         drawing.words(64, bottom, "read each other (all who are joined so)", "cv-small")
     return drawing
+
+
+def _said_of(circles: tuple[tuple[str, ...], ...]) -> str:
+    return (
+        "all of them read each other"
+        if len(circles) == 1
+        else f"{len(circles)} circles; within one, all read each other"
+    )
 
 
 def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
@@ -231,9 +240,10 @@ def _layers(tree: Tree, size: _Size) -> dict[str, Point]:
 
 
 def _ring(tree: Tree, size: _Size) -> dict[str, Point]:
+    """Far enough apart that no box covers its neighbour; a little flattened, since boxes are wider than tall."""
     number = len(tree.seats)
-    radius = max(120.0, number * (size.width + 10) / (2 * math.pi))
-    tall = max(100.0, number * (size.height + 34) / (2 * math.pi))
+    radius = (size.width + 20) / (2 * math.sin(math.pi / number)) if number > 1 else 0.0
+    tall = 0.75 * radius
     middle = (radius + size.width / 2 + 16, tall + size.height / 2 + 16)
     return {
         seat.id: (
