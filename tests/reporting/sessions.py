@@ -26,7 +26,7 @@ FIXTURE = Path(__file__).parent.parent / "fixtures" / "demo.db"
 HOSTILE = (
     "</pre></article><script>alert(1)</script></style>]]> &amp; <img src=https://evil.example/x.png onerror=alert(2)>\n"
     "![pixel](https://evil.example/p.png) [press](javascript:alert(3)) <https://evil.example>\n"
-    "# Not a heading of ours\n\x1b[31mred\x00\u202e 🦉 \"quoted\" `code` ```\n---\n%% mermaid\n"
+    '# Not a heading of ours\n\x1b[31mred\x00\u202e 🦉 "quoted" `code` ```\n---\n%% mermaid\n'
 )
 """What an agent might say to break out of where it is shown."""
 
@@ -74,7 +74,9 @@ def by_hand(
     topology: Topology, events: Iterable[Event] = (), *, task: str = "Is it so?", views: Mapping[str, str] | None = None
 ) -> Record:
     """A session of no protocol: texts are their own ids, and so are prompts, whose parts are divided by spaces."""
-    agents = tuple(Agent(id=id, role="seat", perspective=(views or {}).get(id, ""), model="m") for id in topology.agents)
+    agents = tuple(
+        Agent(id=id, role="seat", perspective=(views or {}).get(id, ""), model="m") for id in topology.agents
+    )
     started = SessionStarted(
         prompt_format=2, protocol="seance", protocol_version=1, settings={}, task=task, seed=0, agents=agents,
         topology=topology, quorum=0.5, estimate=Estimate(min=1, max=9), templates={},
@@ -110,4 +112,3 @@ class Counted:
     def _prompt(self, id: str) -> Sequence[str]:
         self.prompts += 1
         return self._record.prompt(id)
-

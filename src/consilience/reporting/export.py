@@ -81,9 +81,9 @@ def _diagrams(record: Record) -> Iterator[str]:
 
 
 def as_events(record: Record) -> str:
-    """One JSON object a line: the event as it is stored, its number `seq`, and the `texts` it refers to, by id.
+    """One JSON object a line: the event as it is stored, its number `seq`, and the `bodies` of the texts it refers to, by id.
 
-    A call has the `parts` of its prompt besides, with the words of its own among its texts. The task, the documents and the
+    A call has the `parts` of its prompt besides, with the words of its own among these. The task, the documents and the
     messages it was shown stand in lines of their own, so that the file grows with what was said and not with what was read; the
     instructions are the template of that name in the first line, rendered.
     """
@@ -98,7 +98,7 @@ def event_rows(record: Record) -> Iterator[dict[str, object]]:
             parts = list(record.prompt(event.prompt)) if event.prompt else []
             row["parts"] = parts
             ids += [part[2:] for part in parts if part.startswith("t:")]
-        row["texts"] = {id: record.text(id) for id in dict.fromkeys(ids)}
+        row["bodies"] = {id: record.text(id) for id in dict.fromkeys(ids)}
         yield row
 
 

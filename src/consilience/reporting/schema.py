@@ -27,7 +27,7 @@ def events_schema() -> Schema:
     for reference in mapping.values():
         event = made["$defs"][reference.rpartition("/")[2]]
         event["properties"] |= _added(prompt="prompt" in event["properties"])
-        event["required"] = ["type", "seq", "texts", *(name for name in event.get("required", []) if name != "type")]
+        event["required"] = ["type", "seq", "bodies", *(name for name in event.get("required", []) if name != "type")]
     return {
         "$schema": DIALECT,
         "title": "Event",
@@ -55,7 +55,7 @@ def _open(node: Any, *, names: bool = False) -> Any:
 def _added(*, prompt: bool) -> Schema:
     added: Schema = {
         "seq": {"type": "integer", "minimum": 1, "description": "Order of commit, from 1."},
-        "texts": {
+        "bodies": {
             "type": "object",
             "additionalProperties": {"type": "string"},
             "description": "The texts this event refers to, by id.",
