@@ -129,6 +129,22 @@ def test_turns_say_what_changed(store: SqliteStore) -> None:
     assert found.turns["A1"]["talk 2"].excerpt == "one two four"
 
 
+def test_a_text_that_begins_like_the_last_is_shown_from_where_it_differs() -> None:
+    opening = "I keep my answer, which is what it was before, and for all the reasons that I gave. "
+    record = by_hand(
+        complete(1),
+        [
+            call("talk-1/A1", f"{opening}Rents rise.", "0"),
+            call("talk-2/A1", f"{opening}Rents fall.", "1"),
+            call("talk-3/A1", opening.strip(), "2"),
+        ],
+    )
+    turns = evolution.fold(record).turns["A1"]
+    assert turns["talk 1"].excerpt == f"{opening}Rents rise."
+    assert turns["talk 2"].excerpt == "… Rents fall."
+    assert turns["talk 3"].excerpt == opening.strip()
+
+
 async def test_positions_are_those_the_protocol_read_and_moves_are_marked(store: SqliteStore) -> None:
     record = await ran(store, Emergence(children=3, max_rounds=2, answer_pattern="yes|no"))
     found = evolution.fold(record)

@@ -39,7 +39,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Said:
-    """One attempt of a call in the transcript. `whole` is a typed reply as it came, where `said` shows only its prose."""
+    """One attempt of a call in the transcript. `whole` is a typed reply as it came, where `said` shows only its prose; `read` what
+    it had been shown, each under its label there."""
 
     anchor: str
     who: str
@@ -49,6 +50,7 @@ class Said:
     whole: Markup | str = ""
     problem: str = ""
     read: Sequence[Link] = ()
+    reply_to: Link | None = None
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,7 @@ def _phases(record: Record) -> list[Phase]:
                 what=event.kind,
                 figures=event.id,
                 said=sound(record.text(event.text)),
-                problem="",
-                read=[_link(event.reply_to, "in reply to ", homes, record)] if event.reply_to else [],
+                reply_to=_link("", event.reply_to, homes) if event.reply_to else None,
             )
         )
     return [Phase(name.replace("_", " "), calls) for name, calls in found.items()]
@@ -179,7 +180,7 @@ def _phases(record: Record) -> list[Phase]:
 
 def _said(call: Ended, anchor: str, homes: dict[str, str], record: Record) -> Said:
     reading = record.readings.get(call.key)
-    links = [_link(quoted.message, "", homes, record) for quoted in reading.quoted] if reading else []
+    links = [_link(quoted.label, quoted.message, homes) for quoted in reading.quoted] if reading else []
     links += [Link(f"document {id}") for id in reading.documents] if reading else []
     marks = [
         "" if call.kind == "reply" else call.kind,
@@ -223,10 +224,9 @@ def _figures(call: Ended) -> Iterable[str]:
         yield duration(seconds)
 
 
-def _link(message: str, before: str, homes: dict[str, str], record: Record) -> Link:
-    author = record.authors.get(message)
-    words = f"{_name(author, record)} in {message}" if author else message
-    return Link(sound(before + words), homes.get(message, ""))
+def _link(label: str, message: str, homes: dict[str, str]) -> Link:
+    """A message by its id, under the label by which the reader's own words may call it."""
+    return Link(sound(f"{label}: {message}" if label else message), homes.get(message, ""))
 
 
 def _name(agent: str, record: Record) -> str:

@@ -121,7 +121,7 @@ def draw(convergence: Convergence) -> Drawing:
     for curve in convergence.curves:
         if any(point.score is not None for point in curve.points):
             _panel(drawing, curve, top)
-            top += _TALL + 116
+            top += _TALL + 126
         else:
             drawing.words(16, top + 28, curve.kind, "cv-head")
             said = [
@@ -134,7 +134,7 @@ def draw(convergence: Convergence) -> Drawing:
 
 def _panel(drawing: Drawing, curve: Curve, top: float) -> None:
     first, last = curve.points[0].index, curve.points[-1].index
-    base = top + 56 + _TALL
+    base = top + 66 + _TALL
     right = _LEFT + 40 + max(1, last - first) * _STRIDE + 40
 
     def x(point: Point) -> float:

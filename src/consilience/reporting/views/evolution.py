@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from consilience.domain.events import CallCompleted, CallFailed
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _EXCERPT = 170
+"""Characters shown of a text."""
 _COLUMN = 26
 """The least cells a column needs to be read; where there is less, the table becomes a list."""
 
@@ -85,7 +87,18 @@ def _turn(calls: Iterable[Ended], before: str | None, record: Record) -> tuple[s
         return None, turn
     same = before is not None and said == before
     kept = None if before is None else likeness(before, said)
-    return said, replace(turn, excerpt=one_line(said, _EXCERPT), kept=kept, same=same, revised=revised, failure="")
+    return said, replace(turn, excerpt=_excerpt(said, before), kept=kept, same=same, revised=revised, failure="")
+
+
+def _excerpt(said: str, before: str | None) -> str:
+    """Its beginning; where that only repeats the text before, from the first sentence that does not."""
+    line = one_line(said)
+    shared = len(commonprefix([line, one_line(before or "")]))
+    if _EXCERPT // 2 < shared < len(line):
+        sentence = line.rfind(". ", 0, shared) + 2
+        start = sentence if sentence > 1 else line.rfind(" ", 0, shared) + 1
+        return f"… {one_line(line[start:], _EXCERPT - 2)}"
+    return one_line(line, _EXCERPT)
 
 
 def likeness(one: str, other: str) -> float:
