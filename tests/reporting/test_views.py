@@ -275,6 +275,9 @@ def test_documents_objections_and_unknown_authors_are_readings_too() -> None:
     said = view_text("reads", record)
     assert "A2 read A1 ×2, S1, somebody else" in said
     assert "A1 read its own" in said
+    tips = [tip.text for tip in ElementTree.fromstring(view_svg("reads", record)).iterfind(f"{SVG}rect/{SVG}title")]
+    assert "A2 was shown 2 messages of A1: talk 1 ×2" in tips
+    assert "A1 was shown 1 message of its own: talk 2 ×1" in tips
 
 
 def test_what_was_not_sent_was_not_read() -> None:

@@ -32,6 +32,8 @@ STYLE = """
 
 _NO_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
 
+_PERHAPS_WIDE = re.compile("[\u1100-\U0010ffff]")
+
 
 def sound(text: str) -> str:
     """Somebody's text without the characters that neither XML nor HTML may hold."""
@@ -45,7 +47,7 @@ def inert(text: str) -> str:
 
 def cells(text: str) -> int:
     """How wide a text is, in widths of a Latin letter."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+    return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in _PERHAPS_WIDE.findall(text))
 
 
 def fitted(text: str, width: int) -> str:
@@ -72,6 +74,8 @@ def wrapped(text: str, width: int, most: int) -> list[str]:
 
 def _longest(line: str, width: int) -> str:
     """The longest beginning of at most `width` cells."""
+    if cells(line[:width]) <= width:
+        return line[:width]
     room = width
     for n, letter in enumerate(line):
         room -= cells(letter)

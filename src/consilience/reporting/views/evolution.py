@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
-from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from consilience.domain.events import CallCompleted, CallFailed
@@ -93,7 +92,8 @@ def _turn(calls: Iterable[Ended], before: str | None, record: Record) -> tuple[s
 def _excerpt(said: str, before: str | None) -> str:
     """Its beginning; where that only repeats the text before, from the first sentence that does not."""
     line = one_line(said)
-    shared = len(commonprefix([line, one_line(before or "")]))
+    last = one_line(before or "")
+    shared = next((n for n, (a, b) in enumerate(zip(line, last, strict=False)) if a != b), min(len(line), len(last)))
     if _EXCERPT // 2 < shared < len(line):
         sentence = line.rfind(". ", 0, shared) + 2
         start = sentence if sentence > 1 else line.rfind(" ", 0, shared) + 1

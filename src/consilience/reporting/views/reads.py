@@ -133,10 +133,14 @@ def draw(reads: Reads) -> Drawing:
         drawing.words(16, y + _CELL / 2 + 5, fitted(reader, 14), "cv-strong", room=10)
         drawing.line([(left, y), (right, y)], "cv-faint")
     drawing.line([(right, _TOP), (right, bottom), (left, bottom)], "cv-faint")
+    when: dict[tuple[str, str], list[str]] = {}
+    for phase, edges in reads.phases.items():
+        for pair, n in edges.items():
+            when.setdefault(pair, []).append(f"{phase} ×{n}")
     for (reader, author), n in reads.edges.items():
         x, y = across[author], down[reader]
         own = reader == author
-        tip = f"{reader} was shown {count(n, 'message')} of {'its own' if own else author}"
+        tip = f"{reader} was shown {count(n, 'message')} of {'its own' if own else author}: {', '.join(when[reader, author])}"
         drawing.box(x + 4, y + 4, _CELL - 8, _CELL - 8, "cv-own" if own else "cv-cell", tip=tip)
         drawing.words(x + _CELL / 2, y + _CELL / 2 + 5, str(n), "cv-strong", "middle", room=10)
     drawing.box(16, bottom + 16, 16, 16, "cv-own", round=3)
