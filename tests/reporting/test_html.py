@@ -9,8 +9,10 @@ import html5lib
 import pytest
 
 from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, ReplyRejected
-from consilience.domain.outcome import FailureKind
+from consilience.domain.messages import Source
+from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.topology import complete
+from consilience.engine import runner
 from consilience.engine.fork import fork
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.emergence import Emergence
@@ -110,7 +112,7 @@ async def test_whatever_agents_say_is_text(store: SqliteStore) -> None:
     root = parsed(page(record))
     assert_inert(root)
     assert_links_resolve(root)
-    said = [words(e) for e in root.iter("div") if e.get("class") == "said"]
+    said = [words(e) for article in root.iter("article") for e in article.iter("div")]
     assert len(said) == len(record.calls) + sum(isinstance(e, MessagePublished) for e in record.events)
     assert sum("<script>alert(1)</script></style>]]> &amp; <img" in text for text in said) == len(said)
     answer = words(by_id(root, "report"))
@@ -118,6 +120,37 @@ async def test_whatever_agents_say_is_text(store: SqliteStore) -> None:
     assert "![pixel](https://evil.example/p.png) [press](javascript:alert(3))" in answer
     headings = [words(h) for h in root.iter() if h.tag in ("h1", "h2")]
     assert "Not a heading of ours" not in headings
+
+
+async def test_the_whole_task_the_settings_and_the_documents_are_there(store: SqliteStore) -> None:
+    task = f"{'Long. ' * 60}\n\nAnd in several paragraphs."
+    sources = [Source(text="line one\nline </pre> two", name="minutes"), Source(text="for one alone", agents=("L2N1",))]
+    await runner.start(
+        task, Emergence(children=2, max_rounds=1), models=ScriptedModel(saying), store=store, session="s", sources=sources,
+        seed=7, limits=Limits(calls=9),
+    )  # fmt: skip
+    root = parsed(page(record_of(store, "s")))
+    assert task in words(by_id(root, "task"))
+    assert "max_rounds: 1" in words(by_id(root, "task"))
+    assert "seed: 7" in words(by_id(root, "task"))
+    assert "limit on calls: 9" in words(by_id(root, "task"))
+    assert words(by_id(root, "document-1")) == "Document S1 minutesline one\nline </pre> two"
+    links = [a.attrib["href"] for a in by_id(root, "call-1").iter("a")]
+    assert links == ["#document-1", "#document-2"]
+    assert "#document-2" not in {a.attrib["href"] for a in by_id(root, "call-2").iter("a")}
+    assert_links_resolve(root)
+
+
+def test_what_is_not_on_the_page_is_named_without_a_link() -> None:
+    root = parsed(page(by_hand(complete(1), [call("talk-1/A1", "x", "0", "q:A:lost/A1", "s:S9")])))
+    assert_links_resolve(root)
+    assert "had read A: lost/A1, document: S9" in words(by_id(root, "call-1"))
+
+
+def test_calls_stand_in_program_order_whatever_came_first() -> None:
+    late, early = call("talk-1/A2", "second", "1"), call("talk-1/A1", "first", "0")
+    root = parsed(page(by_hand(complete(2), [late, early])))
+    assert ["first" in words(article) for article in root.iter("article")] == [True, False]
 
 
 def test_markdown_of_others_loads_nothing_and_leads_nowhere() -> None:

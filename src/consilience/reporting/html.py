@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, ReplyRejected
+from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, ReplyRejected, SessionStarted
 from consilience.domain.report import Report
 from consilience.reporting.course import Ended, took
 from consilience.reporting.markdown import markdown
@@ -31,7 +31,7 @@ _WIDTH = 92
 
 @dataclass(frozen=True)
 class Link:
-    """`anchor` is empty for what has no place on the page, such as a document."""
+    """`anchor` is empty for what has no place on the page."""
 
     words: str
     anchor: str = ""
@@ -60,6 +60,13 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Document:
+    anchor: str
+    heading: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Picture:
     name: str
     heading: str
@@ -85,6 +92,9 @@ def page(record: Record) -> str:
         finished=record.report is not None,
         report=Markup(html_of(_report(record))),
         views=pictures,
+        task=sound(record.text(started.task)) if started else "",
+        settings=sound("\n".join(_settings(started))) if started else "",
+        documents=_documents(record),
         calls=count(len(record.calls), "call"),
         phases=phases,
         family=Markup(html_of(record.family)) if record.family else "",
@@ -154,11 +164,28 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
         yield "Forked from", course.started.parent
 
 
+def _settings(started: SessionStarted) -> Iterable[str]:
+    yield from (f"{name}: {value}" for name, value in started.settings.items())
+    yield f"seed: {started.seed}"
+    yield f"quorum: {started.quorum:g}"
+    yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))
+
+
+def _documents(record: Record) -> list[Document]:
+    sources = record.course.started.sources if record.course.started else ()
+    return [
+        Document(f"document-{n}", sound(f"{source.id} {source.name}".rstrip()), sound(record.text(source.text)))
+        for n, source in enumerate(sources, 1)
+    ]
+
+
 def _phases(record: Record) -> list[Phase]:
     """Calls in program order under their phases, these as they first came up; objections follow who raised them."""
     anchors = {(call.key, call.attempt): f"call-{n}" for n, call in enumerate(record.calls, 1)}
     homes = {call.key: anchors[call.key, call.attempt] for call in record.calls if isinstance(call, CallCompleted)}
     messages = [event for event in record.events if isinstance(event, MessagePublished)]
+    sources = record.course.started.sources if record.course.started else ()
+    homes |= {source.id: f"document-{n}" for n, source in enumerate(sources, 1)}
     homes |= {event.id: f"message-{n}" for n, event in enumerate(messages, 1)}
     found: dict[str, list[Said]] = {}
     for call in record.calls:
@@ -181,7 +208,7 @@ def _phases(record: Record) -> list[Phase]:
 def _said(call: Ended, anchor: str, homes: dict[str, str], record: Record) -> Said:
     reading = record.readings.get(call.key)
     links = [_link(quoted.label, quoted.message, homes) for quoted in reading.quoted] if reading else []
-    links += [Link(f"document {id}") for id in reading.documents] if reading else []
+    links += [_link("document", id, homes) for id in reading.documents] if reading else []
     marks = [
         "" if call.kind == "reply" else call.kind,
         "" if call.attempt == 1 else f"attempt {call.attempt}",

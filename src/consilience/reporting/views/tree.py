@@ -111,7 +111,7 @@ def _branch(
     others = [parent for parent in seat.parents if parent != _first_parent(seat, by_id)]
     also = f" (also below {', '.join(others)})" if others else ""
     model = "" if shared or not seat.model else f" · {one_line(seat.model)}"
-    yield f"{first}{seat.id} {seat.stands_for}{also}: {_words(seat)}{model}"
+    yield f"{first}{f'{seat.id} {seat.stands_for}'.rstrip()}{also}: {_words(seat)}{model}"
     children = below.get(seat.id, [])
     for n, child in enumerate(children, 1):
         last = n == len(children)
