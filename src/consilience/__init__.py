@@ -64,6 +64,8 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.endswith("Report"):
+        import_module("consilience.api")  # has reports show themselves in notebooks
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -1,4 +1,7 @@
-"""The Python face: a function that deliberates."""
+"""The Python face: a function that deliberates.
+
+Importing it lets reports show themselves in notebooks; what renders them is imported when one does.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
 from consilience.domain.places import journal_path
-from consilience.domain.report import Report
+from consilience.domain.report import Display, Report, display_with
 from consilience.engine import runner
 from consilience.engine.fork import END
 from consilience.engine.fork import fork as _fork
@@ -141,6 +144,21 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
     if error:
         raise error[0]
     return result[0]
+
+
+def _markdown(report: Report) -> str:
+    from consilience.reporting.markdown import markdown
+
+    return markdown(report)
+
+
+def _html(report: Report) -> str:
+    from consilience.reporting.html import fragment
+
+    return fragment(report)
+
+
+display_with(Display(markdown=_markdown, html=_html))
 
 
 class _Store:

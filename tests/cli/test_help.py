@@ -71,6 +71,9 @@ def test_a_summary_that_cannot_be_read_is_left_out(target: str) -> None:
         "models",
         "models pull",
         "panels show",
+        "export",
+        "sessions export",
+        "schema",
         "doctor",
     ],
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from consilience.domain.errors import SettingsError
-from consilience.reporting.files import claim_directory, write_files
+from consilience.reporting.files import claim_directory, write_file, write_files
 
 
 def test_directories_are_made_and_left_empty(tmp_path: Path) -> None:
@@ -34,3 +35,14 @@ def test_files_replace_those_of_before(tmp_path: Path) -> None:
 def test_a_place_lost_meanwhile_is_an_error_in_words(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="consilience show last"):
         write_files(tmp_path / "gone", {"report.md": ""})
+
+
+def test_a_file_is_its_owners_alone_whatever_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("old")
+    path.chmod(0o644)
+    (tmp_path / f".a.md.{os.getpid()}").write_text("a draft of a process that was killed and had this number")
+    write_file(path, "half \ud83d of it")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text(encoding="utf-8") == "half \\ud83d of it"
+    assert not list(tmp_path.glob(".*")), "no draft is left"

@@ -22,11 +22,16 @@ class Commands(LazyGroup):
             "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without a call."),
             "fork": ("consilience.cli.fork:fork", "Go on from a point of a session with something changed."),
             "diff": ("consilience.cli.fork:diff", "What differs between two sessions."),
-            "sessions": ("consilience.cli.sessions:sessions", "List or remove the sessions recorded on this machine."),
+            "export": ("consilience.cli.export:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
+            "sessions": (
+                "consilience.cli.group:sessions",
+                "List, remove, answer; and all of the above.",
+            ),
         },
         "Set-up": {
             "models": ("consilience.cli.models:models", "List, fetch or remove local models."),
             "panels": ("consilience.cli.panels:panels", "List or show panels of personas."),
+            "schema": ("consilience.cli.schema:schema", "The JSON Schemas of reports and exported events."),
             "doctor": ("consilience.cli.doctor:doctor", "What is here, what is missing, which model would be taken."),
         },
     }

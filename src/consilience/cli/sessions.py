@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +17,22 @@ from consilience.cli import removal
 from consilience.cli.failures import say
 from consilience.cli.output import print_json
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import AnyEvent, SessionStarted
+from consilience.domain.events import AnyEvent
 from consilience.journal.store import Store
 from consilience.reporting.course import Course, fold
+
+if TYPE_CHECKING:
+    from consilience.reporting.record import Record
+
+
+class View(StrEnum):
+    """The views there are; `reporting.views` has them by these names."""
+
+    TREE = "tree"
+    EVOLUTION = "evolution"
+    CONVERGENCE = "convergence"
+    READS = "reads"
+
 
 Id = Annotated[
     str, typer.Argument(help="The session's id, its beginning, or `last`.", metavar="ID", show_default=False)
@@ -80,44 +93,52 @@ def find_session(store: Store, given: str) -> str:
 @show.command("show")
 def _show(
     id: Id,
+    view: Annotated[View | None, typer.Option(help="One view of it instead of the report.", show_default=False)] = None,
     events: Annotated[bool, typer.Option("--events", help="List its events, one a line, with their numbers.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What a session came to, or how far it got, and its family of forks."""
-    from consilience.reporting.family import family
-    from consilience.reporting.markdown import AnyReport, markdown
-    from consilience.reporting.terminal import show as print_markdown
-    from consilience.reporting.unfinished import unfinished, unfinished_json
+    """What a session came to, or how far it got, and its family of forks; or one view of it."""
+    if view is not None and events:
+        raise SettingsError("--view and --events exclude each other", do="Give one of them.")
+    from consilience.reporting.record import record_of
 
     with user_store() as store:
         session = find_session(store, id)
-        recorded = store.read(session)
         if events:
-            _print_events(recorded, as_json)
+            _print_events(store.read(session), as_json)
             return
-        course = fold(recorded)
-        relatives = "" if as_json else family(session, store.parents(), beginning_in(store), store.text)
-        if course.finished is not None:
-            body = store.text(course.finished.report)
-            if as_json:
-                print_json(json.loads(body))
-            else:
-                print_markdown(markdown(AnyReport.model_validate_json(body), more=relatives))
-            return
-        flights = [flight.key for flight in store.flights(session)]
-        holder = store.holder(session)
-        if as_json:
-            body_json = unfinished_json(session, course, store.text, flights=flights, holder=holder)
-            print_json(body_json)
+        record = record_of(store, session)
+        if view is not None:
+            _print_view(view.value, record, as_json)
+        elif as_json:
+            from consilience.reporting.export import as_json as exported
+            from consilience.reporting.words import escaped
+
+            print(escaped(exported(record)), end="")
         else:
-            found = unfinished(session, course, store.text, flights=flights, holder=holder)
-            print_markdown(f"{found}\n{relatives}\n" if relatives else found)
+            _print_report(record)
 
 
-def beginning_in(store: Store) -> Callable[[str], SessionStarted | None]:
-    """How a session of the store began; None for one that is gone."""
-    known = set(store.sessions())
-    return lambda session: store.beginning(session) if session in known else None
+def _print_view(view: str, record: Record, as_json: bool) -> None:
+    from consilience.reporting.views import VIEWS
+
+    data = VIEWS[view].fold(record)
+    if as_json:
+        print_json(VIEWS[view].plain(data))
+    else:
+        print(VIEWS[view].text(data, shutil.get_terminal_size((100, 24)).columns), end="")
+
+
+def _print_report(record: Record) -> None:
+    from consilience.reporting.markdown import markdown
+    from consilience.reporting.terminal import show as print_markdown
+    from consilience.reporting.unfinished import unfinished
+
+    if record.report is not None:
+        print_markdown(markdown(record.report, more=record.family))
+        return
+    found = unfinished(record.session, record.course, record.text, flights=list(record.flights), holder=record.holder)
+    print_markdown(f"{found}\n{record.family}\n" if record.family else found)
 
 
 def _print_events(recorded: Sequence[AnyEvent], as_json: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -116,8 +118,28 @@ INCIDENTAL: dict[str, Any] = {
 """What two runs of one program need not share; no part of the digest."""
 
 
+@dataclass(frozen=True)
+class Display:
+    """How a report is written for a notebook."""
+
+    markdown: Callable[[Report], str]
+    html: Callable[[Report], str]
+
+
+_display: list[Display] = []
+
+
+def display_with(display: Display) -> None:
+    """Have reports show themselves so from now on. The layer that can write them calls this: what is plain data knows no
+    rendering, and imports nothing that does."""
+    _display[:] = [display]
+
+
 class Report(Frozen):
-    """Common header. `answer` is None when the run ended without one; `degraded` says in words what was missing."""
+    """Common header. `answer` is None when the run ended without one; `degraded` says in words what was missing.
+
+    In a notebook it shows itself as the command line does, once `consilience` was imported from (see `display_with`).
+    """
 
     schema_version: int = 1
     session: str = ""
@@ -156,3 +178,9 @@ class Report(Frozen):
         data = self.model_dump(mode="json", exclude=INCIDENTAL, exclude_defaults=True)
         data["warnings"] = [w for w in self.warnings if not w.startswith("lost calls")]
         return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+    def _repr_markdown_(self) -> str | None:
+        return _display[0].markdown(self) if _display else None
+
+    def _repr_html_(self) -> str | None:
+        return _display[0].html(self) if _display else None

@@ -1,4 +1,4 @@
-"""A directory of report files."""
+"""Report files, and a directory of them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,23 @@ def write_files(directory: Path, files: Mapping[str, str]) -> list[Path]:
     written = []
     for name, body in files.items():
         path = directory / name
-        draft = path.with_name(f".{name}.{os.getpid()}")
-        try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-                file.write(body)
-            os.replace(draft, path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise SettingsError(
-                f"the report cannot be written: {error.strerror or error}",
-                where=str(path),
-                do="The session is recorded all the same: see it with `consilience show last`.",
-            ) from None
+        write_file(path, body)
         written.append(path)
     return written
+
+
+def write_file(path: Path, body: str) -> None:
+    """Write a file whole or not at all, for its owner alone to read, in place of one that is there. Raises `SettingsError`."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(body.encode("utf-8", "backslashreplace"))  # half a surrogate pair must not cost the report
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise SettingsError(
+            f"the report cannot be written: {error.strerror or error}",
+            where=str(path),
+            do="The session is recorded all the same: see it with `consilience show last`.",
+        ) from None

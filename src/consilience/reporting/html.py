@@ -1,0 +1,260 @@
+"""A session as one HTML file: nothing is loaded, nothing runs, and whatever agents wrote stands there as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, ReplyRejected, SessionStarted
+from consilience.domain.report import Report
+from consilience.reporting.course import Ended, took
+from consilience.reporting.markdown import markdown
+from consilience.reporting.record import Record, phase_of
+from consilience.reporting.unfinished import prose, state_of, unfinished
+from consilience.reporting.views import VIEWS
+from consilience.reporting.views.drawing import inert, sound
+from consilience.reporting.words import STOPPED, count, duration, money, one_line
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markdown_it import MarkdownIt
+
+_WIDTH = 92
+"""Columns of a view in words; more would not fit beside the margins."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """`anchor` is empty for what has no place on the page."""
+
+    words: str
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Said:
+    """One attempt of a call in the transcript. `whole` is a typed reply as it came, where `said` shows only its prose; `read` what
+    it had been shown, each under its label there."""
+
+    anchor: str
+    who: str
+    what: str
+    figures: str
+    said: Markup | str = ""
+    whole: Markup | str = ""
+    problem: str = ""
+    read: Sequence[Link] = ()
+    reply_to: Link | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    calls: Sequence[Said]
+
+
+@dataclass(frozen=True)
+class Document:
+    anchor: str
+    heading: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    heading: str
+    picture: Markup
+    words: Markup
+
+
+def page(record: Record) -> str:
+    """The whole page. Its size is linear in what was said and in what was shown to whom."""
+    started = record.course.started
+    phases = _phases(record)
+    pictures = []
+    for name, view in VIEWS.items() if started else ():
+        data = view.fold(record)
+        pictures.append(
+            Picture(name, view.heading, Markup(view.draw(data).svg()), Markup(inert(view.text(data, _WIDTH))))
+        )
+    return _template().render(
+        title=sound(one_line(record.text(started.task), 160) if started else f"Session {record.session}"),
+        session=record.session,
+        style=Markup(_read("page.css")),
+        facts=[(name, sound(value)) for name, value in _facts(record)],
+        finished=record.report is not None,
+        report=Markup(html_of(_report(record))),
+        views=pictures,
+        task=sound(record.text(started.task)) if started else "",
+        settings=sound("\n".join(_settings(started))) if started else "",
+        documents=_documents(record),
+        calls=count(len(record.calls), "call"),
+        phases=phases,
+        family=Markup(html_of(record.family)) if record.family else "",
+        footer=f"Made from the journal of session {record.session} without a call. "
+        f"See it again: consilience show {record.session}",
+    )
+
+
+def fragment(report: Report) -> str:
+    """A report for a page of somebody else's, a notebook: the same words as everywhere, in the page's own style."""
+    return f'<div class="consilience">\n{html_of(markdown(report))}</div>\n'
+
+
+def html_of(text: str, *, down: int = 1) -> str:
+    """Markdown as HTML with its headings `down` levels lower. Tags in it are text, and links and images stay as written, so
+    that nothing an agent wrote is loaded or leads anywhere."""
+    parser = _parser()
+    tokens = parser.parse(sound(text))
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1:]) + down)}"
+    return str(parser.renderer.render(tokens, parser.options, {}))
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    return parser.disable(["link", "image", "autolink", "reference", "html_block", "html_inline"])
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
+    return environment.from_string(_read("page.html.j2"))
+
+
+def _read(name: str) -> str:
+    return (files("consilience.reporting") / "page" / name).read_text(encoding="utf-8")
+
+
+def _report(record: Record) -> str:
+    if record.report is not None:
+        return markdown(record.report, heading=False)
+    text = unfinished(record.session, record.course, record.text, flights=list(record.flights), holder=record.holder)
+    return text.partition("\n")[2] if text.startswith("# ") else text
+
+
+def _facts(record: Record) -> Iterable[tuple[str, str]]:
+    course, report = record.course, record.report
+    state = state_of(course, record.holder)
+    yield "State", f"{STOPPED[report.stop_reason]} ({report.stop_reason.value})" if report else state
+    if course.started:
+        yield "Protocol", course.started.protocol
+        yield "Agents", str(len(course.agents))
+        yield "Models", ", ".join(dict.fromkeys(agent.model for agent in course.agents))
+    if record.created is not None:
+        yield "Begun", datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    yield "Calls", f"{course.made:,}"
+    yield "Tokens", f"{course.tokens_in:,} read, {course.tokens_out:,} written"
+    yield "Money", money(course.cost)
+    yield "Time", duration(course.seconds)
+    if course.started and course.started.parent:
+        yield "Forked from", course.started.parent
+
+
+def _settings(started: SessionStarted) -> Iterable[str]:
+    yield from (f"{name}: {value}" for name, value in started.settings.items())
+    yield f"seed: {started.seed}"
+    yield f"quorum: {started.quorum:g}"
+    yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))
+
+
+def _documents(record: Record) -> list[Document]:
+    sources = record.course.started.sources if record.course.started else ()
+    return [
+        Document(f"document-{n}", sound(f"{source.id} {source.name}".rstrip()), sound(record.text(source.text)))
+        for n, source in enumerate(sources, 1)
+    ]
+
+
+def _phases(record: Record) -> list[Phase]:
+    """Calls in program order under their phases, these as they first came up; objections follow who raised them."""
+    anchors = {(call.key, call.attempt): f"call-{n}" for n, call in enumerate(record.calls, 1)}
+    homes = {call.key: anchors[call.key, call.attempt] for call in record.calls if isinstance(call, CallCompleted)}
+    messages = [event for event in record.events if isinstance(event, MessagePublished)]
+    sources = record.course.started.sources if record.course.started else ()
+    homes |= {source.id: f"document-{n}" for n, source in enumerate(sources, 1)}
+    homes |= {event.id: f"message-{n}" for n, event in enumerate(messages, 1)}
+    found: dict[str, list[Said]] = {}
+    for call in record.calls:
+        found.setdefault(phase_of(call), []).append(_said(call, anchors[call.key, call.attempt], homes, record))
+    for event in messages:
+        phase = f"{event.phase[0]} {event.phase[1]}" if event.phase else "published"
+        found.setdefault(phase, []).append(
+            Said(
+                anchor=homes[event.id],
+                who=_name(event.sender, record),
+                what=event.kind,
+                figures=event.id,
+                said=sound(record.text(event.text)),
+                reply_to=_link("", event.reply_to, homes) if event.reply_to else None,
+            )
+        )
+    return [Phase(name.replace("_", " "), calls) for name, calls in found.items()]
+
+
+def _said(call: Ended, anchor: str, homes: dict[str, str], record: Record) -> Said:
+    reading = record.readings.get(call.key)
+    links = [_link(quoted.label, quoted.message, homes) for quoted in reading.quoted] if reading else []
+    links += [_link("document", id, homes) for id in reading.documents] if reading else []
+    marks = [
+        "" if call.kind == "reply" else call.kind,
+        "" if call.attempt == 1 else f"attempt {call.attempt}",
+        "inherited" if call.inherited else "",
+        "from a recorded reply" if isinstance(call, CallCompleted) and call.cached else "",
+        "out of the reserve" if call.reserve else "",
+    ]
+    said = whole = problem = ""
+    match call:
+        case CallCompleted():
+            text = record.text(call.text)
+            said = sound(prose(text))
+            whole = sound(text) if prose(text) != text else ""
+            problem = "cut at the token limit" if call.finish == "length" else ""
+        case ReplyRejected():
+            whole = sound(record.text(call.text))
+            problem = f"could not be used: {sound(one_line(call.error, 300))}"
+        case CallFailed():
+            problem = f"no reply, {call.failure.value}: {sound(one_line(call.detail, 300))}".rstrip(": ")
+    return Said(
+        anchor=anchor,
+        who=_name(call.agent, record),
+        what=sound(", ".join(filter(None, marks))),
+        figures=sound(" · ".join(_figures(call))),
+        said=said,
+        whole=whole,
+        problem=problem,
+        read=links,
+    )
+
+
+def _figures(call: Ended) -> Iterable[str]:
+    yield call.key
+    if not isinstance(call, CallFailed):
+        yield f"{call.tokens_in:,} tokens read, {call.tokens_out:,} written"
+        if call.cost:
+            yield money(call.cost)
+    seconds = took(call)
+    if seconds is not None:
+        yield duration(seconds)
+
+
+def _link(label: str, message: str, homes: dict[str, str]) -> Link:
+    """A message by its id, under the label by which the reader's own words may call it."""
+    return Link(sound(f"{label}: {message}" if label else message), homes.get(message, ""))
+
+
+def _name(agent: str, record: Record) -> str:
+    return sound(record.names.get(agent, agent))

@@ -1,0 +1,147 @@
+"""A picture of boxes, lines and words as SVG: text escaped, a title and a description for who cannot see it, and colours
+that are told apart by the colour-blind, on light and on dark ground. No meaning rests on colour alone."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from consilience.reporting.words import one_line, printable
+
+# Blue, vermilion and green of Okabe and Ito's palette, made lighter on dark ground.
+STYLE = """
+.cv-ground{fill:#fff}.cv-box{fill:#fff;stroke:#3d4650;stroke-width:1.4}.cv-quiet{fill:#f3f5f7;stroke:#8a949e}
+.cv-bad{stroke:#d55e00;stroke-dasharray:6 3}.cv-wait{stroke:#0072b2;stroke-dasharray:2 3}
+.cv-line{fill:none;stroke:#6b7680;stroke-width:1.4}.cv-faint{fill:none;stroke:#d3d9de}
+.cv-side{fill:none;stroke:#0072b2;stroke-width:1.6;stroke-dasharray:5 4}
+.cv-curve{fill:none;stroke:#0072b2;stroke-width:2}.cv-needed{fill:none;stroke:#d55e00;stroke-width:1.6;stroke-dasharray:7 4}
+.cv-dot{fill:#0072b2;stroke:#0072b2}.cv-ring{fill:#fff;stroke:#0072b2;stroke-width:2}
+.cv-cell{fill:#cfe3f1;stroke:#0072b2}.cv-own{fill:#f3f5f7;stroke:#8a949e;stroke-dasharray:3 2}
+.cv text{font:13px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;fill:#1b1f24}
+.cv .cv-small{font-size:11px;fill:#4a535c}.cv .cv-strong{font-weight:600}.cv .cv-head{font-size:14px;font-weight:600}
+@media (prefers-color-scheme:dark){
+.cv-ground{fill:#15181c}.cv-box{fill:#1f242a;stroke:#aab4be}.cv-quiet{fill:#262c33;stroke:#7d8791}
+.cv-bad{stroke:#ff9a4d}.cv-wait{stroke:#6cc3f2}.cv-line{stroke:#98a2ac}.cv-faint{stroke:#39414a}.cv-side{stroke:#6cc3f2}
+.cv-curve{stroke:#6cc3f2}.cv-needed{stroke:#ff9a4d}.cv-dot{fill:#6cc3f2;stroke:#6cc3f2}.cv-ring{fill:#15181c;stroke:#6cc3f2}
+.cv-cell{fill:#123a52;stroke:#6cc3f2}.cv-own{fill:#262c33;stroke:#7d8791}
+.cv text{fill:#e8ebee}.cv .cv-small{fill:#b4bdc6}}
+@media print{.cv-ground{fill:none}}
+""".strip()
+
+_NO_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
+
+_PERHAPS_WIDE = re.compile("[\u1100-\U0010ffff]")
+
+
+def sound(text: str) -> str:
+    """Somebody's text without the characters that neither XML nor HTML may hold."""
+    return _NO_XML.sub("\ufffd", printable(text))
+
+
+def inert(text: str) -> str:
+    """Somebody's text as character data of XML or HTML."""
+    return escape(sound(text))
+
+
+def cells(text: str) -> int:
+    """How wide a text is, in widths of a Latin letter."""
+    return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in _PERHAPS_WIDE.findall(text))
+
+
+def fitted(text: str, width: int) -> str:
+    """One line of at most `width` cells."""
+    line = one_line(text)
+    if cells(line) <= width:
+        return line
+    return f"{_longest(line, width - 1).rstrip()}…"
+
+
+def wrapped(text: str, width: int, most: int) -> list[str]:
+    """At most `most` lines of at most `width` cells, the last cut with an ellipsis; breaks at spaces where it can."""
+    lines: list[str] = []
+    rest = one_line(text, width * (most + 1))
+    while rest and len(lines) < most - 1 and cells(rest) > width:
+        head = _longest(rest, width)
+        at = head.rfind(" ")
+        if at > width // 2 and not rest[len(head)].isspace():
+            head = head[:at]
+        lines.append(head.rstrip())
+        rest = rest[len(head) :].lstrip()
+    return [*lines, fitted(rest, width)] if rest else lines
+
+
+def _longest(line: str, width: int) -> str:
+    """The longest beginning of at most `width` cells."""
+    if cells(line[:width]) <= width:
+        return line[:width]
+    room = width
+    for n, letter in enumerate(line):
+        room -= cells(letter)
+        if room < 0:
+            return line[:n]
+    return line
+
+
+class Drawing:
+    """Shapes in the order they are put down. `name` makes the ids of this picture unique on a page of several."""
+
+    def __init__(self, name: str, title: str, description: str) -> None:
+        self.name = name
+        self.title = title
+        self.description = description
+        self._shapes: list[str] = []
+        self._right = 0.0
+        self._bottom = 0.0
+
+    def box(
+        self, x: float, y: float, width: float, height: float, style: str = "cv-box", round: float = 6, tip: str = ""
+    ) -> None:
+        self._grow(x + width, y + height)
+        body = f"><title>{inert(tip)}</title></rect>" if tip else "/>"
+        self._shapes.append(
+            f'<rect class="{style}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{round:g}"{body}'
+        )
+
+    def line(self, points: Iterable[tuple[float, float]], style: str = "cv-line") -> None:
+        placed = list(points)
+        for x, y in placed:
+            self._grow(x, y)
+        self._shapes.append(
+            f'<polyline class="{style}" points="{" ".join(f"{round(x, 1):g},{round(y, 1):g}" for x, y in placed)}"/>'
+        )
+
+    def dot(self, x: float, y: float, style: str = "cv-dot", radius: float = 5) -> None:
+        self._grow(x + radius, y + radius)
+        self._shapes.append(f'<circle class="{style}" cx="{round(x, 1):g}" cy="{round(y, 1):g}" r="{radius:g}"/>')
+
+    def words(self, x: float, y: float, text: str, style: str = "", anchor: str = "start", room: float = 0) -> None:
+        """`y` is the base line; `room` the width the picture keeps for it, by default what the text may need."""
+        width = room or cells(text) * (9 if "cv-head" in style else 7.5)
+        right = {"start": x + width, "middle": x + width / 2, "end": x}[anchor]
+        self._grow(right, y + 4)
+        classed = f' class="{style}"' if style else ""
+        anchored = "" if anchor == "start" else f' text-anchor="{anchor}"'
+        self._shapes.append(f'<text{classed} x="{round(x, 1):g}" y="{round(y, 1):g}"{anchored}>{inert(text)}</text>')
+
+    def lines(
+        self, x: float, y: float, texts: Sequence[str], style: str = "", step: float = 16, room: float = 0
+    ) -> None:
+        for n, text in enumerate(texts):
+            self.words(x, y + n * step, text, style, room=room)
+
+    def svg(self) -> str:
+        """A file of its own, or part of a page: it brings its style along."""
+        width, height = self._right + 16, self._bottom + 16
+        title, description = f"{self.name}-title", f"{self.name}-description"
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="cv" role="img" aria-labelledby="{title} {description}" '
+            f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">'
+            f'<title id="{title}">{inert(self.title)}</title><desc id="{description}">{inert(self.description)}</desc>'
+            f'<style>{STYLE}</style><rect class="cv-ground" width="100%" height="100%"/>{"".join(self._shapes)}</svg>\n'
+        )
+
+    def _grow(self, x: float, y: float) -> None:
+        self._right = max(self._right, x)
+        self._bottom = max(self._bottom, y)

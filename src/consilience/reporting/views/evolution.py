@@ -1,0 +1,245 @@
+"""What each agent said, round by round, whether its words or its position changed, and where it gave no reply."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from consilience.domain.events import CallCompleted, CallFailed
+from consilience.reporting.course import Ended
+from consilience.reporting.record import ASIDE, Record, step_of, steps_of
+from consilience.reporting.unfinished import prose
+from consilience.reporting.views.drawing import Drawing, fitted, wrapped
+from consilience.reporting.words import one_line, place, share
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_EXCERPT = 170
+"""Characters shown of a text."""
+_COLUMN = 26
+"""The least cells a column needs to be read; where there is less, the table becomes a list."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One agent in one step. `kept` is the share of words its text has in common with its own of the step before (Jaccard, of the
+    two sets of words; None for its first), `revised` whether it said something else earlier in the same step, `moved` whether its
+    position is another than the last it declared."""
+
+    excerpt: str | None = None
+    kept: float | None = None
+    same: bool = False
+    revised: bool = False
+    position: str | None = None
+    moved: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Evolution:
+    steps: tuple[str, ...]
+    agents: Mapping[str, str]
+    turns: Mapping[str, Mapping[str, Turn]] = field(default_factory=dict)
+
+
+def fold(record: Record) -> Evolution:
+    steps = steps_of(record.calls)
+    by_turn: dict[tuple[str, str], list[Ended]] = {}
+    for call in record.calls:
+        by_turn.setdefault((call.agent, step_of(call)), []).append(call)
+    read = _positions_read(record)
+    turns: dict[str, dict[str, Turn]] = {}
+    for agent in record.agents:
+        before: str | None = None
+        held: str | None = None
+        for step in steps:
+            if calls := by_turn.get((agent, step)):
+                said, turn = _turn(calls, before, record)
+                position = read.get((agent, step), turn.position)
+                moved = position is not None and held is not None and position != held
+                turns.setdefault(agent, {})[step] = replace(turn, position=position, moved=moved)
+                before, held = said or before, position or held
+    return Evolution(tuple(steps), {id: record.names.get(id, id) for id in record.agents}, turns)
+
+
+def _turn(calls: Iterable[Ended], before: str | None, record: Record) -> tuple[str | None, Turn]:
+    """Its last contribution in the step, and the turn; a failure only where nothing came of the step."""
+    turn = Turn()
+    said = None
+    revised = False
+    for call in calls:
+        if isinstance(call, CallCompleted):
+            text = record.text(call.text)
+            turn = replace(turn, position=_position(text) or turn.position)
+            if call.kind not in ASIDE:
+                revised = revised or (said is not None and prose(text) != said)
+                said = prose(text)
+        elif call.kind not in ASIDE:
+            why = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
+            turn = replace(turn, failure=why)
+    if said is None:
+        return None, turn
+    same = before is not None and said == before
+    kept = None if before is None else likeness(before, said)
+    return said, replace(turn, excerpt=_excerpt(said, before), kept=kept, same=same, revised=revised, failure="")
+
+
+def _excerpt(said: str, before: str | None) -> str:
+    """Its beginning; where that only repeats the text before, from the first sentence that does not."""
+    line = one_line(said)
+    last = one_line(before or "")
+    shared = next((n for n, (a, b) in enumerate(zip(line, last, strict=False)) if a != b), min(len(line), len(last)))
+    if _EXCERPT // 2 < shared < len(line):
+        sentence = line.rfind(". ", 0, shared) + 2
+        start = sentence if sentence > 1 else line.rfind(" ", 0, shared) + 1
+        return f"… {one_line(line[start:], _EXCERPT - 2)}"
+    return one_line(line, _EXCERPT)
+
+
+def likeness(one: str, other: str) -> float:
+    """Jaccard: words in both over words in either, regardless of case and order; 1 for two texts without words."""
+    first, second = (set(re.findall(r"\w+", text.lower())) for text in (one, other))
+    return len(first & second) / len(first | second) if first | second else 1.0
+
+
+def _position(text: str) -> str | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    found = value.get("position") if isinstance(value, dict) else None
+    return one_line(found).lower() if isinstance(found, str) and found.strip() else None
+
+
+def _positions_read(record: Record) -> dict[tuple[str, str], str]:
+    """Positions as the protocol read them out of the ballots, where its report lists them."""
+    ballots = (record.report.model_extra or {}).get("ballots") if record.report else None
+    return {
+        (str(ballot["agent"]), f"round {ballot['step']}"): one_line(str(ballot["position"]))
+        for ballot in (ballots if isinstance(ballots, list) else [])
+        if isinstance(ballot, dict) and {"agent", "step", "position"} <= ballot.keys()
+    }
+
+
+def change(turn: Turn) -> str:
+    """In words, what is new about it."""
+    if turn.failure:
+        return f"no reply: {turn.failure}"
+    if turn.excerpt is None:
+        return ""
+    if turn.kept is None:
+        return "first words, revised" if turn.revised else "first words"
+    return "same words" if turn.same else f"changed, {share(turn.kept)} of words kept"
+
+
+def stance(turn: Turn) -> str:
+    """Its position, marked where it moved."""
+    if turn.position is None:
+        return ""
+    return f"moved to: {turn.position}" if turn.moved else f"position: {turn.position}"
+
+
+def text(evolution: Evolution, width: int) -> str:
+    if not evolution.turns:
+        return "Nothing was said yet.\n"
+    if 16 + len(evolution.steps) * _COLUMN <= width:
+        return _table(evolution, width)
+    lines: list[str] = []
+    for agent, turns in evolution.turns.items():
+        lines.append(evolution.agents[agent])
+        for step in evolution.steps:
+            if step in turns:
+                turn = turns[step]
+                marks = "; ".join(filter(None, (change(turn), stance(turn))))
+                said = f" {turn.excerpt}" if turn.excerpt else ""
+                lines.append(f"  {place(step)} [{marks}]{said}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _table(evolution: Evolution, width: int) -> str:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, width=width, show_lines=True, pad_edge=False)
+    table.add_column("agent", width=14)
+    for step in evolution.steps:
+        table.add_column(step, ratio=1)
+    for agent, turns in evolution.turns.items():
+        table.add_row(
+            _words(evolution.agents[agent]), *(_cell(turns[s]) if s in turns else "" for s in evolution.steps)
+        )
+    stream = StringIO()
+    Console(file=stream, width=width, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").splitlines()) + "\n"
+
+
+def _cell(turn: Turn) -> Text:
+    marks = [f"[{mark}]" for mark in (change(turn), stance(turn)) if mark]
+    return _words("\n".join(filter(None, (*marks, turn.excerpt))))
+
+
+def _words(words: str) -> Text:
+    from rich.text import Text
+
+    return Text(words)
+
+
+# --- as a picture
+
+_WIDTH, _NAMES = 268.0, 132.0
+
+
+def draw(evolution: Evolution) -> Drawing:
+    drawing = Drawing(
+        "evolution",
+        "What was said, round by round",
+        f"A row for each of {len(evolution.turns)} agents, a column for each of {len(evolution.steps)} steps: "
+        "▲ words changed, ● first words, = the same words, ✕ no reply, ◆ the position moved.",
+    )
+    if not evolution.turns:
+        drawing.words(16, 28, "Nothing was said yet.")
+        return drawing
+    columns = {step: 16 + _NAMES + n * (_WIDTH + 10) for n, step in enumerate(evolution.steps)}
+    for step, x in columns.items():
+        drawing.words(x + 4, 28, step, "cv-head")
+    y = 42.0
+    for agent, turns in evolution.turns.items():
+        name, _, stands_for = evolution.agents[agent].partition(" (")
+        about = wrapped(stands_for.removesuffix(")"), 18, 3)
+        drawing.words(16, y + 20, fitted(name, 16), "cv-strong", room=10)
+        drawing.lines(16, y + 37, about, "cv-small", 14, room=10)
+        height = max(36.0 + 14 * len(about), *(_height(turn) for turn in turns.values()))
+        for step, turn in turns.items():
+            _draw_turn(drawing, columns[step], y, height, turn)
+        y += height + 10
+    drawing.words(16, y + 14, "● first words · ▲ changed · = same words · ✕ no reply · ◆ position moved", "cv-small")
+    return drawing
+
+
+def _height(turn: Turn) -> float:
+    return 14 + 17 * (bool(change(turn)) + bool(stance(turn))) + 16 * len(_said(turn))
+
+
+def _said(turn: Turn) -> list[str]:
+    return wrapped(turn.excerpt or "", 37, 5)
+
+
+def _draw_turn(drawing: Drawing, x: float, y: float, height: float, turn: Turn) -> None:
+    style = "cv-box cv-bad" if turn.failure else "cv-box cv-quiet" if turn.same or turn.excerpt is None else "cv-box"
+    drawing.box(x, y, _WIDTH, height, style)
+    mark = "✕" if turn.failure else "=" if turn.same else "▲" if turn.kept is not None else "●"
+    top = y + 20
+    if words := change(turn):
+        drawing.words(x + 10, top, f"{mark} {words}", "cv-strong cv-small", room=10)
+        top += 17
+    if held := stance(turn):
+        drawing.words(x + 10, top, fitted(f"{'◆ ' if turn.moved else ''}{held}", 40), "cv-small", room=10)
+        top += 17
+    drawing.lines(x + 10, top, _said(turn), room=10)

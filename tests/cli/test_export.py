@@ -1,0 +1,157 @@
+"""Views on the terminal, exports to files, the schemas, and all session commands under one roof."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
+from consilience import EmergenceReport
+from consilience.engine import protocol as registry
+from consilience.models.port import ModelRequest
+
+RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
+SCHEMAS = Path(__file__).parent.parent.parent / "docs" / "schema"
+
+
+@pytest.fixture
+def session(cli: Cli, town: Town) -> str:
+    assert cli(*RUN).exit_code == 0
+    return recorded()[-1]
+
+
+@pytest.fixture
+def broken_off(cli: Cli, town: Town) -> str:
+    def until_then(request: ModelRequest) -> object:
+        if "/observe/" in request.key:
+            raise RuntimeError("boom")
+        return sensible(request)
+
+    town.reply = until_then
+    assert cli(*RUN).exit_code == 1
+    return recorded()[-1]
+
+
+BEGINNINGS = {
+    "a.json": "{\n",
+    "a.md": "---\nsession: ",
+    "a.html": "<!doctype html>",
+    "a.svg": "<svg ",
+    "a.jsonl": '{"seq": 1, "type": "session_started"',
+}
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_the_name_of_the_file_says_what_is_written_and_only_its_owner_may_read_it(
+    cli: Cli, session: str, here: Path, name: str
+) -> None:
+    result = cli("export", session[:5], "--out", name)
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert result.stderr == f"Written: {name}\n"
+    assert (here / name).read_text().startswith(BEGINNINGS[name])
+    assert stat.S_IMODE((here / name).stat().st_mode) == 0o600
+    assert [path.name for path in here.iterdir()] == [name], "no draft is left"
+
+
+def test_a_file_in_place_of_an_open_one_is_closed_to_others(cli: Cli, session: str, here: Path) -> None:
+    (here / "a.json").write_text("old")
+    (here / "a.json").chmod(0o666)
+    assert cli("export", "last", "--out", "a.json").exit_code == 0
+    assert stat.S_IMODE((here / "a.json").stat().st_mode) == 0o600
+
+
+def test_report_files_are_closed_to_others_too(cli: Cli, town: Town, here: Path) -> None:
+    assert cli(*RUN, "--out", "reports").exit_code == 0
+    for path in (here / "reports").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
+
+
+def test_without_a_file_it_goes_to_standard_output(cli: Cli, session: str) -> None:
+    assert cli("export", session).stdout.startswith("---\nsession: ")
+    assert cli("export", session, "--out", "-", "--format", "json").stdout == cli("show", session, "--json").stdout
+    assert EmergenceReport.model_validate_json(cli("export", session, "--format", "json").stdout).session == session
+
+
+@pytest.mark.parametrize("view", ["tree", "evolution", "convergence", "reads"])
+def test_views_are_shown_and_drawn(cli: Cli, session: str, view: str) -> None:
+    shown = cli("show", session, "--view", view)
+    assert shown.exit_code == 0
+    assert "\x1b" not in shown.stdout
+    assert shown.stdout.strip()
+    assert isinstance(json.loads(cli("show", session, "--view", view, "--json").stdout), dict)
+    drawn = ElementTree.fromstring(cli("export", session, "--format", "svg", "--view", view).stdout)
+    assert drawn.attrib["aria-labelledby"].startswith(f"{view}-")
+
+
+def test_an_svg_is_the_tree_where_nothing_else_is_asked_for(cli: Cli, session: str) -> None:
+    assert cli("export", session, "--format", "svg").stdout == cli(
+        "export", session, "--format", "svg", "--view", "tree"
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["export", "last", "--out", "a.txt"], "--format json|markdown|html|svg|events"),
+        (["export", "last", "--out", "a.md", "--view", "tree"], "--format svg"),
+        (["export", "last", "--format", "pdf"], "pdf"),
+        (["export", "zzz"], "there is no session 'zzz'"),
+        (["export", "last", "--out", "no/such/a.md"], "cannot be written"),
+        (["show", "last", "--view", "tree", "--events"], "exclude each other"),
+        (["show", "last", "--view", "moon"], "moon"),
+        (["schema", "moon"], "there is no schema 'moon'"),
+    ],
+)
+def test_mistakes_are_said(cli: Cli, session: str, arguments: list[str], said: str) -> None:
+    result = cli(*arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_an_unfinished_session_is_exported_as_far_as_it_got(cli: Cli, broken_off: str) -> None:
+    found = json.loads(cli("export", "last", "--format", "json").stdout)
+    assert found == json.loads(cli("show", "last", "--json").stdout)
+    assert found["state"] == "unfinished"
+    written = cli("export", "last").stdout
+    assert 'state: "unfinished"' in written
+    assert f"`consilience resume {broken_off}`" in written
+    assert "```mermaid" in written
+    assert "How far it got" in cli("export", "last", "--format", "html").stdout
+    assert "L1N1 integrator: in flight when it stopped, 0 replies" in cli("show", "last", "--view", "tree").stdout
+
+
+def test_neither_views_nor_exports_need_code_of_the_protocol(
+    cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_installed", dict)
+    for name in ("json", "markdown", "html", "svg", "events"):
+        assert cli("export", session, "--format", name).exit_code == 0
+    assert cli("show", session, "--view", "evolution").exit_code == 0
+
+
+def test_all_commands_on_sessions_stand_under_sessions_too(cli: Cli, session: str) -> None:
+    listed = cli("sessions", "--help").stdout
+    for name in ("list", "show", "resume", "replay", "fork", "diff", "export"):
+        assert f"\n  {name} " in listed
+        assert "Usage: consilience sessions" in cli("sessions", name, "--help").stdout
+    for arguments in (["show", session], ["export", session, "--format", "html"], ["diff", session, session]):
+        assert cli("sessions", *arguments).stdout == cli(*arguments).stdout
+    assert cli("sessions", "fork", session, "--at", "end", "--dry-run").exit_code == 0
+
+
+@pytest.mark.parametrize("published", sorted(SCHEMAS.glob("*.schema.json")), ids=lambda path: path.name)
+def test_the_published_schemas_are_current(cli: Cli, published: Path) -> None:
+    assert cli("schema", published.name.removesuffix(".schema.json")).stdout == published.read_text(), (
+        "write them anew: consilience schema --out docs/schema"
+    )
+
+
+def test_schemas_are_written_into_a_directory(cli: Cli, here: Path) -> None:
+    assert cli("schema", "--out", "schemas").exit_code == 0
+    for path in SCHEMAS.glob("*.schema.json"):
+        assert (here / "schemas" / path.name).read_text() == path.read_text()

@@ -1,0 +1,275 @@
+"""Sessions as files: Markdown with its front matter and diagrams, JSON, events that stand alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.domain.errors import SettingsError
+from consilience.domain.events import EVENT, SessionParked, text_id
+from consilience.domain.outcome import Limits
+from consilience.domain.topology import complete, hierarchy, tree
+from consilience.engine import runner
+from consilience.engine.fork import fork
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.protocols.emergence import Emergence
+from consilience.reporting.export import FORMATS, as_events, as_json, as_markdown, format_of
+from consilience.reporting.frontmatter import front_matter, scalar
+from consilience.reporting.markdown import markdown
+from consilience.reporting.mermaid import label, reads_diagram, tree_diagram
+from consilience.reporting.record import Record, record_of
+from consilience.reporting.views import reads
+from consilience.reporting.views import tree as trees
+from consilience.testing import ScriptedModel, ServerError
+from reporting.sessions import HOSTILE, Counted, by_hand, call, ran, saying
+
+SCHEMAS = Path(__file__).parent.parent.parent / "docs" / "schema"
+
+
+def schema(name: str) -> jsonschema.Draft202012Validator:
+    found = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(found)
+    return jsonschema.Draft202012Validator(found)
+
+
+def front(written: str) -> dict[str, Any]:
+    opening, body, rest = written.split("---\n", 2)
+    assert opening == ""
+    assert rest
+    found = yaml.safe_load(body)
+    assert isinstance(found, dict)
+    return found
+
+
+# --- Markdown
+
+
+def test_the_front_matter_says_what_was_run_and_what_it_took(recorded: Record) -> None:
+    found = front(as_markdown(recorded))
+    assert found == {
+        "session": "r55a61b",
+        "protocol": "emergence",
+        "created": found["created"],
+        "task": recorded.report.task if recorded.report else None,
+        "state": "finished",
+        "stop_reason": "converged",
+        "models": ["local:qwen2.5-coder-1.5b"],
+        "agents": 4,
+        "calls": 15,
+        "tokens_in": 7093,
+        "tokens_out": 2329,
+        "money_usd": 0.0,
+        "seconds": 158.706,
+        "parent": None,
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["created"])
+
+
+TASKS = [
+    "He said: \"no\" — and 'yes'",
+    "key: value # comment\n---\n...\n- item\n\ttab",
+    "🦉 emoji, ünïcode, 日本語, \u2028 and \x85 and \x7f",
+    "%directive\n&anchor *alias !tag |\n  block >",
+    "null",
+    "2026-01-01",
+    "\\ \\n \\u0041",
+    HOSTILE,
+]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=range(len(TASKS)))
+def test_any_task_comes_back_from_the_front_matter(task: str) -> None:
+    assert front(as_markdown(by_hand(tree(2, 2), task=task)))["task"] == task
+
+
+@given(st.text())
+def test_a_string_is_read_back_as_it_was(text: str) -> None:
+    written = scalar(text)
+    assert "\n" not in written
+    assert yaml.safe_load(f"task: {written}\n") == {"task": text}
+
+
+def test_half_a_character_does_not_break_the_front_matter() -> None:
+    assert yaml.safe_load(scalar("a\ud800b")) == "a\ud800b"
+
+
+def test_markdown_is_the_report_with_its_diagrams(recorded: Record) -> None:
+    written = as_markdown(recorded)
+    assert recorded.report is not None
+    shown = markdown(recorded.report)
+    body = written.partition("\n---\n\n")[2]
+    assert body.startswith(shown.partition("\n---\n")[0])
+    first, second = re.findall(r"^```mermaid\n(.*?)^```$", written, re.MULTILINE | re.DOTALL)
+    assert first == (
+        "flowchart TB\n"
+        '  n0["L1N1 · integrator"]\n  n1["L2N1 · analytical"]\n  n2["L2N2 · creative"]\n  n3["L2N3 · critical"]\n'
+        "  n0 --- n1\n  n0 --- n2\n  n0 --- n3\n"
+        "  n1 <-.-> n2\n  n2 <-.-> n3\n"
+    )
+    assert '  n3 -->|"5"| n0\n' in second
+    assert "n0 -->" in second
+    assert not re.search(r"(n\d+) -->\S* \1\n", second), "nobody is drawn as reading itself"
+
+
+def test_words_of_agents_are_no_mermaid() -> None:
+    assert label('a"b') == "a#34;b"
+    assert label("x #amp; y") == "x #35;amp#59; y"
+    shape = hierarchy({"end": ['"]-->x', "c"]})
+    record = by_hand(
+        shape,
+        [call("talk-1/end", "x", "0"), call("talk-1/c", "y", "1", "q:A:talk-1/end")],
+        views={"c": 'x"]; click n0 "javascript:alert(1)" ``` %%{init}%% <b>'},
+    )
+    for diagram in (tree_diagram(trees.fold(record)), reads_diagram(reads.fold(record), record.names)):
+        for line in diagram.splitlines()[2:-1]:
+            assert re.fullmatch(r'  n\d+(\["[\w .,()·#;–-]+"\]| (---|<-\.->|-->\|"\d+"\|) n\d+)', line), line
+
+
+def test_what_no_renderer_can_draw_is_left_out() -> None:
+    shape = complete(300)
+    assert tree_diagram(trees.fold(by_hand(shape))) == ""
+    assert "```mermaid" not in as_markdown(by_hand(shape))
+
+
+# --- JSON and events
+
+
+def test_json_is_the_report_as_stored(recorded: Record) -> None:
+    assert recorded.course.finished is not None
+    assert json.loads(as_json(recorded)) == json.loads(recorded.text(recorded.course.finished.report))
+
+
+def rows(record: Record) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in as_events(record).splitlines()]
+
+
+def test_every_event_stands_alone_with_its_texts(recorded: Record) -> None:
+    for row, event in zip(rows(recorded), recorded.events, strict=True):
+        assert row["seq"] == event.seq
+        texts = row["bodies"]
+        assert all(text_id(text) == id for id, text in texts.items())
+        if row["type"] in ("call_completed", "message_published"):
+            assert texts[row["text"]] == recorded.text(row["text"])
+        if row["type"] == "session_started":
+            assert texts[row["task"]].startswith("Should a team of five")
+            assert set(row["templates"].values()) <= texts.keys()
+        if row["type"] == "session_finished":
+            assert json.loads(texts[row["report"]])["session"] == recorded.session
+        if row["type"] == "call_completed":
+            assert row["parts"] == list(recorded.prompt(row["prompt"]))
+            assert {part[2:] for part in row["parts"] if part.startswith("t:")} <= texts.keys()
+
+
+def test_exported_events_can_be_read_as_events_again(recorded: Record) -> None:
+    for row, event in zip(rows(recorded), recorded.events, strict=True):
+        kept = {name: value for name, value in row.items() if name not in ("seq", "bodies", "parts")}
+        assert EVENT.validate_python(kept).model_dump() == event.model_dump()
+
+
+@pytest.fixture
+async def several(store: SqliteStore) -> dict[str, Record]:
+    """Every way in which a session can be: failed, cut short, forked, broken off, parked, killed before it began."""
+
+    def breaking(request: ModelRequest) -> object:
+        if "/observe/" in request.key:
+            raise RuntimeError("boom")
+        return saying(request)
+
+    await ran(store, session="whole")
+    await ran(store, reply=lambda request: ServerError("down"), session="failed")
+    with pytest.raises(RuntimeError, match="boom"):
+        await ran(store, reply=breaking, session="broken")
+    await runner.start(
+        "Is it so?",
+        Emergence(max_rounds=2),
+        models=ScriptedModel(saying),
+        store=store,
+        limits=Limits(calls=4),
+        session="cut",
+    )
+    await fork("whole", store=store, at="round-1/observe/L1N1", models=ScriptedModel(saying), session="fork")
+    await ran(store, reply=lambda request: saying(request, HOSTILE), task=HOSTILE, session="hostile")
+    await store.create("nothing").close()
+    found = {session: record_of(store, session) for session in store.sessions()}
+    return found | {"parked": by_hand(tree(2, 2), [SessionParked(awaited=("talk-1/L2N1",))])}
+
+
+async def test_every_session_exports_in_every_format(several: dict[str, Record]) -> None:
+    line = schema("events")
+    for session, record in several.items():
+        for name, write in FORMATS.items():
+            written = write(record)
+            assert written.endswith("\n") or not record.events, (session, name)
+            if name == "events":
+                for row in map(json.loads, written.splitlines()):
+                    line.validate(row)
+            if name == "json":
+                assert json.loads(written)["session"] == record.session
+            if name == "markdown":
+                assert front(written)["session"] == record.session
+    assert front(as_markdown(several["broken"]))["state"] == "unfinished"
+    assert front(as_markdown(several["failed"]))["stop_reason"] == "failed"
+    assert front(as_markdown(several["cut"]))["stop_reason"] == "exhausted_budget"
+    assert front(as_markdown(several["parked"]))["state"] == "waiting"
+    assert front(as_markdown(several["hostile"]))["task"] == HOSTILE
+
+
+async def test_a_fork_names_its_parent_and_shows_its_family(several: dict[str, Record]) -> None:
+    written = as_markdown(several["fork"])
+    assert front(written)["parent"] == "whole"
+    assert "## Family\n\n- `whole`\n  - **`fork`** (this one) from event" in written
+    assert {read.key for read in several["fork"].readings.values()} == {
+        read.key for read in several["whole"].readings.values()
+    }
+
+
+def large(calls: int) -> Record:
+    """Agents that each read the last three messages."""
+    keys = [f"talk-{n // 10 + 1}/A{n % 10 + 1}" for n in range(calls)]
+    return by_hand(
+        complete(10),
+        [
+            call(key, f"{key} says {'something ' * 20}", str(n), *(f"q:A:{read}" for read in keys[max(0, n - 3) : n]))
+            for n, key in enumerate(keys)
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_twice_the_calls_cost_at_most_twice_as_much(name: str) -> None:
+    sizes, looked = [], []
+    for calls in (500, 1000):
+        counted = Counted(large(calls))
+        sizes.append(len(FORMATS[name](counted.record)))
+        looked.append(counted.texts + counted.prompts)
+    assert sizes[1] <= 2.1 * sizes[0]
+    assert looked[1] <= 2.1 * looked[0] + 5
+    assert looked[1] <= 10 * 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [("a.json", "json"), ("a.b.MD", "markdown"), ("x/a.html", "html"), ("a.svg", "svg"), ("a.jsonl", "events")],
+)
+def test_a_files_name_says_its_format(name: str, format: str) -> None:
+    assert format_of(Path(name)) == format
+
+
+@pytest.mark.parametrize("name", ["a", "a.txt", ".json"])
+def test_a_name_that_says_nothing_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="--format"):
+        format_of(Path(name))
+
+
+def test_front_matter_of_a_session_that_never_began(store: SqliteStore) -> None:
+    found = yaml.safe_load(front_matter(Record("r0", [], text=str, prompt=lambda id: ())).strip("-\n"))
+    assert (found["session"], found["task"], found["state"], found["calls"]) == ("r0", None, "unfinished", 0)

@@ -1,0 +1,209 @@
+"""The page: whole in itself, inert whatever agents said, complete, and to be got about in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+import html5lib
+import pytest
+
+from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, ReplyRejected
+from consilience.domain.messages import Source
+from consilience.domain.outcome import FailureKind, Limits
+from consilience.domain.topology import complete
+from consilience.engine import runner
+from consilience.engine.fork import fork
+from consilience.journal.sqlite import SqliteStore
+from consilience.protocols.emergence import Emergence
+from consilience.reporting.html import html_of, page
+from consilience.reporting.record import Record, record_of
+from consilience.reporting.unfinished import prose
+from consilience.reporting.words import printable
+from consilience.testing import ScriptedModel
+from reporting.sessions import HOSTILE, by_hand, call, ran, saying
+
+
+def parsed(written: str) -> Element:
+    """As a browser reads it; mistakes it would mend are mistakes here."""
+    parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)
+    return parser.parse(written)
+
+
+def words(element: Element) -> str:
+    return "".join(element.itertext())
+
+
+def by_id(root: Element, id: str) -> Element:
+    (found,) = [element for element in root.iter() if element.get("id") == id]
+    return found
+
+
+def tags(root: Element) -> Iterator[str]:
+    for element in root.iter():
+        if isinstance(element.tag, str):
+            yield element.tag.rpartition("}")[2]
+
+
+LOADING = ("src", "srcset", "data", "poster", "action", "background", "formaction", "ping")
+
+
+def assert_inert(root: Element) -> None:
+    """Nothing runs, nothing is loaded, and no link leaves the page."""
+    assert not {"script", "iframe", "img", "image", "object", "embed", "link", "form", "base", "foreignObject"} & set(
+        tags(root)
+    )
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            assert not name.startswith("on"), name
+            assert name not in LOADING, name
+            if name.rpartition("}")[2] == "href":
+                assert value.startswith("#"), value
+        if isinstance(element.tag, str) and element.tag.rpartition("}")[2] == "style":
+            assert "url(" not in words(element)
+            assert "@import" not in words(element)
+
+
+def assert_links_resolve(root: Element) -> None:
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(ids) == len(set(ids))
+    targets = {value[1:] for element in root.iter() for name, value in element.attrib.items() if name == "href"}
+    assert targets
+    assert targets <= set(ids)
+
+
+def test_the_page_of_the_recorded_run(recorded: Record) -> None:
+    written = page(recorded)
+    assert written.startswith("<!doctype html>")
+    root = parsed(written)
+    assert_inert(root)
+    assert_links_resolve(root)
+    assert recorded.report is not None
+    assert recorded.report.answer is not None
+    assert recorded.report.answer in words(by_id(root, "report"))
+    assert [words(h) for h in root.iter("h1")] == [recorded.report.task]
+    for view in ("tree", "evolution", "convergence", "reads"):
+        assert "{http://www.w3.org/2000/svg}svg" in {e.tag for e in by_id(root, view).iter()}
+        assert words(next(by_id(root, view).iter("pre"))).strip()
+
+
+def test_every_call_stands_there_with_its_text_its_figures_and_what_it_had_read(recorded: Record) -> None:
+    root = parsed(page(recorded))
+    articles = {element.get("id"): element for element in root.iter("article")}
+    assert len(articles) == len(recorded.calls) + sum(isinstance(e, MessagePublished) for e in recorded.events)
+    for n, one in enumerate(recorded.calls, 1):
+        assert isinstance(one, CallCompleted)
+        article = articles[f"call-{n}"]
+        said = recorded.text(one.text)
+        assert printable(prose(said)) in words(article)
+        assert [words(whole) for whole in article.iter("pre")] == ([said] if prose(said) != said else [])
+        assert f"{one.tokens_in:,} tokens read, {one.tokens_out:,} written" in words(article)
+        linked = [words(articles[a.attrib["href"][1:]]) for a in article.iter("a")]
+        quoted = recorded.readings[one.key].quoted
+        assert len(linked) == len(quoted)
+        for link, read in zip(linked, quoted, strict=True):
+            assert read.message in link
+
+
+async def test_whatever_agents_say_is_text(store: SqliteStore) -> None:
+    record = await ran(
+        store, Emergence(max_rounds=2, signals=True), reply=lambda request: saying(request, HOSTILE), task=HOSTILE
+    )
+    root = parsed(page(record))
+    assert_inert(root)
+    assert_links_resolve(root)
+    said = [words(e) for article in root.iter("article") for e in article.iter("div")]
+    assert len(said) == len(record.calls) + sum(isinstance(e, MessagePublished) for e in record.events)
+    assert sum("<script>alert(1)</script></style>]]> &amp; <img" in text for text in said) == len(said)
+    answer = words(by_id(root, "report"))
+    assert "<script>alert(1)</script>" in answer
+    assert "![pixel](https://evil.example/p.png) [press](javascript:alert(3))" in answer
+    headings = [words(h) for h in root.iter() if h.tag in ("h1", "h2")]
+    assert "Not a heading of ours" not in headings
+
+
+async def test_the_whole_task_the_settings_and_the_documents_are_there(store: SqliteStore) -> None:
+    task = f"{'Long. ' * 60}\n\nAnd in several paragraphs."
+    sources = [Source(text="line one\nline </pre> two", name="minutes"), Source(text="for one alone", agents=("L2N1",))]
+    await runner.start(
+        task, Emergence(children=2, max_rounds=1), models=ScriptedModel(saying), store=store, session="s", sources=sources,
+        seed=7, limits=Limits(calls=9),
+    )  # fmt: skip
+    root = parsed(page(record_of(store, "s")))
+    assert task in words(by_id(root, "task"))
+    assert "max_rounds: 1" in words(by_id(root, "task"))
+    assert "seed: 7" in words(by_id(root, "task"))
+    assert "limit on calls: 9" in words(by_id(root, "task"))
+    assert words(by_id(root, "document-1")) == "Document S1 minutesline one\nline </pre> two"
+    links = [a.attrib["href"] for a in by_id(root, "call-1").iter("a")]
+    assert links == ["#document-1", "#document-2"]
+    assert "#document-2" not in {a.attrib["href"] for a in by_id(root, "call-2").iter("a")}
+    assert_links_resolve(root)
+
+
+def test_what_is_not_on_the_page_is_named_without_a_link() -> None:
+    root = parsed(page(by_hand(complete(1), [call("talk-1/A1", "x", "0", "q:A:lost/A1", "s:S9")])))
+    assert_links_resolve(root)
+    assert "had read A: lost/A1, document: S9" in words(by_id(root, "call-1"))
+
+
+def test_calls_stand_in_program_order_whatever_came_first() -> None:
+    late, early = call("talk-1/A2", "second", "1"), call("talk-1/A1", "first", "0")
+    root = parsed(page(by_hand(complete(2), [late, early])))
+    assert ["first" in words(article) for article in root.iter("article")] == [True, False]
+
+
+def test_markdown_of_others_loads_nothing_and_leads_nowhere() -> None:
+    for text in (
+        "[a](https://x.example)",
+        "![a](https://x.example)",
+        "<https://x.example>",
+        "[a]\n\n[a]: https://x.example",
+        "<b onclick=x>",
+        "<!-- c -->",
+    ):
+        root = parsed(f"<!doctype html><title>t</title>{html_of(text)}")
+        assert set(tags(root)) <= {"html", "head", "title", "body", "p"}
+        assert "".join(text.split()) in "".join(words(root).split())
+    assert html_of("## Answer\n") == "<h3>Answer</h3>\n"
+    assert "<table>" in html_of("| a |\n|---|\n| b |\n")
+
+
+def test_failures_and_replies_that_could_not_be_used_are_told() -> None:
+    rejected = ReplyRejected(key="talk-1/A1", agent="A1", text="<no json>", error="no JSON & no sense", place="0")
+    failed = CallFailed(key="talk-1/A2", agent="A2", failure=FailureKind.DEADLINE, detail="300 s", place="1")
+    cut = call("talk-1/A1", "all of it", "0").model_copy(update={"attempt": 2, "finish": "length"})
+    root = parsed(page(by_hand(complete(2), [rejected, cut, failed])))
+    assert "could not be used: no JSON & no sense" in words(by_id(root, "call-1"))
+    assert "<no json>" in words(by_id(root, "call-1"))
+    assert "attempt 2" in words(by_id(root, "call-2"))
+    assert "cut at the token limit" in words(by_id(root, "call-2"))
+    assert "no reply, deadline: 300 s" in words(by_id(root, "call-3"))
+    assert "How far it got" in words(root)
+
+
+async def test_the_family_of_forks_is_there(store: SqliteStore) -> None:
+    await ran(store)
+    await fork("s", store=store, at=3, models=ScriptedModel(saying), session="child", settings={"max_rounds": 1})
+    root = parsed(page(record_of(store, "child")))
+    assert "child (this one) from event 3: max_rounds 2 → 1" in words(by_id(root, "family"))
+    assert "inherited" in words(by_id(root, "call-1"))
+    assert_links_resolve(root)
+
+
+@pytest.mark.parametrize(
+    "record", [Record("r0", [], text=str, prompt=lambda id: ()), by_hand(complete(3))], ids=["nothing", "begun"]
+)
+def test_a_session_with_nothing_said_is_a_page_all_the_same(record: Record) -> None:
+    root = parsed(page(record))
+    assert_inert(root)
+    assert not list(root.iter("article"))
+    assert record.session in words(root)
+
+
+def test_broken_characters_do_not_break_the_page() -> None:
+    broken = "half \ud83d of it \x00 \ufffe"
+    written = page(by_hand(complete(1), [call("talk-1/A1", broken, "0")], task=broken, views={"A1": broken}))
+    assert_inert(parsed(written))
+    written.encode("utf-8")
+    assert '<div class="said">half \ufffd of it  \ufffd</div>' in written

@@ -1,0 +1,91 @@
+"""The published schemas are those of the code, and what was stored and exported is as they say."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from consilience.domain.events import EVENT
+from consilience.engine.protocol import GROUP
+from consilience.reporting.export import as_events, as_json
+from consilience.reporting.record import Record
+from consilience.reporting.schema import events_schema, report_schema
+
+PUBLISHED = Path(__file__).parent.parent.parent / "docs" / "schema"
+
+
+def validator(name: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads((PUBLISHED / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_every_installed_protocol_is_published() -> None:
+    there = {path.name.removesuffix(".schema.json") for path in PUBLISHED.glob("*.schema.json")}
+    ours = {point.name for point in entry_points(group=GROUP) if point.value.startswith("consilience.")}
+    assert there == {"report", "events", *ours}
+
+
+@pytest.mark.parametrize("name", ["report", "emergence"])
+def test_a_stored_report_is_as_published(name: str, recorded: Record) -> None:
+    report = json.loads(as_json(recorded))
+    validator(name).validate(report)
+    broken = copy.deepcopy(report)
+    broken["stop_reason"] = "bored"
+    assert not validator(name).is_valid(broken)
+    del report["task"]
+    assert not validator(name).is_valid(report)
+
+
+def test_what_a_protocol_adds_is_in_its_own_schema_only(recorded: Record) -> None:
+    report = json.loads(as_json(recorded))
+    report["rounds"] = "two"
+    assert validator("report").is_valid(report)
+    assert not validator("emergence").is_valid(report)
+
+
+def test_exported_events_are_as_published(recorded: Record) -> None:
+    line = validator("events")
+    rows = [json.loads(row) for row in as_events(recorded).splitlines()]
+    for row in rows:
+        line.validate(row)
+    del rows[1]["bodies"]
+    assert not line.is_valid(rows[1])
+    rows[2]["tokens_in"] = "many"
+    assert not line.is_valid(rows[2])
+
+
+def test_fields_of_later_days_are_allowed(recorded: Record) -> None:
+    report = json.loads(as_json(recorded))
+    report["later"] = report["ledger"]["later"] = 1
+    validator("emergence").validate(report)
+    for row in map(json.loads, as_events(recorded).splitlines()):
+        validator("events").validate({**row, "later": 1})
+
+
+def nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        yield schema
+    for child in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from nodes(child)
+
+
+def test_every_type_of_event_has_a_schema() -> None:
+    schema = events_schema()
+    assert set(schema["discriminator"]["mapping"]) == set(EVENT.json_schema()["discriminator"]["mapping"])
+    for reference in schema["discriminator"]["mapping"].values():
+        assert {"type", "seq", "bodies"} <= set(schema["$defs"][reference.rpartition("/")[2]]["required"])
+
+
+def test_no_reference_hangs_in_the_air() -> None:
+    for schema in (events_schema(), report_schema()):
+        for node in nodes(schema):
+            if isinstance(reference := node.get("$ref"), str):
+                assert reference.removeprefix("#/$defs/") in schema["$defs"]

@@ -1,0 +1,339 @@
+"""What views say of a session, in words and in pictures, whatever its topology and however far it got."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from xml.etree import ElementTree
+
+import pytest
+
+from consilience.domain.events import (
+    CallCompleted,
+    CallFailed,
+    CheckRecorded,
+    Event,
+    MessagePublished,
+    SessionParked,
+)
+from consilience.domain.outcome import Check, FailureKind
+from consilience.domain.topology import Topology, complete, hierarchy, star, tree
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.protocols.emergence import Emergence
+from consilience.reporting.record import Record
+from consilience.reporting.views import VIEWS, convergence, evolution, reads, view_svg, view_text
+from consilience.reporting.views import tree as trees
+from consilience.reporting.views.drawing import cells, fitted, wrapped
+from consilience.testing import ServerError
+from reporting.sessions import HOSTILE, by_hand, call, ran, saying
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+# --- who took part
+
+
+def test_the_tree_is_drawn_with_its_lateral_edges_and_what_became_of_each(recorded: Record) -> None:
+    assert view_text("tree", recorded) == (
+        "4 agents, tree, all on local:qwen2.5-coder-1.5b\n"
+        "L1N1 integrator: 3 replies\n"
+        "├─ L2N1 analytical: 4 replies\n"
+        "├─ L2N2 creative: 4 replies\n"
+        "└─ L2N3 critical: 4 replies\n"
+        "\n"
+        "read each other: L2N1 – L2N2 – L2N3\n"
+    )
+
+
+def test_an_agent_below_two_stands_once_and_names_the_other() -> None:
+    shape = hierarchy({"Chair": ["Law", "Tech"], "Law": ["Clerk"], "Tech": ["Clerk", "Coder"]})
+    lines = view_text("tree", by_hand(shape)).splitlines()
+    assert sum("Clerk" in line for line in lines) == 1
+    assert "│  └─ Clerk seat (also below Tech): not asked yet, 0 replies" in lines
+    drawn = ElementTree.fromstring(view_svg("tree", by_hand(shape)))
+    assert len(drawn.findall(f"{SVG}polyline")) == 5, "an edge for every parent"
+
+
+@pytest.mark.parametrize(
+    ("event", "said", "well"),
+    [
+        (CallFailed(key="a/A1", agent="A1", failure=FailureKind.SERVER), "failed: server, 0 replies, 1 failed", False),
+        (
+            CallFailed(key="a/A1", agent="A1", failure=FailureKind.BUDGET),
+            "cut short by budget, 0 replies, 1 failed",
+            True,
+        ),
+        (SessionParked(awaited=("ask/A1",)), "awaited, 0 replies", True),
+        (CallCompleted(key="a/A1", agent="A1", text="x"), "1 reply", True),
+    ],
+)
+def test_the_state_of_a_seat(event: Event, said: str, well: bool) -> None:
+    record = by_hand(complete(2), [event])
+    assert f"\nA1 seat: {said}\n" in view_text("tree", record)
+    assert trees.fold(record).seats[0].well is well
+
+
+def test_a_circle_is_a_ring_while_its_lines_can_be_told_apart() -> None:
+    def lines(n: int) -> int:
+        return len(ElementTree.fromstring(view_svg("tree", by_hand(complete(n)))).findall(f"{SVG}polyline"))
+
+    assert lines(6) == 15
+    assert lines(400) == 0, "a frame instead of 79 800 lines"
+
+
+def boxes(record: Record) -> list[tuple[float, float, float, float]]:
+    found = ElementTree.fromstring(view_svg("tree", record)).iterfind(f"{SVG}rect[@rx='6']")
+    return [tuple(float(box.attrib[side]) for side in ("x", "y", "width", "height")) for box in found]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(complete(n) for n in (1, 2, 3, 5, 8, 12, 13, 30)),
+        tree(3, 3),
+        tree(5, 3),
+        star("Lead", ["a", "b", "c"]),
+        hierarchy({"a": ["b", "c"], "b": ["d"], "c": ["d", "e"], "f": ["e"]}),
+    ],
+    ids=lambda shape: f"{shape.kind}-{len(shape.agents)}",
+)
+def test_no_box_covers_another(shape: Topology) -> None:
+    placed = boxes(by_hand(shape))
+    assert len(placed) == len(shape.agents)
+    for n, (x, y, width, height) in enumerate(placed):
+        assert x >= 0
+        assert y >= 0
+        for other_x, other_y, *_ in placed[n + 1 :]:
+            assert abs(x - other_x) >= width or abs(y - other_y) >= height
+
+
+# --- what was said
+
+
+def test_turns_say_what_changed(store: SqliteStore) -> None:
+    record = by_hand(
+        complete(2),
+        [
+            call("talk-1/A1", "one two three", "0"),
+            call("talk-1/A2", "alpha", "1"),
+            call("talk-2/A1", "one two four", "2"),
+            call("talk-2/A2", "alpha", "3"),
+        ],
+    )
+    found = evolution.fold(record)
+    assert found.steps == ("talk 1", "talk 2")
+    assert evolution.change(found.turns["A1"]["talk 1"]) == "first words"
+    assert evolution.change(found.turns["A1"]["talk 2"]) == "changed, 50 % of words kept"
+    assert evolution.change(found.turns["A2"]["talk 2"]) == "same words"
+    assert found.turns["A1"]["talk 2"].excerpt == "one two four"
+
+
+def test_a_text_that_begins_like_the_last_is_shown_from_where_it_differs() -> None:
+    opening = "I keep my answer, which is what it was before, and for all the reasons that I gave. "
+    record = by_hand(
+        complete(1),
+        [
+            call("talk-1/A1", f"{opening}Rents rise.", "0"),
+            call("talk-2/A1", f"{opening}Rents fall.", "1"),
+            call("talk-3/A1", opening.strip(), "2"),
+        ],
+    )
+    turns = evolution.fold(record).turns["A1"]
+    assert turns["talk 1"].excerpt == f"{opening}Rents rise."
+    assert turns["talk 2"].excerpt == "… Rents fall."
+    assert turns["talk 3"].excerpt == opening.strip()
+
+
+async def test_positions_are_those_the_protocol_read_and_moves_are_marked(store: SqliteStore) -> None:
+    record = await ran(store, Emergence(children=3, max_rounds=2, answer_pattern="yes|no"))
+    found = evolution.fold(record)
+    assert found.steps == ("round 0", "round 1", "round 2")
+    held = [(found.turns["L2N2"][step].position, found.turns["L2N2"][step].moved) for step in found.steps]
+    assert held == [("no", False), ("no", False), ("yes", True)]
+    assert found.turns["L2N2"]["round 1"].revised
+    assert "[moved to: yes]" in view_text("evolution", record, 120)
+
+
+async def test_a_seat_that_failed_is_shown_where_it_did(store: SqliteStore) -> None:
+    def reply(request: ModelRequest) -> object:
+        return ServerError("down") if request.agent == "L2N2" and "round-2" in request.key else saying(request)
+
+    record = await ran(store, reply=reply)
+    turn = evolution.fold(record).turns["L2N2"]["round 2"]
+    assert evolution.change(turn) == "no reply: server"
+    assert "no reply: server" in view_text("evolution", record, 100)
+
+
+async def test_self_reviews_come_after_the_rounds(store: SqliteStore) -> None:
+    record = await ran(store, Emergence(max_rounds=2, strange_loops=1))
+    assert evolution.fold(record).steps == ("round 1", "round 2", "finalize 1")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_a_table_keeps_to_its_width_and_becomes_a_list_where_that_is_too_little(recorded: Record, width: int) -> None:
+    said = view_text("evolution", recorded, width)
+    assert "batch jobs" in " ".join(said.split())
+    if width >= 80:
+        assert max(map(cells, said.splitlines())) <= width
+    else:
+        assert "  round 1 [first words, revised] I keep my answer" in said
+
+
+# --- how close it came
+
+
+def checks(*found: Check) -> Record:
+    return by_hand(complete(2), [CheckRecorded(index=n, check=check) for n, check in enumerate(found, 2)])
+
+
+def test_scores_of_different_kinds_are_never_on_one_scale() -> None:
+    def together(n: int, met: bool) -> Check:
+        parts = (
+            Check(met=met, kind="jaccard", score=0.2 * n, threshold=0.85),
+            Check(met=met, kind="judge", score=2.0 * n, threshold=8),
+        )
+        return Check(met=met, kind="all", parts=parts)
+
+    record = checks(together(1, False), together(4, True))
+    jaccard, judge = convergence.fold(record).curves
+    assert [(c.kind, c.low, c.high) for c in (jaccard, judge)] == [("jaccard", 0, 1), ("judge", 0, 8)]
+    drawn = ElementTree.fromstring(view_svg("convergence", record))
+    assert len(drawn.findall(f"{SVG}polyline[@class='cv-curve']")) == 2
+    assert len(drawn.findall(f"{SVG}polyline[@class='cv-needed']")) == 2
+    assert "after round 2   ████████" in view_text("convergence", record)
+    assert "0.20, needed 0.85: not met" in view_text("convergence", record)
+    assert "together after round 3: met" in view_text("convergence", record)
+
+
+def test_a_check_without_a_score_says_so_and_has_no_axes() -> None:
+    record = checks(Check(met=False, kind="judge", threshold=0.8, detail="no judgement: server"))
+    assert "no score, needed 0.8: not met  no judgement: server" in view_text("convergence", record)
+    assert "polyline" not in view_svg("convergence", record)
+
+
+def test_a_point_stands_higher_the_closer_it_came() -> None:
+    record = checks(*(Check(met=s > 0.8, kind="jaccard", score=s, threshold=0.8) for s in (0.1, 0.5, 0.9)))
+    (curve,) = ElementTree.fromstring(view_svg("convergence", record)).iterfind(f"{SVG}polyline[@class='cv-curve']")
+    heights = [float(point.split(",")[1]) for point in curve.attrib["points"].split()]
+    assert heights == sorted(heights, reverse=True)
+    assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2])
+
+
+# --- who read whom
+
+
+async def test_who_read_whom_is_what_the_prompts_held(store: SqliteStore) -> None:
+    """Counted from the text of the prompts as sent, which names its authors where peers are not anonymous."""
+    sent: list[ModelRequest] = []
+
+    def reply(request: ModelRequest) -> object:
+        sent.append(request)
+        return saying(request)
+
+    record = await ran(store, Emergence(children=4, max_rounds=2, anonymous_peers=False), reply=reply)
+    expected: Counter[tuple[str, str]] = Counter()
+    for request in sent:
+        for label in re.findall(r"<quote [0-9a-f]+ from (.+)>", request.text):
+            author = {"you": request.agent, "parent": "L1N1"}.get(label, label.partition(".")[0])
+            expected[request.agent, author] += 1
+    found = reads.fold(record)
+    assert expected
+    assert found.edges == expected
+    added: Counter[tuple[str, str]] = Counter()
+    for edges in found.phases.values():
+        added.update(edges)
+    assert added == expected
+    assert "leaf_respond 1" not in found.phases, "nobody had read anybody"
+
+
+def test_documents_objections_and_unknown_authors_are_readings_too() -> None:
+    record = by_hand(
+        complete(2),
+        [
+            call("talk-1/A1", "one", "0", "k:t", "s:S1"),
+            MessagePublished(id="talk-1/A1/objection-1", sender="A1", kind="objection", text="no", place="1"),
+            call(
+                "talk-1/A2",
+                "two",
+                "2",
+                "k:t",
+                "s:S1",
+                "q:A:talk-1/A1",
+                "q:A.1:talk-1/A1/objection-1",
+                "q:B:lost",
+                "t:x",
+            ),
+            call("talk-2/A1", "three", "3", "q:you:talk-1/A1"),
+        ],
+    )
+    found = reads.fold(record)
+    assert found.edges == {
+        ("A1", "A1"): 1, ("A1", "S1"): 1, ("A2", "A1"): 2, ("A2", "S1"): 1, ("A2", reads.UNKNOWN): 1,
+    }  # fmt: skip
+    assert found.authors == ("A1", "S1", reads.UNKNOWN)
+    said = view_text("reads", record)
+    assert "A2 read A1 ×2, S1, somebody else" in said
+    assert "A1 read its own" in said
+    tips = [tip.text for tip in ElementTree.fromstring(view_svg("reads", record)).iterfind(f"{SVG}rect/{SVG}title")]
+    assert "A2 was shown 2 messages of A1: talk 1 ×2" in tips
+    assert "A1 was shown 1 message of its own: talk 2 ×1" in tips
+
+
+def test_what_was_not_sent_was_not_read() -> None:
+    refused = CallFailed(key="talk-2/A2", agent="A2", failure=FailureKind.BUDGET, prompt="q:A:talk-1/A1", place="1")
+    record = by_hand(complete(2), [call("talk-1/A1", "one", "0"), refused])
+    assert reads.fold(record).edges == {}
+    assert view_text("reads", record) == "Nobody was shown anything of anybody.\n"
+
+
+# --- all of them
+
+
+def hostile() -> Record:
+    """Agents whose names, points of view and words try to break out."""
+    shape = hierarchy({"<b>&": ['"]-->', "c"]})
+    events = [
+        call('talk-1/"]-->', HOSTILE, "0"),
+        call("talk-1/c", HOSTILE, "1", 'q:A:talk-1/"]-->'),
+        CheckRecorded(index=2, check=Check(met=False, kind="<i>&]]>", score=0.5, threshold=0.8, detail=HOSTILE)),
+        CallFailed(key="talk-2/c", agent="c", failure=FailureKind.SERVER, detail=HOSTILE, place="2"),
+    ]
+    return by_hand(shape, events, task=HOSTILE, views={"c": HOSTILE})
+
+
+NOTHING = Record("rnothing", [], text=str, prompt=lambda id: ())
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("case", ["recorded", "hostile", "nothing", "only begun"])
+def test_every_view_is_a_picture_with_a_title_and_a_description(name: str, case: str, recorded: Record) -> None:
+    record = {"recorded": recorded, "hostile": hostile(), "nothing": NOTHING, "only begun": by_hand(tree(2, 2))}[case]
+    written = view_svg(name, record)
+    drawn = ElementTree.fromstring(written)
+    assert drawn.tag == f"{SVG}svg"
+    titled = {element.attrib["id"]: element.text for element in drawn if element.tag in (f"{SVG}title", f"{SVG}desc")}
+    assert drawn.attrib["aria-labelledby"].split() == list(titled)
+    assert all(titled.values())
+    assert drawn.attrib["role"] == "img"
+    allowed = {"svg", "title", "desc", "style", "rect", "polyline", "circle", "text"}
+    assert {element.tag.removeprefix(SVG) for element in drawn.iter()} <= allowed
+    assert "prefers-color-scheme:dark" in written
+    assert not re.search(r"(?:href|src|url\()", re.sub(r">[^<]*<", "><", written))
+    assert not re.search("[\x00-\x08\x1b\u202e]", written + view_text(name, record))
+
+
+def test_a_picture_has_room_for_what_is_in_it() -> None:
+    for name in VIEWS:
+        drawn = ElementTree.fromstring(view_svg(name, hostile()))
+        width, height = float(drawn.attrib["width"]), float(drawn.attrib["height"])
+        for box in drawn.iterfind(f"{SVG}rect[@x]"):
+            assert float(box.attrib["x"]) + float(box.attrib["width"]) <= width
+            assert float(box.attrib["y"]) + float(box.attrib["height"]) <= height
+
+
+def test_wide_letters_count_twice() -> None:
+    assert (cells("ab"), cells("日本"), fitted("日本語", 5), fitted("abc", 3)) == (2, 4, "日本…", "abc")
+    assert wrapped("the quick brown fox jumps", 10, 2) == ["the quick", "brown fox…"]
+    assert wrapped("日本語日本語", 4, 9) == ["日本", "語日", "本語"]
+    assert wrapped("", 5, 2) == []

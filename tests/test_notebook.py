@@ -1,0 +1,62 @@
+"""Reports in a notebook: the words of the command line, however the report was come by, and nothing loaded for it before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import html5lib
+
+import consilience
+from consilience.domain.report import Report
+from consilience.reporting.markdown import markdown
+from consilience.testing import ScriptedModel
+
+
+def reported(answer: str = "It depends.") -> Report:
+    return consilience.run_sync(
+        "Why?", consilience.Emergence(children=2, max_rounds=1), model=ScriptedModel(lambda request: answer)
+    )
+
+
+def test_a_report_shows_itself_as_the_command_line_does() -> None:
+    report = reported()
+    assert report._repr_markdown_() == markdown(report)
+    shown = report._repr_html_()
+    assert shown is not None
+    assert "<h3>Answer</h3>\n<p>It depends.</p>" in shown
+    assert shown.startswith('<div class="consilience">')
+
+
+def test_what_an_agent_wrote_is_inert_in_a_notebook() -> None:
+    shown = reported("<script>alert(1)</script> ![x](https://evil.example/x.png)")._repr_html_()
+    tree = html5lib.HTMLParser(strict=False, namespaceHTMLElements=False).parse(shown)
+    assert not {"script", "img", "a"} & {element.tag for element in tree.iter()}
+    assert "<script>alert(1)</script>" in "".join(tree.itertext())
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_a_report_read_from_a_file_shows_itself_too(tmp_path: Path) -> None:
+    stored = tmp_path / "report.json"
+    stored.write_text(reported().model_dump_json())
+    for name in ("Report", "EmergenceReport"):
+        code = (
+            f"import consilience, sys\nreport = consilience.{name}.model_validate_json(open({str(stored)!r}).read())\n"
+            "import json\nbefore = [m for m in ('markdown_it', 'consilience.reporting.html') if m in sys.modules]\n"
+            "print(json.dumps([before, report._repr_html_() is not None, report._repr_markdown_() is not None]))"
+        )
+        assert json.loads(run(code)) == [[], True, True], name
+
+
+def test_plain_data_alone_shows_nothing_and_imports_nothing() -> None:
+    code = (
+        "import sys\nfrom consilience.domain.report import Report\n"
+        "print(Report._repr_html_(Report.model_construct()), [m for m in sys.modules if m.startswith('consilience.rep')])"
+    )
+    assert run(code) == "None []"
