@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -14,8 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import EVENT, SessionParked, text_id
-from consilience.domain.outcome import Limits
+from consilience.domain.events import (
+    EVENT,
+    AnswerReceived,
+    CallFailed,
+    CallLost,
+    CheckRecorded,
+    Event,
+    MessagePublished,
+    ReplyRejected,
+    SessionParked,
+    SessionResumed,
+    TextsEmbedded,
+    text_id,
+)
+from consilience.domain.outcome import Check, FailureKind, Limits
 from consilience.domain.topology import complete, hierarchy, tree
 from consilience.engine import runner
 from consilience.engine.fork import fork
@@ -173,6 +187,34 @@ def test_exported_events_can_be_read_as_events_again(recorded: Record) -> None:
     for row, event in zip(rows(recorded), recorded.events, strict=True):
         kept = {name: value for name, value in row.items() if name not in ("seq", "bodies", "parts")}
         assert EVENT.validate_python(kept).model_dump() == event.model_dump()
+
+
+EVERY: list[Event] = [
+    call("talk-1/A1", "said", "0", "i:in", "k:task", "s:S1", "t:own"),
+    ReplyRejected(key="talk-1/A2", agent="A2", text="unread", error="no JSON", prompt="k:task t:own"),
+    CallFailed(key="talk-1/A3", agent="A3", failure=FailureKind.SERVER, detail="down"),
+    CallLost(key="talk-1/A1", agent="A1"),
+    AnswerReceived(key="talk-1/A1", text="answered", by="a person"),
+    MessagePublished(id="talk-1/A1/objection-1", sender="A1", kind="objection", text="against"),
+    CheckRecorded(index=2, check=Check(met=False, kind="all", parts=(Check(met=False, kind="judge"),))),
+    TextsEmbedded(encoder="e", texts=("said", "against"), vectors="00ff"),
+    TextsEmbedded(encoder="e", texts=("said",), error="down"),
+    SessionResumed(lost=1),
+    SessionParked(awaited=("talk-1/A1",)),
+]
+
+
+def test_every_type_of_event_is_exported_with_all_it_refers_to() -> None:
+    found = rows(by_hand(complete(3), copy.deepcopy(EVERY)))
+    line = schema("events")
+    for row in found:
+        line.validate(row)
+    assert [set(row["bodies"]) for row in found[1:]] == [
+        {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, set(),
+        {"said", "against", "00ff"}, {"said"}, set(), set(),
+    ]  # fmt: skip
+    stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}
+    assert stored - {row["type"] for row in found} == {"session_finished"}
 
 
 @pytest.fixture

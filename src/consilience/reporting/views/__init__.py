@@ -16,7 +16,7 @@ from consilience.reporting.views.drawing import Drawing
 
 @dataclass(frozen=True)
 class View:
-    """`fold` makes the data; `text` writes it in lines of at most `width`, `draw` as a picture, `plain` as JSON does."""
+    """`fold` makes the data; `text` writes it for a terminal of `width` columns, `draw` as a picture, `plain` as JSON does."""
 
     heading: str
     fold: Callable[[Record], Any]

@@ -80,9 +80,9 @@ def text(convergence: Convergence, width: int) -> str:
     for curve in convergence.curves:
         lines.append(f"{curve.kind} (scale {curve.low:g} to {curve.high:g})")
         for point in curve.points:
-            bar = _bar(point, curve, room)
+            bar = "" if point.score is None else f"{_bar(point, point.score, curve, room)}  "
             detail = f"  {point.detail}" if point.detail else ""
-            lines.append(f"  after round {point.index:<3} {bar}  {_words(point)}{detail}")
+            lines.append(f"  after round {point.index:<3} {bar}{_words(point)}{detail}")
         lines.append("")
     if any("|" in line for line in lines):
         lines.append("█ score, | what is needed")
@@ -97,11 +97,11 @@ def _words(point: Point) -> str:
     return f"{score}{needed}: {'met' if point.met else 'not met'}"
 
 
-def _bar(point: Point, curve: Curve, room: int) -> str:
+def _bar(point: Point, score: float, curve: Curve, room: int) -> str:
     def at(value: float) -> int:
         return round((value - curve.low) / (curve.high - curve.low) * room)
 
-    filled = at(point.score) if point.score is not None else 0
+    filled = at(score)
     bar = ["█"] * filled + ["·"] * (room - filled)
     if point.threshold is not None:
         bar.insert(at(point.threshold), "|")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -157,7 +158,9 @@ def text(evolution: Evolution, width: int) -> str:
                 turn = turns[step]
                 marks = "; ".join(filter(None, (change(turn), stance(turn))))
                 said = f" {turn.excerpt}" if turn.excerpt else ""
-                lines.append(f"  {place(step)} [{marks}]{said}")
+                lines += textwrap.wrap(
+                    f"{place(step)} [{marks}]{said}", max(width, 20), initial_indent="  ", subsequent_indent="    "
+                )
         lines.append("")
     return "\n".join(lines)
 
