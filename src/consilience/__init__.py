@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from consilience.api import deliberate as deliberate
     from consilience.api import fork as fork
+    from consilience.api import live as live
     from consilience.api import replay as replay
     from consilience.api import resume as resume
     from consilience.api import run_sync as run_sync
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from consilience.domain.panels import Panel as Panel
     from consilience.domain.panels import Persona as Persona
     from consilience.domain.report import Report as Report
+    from consilience.engine.live import Live as Live
     from consilience.journal.sqlite import SqliteStore as SqliteStore
     from consilience.protocols.baselines import Solo as Solo
     from consilience.protocols.baselines import SoloReport as SoloReport
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _HOME = {
     "deliberate": "consilience.api",
     "fork": "consilience.api",
+    "live": "consilience.api",
     "resume": "consilience.api",
     "replay": "consilience.api",
     "run_sync": "consilience.api",
@@ -51,6 +54,7 @@ _HOME = {
     "Report": "consilience.domain.report",
     "SqliteStore": "consilience.journal.sqlite",
     "Emergence": "consilience.protocols.emergence",
+    "Live": "consilience.engine.live",
     "Solo": "consilience.protocols.baselines",
     "SoloReport": "consilience.protocols.baselines",
     "Vote": "consilience.protocols.baselines",

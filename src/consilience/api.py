@@ -6,11 +6,14 @@ Importing it lets reports show themselves in notebooks; what renders them is imp
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from consilience.domain.events import Event
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
@@ -19,6 +22,7 @@ from consilience.domain.report import Display, Report, display_with
 from consilience.engine import runner
 from consilience.engine.fork import END
 from consilience.engine.fork import fork as _fork
+from consilience.engine.live import Live
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
 from consilience.engine.seats import One
@@ -68,6 +72,25 @@ async def deliberate(
             session=session,
             options=options,
         )
+
+
+def live(task: str, protocol: Protocol, *, session: str | None = None, **settings: Any) -> Live[Report]:
+    """`deliberate`, watched: `async with live(…) as session: async for event in session.events(): …`.
+
+    Takes what `deliberate` takes. `session.report()` gives the report; leaving the block before stops the run.
+    """
+    id = session or f"r{secrets.token_hex(4)}"
+    options = settings.pop("options", None) or Options()
+    running: Live[Report]
+
+    def observe(event: Event) -> None:
+        running.observe(event)
+        if options.observer is not None:
+            options.observer(event)
+
+    watched = replace(options, observer=observe)
+    running = Live(id, deliberate(task, protocol, session=id, options=watched, **settings))
+    return running
 
 
 async def resume(

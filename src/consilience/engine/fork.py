@@ -31,7 +31,7 @@ from consilience.engine.recorder import Ended, Recorder
 from consilience.engine.seats import Models, One, deal, open_encoder, prices_of
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
-from consilience.engine.templates import Templates
+from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.journal.store import Store
 
 END = "end"
@@ -92,7 +92,7 @@ async def fork(
     journal = store.create(session or f"r{secrets.token_hex(4)}")
     async with leased(journal), closing(close):
         recorder = Recorder(journal, inheritance(events, last), replay=False, observer=options.observer)
-        await recorder.begin(started, templates.sources.values())
+        await recorder.begin(started, [templates.render(INSTRUCTIONS), *templates.sources.values()])
         state = state_of(journal.session, started, store.text(old.task), found, templates, ports, recorder, options)
         state.encoder = opened
         return await execute(protocol, state, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 
+from consilience.domain.errors import StoreUnusable
 from consilience.engine.prompt import Rendered
 
 AROUND = 40
@@ -31,8 +32,11 @@ def difference(recorded: Sequence[str], now: Rendered, text: Callable[[str], str
         return f"{whose}, the prompt goes on with {_named(rest[0])}"
     was, is_ = recorded[at], parts[at]
     if was[0] == is_[0] and was[0] in "ikt":
-        words = {"i": now.system, "k": "", "t": ""}[was[0]] or _words(now, parts, at)
-        return f"its {NAMES[was[0]]} {_parting(text(was[2:]), words)}"
+        words = now.system if was[0] == "i" else _words(now, parts, at)
+        try:
+            return f"its {NAMES[was[0]]} {_parting(text(was[2:]), words)}"
+        except StoreUnusable:  # journals of the first days do not hold the instructions as rendered
+            return f"its {NAMES[was[0]]} are others"
     return f"part {at + 1} was {_named(was)}, now {_named(is_)}"
 
 

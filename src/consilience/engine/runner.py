@@ -34,7 +34,7 @@ from consilience.engine.seats import Models, deal, open_encoder, prices_of, reco
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, documents, references
 from consilience.engine.state import State
-from consilience.engine.templates import Templates
+from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.journal.store import Journal, Store
 
 MOST_TASK = 1_000_000
@@ -91,7 +91,7 @@ async def start(
         encoder=opened.name if opened else None,
         temperature=options.temperature,
     )
-    texts = [task, *(d.text for d in found), *templates.sources.values()]
+    texts = [task, templates.render(INSTRUCTIONS), *(d.text for d in found), *templates.sources.values()]
     journal = store.create(session or f"r{secrets.token_hex(4)}")
     async with leased(journal), closing(close):
         recorder = Recorder(journal, [], replay=False, observer=options.observer)
