@@ -284,3 +284,33 @@ def test_an_environment_file_fills_what_is_not_set(cli: Cli, here: Path, monkeyp
 
     assert os.environ["TOWN_NAME"] == "kept"
     monkeypatch.delenv("CONSILIENCE_MODEL")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        (["--max-calls", "5"], "exhausted_budget"),
+        (["--max-tokens", "4000"], "exhausted_budget"),
+        (["--max-time", "0"], "exhausted_time"),
+        (["--max-steps", "1"], "exhausted_steps"),
+        (["--agent-limit", "*:calls=1"], "exhausted_budget"),
+        (["--phase-limit", "lateral_leaves:calls=1"], "exhausted_budget"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_every_limit_ends_in_a_report_with_its_reason(cli: Cli, town: Town, limit: list[str], reason: str) -> None:
+    result = cli("emergence", TASK, "--model", MODEL, *limit, "--json")
+    report = EmergenceReport.model_validate_json(result.stdout)
+    assert report.stop_reason.value == reason
+    assert result.exit_code == (0 if report.answer is not None and report.quorum_met else 3)
+    assert f"({reason})" in cli("show", "last").stdout
+    assert json.loads(cli("show", "last", "--json").stdout)["stop_reason"] == reason
+
+
+def test_a_stop_reason_may_be_required(cli: Cli, town: Town) -> None:
+    missed = cli("emergence", TASK, *QUICK, "--require", "converged", "--require", "settled")
+    assert missed.exit_code == 4
+    assert "It stopped exhausted_steps; converged or settled was required." in missed.stderr
+    assert missed.stdout.startswith("**Stopped:"), "the report is there all the same"
+    assert cli("emergence", TASK, *QUICK, "--require", "exhausted_steps").exit_code == 0
+    assert cli("emergence", TASK, *QUICK, "--require", "nonsense").exit_code == 2

@@ -14,6 +14,8 @@ FAILED = 1
 MISTAKE = 2
 NO_ANSWER = 3
 WAITING = 5
+CONDITION = 4
+"""The report is there, and is not what was required."""
 INTERRUPTED = 130
 
 

@@ -27,6 +27,7 @@ from consilience.cli.request import (
     Prompts,
     Quiet,
     Request,
+    Require,
     SeveralModels,
     Yes,
 )
@@ -82,6 +83,7 @@ class ForkRequest:
     json: AsJson = False
     quiet: Quiet = False
     cache: Cache = False
+    require: Require = None
     env_file: EnvFile = None
 
     @property

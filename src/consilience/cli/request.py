@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from consilience.domain.outcome import StopReason
+
 MODELS = "Who takes part"
 MATERIAL = "Material"
 LIMITS = "Limits"
@@ -54,6 +56,14 @@ AsJson = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the report.", rich_help_panel=OUTPUT)]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would happen and cost, and stop.", rich_help_panel=OUTPUT)
+]
+Require = Annotated[
+    list[StopReason] | None,
+    typer.Option(
+        help="Exit with 4 unless the run stopped so. Repeatable: any of them will do.",
+        metavar="REASON",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 Cache = Annotated[
     bool,
@@ -162,4 +172,5 @@ class Request:
         bool, typer.Option("--no-store", help="Keep no record; no resume, no replay.", rich_help_panel=OUTPUT)
     ] = False
     cache: Cache = False
+    require: Require = None
     env_file: EnvFile = None

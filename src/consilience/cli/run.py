@@ -12,7 +12,7 @@ from pathlib import Path
 from consilience.cli.config import Config, load_config, load_env_file
 from consilience.cli.consent import agree
 from consilience.cli.desk import Desk, desk_for
-from consilience.cli.failures import DONE, FAILED, NO_ANSWER, exit_code_of, say
+from consilience.cli.failures import CONDITION, DONE, FAILED, NO_ANSWER, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
 from consilience.cli.inputs import deal_models, read_limits, read_panel, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
@@ -143,7 +143,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
     )
     if isinstance(report, int):
         return report
-    return deliver(report, out=request.out, as_json=request.json, stored=not request.no_store)
+    return held(report, request, deliver(report, out=request.out, as_json=request.json, stored=not request.no_store))
 
 
 def watch(
@@ -181,6 +181,15 @@ def watch(
     except (Exception, KeyboardInterrupt) as error:
         screen.close()
         return exit_code_of(error, session=session if begun and resumable else None)
+
+
+def held(report: Report, request: Request, code: int) -> int:
+    """The exit code, which is another where the run did not stop as required."""
+    if not request.require or report.stop_reason in request.require:
+        return code
+    wanted = " or ".join(reason.value for reason in request.require)
+    say(f"It stopped {report.stop_reason.value}; {wanted} was required.")
+    return CONDITION if code == DONE else code
 
 
 def deliver(report: Report, *, out: Path | None, as_json: bool, stored: bool = True) -> int:
