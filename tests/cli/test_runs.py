@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.town import MODEL, TASK, Cli, Town, recorded
+from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience import EmergenceReport
-from consilience.testing import Rejected
+from consilience.models.port import ModelRequest
+from consilience.testing import Rejected, Scripted
 
 QUICK = ("--model", MODEL, "--max-rounds", "2")
 
@@ -314,3 +315,31 @@ def test_a_stop_reason_may_be_required(cli: Cli, town: Town) -> None:
     assert missed.stdout.startswith("**Stopped:"), "the report is there all the same"
     assert cli("emergence", TASK, *QUICK, "--require", "exhausted_steps").exit_code == 0
     assert cli("emergence", TASK, *QUICK, "--require", "nonsense").exit_code == 2
+
+
+def proposing(request: ModelRequest) -> object:
+    if request.key.startswith("propose/"):
+        roles = [{"name": name, "asks": f"What does a {name} need?"} for name in ("Baker", "Mayor", "Nurse", "Priest")]
+        return Scripted(json.dumps({"personas": roles}), tokens_in=50, tokens_out=50)
+    return sensible(request)
+
+
+def test_a_panel_may_be_proposed_for_the_task(cli: Cli, town: Town) -> None:
+    town.reply = proposing
+    result = cli("emergence", TASK, *QUICK, "--panel", "auto", "--max-calls", "16", "--json")
+    report = EmergenceReport.model_validate_json(result.stdout)
+    assert [agent.persona for agent in report.agents if agent.persona] == ["Baker", "Mayor", "Nurse"]
+    assert "Baker, Mayor, Nurse" in result.stderr
+    assert len(recorded()) == 2, "the proposal is a session of its own"
+    assert json.loads(cli("show", recorded()[0], "--json").stdout)["protocol"] == "propose"
+    assert report.ledger.actual.calls == 15, "one of sixteen went to the proposal"
+    assert all("What does a Nurse need?" in r.text for r in town.requests if r.agent == "L2N3")
+
+
+def test_without_a_proposal_nothing_is_run(cli: Cli, town: Town) -> None:
+    town.reply = lambda request: Scripted("no idea", tokens_in=1, tokens_out=1)
+    result = cli("emergence", TASK, *QUICK, "--panel", "auto")
+    assert result.exit_code == 2
+    assert "no panel could be proposed" in result.stderr
+    assert {r.agent for r in town.requests} == {"P1"}
+    assert cli("emergence", TASK, *QUICK, "--panel", "auto", "--dry-run").exit_code == 0

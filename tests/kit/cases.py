@@ -11,6 +11,7 @@ from consilience.engine.protocol import Protocol
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.emergence import Emergence
+from consilience.protocols.propose import Propose
 from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
 
 Script = Callable[[ModelRequest], str]
@@ -54,6 +55,12 @@ def emergent(request: ModelRequest) -> str:
     return json.dumps(body)
 
 
+def proposing(request: ModelRequest) -> str:
+    """Four roles, two of one name."""
+    names = ("Baker", "Mayor", "baker", "Nurse")
+    return json.dumps({"personas": [{"name": name, "asks": f"{name} {len(request.text)}?"} for name in names]})
+
+
 def weighing(request: ModelRequest) -> str:
     """A structured answer."""
     return json.dumps(
@@ -76,6 +83,7 @@ CASES = [
     Case("virtual-loop", VirtualLoop(), plain),
     Case("outside-agent", OutsideAgent(), plain, outside="A2"),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
+    Case("propose", Propose(), proposing),
     Case("solo", Solo(structured=True), weighing),
     Case("vote", Vote(votes=4, answer_pattern="yes|no"), voting),
     Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),

@@ -25,6 +25,9 @@ from consilience.models.weights import DEFAULT
 MOST_SOURCE_BYTES = 10_000_000
 """A document larger than this is refused before it is read."""
 
+AUTO = "auto"
+"""The panel that a model proposes for the task."""
+
 _NAME_WORDS = 5
 _NAME_CHARACTERS = 40
 
@@ -79,7 +82,7 @@ def read_panel(request: Request) -> Panel | None:
             "both a panel and single personas are given", where="--panel and --persona", do="Give one of the two."
         )
     if request.panel is not None:
-        return load_panel(request.panel)
+        return None if request.panel == AUTO else load_panel(request.panel)
     return panel_of(request.persona) if request.persona else None
 
 

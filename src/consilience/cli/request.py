@@ -127,8 +127,8 @@ class Request:
     panel: Annotated[
         str | None,
         typer.Option(
-            help="Personas from a panel: a shipped name (consilience panels) or a TOML file.",
-            metavar="NAME|FILE",
+            help="Personas from a panel: a shipped name (consilience panels), a TOML file, or auto for a proposed one.",
+            metavar="NAME|FILE|auto",
             rich_help_panel=MODELS,
         ),
     ] = None

@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from consilience.cli.config import Config, load_config, load_env_file
@@ -14,7 +14,7 @@ from consilience.cli.consent import agree
 from consilience.cli.desk import Desk, desk_for
 from consilience.cli.failures import CONDITION, DONE, FAILED, NO_ANSWER, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
-from consilience.cli.inputs import deal_models, read_limits, read_panel, read_settings, read_sources, read_task
+from consilience.cli.inputs import AUTO, deal_models, read_limits, read_panel, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
 from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
@@ -70,6 +70,8 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
         claim_directory(request.out)
     if not request.quiet:
         say(first_line(inputs.plan))
+        if request.panel == AUTO:
+            say("A panel is proposed first, by one call more.")
         if surplus := _without_a_seat(inputs):
             say(f"Without a seat here: {', '.join(surplus)}.")
     agree(inputs.plan, yes=request.yes, confirm_above=config.confirm_above)
@@ -77,6 +79,12 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
     try:
         if inputs.plan.makes_calls:
             ensure_weights(inputs.plan.models, quiet=request.quiet)
+        if request.panel == AUTO:
+            from consilience.cli.propose import propose
+
+            seats = sum(bool(agent.perspective) for agent in inputs.plan.agents) or len(inputs.plan.agents)
+            panel, limits = propose(inputs.task, inputs.sources, inputs.plan, request, store, seats)
+            inputs = replace(inputs, panel=panel, plan=replace(inputs.plan, limits=limits))
         return _run(inputs, request, store)
     finally:
         store.close()

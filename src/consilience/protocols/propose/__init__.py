@@ -1,0 +1,6 @@
+"""A panel of personas for a task, proposed by a model."""
+
+from consilience.protocols.propose.protocol import Propose
+from consilience.protocols.propose.report import ProposeReport
+
+__all__ = ["Propose", "ProposeReport"]

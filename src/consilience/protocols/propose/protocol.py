@@ -1,0 +1,113 @@
+"""One call that proposes who should sit at the table."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, Field
+
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.panels import MAX_NAME, Panel, Persona
+from consilience.domain.topology import Topology, independent
+from consilience.engine.prompt import Prompt
+from consilience.engine.protocol import Protocol
+from consilience.engine.session import Session
+from consilience.engine.work import Reply
+from consilience.protocols.propose.report import ProposeReport
+
+SEAT = "P1"
+
+
+class Role(BaseModel):
+    """One seat as a model describes it."""
+
+    name: Annotated[str, Field(min_length=1)]
+    asks: str = ""
+    trusts: str = ""
+    distrusts: str = ""
+
+
+class Roles(BaseModel):
+    personas: Annotated[list[Role], Field(json_schema_extra={"maxItems": 12})]
+
+
+class Propose(Protocol):
+    """One agent, one call; its report's `panel` can be given to any protocol."""
+
+    name: ClassVar[str] = "propose"
+    summary: ClassVar[str] = "a panel of personas for a task, proposed by a model (what --panel auto uses)"
+    report: ClassVar[type[ProposeReport]] = ProposeReport
+
+    personas: Annotated[int, Field(ge=2, le=12, description="how many personas")] = 4
+
+    @property
+    def widest(self) -> int:
+        return 0
+
+    def topology(self) -> Topology:
+        return independent((SEAT,))
+
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        return (Agent(id=SEAT, role="host"),)
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=1, max=1)
+
+    async def run(self, session: Session) -> ProposeReport:
+        if session.limits.steps == 0:
+            return await session.report(ProposeReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)
+        async with session.phase("propose", 1):
+            reply = await session.ask(
+                SEAT,
+                Prompt(session.words("propose", number=self.personas)),
+                key=f"propose/{SEAT}",
+                returns=Roles,
+                accept=_usable,
+                closing=True,
+                max_tokens=self.reply_tokens,
+            )
+        if not isinstance(reply, Reply):
+            stop = reply.kind.exhaustion if reply.kind.is_limit else StopReason.FAILED
+            return await session.report(ProposeReport, first=[reply], stop_reason=stop, steps=1)
+        found = personas_of(reply.value)[: self.personas]
+        if len(found) < self.personas:
+            session.warn(f"{len(found)} personas of {self.personas} could be used")
+        panel = Panel(name="proposed", description="Proposed by a model for this task.", personas=tuple(found))
+        return await session.report(
+            ProposeReport,
+            first=[reply],
+            stop_reason=StopReason.SETTLED,
+            steps=1,
+            answer="\n".join(f"- **{persona.name}**: {persona.description}" for persona in found),
+            closing="ordinary",
+            panel=panel,
+        )
+
+
+def personas_of(roles: Roles) -> list[Persona]:
+    """Those with a name of their own, described in the second person; later ones of the same name are left out."""
+    found: dict[str, Persona] = {}
+    for role in roles.personas:
+        name = _clean(role.name)[:MAX_NAME].strip()
+        if not name or name.casefold() in found:
+            continue
+        parts = [("You always ask:", role.asks), ("You trust:", role.trusts), ("You distrust:", role.distrusts)]
+        said = [f"{lead} {_sentence(text)}" for lead, text in parts if _clean(text)]
+        found[name.casefold()] = Persona(name=name, description=" ".join(said)[:500] or f"You speak as {name}.")
+    return list(found.values())
+
+
+def _usable(roles: Roles) -> None:
+    if len(personas_of(roles)) < 2:
+        raise ValueError("at least two roles with different names are needed")
+
+
+def _sentence(text: str) -> str:
+    words = _clean(text)
+    return words if words[-1] in ".?!" else f"{words}."
+
+
+def _clean(text: str) -> str:
+    return " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text).split())

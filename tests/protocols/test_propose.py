@@ -1,0 +1,66 @@
+"""`propose`: a panel for a task, and `--panel auto`, which uses it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from consilience.domain.errors import RateLimited
+from consilience.domain.outcome import Limits, StopReason
+from consilience.engine import runner
+from consilience.journal.sqlite import SqliteStore
+from consilience.protocols.propose import Propose, ProposeReport
+from consilience.testing import ScriptedModel
+
+
+def roles(*names: str) -> str:
+    found = [{"name": n, "asks": "Who pays?", "trusts": "ledgers", "distrusts": "promises."} for n in names]
+    return json.dumps({"personas": found})
+
+
+async def propose(protocol: Propose, *replies: object, **more: object) -> ProposeReport:
+    store = SqliteStore(":memory:")
+    report = await runner.start("Open on Sundays?", protocol, models=ScriptedModel(list(replies)), store=store, **more)  # type: ignore[arg-type]
+    assert isinstance(report, ProposeReport)
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+    return report
+
+
+async def test_roles_become_personas_in_the_second_person() -> None:
+    report = await propose(Propose(personas=2), roles("Shop owner", "Clerk", "Neighbour"))
+    assert report.panel is not None
+    assert report.panel.names == ("Shop owner", "Clerk")
+    assert (
+        report.panel.personas[0].description == "You always ask: Who pays? You trust: ledgers. You distrust: promises."
+    )
+    assert report.answer is not None
+    assert "**Clerk**" in report.answer
+
+
+async def test_names_are_cleaned_and_stand_once() -> None:
+    report = await propose(Propose(personas=3), roles("Baker\n\x1b[2J", "  baker [2J", "x" * 200))
+    assert report.panel is not None
+    assert len(report.panel.personas) == 2
+    assert all(len(name) <= 80 for name in report.panel.names)
+    assert "2 personas of 3 could be used" in report.warnings
+
+
+async def test_fewer_than_two_are_asked_for_again_and_then_it_fails() -> None:
+    report = await propose(Propose(), roles("Baker", "baker"), roles("Baker", "Mayor", "Nurse", "Priest"))
+    assert report.panel is not None
+    report = await propose(Propose(), roles("Baker"), "no idea")
+    assert (report.stop_reason, report.panel, report.answer) == (StopReason.FAILED, None, None)
+
+
+@pytest.mark.parametrize(
+    ("reply", "limits", "reason"),
+    [
+        (RateLimited("busy"), Limits(), StopReason.FAILED),
+        (roles("A", "B"), Limits(calls=0), StopReason.EXHAUSTED_BUDGET),
+        (roles("A", "B"), Limits(steps=0), StopReason.EXHAUSTED_STEPS),
+    ],
+)
+async def test_without_a_reply_there_is_no_panel(reply: object, limits: Limits, reason: StopReason) -> None:
+    report = await propose(Propose(), reply, limits=limits)
+    assert (report.stop_reason, report.panel) == (reason, None)
