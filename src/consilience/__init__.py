@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from consilience.domain.panels import Persona as Persona
     from consilience.domain.report import Report as Report
     from consilience.journal.sqlite import SqliteStore as SqliteStore
+    from consilience.models.tools import ToolAgent as ToolAgent
     from consilience.protocols.emergence import Emergence as Emergence
     from consilience.protocols.emergence import EmergenceReport as EmergenceReport
 
@@ -46,6 +47,7 @@ _HOME = {
     "Persona": "consilience.domain.panels",
     "Report": "consilience.domain.report",
     "SqliteStore": "consilience.journal.sqlite",
+    "ToolAgent": "consilience.models.tools",
     "Emergence": "consilience.protocols.emergence",
     "EmergenceReport": "consilience.protocols.emergence",
 }

@@ -12,14 +12,14 @@ from pathlib import Path
 from consilience.cli.config import Config, load_config, load_env_file
 from consilience.cli.consent import agree
 from consilience.cli.desk import Desk, desk_for
-from consilience.cli.failures import DONE, FAILED, NO_ANSWER, exit_code_of, say
+from consilience.cli.failures import DONE, FAILED, NO_ANSWER, WAITING, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
 from consilience.cli.inputs import deal_models, read_limits, read_panel, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
 from consilience.cli.progress import display, shown
 from consilience.cli.request import Request
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent, Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
@@ -179,6 +179,9 @@ def watch(
         return run_until_done(main(), tell=screen.tell, leave=desk.leave if desk else lambda: False)
     except (Exception, KeyboardInterrupt) as error:
         screen.close()
+        if isinstance(error, SessionWaiting) and not resumable:
+            say(f"Waiting for {', '.join(error.awaited)}, and nothing is kept (--no-store): the run ends here.")
+            return WAITING
         return exit_code_of(error, session=session if begun and resumable else None)
 
 

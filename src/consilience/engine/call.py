@@ -35,10 +35,11 @@ from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
 from consilience.engine.allowances import Refusal
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
-from consilience.engine.ports import Awaited, Later, ModelPort
+from consilience.engine.ports import Awaited, Later, ModelPort, WorkerPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
 from consilience.engine.recorder import Ended
 from consilience.engine.state import State
+from consilience.engine.steps import OutOfBudget, StepLog
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field
@@ -165,21 +166,26 @@ class Call(Generic[T]):
             state.faults("closing_call", self.phase)
         await state.recorder.start(CallStarted(**common))
         began = time.monotonic()
+        steps = self._steps(attempt, cost)
         try:
-            completion = await self._send(attempt, rendered, schema, digest)
+            completion = await self._send(attempt, rendered, schema, digest, steps)
         except ProviderError as failure:
-            requests = failure.requests
-            self._settle(cost, Amount(calls=requests), requests, time.monotonic() - began)
+            spent = Amount(calls=failure.requests) if steps is None else steps.spent
+            requests = int(spent.calls)
+            self._settle(cost + _extra(steps), spent, requests, time.monotonic() - began)
             volatile: Volatile = {"requests": requests}
             event: Ended = CallFailed(
-                **common, failure=_kind(failure), detail=failure.detail[:500], reserve=self.reserve, volatile=volatile
+                **{**common, "steps": max(steps.taken, 1) if steps else 1},
+                failure=_kind(failure),
+                detail=failure.detail[:500],
+                reserve=self.reserve,
+                volatile=volatile,
             )
             text, value = "", None
         else:
-            event, text, value = self._read(common, completion)
-            self._settle(
-                Amount() if answered else cost, _spent(completion), completion.requests, time.monotonic() - began
-            )
+            event, text, value = self._read({**common, "steps": steps.taken if steps else 1}, completion)
+            reserved = Amount() if answered else cost + _extra(steps)
+            self._settle(reserved, _spent(completion), completion.requests, time.monotonic() - began)
         event.volatile["s"] = round(time.monotonic() - began, 3)
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
@@ -200,8 +206,27 @@ class Call(Generic[T]):
         self.state.faults("after_commit", self.phase)
         return event, text, value
 
+    def _steps(self, attempt: int, cost: Amount) -> StepLog | None:
+        """Where an agent with tools records its steps; None for everybody else."""
+        if not isinstance(self.port, WorkerPort):
+            return None
+        state, ask = self.state, self.ask
+
+        def draw(amount: Amount) -> bool:
+            if self.state.allowances.draw(ask.agent, self.phase, amount) is not None:
+                return False
+            if self.account.draw(amount):
+                return True
+            self.state.allowances.charge(ask.agent, self.phase, Amount() - amount)
+            return False
+
+        def affordable(amount: Amount) -> bool:
+            return self.account.left.covers(amount)
+
+        return StepLog(state, ask.agent, ask.key, self.place, attempt, self.phase, cost, draw, affordable)
+
     async def _send(
-        self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str
+        self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, steps: StepLog | None
     ) -> Completion:
         state, ask = self.state, self.ask
         if ask.key in state.recorder.answers:
@@ -222,6 +247,8 @@ class Call(Generic[T]):
             temperature=state.temperature,
             seed=_seed(state.seed, ask.key, attempt),
         )
+        if steps is not None and isinstance(self.port, WorkerPort):
+            return await _worked(self.port, request, steps)
         answer = await self.port.collect(ask.key, digest) if state.resumed else None
         if answer is None:
             answer = await self.port.send(request)
@@ -337,6 +364,9 @@ class Call(Generic[T]):
         amount = Amount(calls=ended.requests)
         if not isinstance(ended, CallFailed):
             amount += Amount(tokens=ended.tokens_in + ended.tokens_out, money=ended.cost or 0)
+        elif ended.agent in self.state.steps:
+            for step in self.state.recorder.in_steps(ended.key, ended.attempt):
+                amount += Amount(tokens=step.tokens_in + step.tokens_out, money=step.cost or 0)
         self.account.charge(amount)
         self.state.allowances.charge(self.ask.agent, self.phase, amount, float(ended.volatile.get("s") or 0))
 
@@ -381,7 +411,28 @@ def _spent(completion: Completion) -> Amount:
     return Amount(completion.requests, completion.tokens_in + completion.tokens_out, completion.cost or 0)
 
 
+def _extra(steps: StepLog | None) -> Amount:
+    """What further steps reserved, their calls apart, which are drawn as those of retries are."""
+    return Amount() if steps is None else steps.extra
+
+
+async def _worked(port: WorkerPort, request: ModelRequest, steps: StepLog) -> Completion:
+    """The answer of an agent with tools, and what all its steps came to."""
+    text = await port.worker.work(request, steps)
+    return Completion(
+        text=text,
+        model=port.name,
+        tokens_in=steps.tokens_in,
+        tokens_out=steps.tokens_out,
+        tokens_cached=steps.tokens_cached,
+        cost=steps.cost,
+        requests=int(steps.spent.calls),
+    )
+
+
 def _kind(error: ProviderError) -> FailureKind:
+    if isinstance(error, OutOfBudget):
+        return FailureKind.BUDGET
     return next((kind for cls, kind in KINDS if isinstance(error, cls)), FailureKind.REJECTED)
 
 

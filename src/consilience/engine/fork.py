@@ -28,7 +28,7 @@ from consilience.engine.mismatch import nearest
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.recorder import Ended, Recorder
-from consilience.engine.seats import Models, One, deal, open_encoder, prices_of
+from consilience.engine.seats import Models, One, deal, foreseen, open_encoder, prices_of, steps_of
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
 from consilience.engine.templates import Templates
@@ -78,7 +78,8 @@ async def fork(
             "agents": agents,
             "topology": protocol.topology(),
             "limits": limits if limits is not None else old.limits,
-            "estimate": protocol.estimate(),
+            "estimate": foreseen(protocol.estimate(), steps_of(ports)),
+            "steps": steps_of(ports),
             "templates": {name: text_id(source) for name, source in templates.sources.items()},
             "prices": prices_of(ports),
             "cache": options.cache,

@@ -62,17 +62,24 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
     made = [event for event in ended if not _unfunded(event)]
     repairs = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
     requests = sum(event.requests for event in ended)
-    costs = [event.cost for event in paid]
+    further = sum(event.steps - 1 for event in made)
+    wasted = [
+        step
+        for event in made
+        if isinstance(event, CallFailed) and event.agent in state.steps
+        for step in state.recorder.in_steps(event.key, event.attempt)
+    ]
+    costs = [event.cost for event in (*paid, *wasted)]
     return Spent(
-        calls=len({event.key for event in made}),
+        calls=len({event.key for event in made}) + further,
         requests=requests,
-        retries=max(requests - len(made), 0),
+        retries=max(requests - len(made) - further, 0),
         repairs=repairs,
         lost=state.lost,
         inherited=len(inherited),
         cached=cached,
-        tokens_in=sum(event.tokens_in for event in paid),
-        tokens_out=sum(event.tokens_out for event in paid),
+        tokens_in=sum(event.tokens_in for event in (*paid, *wasted)),
+        tokens_out=sum(event.tokens_out for event in (*paid, *wasted)),
         tokens_cached=total("cached"),
         cost=math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
         seconds=round(state.recorder.now(), 3),
@@ -156,8 +163,8 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
 
 
 def _unfunded(event: Ended) -> bool:
-    """An attempt that a limit refused: nothing was sent."""
-    return isinstance(event, CallFailed) and event.failure.is_limit
+    """An attempt that a limit refused: nothing was sent. (An agent with tools may have been refused a later step.)"""
+    return isinstance(event, CallFailed) and event.failure.is_limit and not event.prompt
 
 
 def counted(n: int, one: str, many: str) -> str:
