@@ -86,8 +86,7 @@ async def test_two_runs_have_one_canonical_journal(tmp_path: Path) -> None:
     for name in "ab":
         store = SqliteStore(tmp_path / f"{name}.db")
         await deliberate(counting(tmp_path), store)
-        events = [event for event in store.read("s") if not isinstance(event, StepCompleted)]
-        digests.add((canonical_digest(events), tuple(sorted((e.key, e.digest) for e in steps(store)))))
+        digests.add(canonical_digest(store.read("s")))
         store.close()
     assert len(digests) == 1
 
@@ -137,7 +136,8 @@ def test_a_really_killed_process_repeats_no_completed_step(fault: str, tmp_path:
     repeated = before["requests"] - done["model"], before["uses"] - done["tool"]
     assert len(lines(tmp_path / "requests")) == 3 + repeated[0]
     assert len(lines(tmp_path / "uses")) == 3 + repeated[1]
-    assert sum(repeated) <= 1, "only what was in flight"
+    assert repeated[0] + bool(repeated[1]) <= 1, "only what was in flight: one request, or tools side by side"
+    assert repeated[1] <= 2
     store = SqliteStore(journal)
     assert len(steps(store)) == 6
     assert any(event.type == "call_lost" and event.key == KEY for event in store.read("s"))
@@ -254,5 +254,7 @@ async def test_what_cannot_take_a_seat_is_said(store: SqliteStore) -> None:
         await deliberate(object(), store)
     with pytest.raises(SettingsError, match="no model"):
         await deliberate(Agent(), store)
+    with pytest.raises(UnavailableModel, match="the agent's model openai:gpt-5-mini cannot be set up"):
+        await deliberate(Agent("openai:gpt-5-mini", defer_model_check=True), store)
     with pytest.raises(UnavailableModel, match="agent:counter is an agent with tools"):
         resolve("agent:counter")

@@ -31,7 +31,8 @@ def child(case: Case, journal: Path, log: Path, how: str, fault: str | None = No
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-MATRIX = list(itertools.product(CASES, POINTS, (1, 2, 5)))
+# An agent with tools is killed between its steps in tests/agents/test_tools.py: here, what is asked is counted by call.
+MATRIX = list(itertools.product([case for case in CASES if case.tools is None], POINTS, (1, 2, 5)))
 
 
 @pytest.mark.matrix(keep=8)

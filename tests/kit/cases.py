@@ -11,6 +11,7 @@ from consilience.engine.protocol import Protocol
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
 from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
+from kit.tools import MAX_STEPS
 
 Script = Callable[[ModelRequest], str]
 
@@ -22,10 +23,12 @@ class Case:
     script: Script
     outside: str | None = None
     """The agent that answers from outside, and only once the session is parked."""
+    tools: str | None = None
+    """The agent that has tools."""
 
     @property
     def need(self) -> int:
-        return self.protocol.estimate().max
+        return self.protocol.estimate().max * (MAX_STEPS if self.tools else 1)
 
 
 def plain(request: ModelRequest) -> str:
@@ -62,6 +65,7 @@ CASES = [
     Case("nested-gathers", NestedGathers(), plain),
     Case("virtual-loop", VirtualLoop(), plain),
     Case("outside-agent", OutsideAgent(), plain, outside="A2"),
+    Case("agent-with-tools", NestedGathers(), plain, tools="A2"),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),
 ]

@@ -76,7 +76,9 @@ Prompts = Annotated[
 OneModel = Annotated[
     str | None,
     typer.Option(
-        help="The model of all agents: local, local:NAME or PROVIDER:MODEL.", metavar="MODEL", rich_help_panel=MODELS
+        help="The model of all agents: local, local:NAME, PROVIDER:MODEL or exec:COMMAND.",
+        metavar="MODEL",
+        rich_help_panel=MODELS,
     ),
 ]
 SeveralModels = Annotated[
@@ -109,7 +111,11 @@ class Request:
     models: SeveralModels = None
     agent: Annotated[
         list[str] | None,
-        typer.Option(help="The model of one agent: ID=MODEL. Repeatable.", metavar="ID=MODEL", rich_help_panel=MODELS),
+        typer.Option(
+            help="The model of one agent: ID=MODEL, ID=exec:COMMAND, ID=human. Repeatable.",
+            metavar="ID=MODEL",
+            rich_help_panel=MODELS,
+        ),
     ] = None
     encoder: Encoder = None
     panel: Annotated[

@@ -164,10 +164,12 @@ class StepCompleted(Event):
     """A step of an agent with tools inside the call `call`: a request to its model, or a tool's result.
 
     Its `key` is `CALL/step-N`, and `CALL/step-N/tool-I` for the result of the I-th tool asked for in that step; its place lies
-    beneath the call's. What the steps of a call cost together stands in the call that they end in.
+    beneath the call's. What the steps of a call cost together stands in the call that they end in. The text of a response holds
+    times and ids of its own; what it says is in the digest of the next step.
     """
 
     type: Literal["step_completed"] = "step_completed"
+    incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "text"})
     key: str
     call: str
     agent: str

@@ -223,7 +223,7 @@ class Call(Generic[T]):
         def affordable(amount: Amount) -> bool:
             return self.account.left.covers(amount)
 
-        return StepLog(state, ask.agent, ask.key, self.place, attempt, self.phase, cost, draw, affordable)
+        return StepLog(state, ask.agent, ask.key, self.place, attempt, self.phase, cost, ask.closing, draw, affordable)
 
     async def _send(
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, steps: StepLog | None

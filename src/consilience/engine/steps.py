@@ -22,6 +22,7 @@ class OutOfBudget(ProviderError):
 class StepLog:
     """Implements `models.port.Steps`. The first request is paid for with the call; `draw` funds each further one.
 
+    A call that is `closing` answers without tools where the budget would not bear another step; others are then refused.
     `extra` is what was drawn so beyond calls, `spent` what the steps came to.
     """
 
@@ -32,6 +33,7 @@ class StepLog:
     attempt: int
     phase: Phase | None
     size: Amount
+    closing: bool
     draw: Callable[[Amount], bool]
     affordable: Callable[[Amount], bool]
     taken: int = 0
@@ -48,7 +50,9 @@ class StepLog:
 
     @property
     def last(self) -> bool:
-        return self.taken + 1 >= self.most or not self.affordable(self.size * (2 if self.taken else 1))
+        if self.taken + 1 >= self.most:
+            return True
+        return self.closing and not self.affordable(self.size * (2 if self.taken else 1))
 
     async def ask(self, digest: str, send: Callable[[], Awaitable[Taken]]) -> Taken:
         if self.taken >= self.most:

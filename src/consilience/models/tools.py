@@ -20,7 +20,7 @@ from pydantic_ai.models import infer_model
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_core import to_json
 
-from consilience.domain.errors import ProviderError, Rejected, SettingsError
+from consilience.domain.errors import ProviderError, Rejected, SettingsError, UnavailableModel
 from consilience.models.failures import scrub, translate
 from consilience.models.limiter import Limited
 from consilience.models.names import DEADLINE, RETRIES
@@ -50,7 +50,7 @@ class ToolAgent:
             raise SettingsError("the agent has no model", do="Give it one: Agent('openai:…', tools=[…]).")
         self._agent = agent
         self._deps = deps
-        self._model = agent.model if isinstance(agent.model, LibraryModel) else infer_model(agent.model)
+        self._model = _model_of(agent.model)
         self._provider = ProviderModel(self._model.model_id, self._model.system, self._model)
         self.max_steps = max_steps
         self.name = f"agent:{name or agent.name or self._model.model_name}"
@@ -60,7 +60,8 @@ class ToolAgent:
         output: Any = str
         if request.schema is not None:
             output = StructuredDict(dict(request.schema), name=request.returns.__name__ if request.returns else "Reply")
-        settings: ModelSettings = {"max_tokens": request.max_tokens}
+        settings = self._provider.settings
+        settings["max_tokens"] = request.max_tokens
         if request.temperature is not None:
             settings["temperature"] = request.temperature
         try:
@@ -190,6 +191,16 @@ class _Sending:
 
     async def close(self) -> None:
         return None
+
+
+def _model_of(model: LibraryModel | str) -> LibraryModel:
+    """Raises `UnavailableModel` for one whose key or client is not there."""
+    if isinstance(model, LibraryModel):
+        return model
+    try:
+        return infer_model(model)
+    except (UserError, ImportError, ValueError) as error:
+        raise UnavailableModel(f"the agent's model {model} cannot be set up: {scrub(str(error), [])[:300]}") from None
 
 
 def _cost(response: ModelResponse) -> float | None:
