@@ -25,6 +25,7 @@ from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, closing, execute, leased, state_of
 from consilience.engine.mismatch import nearest
+from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.recorder import Ended, Recorder
@@ -78,10 +79,8 @@ async def fork(
             "agents": agents,
             "topology": protocol.topology(),
             "limits": limits if limits is not None else old.limits,
-            "estimate": foreseen(protocol.estimate(), steps_of(ports)),
-            "steps": steps_of(ports),
             "templates": {name: text_id(source) for name, source in templates.sources.items()},
-            "prices": prices_of(ports),
+            **_foreseen(protocol, ports),
             "cache": options.cache,
             "encoder": opened.name if opened else None,
             "parent": parent,
@@ -98,6 +97,12 @@ async def fork(
         state = state_of(journal.session, started, task, found, templates, ports, recorder, options)
         state.encoder = opened
         return await execute(protocol, state, options)
+
+
+def _foreseen(protocol: Protocol, ports: Mapping[str, AgentPort]) -> dict[str, object]:
+    """What the seats may take and cost, recorded at the start."""
+    steps = steps_of(ports)
+    return {"estimate": foreseen(protocol.estimate(), steps), "steps": steps, "prices": prices_of(ports)}
 
 
 def beginning(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:
