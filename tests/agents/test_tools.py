@@ -29,6 +29,7 @@ from consilience.engine.runner import Options
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.names import resolve
+from consilience.reporting.course import fold
 from kit.throwaways import OutsideAgent
 
 TESTS = Path(agents.tooled.__file__).parent.parent
@@ -74,6 +75,7 @@ async def test_each_step_is_recorded_under_its_own_key(store: SqliteStore, tmp_p
     assert {agent.id: agent.model for agent in report.agents}["A2"] == "agent:counter"
     spent = report.ledger.actual
     assert (spent.calls, spent.requests, spent.retries) == (6, 6, 0)
+    assert fold(store.read("s")).made == 6
     assert report.ledger.estimated.max == 4 * 8, "its most steps enter the estimate"
     before = lines(tmp_path / "requests")
     assert (await consilience.replay("s", store=store)).digest() == report.digest()

@@ -41,6 +41,7 @@ class Course:
     cost: float | None = 0.0
     seconds: float = 0.0
     _made: set[str] = field(default_factory=set)
+    _further: int = 0
 
     @property
     def agents(self) -> tuple[Agent, ...]:
@@ -53,8 +54,8 @@ class Course:
 
     @property
     def made(self) -> int:
-        """Calls that came to an end, refusals by a limit not counted."""
-        return len(self._made)
+        """Calls that came to an end, each step of an agent with tools counted, refusals by a limit not."""
+        return len(self._made) + self._further
 
     def take(self, event: Event) -> None:
         t = event.volatile.get("t")
@@ -83,6 +84,8 @@ class Course:
         self.calls.append(event)
         if event.inherited or (isinstance(event, CallCompleted) and event.cached):
             return
+        if not (isinstance(event, CallFailed) and event.failure.is_limit):
+            self._further += event.steps - 1
         if isinstance(event, CallFailed):
             if not event.failure.is_limit:
                 self._made.add(event.key)
