@@ -18,7 +18,11 @@ def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))
+AGENTS = (ROOT / "docs" / "agents.md").read_text()
+CODE = [*blocks("python"), *blocks("python", AGENTS)]
+
+
+@pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
 def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As they stand; where a block asks for the local model, a scripted one answers."""
     from consilience.engine import seats
@@ -29,18 +33,25 @@ def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: p
     exec(compile(code, "README", "exec"), {})
 
 
-COMMANDS = [line for block in blocks("console") for line in block.splitlines() if line.startswith("consilience ")]
+COMMANDS = [
+    line
+    for block in (*blocks("console"), *blocks("console", AGENTS))
+    for line in block.splitlines()
+    if line.startswith("consilience ")
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of the README gives its plan, with `--dry-run`, without a key."""
+    """Every command of README and docs gives its plan, with `--dry-run`, without a key."""
     from typer.testing import CliRunner
 
     from consilience.cli.main import app
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "report.txt").write_text("The committee concludes that it depends.\n")
+    (tmp_path / "my-agent").write_text("#!/bin/sh\ncat\n")
+    (tmp_path / "my-agent").chmod(0o755)
     arguments = shlex.split(command, comments=True)[1:]
     if "--dry-run" not in arguments:
         arguments.append("--dry-run")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from consilience.domain.report import Report as Report
     from consilience.engine.live import Live as Live
     from consilience.journal.sqlite import SqliteStore as SqliteStore
+    from consilience.models.tools import ToolAgent as ToolAgent
     from consilience.protocols.baselines import Solo as Solo
     from consilience.protocols.baselines import SoloReport as SoloReport
     from consilience.protocols.baselines import Vote as Vote
@@ -53,6 +54,7 @@ _HOME = {
     "Persona": "consilience.domain.panels",
     "Report": "consilience.domain.report",
     "SqliteStore": "consilience.journal.sqlite",
+    "ToolAgent": "consilience.models.tools",
     "Emergence": "consilience.protocols.emergence",
     "Live": "consilience.engine.live",
     "Solo": "consilience.protocols.baselines",

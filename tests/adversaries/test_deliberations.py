@@ -25,7 +25,7 @@ from consilience.engine.runner import Options
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.markdown import markdown
-from kit.cases import CASES, Case
+from kit.cases import CALLING, Case
 from kit.runs import seated, to_the_end
 
 OPENING = re.compile(r"<quote ([0-9a-f]{8,64}) from ([^>\n]+)>\n")
@@ -113,7 +113,7 @@ def course(requests: list[ModelRequest], events: list[Event]) -> object:
 
 
 STEADY = [
-    *[case for case in CASES if not case.name.startswith("emergence")],
+    *[case for case in CALLING if not case.name.startswith("emergence")],
     Case("emergence", Emergence(children=3, max_rounds=2, threshold=1.0, strange_loops=1), saying("")),
     Case("emergence-deep", Emergence(children=2, depth=3, max_rounds=2, threshold=1.0), saying("")),
     Case("emergence-ballots", Emergence(max_rounds=3, answer_pattern="yes|no", fallback="vote"), saying("")),

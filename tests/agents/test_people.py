@@ -55,6 +55,28 @@ async def test_a_session_that_awaits_a_person_nobody_can_ask_is_parked_at_once(s
     assert (await consilience.replay("s", store=store)).digest() == report.digest()
 
 
+async def test_documents_and_quotations_can_be_read_when_the_process_is_gone(store: SqliteStore) -> None:
+    """A1 closes, and so is shown what the others said."""
+    models = {"A1": "human", "A2": model(), "A3": model()}
+    given = {"model": models, "store": store}
+    with pytest.raises(SessionWaiting):
+        await consilience.deliberate(
+            TASK,
+            OutsideAgent(),
+            sources=[consilience.Source(text="One.\nTwo.", name="a note")],
+            session="s",
+            **given,  # type: ignore[arg-type]
+        )
+    store.answer("s", "say/A1", "It is, \x1b[31msays the person.")
+    with pytest.raises(SessionWaiting) as parked:
+        await consilience.resume("s", **given)  # type: ignore[arg-type]
+    assert parked.value.awaited == ("close",)
+    (question,) = questions(store.read("s"), store.text, store.prompt)
+    assert "document S1:\n  | a note\n  | 1| One.\n  | 2| Two." in question.text
+    assert "A1:\n  | It is, [31msays the person." in question.text, "without what steers a terminal"
+    assert "A2:\n  | A2 on say/A2" in question.text
+
+
 async def test_what_a_person_is_asked_is_recorded_once(store: SqliteStore) -> None:
     options = Options(patience=0)
     for begun in range(3):

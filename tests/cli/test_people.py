@@ -203,6 +203,13 @@ def test_without_a_terminal_it_is_parked_at_once(program: list[str]) -> None:
     assert done.stdout == ""
 
 
+def test_without_a_record_a_person_cannot_answer_later(program: list[str]) -> None:
+    done = run(program, *RUN, "--no-store")
+    assert done.returncode == 5
+    assert "nothing is kept (--no-store): the run ends here" in done.stderr
+    assert "resume" not in done.stderr
+
+
 def test_a_process_killed_while_a_person_thinks_loses_neither_question_nor_answer(
     sit: Sit, program: list[str], tmp_path: Path
 ) -> None:

@@ -21,11 +21,11 @@ from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
-from kit.cases import CASES, Case
+from kit.cases import CALLING, Case
 from kit.processes import Ended, Processes, Run
 from kit.runs import TASK, run, seated, to_the_end
 
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_case = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def processes() -> Iterator[Processes]:
 
 @cache
 def reference(name: str) -> tuple[str, str]:
-    case = next(case for case in CASES if case.name == name)
+    case = next(case for case in CALLING if case.name == name)
     return asyncio.run(run(case)).same
 
 
@@ -148,7 +148,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_asked(place, 
 
 
 async def test_where_no_lease_can_be_had_nothing_is_asked(tmp_path: Path) -> None:
-    case = CASES[0]
+    case = CALLING[0]
     (tmp_path / "j.db.leases").write_text("in the way")
     store, model = SqliteStore(tmp_path / "j.db"), ScriptedModel(case.script)
     with pytest.raises(StoreUnusable, match="cannot be leased") as refusal:
@@ -229,7 +229,7 @@ async def test_a_wall_clock_that_goes_back_changes_nothing(
 
 async def test_a_limit_of_time_counts_only_time_in_which_the_session_was_held(tmp_path: Path, clocks: Clocks) -> None:
     """Each call is a second of everybody's time; between the two processes lies a year."""
-    case = next(case for case in CASES if case.name == "virtual-loop")
+    case = next(case for case in CALLING if case.name == "virtual-loop")
     outcome = {}
     for limit in (1000, 6):
         store = SqliteStore(tmp_path / f"{limit}.db")

@@ -18,7 +18,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
 from consilience.protocols.emergence import Emergence
-from kit.cases import CASES, Case, emergent, well_formed
+from kit.cases import CALLING, Case, emergent, well_formed
 from kit.runs import TASK, seated, to_the_end
 
 TREE = Emergence(children=2, max_rounds=2)
@@ -99,7 +99,7 @@ async def test_only_what_was_recorded_is_taken_and_the_rest_is_asked() -> None:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 async def test_a_run_out_of_the_cache_may_be_killed_and_replayed(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     store = SqliteStore(path)

@@ -26,11 +26,11 @@ from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
-from kit.cases import CASES, Case
+from kit.cases import CALLING, CASES, Case
 from kit.processes import Ended, Processes, Run
 from kit.runs import TASK, run, seated, to_the_end
 
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_case = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_every_installed_protocol_has_a_case() -> None:
     assert not missing, f"add a case to tests/kit/cases.py for: {', '.join(missing)}"
 
 
-KILLED = list(itertools.product(CASES, POINTS, (1, 2, 5)))
+KILLED = list(itertools.product(CALLING, POINTS, (1, 2, 5)))
 
 
 @pytest.mark.matrix(keep=8)
@@ -117,7 +117,7 @@ def test_a_killed_process_loses_nothing_that_was_recorded(
 TWICE = [
     (case, first, second, counts)
     for (case, first, second), counts in zip(
-        itertools.product(CASES, POINTS, POINTS), itertools.cycle([(1, 1), (2, 1), (3, 2), (5, 3)]), strict=False
+        itertools.product(CALLING, POINTS, POINTS), itertools.cycle([(1, 1), (2, 1), (3, 2), (5, 3)]), strict=False
     )
 ]
 
@@ -168,7 +168,7 @@ def test_resuming_what_is_finished_gives_the_same_report_and_asks_nothing(
 
 @pytest.mark.matrix(keep=4)
 @pytest.mark.parametrize(
-    ("case", "nth"), list(itertools.product(CASES, range(1, 7))), ids=lambda v: getattr(v, "name", str(v))
+    ("case", "nth"), list(itertools.product(CALLING, range(1, 7))), ids=lambda v: getattr(v, "name", str(v))
 )
 def test_of_several_that_resume_at_the_same_moment_one_wins(
     case: Case, nth: int, tmp_path: Path, processes: Processes

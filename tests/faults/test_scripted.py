@@ -24,7 +24,7 @@ from consilience.models.scripted import ScriptedModel
 from consilience.reporting.markdown import AnyReport, markdown
 from consilience.testing import Scripted
 from faults.table import FAULTS, Fault
-from kit.cases import CASES, Case, well_formed
+from kit.cases import CALLING, Case, well_formed
 from kit.runs import TASK, run, run_killed, seated, to_the_end
 
 Strikes = Callable[[str, int], bool]
@@ -81,7 +81,7 @@ async def strike(case: Case, fault: Fault, scene: Scene, store: SqliteStore) -> 
     return await to_the_end(store, seats, begun), struck
 
 
-GRID = list(itertools.product(CASES, FAULTS, SCENES))
+GRID = list(itertools.product(CALLING, FAULTS, SCENES))
 
 
 @pytest.mark.matrix(keep=60)
@@ -173,7 +173,7 @@ async def check_again(report: Report, events: Sequence[Event], store: SqliteStor
 
 
 @pytest.mark.matrix(keep=20)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.prose], ids=lambda fault: fault.name)
 async def test_a_run_of_dead_agents_has_no_answer_and_says_how_each_died(case: Case, fault: Fault) -> None:
     assert fault.prose is not None
@@ -191,7 +191,7 @@ async def test_a_run_of_dead_agents_has_no_answer_and_says_how_each_died(case: C
     assert {m.agent for m in report.missing} == set(struck.asked)
 
 
-EMERGENT = [case for case in CASES if case.name.startswith("emergence")]
+EMERGENT = [case for case in CALLING if case.name.startswith("emergence")]
 
 
 @pytest.mark.matrix(keep=12)
@@ -218,7 +218,7 @@ async def test_emergence_goes_on_without_a_seat_and_fails_without_its_chair(case
     assert any("the answer is round-1/observe/L1N1" in w or "the one before it" in w for w in late.warnings)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 async def test_a_kill_among_the_faults_costs_nothing_that_was_recorded(
     case: Case, tmp_path: Path, sample: Callable[..., Any]
 ) -> None:

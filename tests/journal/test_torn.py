@@ -30,13 +30,13 @@ from consilience.journal.canonical import canonical_digest
 from consilience.journal.removal import ids_in
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
-from kit.cases import CASES, Case
+from kit.cases import CALLING, Case
 from kit.processes import Processes, Run
 from kit.runs import run, seated, to_the_end
 
 WAL_HEADER = 32
 FRAME_HEADER = 24
-case_named = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+case_named = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
     """For every case the files of a process killed before it could finish."""
     processes = Processes()
     found = {}
-    for case in CASES:
+    for case in CALLING:
         directory = tmp_path_factory.mktemp(case.name)
         assert processes.one(case.name, directory / "j.db", Run("start", "before_finish")).killed
         commits = commits_in((directory / "j.db-wal").read_bytes())
@@ -127,7 +127,7 @@ def recorded(journal: Path) -> list[AnyEvent]:
 
 @cache
 def reference(name: str) -> tuple[str, str]:
-    case = next(case for case in CASES if case.name == name)
+    case = next(case for case in CALLING if case.name == name)
     return asyncio.run(run(case)).same
 
 

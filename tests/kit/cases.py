@@ -13,6 +13,7 @@ from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.propose import Propose
 from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
+from kit.tools import MAX_STEPS
 
 Script = Callable[[ModelRequest], str]
 
@@ -24,10 +25,12 @@ class Case:
     script: Script
     outside: str | None = None
     """The agent that answers from outside, and only once the session is parked."""
+    tools: str | None = None
+    """The agent that has tools."""
 
     @property
     def need(self) -> int:
-        return self.protocol.estimate().max
+        return self.protocol.estimate().max * (MAX_STEPS if self.tools else 1)
 
 
 def plain(request: ModelRequest) -> str:
@@ -82,9 +85,13 @@ CASES = [
     Case("nested-gathers", NestedGathers(), plain),
     Case("virtual-loop", VirtualLoop(), plain),
     Case("outside-agent", OutsideAgent(), plain, outside="A2"),
+    Case("agent-with-tools", NestedGathers(), plain, tools="A2"),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("propose", Propose(), proposing),
     Case("solo", Solo(structured=True), weighing),
     Case("vote", Vote(votes=4, answer_pattern="yes|no"), voting),
     Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),
 ]
+
+CALLING = [case for case in CASES if case.tools is None]
+"""Those whose every request is a call. An agent with tools takes steps inside its calls, which tests/agents/test_tools.py kills."""

@@ -19,8 +19,10 @@ from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
+from consilience.models.tools import ToolAgent
 from kit.cases import Case
 from kit.throwaways import Outside
+from kit.tools import tooled
 
 TASK = "Is it so?"
 
@@ -58,12 +60,21 @@ class Outcome:
         return self.journal, self.report.digest()
 
 
-def seated(case: Case, model: ScriptedModel) -> dict[str, ScriptedModel | Outside]:
-    """The model for everybody but the agent outside."""
-    return {agent.id: Outside() if agent.id == case.outside else model for agent in case.protocol.agents(None)}
+Seat = ScriptedModel | Outside | ToolAgent
 
 
-async def to_the_end(store: SqliteStore, seats: dict[str, ScriptedModel | Outside], begun: Awaitable[Report]) -> Report:
+def seated(case: Case, model: ScriptedModel, order: int | None = None) -> dict[str, Seat]:
+    """The model for everybody but the agent outside, and beneath the one with tools."""
+
+    def seat(id: str) -> Seat:
+        if id == case.tools:
+            return tooled(id, model, order)
+        return Outside() if id == case.outside else model
+
+    return {agent.id: seat(agent.id) for agent in case.protocol.agents(None)}
+
+
+async def to_the_end(store: SqliteStore, seats: dict[str, Seat], begun: Awaitable[Report]) -> Report:
     """Whenever the session is parked, answer what it awaits, and go on."""
     while True:
         try:
@@ -81,7 +92,7 @@ async def run(
     store = SqliteStore(path)
     try:
         model = Shuffled(case, order)
-        seats = seated(case, model)
+        seats = seated(case, model, order)
         begun = runner.start(
             TASK, case.protocol, models=seats, store=store, limits=Limits(calls=calls), options=Options(patience=0)
         )
@@ -99,7 +110,7 @@ async def run_killed(
     store = SqliteStore(path)
     model = Shuffled(case, order)
     options = Options(faults=fault.hit, patience=0)
-    seats = seated(case, model)
+    seats = seated(case, model, order)
     asked_again: set[tuple[str, int]] = set()
     crashes = 0
     try:
@@ -113,7 +124,7 @@ async def run_killed(
         events = store.read("s")
         done = {(e.key, e.attempt) for e in events if isinstance(e, CallCompleted | ReplyRejected)}
         before = len(model.requests)
-        seats = seated(case, model)
+        seats = seated(case, model, order)
         resumed = runner.resume("s", store=store, models=seats, options=Options(patience=0))
         report = await to_the_end(store, seats, resumed)
         asked_again = done & {(request.key, request.attempt) for request in model.requests[before:]}

@@ -48,8 +48,9 @@ class Desk:
 
     def leave(self) -> bool:
         """Leave the question that is being asked, if one is; safe in a signal handler."""
-        if self._loop is None or self._line is None:
+        if self._loop is None or self._left:
             return False
+        self._left = True
         self._loop.call_soon_threadsafe(self._interrupt)
         return True
 
@@ -70,6 +71,7 @@ class Desk:
                 raise
             finally:
                 self._loop.remove_reader(self._fd)
+                self._loop = None
                 if self.screen is not None:
                     self.screen.aside(False)
 
@@ -90,14 +92,16 @@ class Desk:
 
     async def _object(self, form: Form, node: Node, at: str) -> dict[str, object]:
         found = {}
+        optional = form.may_be_left_out(node)
         for name, inner in form.fields(node).items():
-            value = await self._value(form, inner, f"{at}{name}", long=name == form.prose and not at)
+            long = name == form.prose and not at
+            value = await self._value(form, inner, f"{at}{name}", long=long, optional=name in optional)
             if value is not None:
                 found[name] = value
         return found
 
-    async def _value(self, form: Form, node: Node, name: str, *, long: bool) -> object:
-        """One field, asked for until it fits."""
+    async def _value(self, form: Form, node: Node, name: str, *, long: bool, optional: bool) -> object:
+        """One field, asked for until it fits; None where it may be left out and is."""
         if long:
             return await self._words(f"{name}, ended by a line with a single dot:")
         if node.get("type") == "object":
@@ -105,7 +109,9 @@ class Desk:
         if node.get("type") == "array":
             return await self._list(form, node, name)
         while True:
-            typed = await self._type(f"{name} ({form.described(node)}):")
+            typed = await self._type(f"{name} ({form.described(node)}{', or nothing' if optional else ''}):")
+            if optional and not typed:
+                return None
             value = _converted(typed, node)
             if not (wrong := form.wrong(value, node, name)):
                 return value
@@ -152,6 +158,8 @@ class Desk:
 
     async def _next(self) -> str | None:
         """The next line; None at the end of input. Raises `Later` when interrupted."""
+        if self._left:
+            raise Later
         self._line = asyncio.get_running_loop().create_future()
         try:
             self._hand_over()

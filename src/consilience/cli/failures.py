@@ -53,9 +53,6 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case UserError():
             _error(f"{error}{go_on}")
             return MISTAKE
-        case SessionWaiting() if session is None:
-            say(f"Waiting for {', '.join(error.awaited)}, and nothing was kept (--no-store): the run ends here.")
-            return WAITING
         case SessionWaiting():
             say(
                 f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. Nothing is lost. "

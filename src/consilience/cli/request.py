@@ -86,7 +86,7 @@ Prompts = Annotated[
 OneModel = Annotated[
     str | None,
     typer.Option(
-        help="The model of all agents: local, local:NAME or PROVIDER:MODEL; A|B: B where A fails.",
+        help="The model of all agents: local, local:NAME, PROVIDER:MODEL or exec:COMMAND; A|B: B where A fails.",
         metavar="MODEL",
         rich_help_panel=MODELS,
     ),
@@ -121,7 +121,11 @@ class Request:
     models: SeveralModels = None
     agent: Annotated[
         list[str] | None,
-        typer.Option(help="The model of one agent: ID=MODEL. Repeatable.", metavar="ID=MODEL", rich_help_panel=MODELS),
+        typer.Option(
+            help="The model of one agent: ID=MODEL, ID=exec:COMMAND, ID=human. Repeatable.",
+            metavar="ID=MODEL",
+            rich_help_panel=MODELS,
+        ),
     ] = None
     encoder: Encoder = None
     panel: Annotated[

@@ -12,7 +12,7 @@ from pathlib import Path
 from consilience.cli.config import Config, load_config, load_env_file
 from consilience.cli.consent import agree
 from consilience.cli.desk import Desk, desk_for
-from consilience.cli.failures import CONDITION, DONE, FAILED, NO_ANSWER, exit_code_of, say
+from consilience.cli.failures import CONDITION, DONE, FAILED, NO_ANSWER, WAITING, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
 from consilience.cli.inputs import AUTO, deal_models, read_limits, read_panel, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
@@ -20,7 +20,7 @@ from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
 from consilience.cli.progress import display, shown
 from consilience.cli.request import Request
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent, Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
@@ -188,6 +188,9 @@ def watch(
         return run_until_done(main(), tell=screen.tell, leave=desk.leave if desk else lambda: False)
     except (Exception, KeyboardInterrupt) as error:
         screen.close()
+        if isinstance(error, SessionWaiting) and not resumable:
+            say(f"Waiting for {', '.join(error.awaited)}, and nothing is kept (--no-store): the run ends here.")
+            return WAITING
         return exit_code_of(error, session=session if begun and resumable else None)
 
 

@@ -61,6 +61,7 @@ class SourceRef(BaseModel):
 class SessionStarted(Event):
     """`prices` are US dollars per token read and written, by agent; `repairs` the corrective retries a call may have.
 
+    `steps` are the most steps that an agent with tools takes for one reply, by agent; for all others it is 1.
     With `cache`, replies to the very same requests in other sessions of the store are taken instead of asked for.
     A fork names its `parent` and the last event of it that was inherited, `forked_at`.
     """
@@ -81,6 +82,7 @@ class SessionStarted(Event):
     estimate: Estimate
     templates: dict[str, str]
     prices: dict[str, tuple[float, float]] = {}
+    steps: dict[str, int] = {}
     repairs: int = 1
     cache: bool = False
     encoder: str | None = None
@@ -93,6 +95,7 @@ class CallEvent(Event):
     """Common to what a call can come to. `digest` is the request's, `prompt` the id of its list of parts.
 
     An `inherited` one was made, and paid for, by the session this one is forked from; its place and digest are those there.
+    `steps` are the requests to a model that an agent with tools needed, retries not counted.
     """
 
     default_requests: ClassVar[int] = 1
@@ -105,6 +108,7 @@ class CallEvent(Event):
     digest: str = ""
     prompt: str = ""
     inherited: bool = False
+    steps: int = 1
 
     @property
     def requests(self) -> int:
@@ -158,6 +162,30 @@ class CallFailed(CallEvent):
     tokens_out: int = 0
     cost: float | None = 0.0
     reserve: bool = False
+
+
+class StepCompleted(Event):
+    """A step of an agent with tools inside the call `call`: a request to its model, or a tool's result.
+
+    Its `key` is `CALL/step-N`, and `CALL/step-N/tool-I` for the result of the I-th tool asked for in that step; its place lies
+    beneath the call's. What the steps of a call cost together stands in the call that they end in. The text of a response holds
+    times and ids of its own; what it says is in the digest of the next step.
+    """
+
+    type: Literal["step_completed"] = "step_completed"
+    incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "text"})
+    key: str
+    call: str
+    agent: str
+    phase: tuple[str, int] | None = None
+    attempt: int = 1
+    kind: Literal["model", "tool"]
+    digest: str
+    text: str
+    form: Literal["text", "json", "retry"] = "text"
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
 
 
 class CallLost(Event):
@@ -253,6 +281,7 @@ AnyEvent = Annotated[
     | CallCompleted
     | ReplyRejected
     | CallFailed
+    | StepCompleted
     | CallLost
     | CallAwaited
     | AnswerReceived

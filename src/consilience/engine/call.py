@@ -35,10 +35,11 @@ from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
 from consilience.engine.allowances import Refusal
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
-from consilience.engine.ports import Awaited, Later, ModelPort
+from consilience.engine.ports import Awaited, Later, ModelPort, WorkerPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
 from consilience.engine.recorder import Ended
 from consilience.engine.state import State
+from consilience.engine.steps import OutOfBudget, StepLog
 from consilience.engine.telemetry import describe, span
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.limiter import may_retry
@@ -167,16 +168,18 @@ class Call(Generic[T]):
             state.faults("closing_call", self.phase)
         await state.recorder.start(CallStarted(**common))
         began = time.monotonic()
+        steps = self._steps(attempt, cost)
         with span(f"call {ask.agent}", session=state.id, agent=ask.agent, key=ask.key, attempt=attempt) as current:
             try:
-                completion = await self._send(attempt, rendered, schema, digest)
+                completion = await self._send(attempt, rendered, schema, digest, steps)
             except ProviderError as failure:
-                event: Ended = self._failed(common, failure)
+                event: Ended = self._failed(common, failure, steps)
                 text, value = "", None
             else:
-                event, text, value = self._read(common, completion)
+                event, text, value = self._read({**common, "steps": steps.taken if steps else 1}, completion)
             describe(current, event)
-        self._settle(Amount() if answered else cost, _amount_of(event), time.monotonic() - began)
+        reserved = Amount() if answered else cost + (steps.drawn if steps else Amount())
+        self._settle(reserved, _amount_of(event), time.monotonic() - began)
         event.volatile["s"] = round(time.monotonic() - began, 3)
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
@@ -197,8 +200,27 @@ class Call(Generic[T]):
         self.state.faults("after_commit", self.phase)
         return event, text, value
 
+    def _steps(self, attempt: int, cost: Amount) -> StepLog | None:
+        """Where an agent with tools records its steps; None for everybody else."""
+        if not isinstance(self.port, WorkerPort):
+            return None
+        state, ask = self.state, self.ask
+
+        def draw(amount: Amount) -> bool:
+            if self.state.allowances.draw(ask.agent, self.phase, amount) is not None:
+                return False
+            if self.account.draw(amount):
+                return True
+            self.state.allowances.charge(ask.agent, self.phase, Amount() - amount)
+            return False
+
+        def affordable(amount: Amount) -> bool:
+            return self.account.left.covers(amount)
+
+        return StepLog(state, ask.agent, ask.key, self.place, attempt, self.phase, cost, ask.closing, draw, affordable)
+
     async def _send(
-        self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str
+        self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, steps: StepLog | None
     ) -> Completion:
         state, ask = self.state, self.ask
         if ask.key in state.recorder.answers:
@@ -219,6 +241,8 @@ class Call(Generic[T]):
             temperature=state.temperature,
             seed=_seed(state.seed, ask.key, attempt),
         )
+        if steps is not None and isinstance(self.port, WorkerPort):
+            return await _worked(self.port, request, steps)
         answer = await self.port.collect(ask.key, digest) if state.resumed else None
         if answer is None:
             answer = await self.port.send(request)
@@ -282,18 +306,23 @@ class Call(Generic[T]):
         done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)
         return done, text, value
 
-    def _failed(self, common: dict[str, object], failure: ProviderError) -> CallFailed:
+    def _failed(self, common: dict[str, object], failure: ProviderError, steps: StepLog | None) -> CallFailed:
+        """A failure, with what was paid for all the same: a refusal that came as a completion, or steps before that."""
         paid = failure.completion
         figures: dict[str, object] = {}
-        if isinstance(paid, Completion):
+        requests = failure.requests
+        if steps is not None:
+            figures = {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
+            figures["steps"] = max(steps.taken, 1)
+            requests = int(steps.spent.calls)
+        elif isinstance(paid, Completion):
             figures = {"tokens_in": paid.tokens_in, "tokens_out": paid.tokens_out, "cost": paid.cost}
         return CallFailed(
-            **common,
-            **figures,
+            **{**common, **figures},
             failure=_kind(failure),
             detail=failure.detail[:500],
             reserve=self.reserve,
-            volatile={"requests": failure.requests},
+            volatile={"requests": requests},
         )
 
     def _value(self, text: str) -> T:
@@ -396,7 +425,23 @@ def _amount_of(ended: Ended) -> Amount:
     return Amount(ended.requests, ended.tokens_in + ended.tokens_out, ended.cost or 0)
 
 
+async def _worked(port: WorkerPort, request: ModelRequest, steps: StepLog) -> Completion:
+    """The answer of an agent with tools, and what all its steps came to."""
+    text = await port.worker.work(request, steps)
+    return Completion(
+        text=text,
+        model=port.name,
+        tokens_in=steps.tokens_in,
+        tokens_out=steps.tokens_out,
+        tokens_cached=steps.tokens_cached,
+        cost=steps.cost,
+        requests=int(steps.spent.calls),
+    )
+
+
 def _kind(error: ProviderError) -> FailureKind:
+    if isinstance(error, OutOfBudget):
+        return FailureKind.BUDGET
     return next((kind for cls, kind in KINDS if isinstance(error, cls)), FailureKind.REJECTED)
 
 

@@ -187,6 +187,7 @@ def state_of(
         temperature=started.temperature,
         cache=started.cache,
         prices=started.prices,
+        steps=started.steps,
         call_size=size,
         root=root,
         reserve=reserve,

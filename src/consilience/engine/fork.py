@@ -25,10 +25,11 @@ from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, closing, execute, faults_of, leased, state_of
 from consilience.engine.mismatch import nearest
+from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.recorder import Ended, Recorder
-from consilience.engine.seats import Models, One, deal, open_encoder, prices_of
+from consilience.engine.seats import Models, One, deal, foreseen, open_encoder, prices_of, steps_of
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
 from consilience.engine.templates import INSTRUCTIONS, Templates
@@ -79,9 +80,8 @@ async def fork(
             "agents": agents,
             "topology": protocol.topology(),
             "limits": limits if limits is not None else old.limits,
-            "estimate": protocol.estimate(),
             "templates": {name: text_id(source) for name, source in templates.sources.items()},
-            "prices": prices_of(ports),
+            **_foreseen(protocol, ports),
             "cache": options.cache,
             "encoder": opened.name if opened else None,
             "parent": parent,
@@ -96,6 +96,12 @@ async def fork(
         state = state_of(journal.session, started, store.text(old.task), found, templates, ports, recorder, options)
         state.encoder = opened
         return await execute(protocol, state, options)
+
+
+def _foreseen(protocol: Protocol, ports: Mapping[str, AgentPort]) -> dict[str, object]:
+    """What the seats may take and cost, recorded at the start."""
+    steps = steps_of(ports)
+    return {"estimate": foreseen(protocol.estimate(), steps), "steps": steps, "prices": prices_of(ports)}
 
 
 def beginning(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:

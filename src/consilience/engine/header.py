@@ -61,11 +61,12 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
     made = [event for event in ended if not _unfunded(event)]
     repairs = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
     requests = sum(event.requests for event in ended)
+    further = sum(event.steps - 1 for event in made)
     costs = [event.cost for event in ended]
     return Spent(
-        calls=len({event.key for event in made}),
+        calls=len({event.key for event in made}) + further,
         requests=requests,
-        retries=sum(max(event.requests - 1 - int(event.volatile.get("fallback") or 0), 0) for event in ended),
+        retries=sum(max(event.requests - event.steps - int(event.volatile.get("fallback") or 0), 0) for event in made),
         repairs=repairs,
         fallbacks=total("fallback"),
         lost=state.lost,
@@ -156,8 +157,8 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
 
 
 def _unfunded(event: Ended) -> bool:
-    """An attempt that a limit refused: nothing was sent."""
-    return isinstance(event, CallFailed) and event.failure.is_limit
+    """An attempt that a limit refused: nothing was sent. (An agent with tools may have been refused a later step.)"""
+    return isinstance(event, CallFailed) and event.failure.is_limit and not event.prompt
 
 
 def counted(n: int, one: str, many: str) -> str:

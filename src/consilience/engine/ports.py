@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from consilience.models.port import Completion, Model, ModelRequest
+from consilience.domain.errors import SettingsError
+from consilience.models.port import Completion, Model, ModelRequest, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +63,42 @@ class ModelPort:
         await self.model.close()
 
 
-def as_port(agent: Model | AgentPort) -> AgentPort:
-    return agent if isinstance(agent, AgentPort) else ModelPort(agent)
+class WorkerPort:
+    """An agent with tools. Its steps are recorded one by one, so there is nothing to collect."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    @property
+    def name(self) -> str:
+        return self.worker.name
+
+    async def send(self, request: ModelRequest) -> Completion:
+        raise AssertionError("an agent with tools works through its steps")
+
+    async def collect(self, key: str, digest: str) -> None:
+        return None
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return self.worker.price(tokens_in, tokens_out)
+
+    async def close(self) -> None:
+        await self.worker.close()
+
+
+def as_port(agent: object) -> AgentPort:
+    """Whatever can take a seat, as a port. Raises `SettingsError` for what cannot."""
+    if isinstance(agent, AgentPort):
+        return agent
+    if isinstance(agent, Model):
+        return ModelPort(agent)
+    if isinstance(agent, Worker):
+        return WorkerPort(agent)
+    if "pydantic_ai" in sys.modules:  # else nobody can have made one of its agents
+        from consilience.models.tools import seated
+
+        if (worker := seated(agent)) is not None:
+            return WorkerPort(worker)
+    raise SettingsError(
+        f"{type(agent).__name__} cannot take a seat", do="Give a model's name, a model, a pydantic-ai Agent or a port."
+    )

@@ -18,6 +18,7 @@ from consilience.domain.events import (
     ReplyRejected,
     SessionResumed,
     SessionStarted,
+    StepCompleted,
     TextsEmbedded,
 )
 from consilience.engine.mismatch import difference, nearest
@@ -45,6 +46,7 @@ class Recorder:
         self._derived: dict[tuple[str, str], Event] = {}
         self._matched: set[tuple[str, str]] = set()
         self._asked: set[tuple[str, int]] = set()
+        self._steps: dict[tuple[str, int], StepCompleted] = {}
         self.idle: Callable[[], float] = lambda: 0.0
         self._active = 0.0
         self._opened = time.monotonic()
@@ -110,6 +112,16 @@ class Recorder:
         self._stamp(event)
         await self.journal.commit(event)
         self._show(event)
+
+    def step(self, key: str, attempt: int, digest: str) -> StepCompleted | None:
+        """What this step of an agent with tools came to before, if it is the same. Raises `RequestMismatch` if it is not."""
+        found = self._steps.get((key, attempt))
+        if found is not None and found.digest != digest:
+            raise RequestMismatch(
+                f"the step {key!r} is recorded with another request: the agent's model, its tools, its instructions or what a "
+                f"tool gave is another now. {self._fork_hint(found)}"
+            )
+        return found
 
     async def ask_outside(self, event: CallAwaited, texts: Iterable[str], prompt: PromptParts) -> None:
         """Record what somebody outside is asked, once, so that they can read it when this process is gone."""
@@ -179,6 +191,8 @@ class Recorder:
         if isinstance(event, Ended):
             self._calls[event.key, event.attempt] = event
             self.answers.pop(event.key, None)
+        elif isinstance(event, StepCompleted):
+            self._steps[event.key, event.attempt] = event
         elif isinstance(event, CallAwaited):
             self._asked.add((event.key, event.attempt))
         elif isinstance(event, AnswerReceived):
@@ -201,7 +215,7 @@ class Recorder:
             return "a limit refused it then, and nothing was sent"
         return difference(self.journal.prompt(found.prompt), request, self.journal.text)
 
-    def _fork_hint(self, found: Ended) -> str:
+    def _fork_hint(self, found: Event) -> str:
         return (
             "Settings, models or prompts changed; what was recorded before can be kept in a fork: "
             f"consilience fork {self.journal.session} --at {found.seq - 1}"

@@ -26,11 +26,11 @@ from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, closing, execute, faults_of, leased, state_of
-from consilience.engine.ports import AgentPort, ModelPort
+from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.recorder import Recorder
-from consilience.engine.seats import Models, deal, open_encoder, prices_of, recorded_models, shut
+from consilience.engine.seats import Models, deal, foreseen, open_encoder, prices_of, recorded_models, shut, steps_of
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, documents, references
 from consilience.engine.state import State
@@ -83,9 +83,10 @@ async def start(
         topology=protocol.topology(),
         limits=limits,
         quorum=quorum,
-        estimate=protocol.estimate(),
+        estimate=foreseen(protocol.estimate(), steps_of(ports)),
         templates={name: text_id(source) for name, source in templates.sources.items()},
         prices=prices_of(ports),
+        steps=steps_of(ports),
         repairs=options.repairs,
         cache=options.cache,
         encoder=opened.name if opened else None,
@@ -207,7 +208,7 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
         key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited
     }
     lost = [
-        f for f in flights if f.key not in waiting and isinstance(state.ports[f.agent], ModelPort)
+        f for f in flights if f.key not in waiting and isinstance(state.ports[f.agent], ModelPort | WorkerPort)
     ]  # others remember
     for flight in lost:
         await recorder.commit(CallLost(key=flight.key, agent=flight.agent))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
+from consilience.domain.outcome import Estimate
 from consilience.engine.people import Person
-from consilience.engine.ports import AgentPort, as_port
+from consilience.engine.ports import AgentPort, WorkerPort, as_port
 from consilience.engine.similarity import Encoder
 from consilience.models.names import is_person, resolve
-from consilience.models.port import Completion, Model, ModelRequest
+from consilience.models.port import Completion, Model, ModelRequest, Worker
 
-One = str | Model | AgentPort
-"""A model by name, a model, or whatever else answers."""
+if TYPE_CHECKING:
+    from pydantic_ai import Agent as LibraryAgent
 
-Models = One | Sequence[One] | Mapping[str, One]
+One: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
+"""A model by name, a model, an agent with tools, or whatever else answers."""
+
+Models: TypeAlias = "One | Sequence[One] | Mapping[str, One]"
 
 Close = Callable[[], Coroutine[Any, Any, None]]
 
@@ -70,6 +74,16 @@ def prices_of(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
     million = 1_000_000
     found = {agent: (port.price(million, 0), port.price(0, million)) for agent, port in ports.items()}
     return {agent: (read / million, written / million) for agent, (read, written) in found.items() if read and written}
+
+
+def steps_of(ports: Mapping[str, AgentPort]) -> dict[str, int]:
+    """The most steps of agents with tools, by agent; recorded, since a replay must fund their calls as the run did."""
+    return {agent: port.worker.max_steps for agent, port in ports.items() if isinstance(port, WorkerPort)}
+
+
+def foreseen(estimate: Estimate, steps: Mapping[str, int]) -> Estimate:
+    """An estimate of calls with their steps. A protocol does not say who makes how many calls, so any may be the longest."""
+    return Estimate(min=estimate.min, max=estimate.max * max(steps.values(), default=1))
 
 
 def open_encoder(encoder: str | Encoder | None) -> Encoder | None:

@@ -207,10 +207,11 @@ class Session:
 
     def need_of(self, ask: Ask[Any]) -> Amount:
         tokens = self._state.render(ask.agent, ask.prompt).tokens
-        return Amount(1, tokens + ask.max_tokens, self._state.price(ask.agent, tokens, ask.max_tokens))
+        once = Amount(1, tokens + ask.max_tokens, self._state.price(ask.agent, tokens, ask.max_tokens))
+        return once * self._state.steps.get(ask.agent, 1)
 
     def need_of_calls(self, calls: int) -> Amount:
-        return self._state.call_size * calls
+        return self._state.call_size * (calls * max(self._state.steps.values(), default=1))
 
     # what follows from replies
 

@@ -47,6 +47,7 @@ class State:
     repairs: int
     call_size: Amount
     prices: Mapping[str, tuple[float, float]]
+    steps: Mapping[str, int]
     root: Account
     reserve: Account
     allowances: Allowances

@@ -154,6 +154,11 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
 
         pace = Pace(start=program.SIDE_BY_SIDE, most=program.SIDE_BY_SIDE)
         return Limited(program.ProgramModel(asked), deadline=deadline or program.DEADLINE, retries=0, pace=pace)
+    if provider == "agent":
+        raise UnavailableModel(
+            f"{asked} is an agent with tools, which only the program that made it can give",
+            do="Give it again from Python: resume(…, model={id: agent, …}).",
+        )
     if not colon or not model:
         raise _incomplete(asked, provider)
     if provider not in _PROVIDERS and not provider.startswith("gateway/"):

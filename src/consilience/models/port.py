@@ -6,9 +6,9 @@ anything else it raises is a defect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 JsonSchema = Mapping[str, object]
 
@@ -54,6 +54,56 @@ class Completion:
     requests: int = 1
     waited: float = 0.0
     fallback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one step of an agent with tools came to, as it is stored: a model's response or a tool's result.
+
+    `form` says how to read the text: as it is, as JSON, or as what the tool wants done better. `requests` counts sendings.
+    """
+
+    text: str
+    form: Literal["text", "json", "retry"] = "text"
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+    cost: float | None = 0.0
+    requests: int = 0
+
+
+class Steps(Protocol):
+    """Through this an agent with tools takes its steps, so that each is recorded before it has effect, and none taken twice."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the next request to the model is the last there may be, so that it should bring the answer."""
+        ...
+
+    async def ask(self, digest: str, send: Callable[[], Awaitable[Taken]]) -> Taken:
+        """One request to the agent's model, or what is recorded of it. Raises `ProviderError`s."""
+        ...
+
+    async def use(self, number: int, digest: str, work: Callable[[], Awaitable[Taken]]) -> Taken:
+        """The tool asked for as `number` (from 1) in the latest response, or what is recorded of its work."""
+        ...
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """An agent with tools: `work` answers a request in at most `max_steps` requests to its model, taken through `steps`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def max_steps(self) -> int: ...
+
+    async def work(self, request: ModelRequest, steps: Steps) -> str: ...
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None: ...
+
+    async def close(self) -> None: ...
 
 
 @runtime_checkable

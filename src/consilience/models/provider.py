@@ -68,6 +68,11 @@ class ProviderModel:
     def account(self) -> str:
         return self._account
 
+    @property
+    def settings(self) -> ModelSettings:
+        """What every request to this model is sent with: above all, without retries of the SDK's own."""
+        return self._settings.copy()
+
     async def complete(self, request: ModelRequest) -> Completion:
         """One sending (two where structured output had to be asked for by a weaker means).
 

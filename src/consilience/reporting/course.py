@@ -41,6 +41,7 @@ class Course:
     cost: float | None = 0.0
     seconds: float = 0.0
     _made: set[str] = field(default_factory=set)
+    _further: int = 0
 
     @property
     def agents(self) -> tuple[Agent, ...]:
@@ -53,8 +54,8 @@ class Course:
 
     @property
     def made(self) -> int:
-        """Calls that came to an end, refusals by a limit not counted."""
-        return len(self._made)
+        """Calls that came to an end, each step of an agent with tools counted, refusals by a limit not."""
+        return len(self._made) + self._further
 
     def take(self, event: Event) -> None:
         t = event.volatile.get("t")
@@ -85,6 +86,7 @@ class Course:
             return
         if not (isinstance(event, CallFailed) and event.failure.is_limit):
             self._made.add(event.key)
+            self._further += event.steps - 1
         self.tokens_in += event.tokens_in
         self.tokens_out += event.tokens_out
         self.cost = None if self.cost is None or event.cost is None else self.cost + event.cost

@@ -36,6 +36,15 @@ class Form:
     def optional(self, node: object) -> bool:
         return isinstance(node, Mapping) and {"type": "null"} in _listed(node.get("anyOf"))
 
+    def may_be_left_out(self, node: Node) -> set[str]:
+        """Names of the fields of an object that may hold nothing."""
+        found = node.get("properties")
+        return (
+            {str(name) for name, inner in found.items() if self.optional(inner)}
+            if isinstance(found, Mapping)
+            else set()
+        )
+
     def items(self, node: Node) -> Node:
         return self.resolved(node.get("items"))
 

@@ -41,7 +41,10 @@ def unfinished(session: str, course: Course, text: Text, *, flights: Sequence[st
     if not holder:
         again = f"Go on: `consilience resume {session}`."
         if course.awaited:
-            again = f"Once that is answered, go on: `consilience resume {session}`."
+            again = (
+                f"What is asked, and how to answer: `consilience sessions answer {session}`. "
+                f"Once that is answered, go on: `consilience resume {session}`."
+            )
         parts.append(f"---\n\n{again} What is recorded is not paid for again.")
     return "\n\n".join(parts) + "\n"
 

@@ -1,0 +1,262 @@
+"""A pydantic-ai agent with tools takes a seat; each of its steps is recorded, and none is taken twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai import Agent, ModelRetry
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+import agents.tooled
+import consilience
+from agents.tooled import TASK, counting, others, seats
+from consilience import Limits, ToolAgent
+from consilience.domain.errors import RequestMismatch, SettingsError, UnavailableModel
+from consilience.domain.events import CallCompleted, CallFailed, StepCompleted
+from consilience.engine.faults import Crash, Fault
+from consilience.engine.runner import Options
+from consilience.journal.canonical import canonical_digest
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.names import resolve
+from consilience.reporting.course import fold
+from kit.throwaways import OutsideAgent
+
+TESTS = Path(agents.tooled.__file__).parent.parent
+KEY = "say/A2"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "j.db")
+    yield store
+    store.close()
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def steps(store: SqliteStore) -> list[StepCompleted]:
+    return [event for event in store.read("s") if isinstance(event, StepCompleted)]
+
+
+async def deliberate(agent: object, store: SqliteStore, **given: object) -> consilience.Report:
+    models = {"A1": others(), "A2": agent, "A3": others()}
+    return await consilience.deliberate(TASK, OutsideAgent(), model=models, store=store, session="s", **given)  # type: ignore[arg-type]
+
+
+async def test_each_step_is_recorded_under_its_own_key(store: SqliteStore, tmp_path: Path) -> None:
+    report = await deliberate(counting(tmp_path), store)
+    recorded = {event.key: event for event in steps(store)}
+    assert sorted(recorded) == [
+        f"{KEY}/step-1",
+        f"{KEY}/step-1/tool-1",
+        f"{KEY}/step-1/tool-2",
+        f"{KEY}/step-2",
+        f"{KEY}/step-2/tool-1",
+        f"{KEY}/step-3",
+    ]
+    assert store.text(recorded[f"{KEY}/step-1/tool-2"].text) == "7 things at shelf 1"
+    (call,) = [e for e in store.read("s") if isinstance(e, CallCompleted) and e.key == KEY]
+    assert store.text(call.text) == "It holds 7 things at shelf 0, 7 things at shelf 1, 7 things at shelf 2."
+    assert (call.steps, call.requests) == (3, 3)
+    assert call.tokens_in == sum(event.tokens_in for event in recorded.values()) > 0
+    assert {agent.id: agent.model for agent in report.agents}["A2"] == "agent:counter"
+    spent = report.ledger.actual
+    assert (spent.calls, spent.requests, spent.retries) == (6, 6, 0)
+    assert fold(store.read("s")).made == 6
+    assert report.ledger.estimated.max == 4 * 8, "its most steps enter the estimate"
+    before = lines(tmp_path / "requests")
+    assert (await consilience.replay("s", store=store)).digest() == report.digest()
+    assert lines(tmp_path / "requests") == before, "a replay makes none"
+
+
+async def test_two_runs_have_one_canonical_journal(tmp_path: Path) -> None:
+    """Ids of tool calls are made anew in every run, and leave no trace."""
+    digests = set()
+    for name in "ab":
+        store = SqliteStore(tmp_path / f"{name}.db")
+        await deliberate(counting(tmp_path), store)
+        digests.add(canonical_digest(store.read("s")))
+        store.close()
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+async def test_killed_between_any_two_steps_nothing_done_is_done_again(nth: int, tmp_path: Path) -> None:
+    """Killed right after the nth step was recorded (or another's call; the tool's own result, too)."""
+    path, directory = tmp_path / "j.db", tmp_path
+    seen = 0
+
+    def count(point: str, phase: object) -> None:
+        nonlocal seen
+        if point == "after_commit" and len(lines(directory / "requests")):
+            seen += 1
+            if seen == nth:
+                raise Crash
+
+    store = SqliteStore(path)
+    with pytest.raises(Crash):
+        await deliberate(counting(directory), store, options=Options(faults=count))
+    store = SqliteStore(path)
+    report = await consilience.resume("s", model=seats(directory), store=store)  # type: ignore[arg-type]
+    assert Counter(lines(directory / "uses")) == {"shelf 0": 1, "shelf 1": 1, "shelf 2": 1}
+    assert len(lines(directory / "requests")) == 3
+    assert report.ledger.actual.requests == 6
+    assert (await consilience.replay("s", store=store)).digest() == report.digest()
+    store.close()
+
+
+def process(journal: Path, directory: Path, how: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), **({"CONSILIENCE_FAULT": fault} if fault else {})}
+    command = [sys.executable, agents.tooled.__file__, str(journal), str(directory), how]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("fault", ["after_commit#4", "after_commit#6", "after_reply#5", "after_reply#7"])
+def test_a_really_killed_process_repeats_no_completed_step(fault: str, tmp_path: Path) -> None:
+    journal = tmp_path / "j.db"
+    killed = process(journal, tmp_path, "start", fault)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    store = SqliteStore(journal)
+    done = Counter(event.kind for event in steps(store))
+    before = {name: len(lines(tmp_path / name)) for name in ("requests", "uses")}
+    store.close()
+    again = process(journal, tmp_path, "resume")
+    assert again.returncode == 0, again.stderr
+    repeated = before["requests"] - done["model"], before["uses"] - done["tool"]
+    assert len(lines(tmp_path / "requests")) == 3 + repeated[0]
+    assert len(lines(tmp_path / "uses")) == 3 + repeated[1]
+    assert repeated[0] + bool(repeated[1]) <= 1, "only what was in flight: one request, or tools side by side"
+    assert repeated[1] <= 2
+    store = SqliteStore(journal)
+    assert len(steps(store)) == 6
+    assert any(event.type == "call_lost" and event.key == KEY for event in store.read("s"))
+    store.close()
+
+
+async def test_the_last_step_offers_no_tools(store: SqliteStore, tmp_path: Path) -> None:
+    report = await deliberate(ToolAgent(counting(tmp_path, uses=99), max_steps=4), store)
+    (call,) = [e for e in store.read("s") if isinstance(e, CallCompleted) and e.key == KEY]
+    assert call.steps == 4
+    assert store.text(call.text).startswith("It holds 7 things at shelf 0, ")
+    assert report.ledger.estimated.max == 4 * 4
+
+
+@pytest.mark.parametrize("calls", range(17))
+async def test_a_budget_is_never_exceeded_and_replays(calls: int, store: SqliteStore, tmp_path: Path) -> None:
+    report = await deliberate(ToolAgent(counting(tmp_path), max_steps=4), store, limits=Limits(calls=calls))
+    spent = report.ledger.actual
+    assert spent.requests <= calls
+    assert spent.calls <= report.ledger.estimated.max
+    assert (report.answer is not None) == (calls > 0)
+    assert (await consilience.replay("s", store=store)).digest() == report.digest()
+
+
+class Verdict(BaseModel):
+    side: Literal["yes", "no"]
+    text: str
+
+
+class Typed(OutsideAgent):
+    name = "typed-outside"
+
+    async def run(self, session):  # type: ignore[no-untyped-def]
+        from consilience.engine.prompt import Prompt
+        from kit.throwaways import close
+
+        reply = await session.ask("A2", Prompt("judge"), key="judge", returns=Verdict)
+        return await close(session, [reply], (), reply)
+
+
+async def test_a_typed_reply_is_asked_for_by_its_schema(store: SqliteStore, tmp_path: Path) -> None:
+    from consilience.engine.protocol import register
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        (tool,) = info.output_tools
+        assert tool.parameters_json_schema["properties"]["side"]["enum"] == ["yes", "no"]
+        return ModelResponse(parts=[ToolCallPart(tool.name, {"side": "yes", "text": "Because."})])
+
+    models = {"A1": others(), "A2": Agent(FunctionModel(model)), "A3": others()}
+    report = await consilience.deliberate(TASK, register(Typed)(), model=models, store=store)
+    assert report.answer == "Because."
+
+
+def failing(what: Exception) -> Agent[None, str]:
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if len(messages) == 1:
+            return ModelResponse(parts=[ToolCallPart("look", {})])
+        return ModelResponse(parts=[TextPart("done: " + str(messages[-1].parts[0].content))])  # type: ignore[union-attr]
+
+    agent: Agent[None, str] = Agent(FunctionModel(model), name="failing")
+
+    @agent.tool_plain
+    def look() -> str:
+        raise what
+
+    return agent
+
+
+async def test_a_tool_that_fails_is_a_failure_of_that_call_alone(store: SqliteStore) -> None:
+    report = await deliberate(failing(OSError("no such shelf")), store)
+    (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
+    assert failed.detail == "the tool look failed: OSError: no such shelf"
+    assert report.answer is not None
+    assert report.ledger.actual.tokens_in >= sum(event.tokens_in for event in steps(store)) > 0, "paid for all the same"
+    assert (await consilience.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_what_a_tool_wants_done_better_is_recorded_too(store: SqliteStore) -> None:
+    await deliberate(failing(ModelRetry("say where")), store)
+    (tool,) = [event for event in steps(store) if event.kind == "tool"]
+    assert (tool.form, store.text(tool.text)) == ("retry", "say where")
+    (call,) = [e for e in store.read("s") if isinstance(e, CallCompleted) and e.key == KEY]
+    assert "say where" in store.text(call.text)
+
+
+async def test_a_model_that_fails_under_the_agent_is_a_typed_failure(store: SqliteStore) -> None:
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise ModelHTTPError(401, "none", {"message": "who are you?"})
+
+    await deliberate(Agent(FunctionModel(model)), store)
+    (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
+    assert failed.failure == "rejected"
+    assert failed.requests == 1
+
+
+async def test_other_tools_under_the_same_key_are_a_mismatch(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+    fault = Fault("after_commit", nth=3)
+    with pytest.raises(Crash):
+        await deliberate(counting(tmp_path), store, options=Options(faults=fault.hit))
+    store = SqliteStore(tmp_path / "j.db")
+    if not steps(store):
+        pytest.fail("it was killed before its first step")
+    other = counting(tmp_path)
+    other.tool_plain(lambda: "x", name="another")  # type: ignore[call-overload]
+    models = {**seats(tmp_path), "A2": other}
+    with pytest.raises(RequestMismatch, match=r"say/A2/step-1.*its tools"):
+        await consilience.resume("s", model=models, store=store)  # type: ignore[arg-type]
+    store.close()
+
+
+async def test_what_cannot_take_a_seat_is_said(store: SqliteStore) -> None:
+    with pytest.raises(SettingsError, match="object cannot take a seat"):
+        await deliberate(object(), store)
+    with pytest.raises(SettingsError, match="no model"):
+        await deliberate(Agent(), store)
+    with pytest.raises(UnavailableModel, match="the agent's model openai:gpt-5-mini cannot be set up"):
+        await deliberate(Agent("openai:gpt-5-mini", defer_model_check=True), store)
+    with pytest.raises(UnavailableModel, match="agent:counter is an agent with tools"):
+        resolve("agent:counter")
