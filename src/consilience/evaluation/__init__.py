@@ -5,6 +5,8 @@ print(markdown(comparison))
 """
 
 from consilience.evaluation.comparison import Lineup, Observer, Plan, compare, execute, plan
+from consilience.evaluation.export import write
+from consilience.evaluation.foresight import Foreseen, foresee
 from consilience.evaluation.results import Budget, Comparison, Difference, RowResult, Run, Setup
 from consilience.evaluation.rows import Row
 from consilience.evaluation.table import markdown
@@ -14,6 +16,7 @@ __all__ = [
     "Budget",
     "Comparison",
     "Difference",
+    "Foreseen",
     "Lineup",
     "Observer",
     "Plan",
@@ -26,7 +29,9 @@ __all__ = [
     "choose",
     "compare",
     "execute",
+    "foresee",
     "load_tasks",
     "markdown",
     "plan",
+    "write",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import CallCompleted, SessionFinished
+from consilience.domain.events import CallCompleted, Event, SessionFinished
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine import runner
@@ -37,9 +37,10 @@ Lineup = One | Sequence[One]
 
 @dataclass(frozen=True)
 class Observer:
-    """What is told while a comparison runs: a run that begins, and one that ended."""
+    """What is told while a comparison runs: a run that begins, each event of it as it is recorded, and that it ended."""
 
     begins: Callable[[str, Task, int], None] = lambda row, task, seed: None
+    event: Callable[[Event], None] = lambda event: None
     ended: Callable[[Run], None] = lambda run: None
 
 
@@ -204,7 +205,7 @@ class _Bench:
             begun = False
         events = self._store.read(session) if begun else []
         recorded = any(isinstance(event, SessionFinished) for event in events)
-        options = Options(patience=None)  # nothing is gained by parking one of many runs
+        options = Options(observer=self._observer.event, patience=None)  # nothing is gained by parking one of many runs
         if begun:
             report = await runner.resume(session, store=self._store, models=self._planned.models, options=options)
         else:
@@ -288,6 +289,7 @@ def _measured(
         answered=judged.answered,
         correct=judged.correct,
         error=judged.error,
+        orders=judged.orders,
         stop_reason=report.stop_reason,
         degraded=report.degraded,
         limit=limit,

@@ -37,7 +37,7 @@ class Setup(Frozen):
 class Run(Frozen):
     """One row on one task with one seed; `session` is its record in the journal.
 
-    `correct` is None where the task has no reference. `error` is what `Score.error` is. `limit` is the most tokens or calls it
+    `correct` is None where the task has no reference; `error` and `orders` are those of `Score`. `limit` is the most tokens or calls it
     might spend. `calls` and `tokens` are what it spent, `cost` in US dollars (None: not known), `seconds` its wall time.
     `likeness` is the mean pairwise Jaccard similarity of the texts given before anybody saw another's; `voices` the number of
     agents that gave one, `effective` how many independent ones they count as where that is known. `changes` are changes of
@@ -55,6 +55,7 @@ class Run(Frozen):
     answered: bool
     correct: bool | None
     error: float | None = None
+    orders: float | None = None
     stop_reason: StopReason
     degraded: str | None = None
     limit: int

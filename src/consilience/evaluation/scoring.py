@@ -19,12 +19,13 @@ _EDGES = " \t\n.,;:!?\"'“”‘’*_`()[]"
 
 
 class Score(NamedTuple):
-    """`correct` None where the task has no reference. `error` is the absolute difference of numbers, for `magnitude` the
-    distance in orders of magnitude; None where there is no number to compare."""
+    """`correct` None where the task has no reference. `error` is the absolute difference of a `number`, `orders` the distance
+    of a `magnitude` in orders of magnitude; None where there is no number to compare."""
 
     answered: bool
     correct: bool | None
     error: float | None = None
+    orders: float | None = None
 
 
 def position_of(report: Report, pattern: str) -> str | None:
@@ -64,9 +65,9 @@ def score(task: Task, report: Report) -> Score:
         return Score(True, error <= (task.tolerance or 0.0) + 1e-9 * abs(right), error)
     if value <= 0:
         return Score(True, False)
-    error = abs(math.log10(value / right)) if value < math.inf else math.inf
+    orders = abs(math.log10(value / right)) if value < math.inf else math.inf
     most = HALF_AN_ORDER if task.tolerance is None else task.tolerance
-    return Score(True, error <= most, error if error < math.inf else None)
+    return Score(True, orders <= most, orders=orders if orders < math.inf else None)
 
 
 def normalised(text: str) -> str:

@@ -17,7 +17,7 @@ def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResu
     by_task = _by_task(runs)
     scored = [run for run in runs if run.correct is not None]
     accuracies = accuracy_by_task(runs)
-    orders = [run.error for run in scored if run.error is not None]
+    orders = [run.orders for run in scored if run.orders is not None]
     costs = [run.cost for run in runs if run.cost is not None]
     alike = [run.likeness for run in runs if run.likeness is not None]
     return RowResult(

@@ -97,14 +97,14 @@ def _answers(comparison: Comparison) -> list[str]:
                 first.position or NOTHING,
                 one_line(first.answer or "", MOST_OF_AN_ANSWER) or NOTHING,
                 ", ".join(dict.fromkeys(run.stop_reason.value for run in runs)),
+                first.session,
             ]
         )
-    return _table(["protocol", "position", "answer", "stopped"], rows)
+    return _table(["protocol", "position", "answer", "stopped", "session"], rows)
 
 
 def _accuracy(comparison: Comparison) -> list[str]:
-    repeated, orders = len(comparison.seeds) > 1, any(row.orders is not None for row in comparison.rows)
-    magnitudes = any(run.error is not None for run in comparison.runs) and orders
+    repeated, magnitudes = len(comparison.seeds) > 1, any(row.orders is not None for row in comparison.rows)
     head = ["protocol", "accuracy", "right", "unanswered"]
     head += ["holds"] if repeated else []
     head += ["mean error"] if magnitudes else []
