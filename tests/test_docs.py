@@ -12,13 +12,17 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDE = (ROOT / "docs" / "compare.md").read_text()
 
 
 def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))
+CODE = [*blocks("python"), *blocks("python", GUIDE)]
+
+
+@pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
 def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As they stand; where a block asks for the local model, a scripted one answers."""
     from consilience.engine import seats
@@ -29,15 +33,24 @@ def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: p
     exec(compile(code, "README", "exec"), {})
 
 
-COMMANDS = [line for block in blocks("console") for line in block.splitlines() if line.startswith("consilience ")]
+COMMANDS = [
+    line
+    for block in [*blocks("console"), *blocks("console", GUIDE)]
+    for line in block.splitlines()
+    if line.startswith("consilience ")
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of the README gives its plan, with `--dry-run`, without a key."""
+    """Every command of the README and the guide gives its plan, with `--dry-run`, without a key."""
     from typer.testing import CliRunner
 
     from consilience.cli.main import app
+    from consilience.engine.protocol import protocol_names
+
+    if command.startswith("consilience compare") and not {"solo", "vote"} <= set(protocol_names()):
+        pytest.skip("it names baselines that are not installed")
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "report.txt").write_text("The committee concludes that it depends.\n")
@@ -46,6 +59,16 @@ def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pyte
         arguments.append("--dry-run")
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
+
+
+def test_the_task_that_the_guide_shows_can_be_read() -> None:
+    from consilience.evaluation import Task
+
+    (line,) = blocks("json", GUIDE)
+    task = Task.model_validate_json(line)
+    assert task.private
+    documented = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[\w`, ]+) \|", GUIDE, re.MULTILINE))))
+    assert documented == set(Task.model_fields) - {"tolerance"}  # said with `kind`
 
 
 def test_the_make_targets_named_are_there() -> None:

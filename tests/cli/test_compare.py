@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import typer
 
+from cli.loopback import MODEL as LOOPBACK
+from cli.loopback import command, provider
 from cli.town import MODEL, Cli, Town, recorded
 from consilience.cli import consent
 from consilience.evaluation import Comparison
 from consilience.models.port import ModelRequest
 from consilience.testing import Scripted
 from kit.juries import adding_up, seated
+from kit.processes import PYTHONPATH
 
 QUESTION = "Ann has 3 apples. How many apples are there?"
 ASKED = ("compare", QUESTION, "--protocols", "circle,solo,vote", "--model", MODEL)
@@ -175,11 +180,12 @@ def test_runs_may_be_recorded_in_a_file_of_their_own(cli: Cli, here: Path) -> No
 def test_settings_are_given_by_row_and_a_protocol_may_have_two_rows(cli: Cli, town: Town) -> None:
     result = cli(
         "compare", QUESTION, "--protocols", "small=circle,circle", "--set", "small.size=2",
-        "--set", "circle.answer_pattern=3|4", "--model", MODEL, "--json",
+        "--set", "circle.answer_pattern=3|4", "--set", "reply_tokens=99", "--model", MODEL, "--json",
     )  # fmt: skip
     setups = {setup.row: setup.settings for setup in Comparison.model_validate_json(result.stdout).setups}
     assert (setups["small"]["size"], setups["circle"]["size"]) == (2, 3)
     assert setups["circle"]["answer_pattern"] == "3|4"
+    assert {request.max_tokens for request in town.requests} == {99}
 
 
 def test_a_private_document_is_given_by_seat(cli: Cli, here: Path, town: Town) -> None:
@@ -257,7 +263,7 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
         (("compare", "x", "--only", "split", "--model", MODEL), "--only and --limit"),
         (("compare", "x", "--protocols", "circle,nothing", "--model", MODEL), "there is no protocol 'nothing'"),
         (("compare", "x", "--protocols", "circle,circle", "--model", MODEL), "two rows are both 'circle'"),
-        (("compare", "x", "--protocols", "circle", "--set", "size=2", "--model", MODEL), "'size=2' sets nothing"),
+        (("compare", "x", "--protocols", "circle", "--set", "sise=2", "--model", MODEL), "'sise=2' sets nothing"),
         (("compare", "x", "--protocols", "circle", "--set", "circle.nil=2", "--model", MODEL), "nil"),
         (("compare", "x", "--protocols", "circle", "--set", "circle.size=x", "--model", MODEL), "size"),
         (("compare", "x", "--protocols", "circle", "--budget", "0", "--model", MODEL), "buys no answer"),
@@ -285,3 +291,36 @@ def test_nothing_answered_is_no_success(cli: Cli, town: Town) -> None:
     result = cli(*ASKED, *PATTERN)
     assert result.exit_code == 3
     assert "Not answered" in result.stdout
+
+
+def test_a_killed_comparison_goes_on_and_pays_for_nothing_twice(home: Path, here: Path) -> None:
+    """The real command in a process of its own, killed in the second task; what is installed is compared."""
+    (here / "tasks.jsonl").write_text(
+        "\n".join(json.dumps({"id": id, "task": f"Is {id} so?"}) for id in ("a", "b", "c"))
+    )
+    given = (
+        "compare", "--tasks", "tasks.jsonl", "--protocols", "emergence", "--set", "children=2", "--set", "max_rounds=1",
+        "--model", LOOPBACK, "--json",
+    )  # fmt: skip
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": PYTHONPATH,
+        "CONSILIENCE_HOME": str(home),
+        "HOME": str(here),
+        "OPENAI_API_KEY": "none-needed",
+    }
+    with provider() as server:
+        env["OPENAI_BASE_URL"] = f"{server.url}/v1"
+        leaf, end, after = "after_commit@leaf_respond/1#2", "before_finish", "after_finish"
+        for fault, asked in ((leaf, 2), (end, 5), (after, 5), (leaf, 7)):
+            killed = command(*given, env={**env, "CONSILIENCE_FAULT": fault}, cwd=here)
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+            assert len(server.asked) == asked
+        done = command(*given, env=env, cwd=here)
+        assert done.returncode == 0, done.stderr
+        comparison = Comparison.model_validate_json(done.stdout)
+        assert [run.calls for run in comparison.runs] == [5, 5, 5]
+        assert len(server.asked) == 15
+        again = command(*given, env=env, cwd=here)
+        assert len(server.asked) == 15
+    assert all(run.recorded for run in Comparison.model_validate_json(again.stdout).runs)

@@ -69,7 +69,7 @@ class Alone(Jury):
         return Estimate(min=1, max=1)
 
     async def run(self, session: Session) -> Report:
-        reply = await session.ask("A1", Prompt("answer"), key="answer", closing=True)
+        reply = await session.ask("A1", Prompt("answer"), key="answer", closing=True, max_tokens=self.reply_tokens)
         return await self.conclude(session, [reply], _text(reply), self.read([reply]))
 
 
@@ -91,9 +91,11 @@ class Poll(Jury):
     async def run(self, session: Session) -> Report:
         *others, last = (agent.id for agent in session.agents)
         votes: list[Result] = await session.gather(
-            [session.ask(id, Prompt("answer"), key=f"vote/{id}") for id in others]
+            [session.ask(id, Prompt("answer"), key=f"vote/{id}", max_tokens=self.reply_tokens) for id in others]
         )
-        votes.append(await session.ask(last, Prompt("answer"), key=f"vote/{last}", closing=True))
+        votes.append(
+            await session.ask(last, Prompt("answer"), key=f"vote/{last}", closing=True, max_tokens=self.reply_tokens)
+        )
         tally = self.read(votes)
         chosen = next((v.text for v in votes if isinstance(v, Reply)), None)
         return await self.conclude(session, votes, chosen, tally)
@@ -114,10 +116,15 @@ class Circle(Jury):
     async def run(self, session: Session) -> Report:
         ids = [agent.id for agent in session.agents]
         said: list[Result] = await session.gather(
-            [session.ask(id, Prompt("answer"), key=f"say/{id}", audience=ids) for id in ids]
+            [
+                session.ask(id, Prompt("answer"), key=f"say/{id}", audience=ids, max_tokens=self.reply_tokens)
+                for id in ids
+            ]
         )
         quotes = tuple(Quote(r.key, r.agent) for r in said if isinstance(r, Reply))
-        answer = await session.ask(ids[0], Prompt("sum up", quotes), key="close", closing=True)
+        answer = await session.ask(
+            ids[0], Prompt("sum up", quotes), key="close", closing=True, max_tokens=self.reply_tokens
+        )
         return await self.conclude(session, said, _text(answer), self.read([answer]))
 
 

@@ -92,8 +92,8 @@ class CompareRequest:
         list[str] | None,
         typer.Option(
             "--set",
-            help="A setting of a row: emergence.children=3. Repeatable.",
-            metavar="ROW.NAME=VALUE",
+            help="A setting of a row, emergence.children=3, or of all that have it, reply_tokens=300. Repeatable.",
+            metavar="[ROW.]NAME=VALUE",
             rich_help_panel=COMPARED,
         ),
     ] = None
@@ -353,11 +353,14 @@ def _rows(request: CompareRequest, config: Config) -> list[Row]:
     for one in request.setting or ():
         place, equals, value = one.partition("=")
         label, dot, name = place.strip().rpartition(".")
-        if not (equals and dot) or label not in named:
+        name = name.replace("-", "_")
+        rows = [label] if dot else [row for row, cls in named.items() if name in cls.model_fields]
+        if not equals or not rows or not set(rows) <= named.keys():
             raise SettingsError(
-                f"{one!r} sets nothing", where="--set", do=f"Write ROW.NAME=VALUE; rows: {', '.join(named)}."
+                f"{one!r} sets nothing", where="--set", do=f"Write [ROW.]NAME=VALUE; rows: {', '.join(named)}."
             )
-        given[label][name.replace("-", "_")] = _value(named[label], name.replace("-", "_"), value)
+        for row in rows:
+            given[row][name] = _value(named[row], name, value)
     return [Row(label, read_settings(cls, given[label], config)) for label, cls in named.items()]
 
 

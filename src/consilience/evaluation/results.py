@@ -37,11 +37,12 @@ class Setup(Frozen):
 class Run(Frozen):
     """One row on one task with one seed; `session` is its record in the journal.
 
-    `correct` is None where the task has no reference; `error` and `orders` are those of `Score`. `limit` is the most tokens or calls it
-    might spend. `calls` and `tokens` are what it spent, `cost` in US dollars (None: not known), `seconds` its wall time.
+    `correct` is None where the task has no reference; `error` and `orders` are those of `Score`. `limit` is the most tokens or
+    calls it might spend. `calls` and `tokens` are what it spent, `cost` in US dollars (None: not known), `seconds` its wall time.
     `likeness` is the mean pairwise Jaccard similarity of the texts given before anybody saw another's; `voices` the number of
     agents that gave one, `effective` how many independent ones they count as where that is known. `changes` are changes of
-    position, `conformity` those among them that cite no argument. `recorded`: it had been finished before this comparison ran.
+    position, `conformity` those among them that cite no argument. `size` is the number of calls of a row that was sized.
+    `recorded`: it had been finished before this comparison ran.
     """
 
     row: str

@@ -47,7 +47,7 @@ def words(comparison: Comparison) -> list[str]:
 
 def difference_words(d: Difference) -> str:
     """Who won over whom, by how much, and whether the set can tell."""
-    figures = f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; McNemar p = {_p(d.p)}"
+    figures = f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; McNemar {_p(d.p)}"
     if d.verdict == "won":
         return f"{d.row} won over {d.reference}: {figures}."
     if d.verdict == "lost":
@@ -160,7 +160,7 @@ def _differences(comparison: Comparison) -> list[str]:
             points(d.difference),
             f"{points(d.low)} to {points(d.high)}",
             f"{d.only_row} : {d.only_reference}",
-            _p(d.p),
+            _p(d.p).removeprefix("p = ").removeprefix("p "),
             NOTHING if d.detectable is None else points(d.detectable, sign=False),
             d.verdict,
         ]
@@ -212,7 +212,7 @@ def _row(comparison: Comparison, label: str) -> RowResult:
 
 
 def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}".rstrip("0").rstrip(".")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
