@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import SessionBusy, SettingsError
 from consilience.domain.outcome import StopReason
 from consilience.engine.protocol import find_protocol
 from consilience.evaluation import Budget, Comparison, Observer, Row, Run, Task, TaskSource, compare, plan
@@ -53,6 +55,31 @@ async def test_only_who_shares_facts_is_right_on_tasks_whose_facts_are_split(sto
     assert rows["solo, all sources"].accuracy == 1.0
     assert [run.position for run in by_row(comparison, "solo")] == ["1", "4", "7"]
     assert not any(d.row == "solo, all sources" for d in comparison.differences)
+
+
+async def test_emergence_brings_split_facts_together_and_its_changes_of_position_are_counted(
+    store: SqliteStore,
+) -> None:
+    """A real protocol: typed replies, sealed ballots, private sources."""
+
+    def reply(request: ModelRequest) -> Scripted | BaseModel:
+        said = adding_up(request)
+        if request.returns is not None and "position" in request.returns.model_fields:
+            return request.returns(position=str(said.value), confidence="certain", reason="It adds up.")
+        return said
+
+    settings = {"emergence": {"max_rounds": 1}}
+    rows = [find_protocol(name)(**settings.get(name, {})) for name in ("emergence", "solo", "vote")]
+    comparison = await compare(SPLIT, rows, models=ScriptedModel(reply), store=store)
+    results = {row.row: row for row in comparison.rows}
+    assert results["emergence"].accuracy == 1.0
+    assert results["vote"].accuracy == 0.0
+    for run in by_row(comparison, "emergence"):
+        assert (run.voices, run.changes, run.conformity) == (3, 3, 3)  # from their own part to the sum, for no argument
+        assert run.likeness == pytest.approx(
+            3 / 7
+        )  # "has", "apples.", "answer:" of seven different words; ballots are no texts
+    assert results["emergence"].conformity == 9
 
 
 async def test_surplus_seats_wrap_from_the_first_but_not_for_one_who_is_alone(store: SqliteStore) -> None:
@@ -227,6 +254,21 @@ async def test_one_job_runs_a_task_whole_before_the_next(store: SqliteStore) -> 
     assert begun == [(task, row) for task in ("one", "two") for row in names]
 
 
+@pytest.mark.parametrize("jobs", [1, 3])
+async def test_a_run_that_another_process_holds_is_said_and_the_rest_is_kept(
+    store: SqliteStore, tmp_path: Path, jobs: int
+) -> None:
+    done = await compare(SPLIT, ["circle"], models=ScriptedModel(adding_up), store=store)
+    held = SqliteStore(tmp_path / "compared.db")
+    journal = held.open(done.runs[1].session)
+    with pytest.raises(SessionBusy):
+        await compare(SPLIT, ["circle"], models=ScriptedModel([]), store=store, jobs=jobs)
+    await journal.close()
+    held.close()
+    again = await compare(SPLIT, ["circle"], models=ScriptedModel([]), store=store, jobs=jobs)
+    assert all(run.recorded for run in again.runs)
+
+
 async def test_repeats_tell_whether_an_answer_holds(store: SqliteStore) -> None:
     answers = iter(["Answer: 3", "Answer: 4", "Answer: 3", "I cannot say", "Answer: 3"])
     model = ScriptedModel(lambda request: next(answers))
@@ -283,6 +325,8 @@ async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore)
         ({"budget": Budget(tokens=5, calls=5)}, "either of tokens or of calls"),
         ({"budget": Budget(tokens=0)}, "buys no answer"),
         ({"jobs": 0}, "0 jobs"),
+        ({"tasks": [OPEN, OPEN]}, "two tasks have the id 'open'"),
+        ({"tasks": []}, "there is no task"),
     ],
 )
 async def test_mistakes_are_said_before_anything_is_asked(
@@ -290,7 +334,7 @@ async def test_mistakes_are_said_before_anything_is_asked(
 ) -> None:
     model = ScriptedModel([])
     with pytest.raises(SettingsError, match=said):
-        await compare(OPEN, **{"protocols": ["circle"], "models": model, "store": store, **given})  # type: ignore[arg-type]
+        await compare(**{"tasks": OPEN, "protocols": ["circle"], "models": model, "store": store, **given})  # type: ignore[arg-type]
     assert model.requests == []
     assert store.sessions() == []
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy
@@ -118,3 +120,9 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"numpy and scipy.*consilience\[evaluation\]"):
         statistics.need_libraries()
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    code = "import sys, consilience.evaluation; print([m for m in ('numpy', 'scipy', 'pyarrow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

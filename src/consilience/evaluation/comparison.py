@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -89,6 +90,8 @@ def plan(
         raise SettingsError(f"{repeat} repeats cannot be made", do=f"Give 1 to {MOST_REPEATS}.")
     if not tasks:
         raise SettingsError("there is no task", do="Give one, or a file of them.")
+    if twice := [id for id, n in Counter(task.id for task in tasks).items() if n > 1]:
+        raise SettingsError(f"two tasks have the id {twice[0]!r}", do="Give each its own.")
     if sum(task.answer is not None for task in tasks) > 1 and len(rows) > 1:
         need_libraries()
     budget = budget or Budget()

@@ -33,7 +33,7 @@ def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResu
         calls=fmean(run.calls for run in runs),
         cost=fmean(costs) if len(costs) == len(runs) else None,
         seconds=fmean(run.seconds for run in runs),
-        spent=fmean((run.calls if calls else run.tokens) / run.limit for run in runs),
+        spent=fmean((run.calls if calls else run.tokens) / max(run.limit, 1) for run in runs),
         likeness=fmean(alike) if alike else None,
         voices=fmean(run.voices for run in runs),
         changes=sum(run.changes for run in runs),
