@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from cli.loopback import MODEL as LOOPBACK
-from cli.loopback import command, provider
+from cli.loopback import begin, command, provider
 from cli.town import MODEL, Cli, Town, recorded
 from consilience.cli import consent
 from consilience.evaluation import Comparison
@@ -293,7 +293,19 @@ def test_nothing_answered_is_no_success(cli: Cli, town: Town) -> None:
     assert "Not answered" in result.stdout
 
 
-def test_a_killed_comparison_goes_on_and_pays_for_nothing_twice(home: Path, here: Path) -> None:
+@pytest.fixture
+def env(home: Path, here: Path) -> dict[str, str]:
+    """Of a command in a process of its own."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": PYTHONPATH,
+        "CONSILIENCE_HOME": str(home),
+        "HOME": str(here),
+        "OPENAI_API_KEY": "none-needed",
+    }
+
+
+def test_a_killed_comparison_goes_on_and_pays_for_nothing_twice(env: dict[str, str], here: Path) -> None:
     """The real command in a process of its own, killed in the second task; what is installed is compared."""
     (here / "tasks.jsonl").write_text(
         "\n".join(json.dumps({"id": id, "task": f"Is {id} so?"}) for id in ("a", "b", "c"))
@@ -302,13 +314,6 @@ def test_a_killed_comparison_goes_on_and_pays_for_nothing_twice(home: Path, here
         "compare", "--tasks", "tasks.jsonl", "--protocols", "emergence", "--set", "children=2", "--set", "max_rounds=1",
         "--model", LOOPBACK, "--json",
     )  # fmt: skip
-    env = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": PYTHONPATH,
-        "CONSILIENCE_HOME": str(home),
-        "HOME": str(here),
-        "OPENAI_API_KEY": "none-needed",
-    }
     with provider() as server:
         env["OPENAI_BASE_URL"] = f"{server.url}/v1"
         leaf, end, after = "after_commit@leaf_respond/1#2", "before_finish", "after_finish"
@@ -324,3 +329,23 @@ def test_a_killed_comparison_goes_on_and_pays_for_nothing_twice(home: Path, here
         again = command(*given, env=env, cwd=here)
         assert len(server.asked) == 15
     assert all(run.recorded for run in Comparison.model_validate_json(again.stdout).runs)
+
+
+def test_ctrl_c_says_how_to_go_on(env: dict[str, str], here: Path) -> None:
+    given = (
+        "compare", "Is it so?", "--protocols", "emergence", "--set", "children=2", "--set", "max_rounds=1", "--repeat", "2",
+        "--model", LOOPBACK, "--json",
+    )  # fmt: skip
+    with provider() as server:
+        env["OPENAI_BASE_URL"] = f"{server.url}/v1"
+        server.open.clear()
+        process = begin(*given, env=env, cwd=here)
+        assert server.arrived.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "the same command goes on from there" in " ".join(said.split())
+        server.open.set()
+        done = command(*given, env=env, cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert [run.calls for run in Comparison.model_validate_json(done.stdout).runs] == [5, 5]

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 
 class Bench:
-    """A display of runs: `total` of them; on a terminal a bar, elsewhere a line for each, nothing when quiet."""
+    """A display of runs: `total` of them; on a terminal a bar, elsewhere a line for each, nothing when quiet. `recorded` says
+    whether anything was."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
         self.total, self.done, self.calls = total, 0, 0
+        self.recorded = False
         self._quiet = quiet
         self._now = ""
         self._last = self._opened = time.monotonic()
@@ -43,6 +45,7 @@ class Bench:
         self.close()
 
     def observe(self, event: Event) -> None:
+        self.recorded = True
         self.calls += isinstance(event, CallCompleted)
 
     def tick(self) -> None:

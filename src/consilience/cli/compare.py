@@ -251,7 +251,7 @@ def _execute(request: CompareRequest, planned: Planned, models: Sequence[str]) -
         with bench:
             return run_until_done(main(), tell=bench.tell)
     except BaseException:
-        if bench.done or bench.calls:
+        if bench.recorded or bench.done:
             bench.close()
             say("What was run is recorded; the same command goes on from there.")
         raise
