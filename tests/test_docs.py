@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDE = (ROOT / "docs" / "compare.md").read_text()
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -19,7 +20,7 @@ def blocks(language: str, text: str = README) -> list[str]:
 
 
 AGENTS = (ROOT / "docs" / "agents.md").read_text()
-CODE = [*blocks("python"), *blocks("python", AGENTS)]
+CODE = [*blocks("python"), *blocks("python", AGENTS), *blocks("python", GUIDE)]
 
 
 @pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
@@ -35,7 +36,7 @@ def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 COMMANDS = [
     line
-    for block in (*blocks("console"), *blocks("console", AGENTS))
+    for block in (*blocks("console"), *blocks("console", AGENTS), *blocks("console", GUIDE))
     for line in block.splitlines()
     if line.startswith("consilience ")
 ]
@@ -57,6 +58,16 @@ def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pyte
         arguments.append("--dry-run")
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
+
+
+def test_the_task_that_the_guide_shows_can_be_read() -> None:
+    from consilience.evaluation import Task
+
+    (line,) = blocks("json", GUIDE)
+    task = Task.model_validate_json(line)
+    assert task.private
+    documented = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[\w`, ]+) \|", GUIDE, re.MULTILINE))))
+    assert documented == set(Task.model_fields) - {"tolerance"}  # said with `kind`
 
 
 def test_the_make_targets_named_are_there() -> None:

@@ -92,6 +92,16 @@ print(*(load_panel(name).name for name in shipped_panels()), sep="\\n")
     assert installed.python(code).split() == shipped_panels()
 
 
+def test_the_shipped_tasks_load(installed: Installed) -> None:
+    from consilience.evaluation import load_tasks
+
+    code = """
+from consilience.evaluation import load_tasks
+print(*(task.id for task in load_tasks("starter")), sep="\\n")
+"""
+    assert installed.python(code).split() == [task.id for task in load_tasks("starter")]
+
+
 def test_every_protocol_loads_without_an_extra(installed: Installed) -> None:
     code = """
 from importlib.metadata import entry_points

@@ -61,6 +61,7 @@ def test_a_summary_that_cannot_be_read_is_left_out(target: str) -> None:
     "command",
     [
         "emergence",
+        "compare",
         "show",
         "resume",
         "replay",

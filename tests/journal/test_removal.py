@@ -24,7 +24,7 @@ from consilience.journal.sqlite import SqliteStore, _raw
 from consilience.journal.store import PromptParts
 from consilience.models.scripted import ScriptedModel
 from journal.conformance import completed
-from kit.cases import CASES, Case
+from kit.cases import CALLING, Case
 from kit.processes import PYTHONPATH
 from kit.runs import seated, to_the_end
 
@@ -209,7 +209,7 @@ def rows(store: SqliteStore, table: str) -> set[bytes]:
     return {row[0] for row in store._db.execute(f"SELECT id FROM {table}")}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 async def test_a_session_replays_when_another_of_its_kind_is_removed(
     case: Case, store: SqliteStore, tmp_path: Path
 ) -> None:

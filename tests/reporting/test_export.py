@@ -18,6 +18,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.events import (
     EVENT,
     AnswerReceived,
+    CallAwaited,
     CallFailed,
     CallLost,
     CheckRecorded,
@@ -26,6 +27,7 @@ from consilience.domain.events import (
     ReplyRejected,
     SessionParked,
     SessionResumed,
+    StepCompleted,
     TextsEmbedded,
     text_id,
 )
@@ -201,6 +203,8 @@ EVERY: list[Event] = [
     TextsEmbedded(encoder="e", texts=("said",), error="down"),
     SessionResumed(lost=1),
     SessionParked(awaited=("talk-1/A1",)),
+    CallAwaited(key="talk-1/A1", agent="A1", prompt="k:task t:own", form="{}"),
+    StepCompleted(key="talk-1/A1/step-1", call="talk-1/A1", agent="A1", kind="tool", digest="d", text="found"),
 ]
 
 
@@ -211,7 +215,7 @@ def test_every_type_of_event_is_exported_with_all_it_refers_to() -> None:
         line.validate(row)
     assert [set(row["bodies"]) for row in found[1:]] == [
         {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, set(),
-        {"said", "against", "00ff"}, {"said"}, set(), set(),
+        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"},
     ]  # fmt: skip
     stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}
     assert stored - {row["type"] for row in found} == {"session_finished"}

@@ -16,6 +16,12 @@ class Commands(LazyGroup):
     """A command per installed protocol under its own name, then those that are always there."""
 
     sections = {
+        "Evaluation": {
+            "compare": (
+                "consilience.cli.compare:compare",
+                "Protocols side by side on the same tasks at equal budget; losses are said too.",
+            ),
+        },
         "Sessions": {
             "show": ("consilience.cli.sessions:show", "What a session came to, or how far it got."),
             "resume": ("consilience.cli.sessions:resume", "Go on where a session was left; nothing is paid for twice."),

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -62,6 +62,20 @@ class Protocol(BaseModel, ABC):
     @abstractmethod
     def estimate(self) -> Estimate:
         """Calls this will make, without retries. `max` is a bound under any replies."""
+
+    @property
+    def first_seats(self) -> tuple[str, ...]:
+        """The agents that speak first, before they see anybody else's text."""
+        return self.topology().leaves
+
+    def seat(self, n: int) -> str | None:
+        """The agent that holds what is private to the n-th seat, from 1; None where nobody does. Surplus seats wrap."""
+        seats = self.first_seats
+        return seats[(n - 1) % len(seats)] if seats else None
+
+    def sized_to(self, calls: int) -> Self:
+        """This, grown or shrunk to the most that `calls` calls pay for (at least 1). Most protocols have one size."""
+        return self
 
     @property
     def needs_encoder(self) -> bool:

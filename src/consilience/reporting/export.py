@@ -10,12 +10,14 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
+    CallAwaited,
     CallCompleted,
     CallEvent,
     MessagePublished,
     ReplyRejected,
     SessionFinished,
     SessionStarted,
+    StepCompleted,
     TextsEmbedded,
 )
 from consilience.reporting.frontmatter import front_matter
@@ -94,7 +96,7 @@ def event_rows(record: Record) -> Iterator[dict[str, object]]:
     for event in record.events:
         row: dict[str, object] = {"seq": event.seq, **event.model_dump(mode="json")}
         ids = list(_texts(event))
-        if isinstance(event, CallEvent):
+        if isinstance(event, CallEvent | CallAwaited):
             parts = list(record.prompt(event.prompt)) if event.prompt else []
             row["parts"] = parts
             ids += [part[2:] for part in parts if part.startswith("t:")]
@@ -108,8 +110,10 @@ def _texts(event: AnyEvent) -> Iterator[str]:
             yield event.task
             yield from (source.text for source in event.sources)
             yield from event.templates.values()
-        case CallCompleted() | ReplyRejected() | AnswerReceived() | MessagePublished():
+        case CallCompleted() | ReplyRejected() | StepCompleted() | AnswerReceived() | MessagePublished():
             yield event.text
+        case CallAwaited() if event.form:
+            yield event.form
         case TextsEmbedded():
             yield from event.texts
             if event.vectors:

@@ -49,6 +49,10 @@ class Solo(Baseline):
     def estimate(self) -> Estimate:
         return Estimate(min=1, max=1)
 
+    def seat(self, n: int) -> str | None:
+        """One seat, which no surplus source wraps onto."""
+        return "S1" if n == 1 else None
+
     async def run(self, session: Session) -> SoloReport:
         if session.limits.steps == 0:
             return await session.report(SoloReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)

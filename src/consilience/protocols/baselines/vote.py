@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
@@ -24,6 +24,8 @@ from consilience.protocols.baselines.report import Vote as Cast
 from consilience.protocols.baselines.report import VoteReport
 from consilience.protocols.baselines.seats import Baseline, stop_of
 
+MOST_VOTES = 500
+
 
 class Vote(Baseline):
     """`votes` agents, each asked once; none reads another."""
@@ -34,7 +36,7 @@ class Vote(Baseline):
     )
     report: ClassVar[type[VoteReport]] = VoteReport
 
-    votes: Annotated[int, Field(ge=1, le=500, description="how many independent answers")] = 5
+    votes: Annotated[int, Field(ge=1, le=MOST_VOTES, description="how many independent answers")] = 5
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -42,6 +44,10 @@ class Vote(Baseline):
 
     def estimate(self) -> Estimate:
         return Estimate(min=self.votes, max=self.votes)
+
+    def sized_to(self, calls: int) -> Self:
+        """As many votes as there are calls."""
+        return self.model_copy(update={"votes": min(max(1, calls), MOST_VOTES)})
 
     async def run(self, session: Session) -> VoteReport:
         if session.limits.steps == 0:

@@ -1,0 +1,461 @@
+"""`consilience compare`: protocols side by side on the same tasks, with the same models, at equal budget."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from consilience.cli.bench import Bench
+from consilience.cli.config import Config, load_config, load_env_file
+from consilience.cli.consent import agree
+from consilience.cli.failures import DONE, NO_ANSWER, say
+from consilience.cli.fetch import ensure_weights, loaded
+from consilience.cli.inputs import deal_models, read_settings, read_sources, read_task
+from consilience.cli.loop import run_until_done
+from consilience.cli.options import SectionedCommand, parameters_of, sign
+from consilience.cli.output import print_json
+from consilience.cli.plan import Plan, check_models, choice_without_a_name, cost_words, price
+from consilience.cli.progress import shown
+from consilience.cli.request import (
+    LIMITS,
+    MATERIAL,
+    OUTPUT,
+    DryRun,
+    EnvFile,
+    OneModel,
+    Out,
+    Quiet,
+    Request,
+    SeveralModels,
+    Yes,
+)
+from consilience.domain.agents import Agent
+from consilience.domain.errors import SettingsError
+from consilience.domain.outcome import Estimate, Limits
+from consilience.domain.places import journal_path
+from consilience.engine.protocol import Protocol, find_protocol
+from consilience.evaluation import (
+    Budget,
+    Comparison,
+    Foreseen,
+    Row,
+    Task,
+    TaskSource,
+    choose,
+    execute,
+    foresee,
+    load_tasks,
+    markdown,
+    write,
+)
+from consilience.evaluation import Plan as Planned
+from consilience.evaluation import plan as plan_comparison
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.names import Choice, alternatives, paid
+from consilience.reporting.files import claim_directory
+from consilience.reporting.terminal import show
+from consilience.reporting.words import count, printable, span
+
+TASKS = "What is asked"
+COMPARED = "What is compared"
+MOST_SEATS = 64
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """One command line, as given."""
+
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            help="One question or task; @FILE reads it from a file, - from standard input. Or give --tasks.",
+            metavar="TASK",
+            show_default=False,
+        ),
+    ] = None
+    protocols: Annotated[
+        str,
+        typer.Option(
+            help="What to compare: names, or LABEL=NAME for a second row of one protocol.",
+            metavar="A,B,…",
+            rich_help_panel=COMPARED,
+        ),
+    ] = "emergence,solo,vote"
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A setting of a row, emergence.children=3, or of all that have it, reply_tokens=300. Repeatable.",
+            metavar="[ROW.]NAME=VALUE",
+            rich_help_panel=COMPARED,
+        ),
+    ] = None
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            help="Most tokens of each run; else what the dearest row could need, and sizes matched to what it spent.",
+            metavar="TOKENS",
+            rich_help_panel=COMPARED,
+        ),
+    ] = None
+    budget_calls: Annotated[
+        int | None,
+        typer.Option(help="Most calls of each run, instead of tokens.", metavar="N", rich_help_panel=COMPARED),
+    ] = None
+    repeat: Annotated[
+        int,
+        typer.Option(help="Runs of each row on each task, with seeds in a row.", metavar="N", rich_help_panel=COMPARED),
+    ] = 1
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="A file of tasks with their answers (JSON Lines), or the shipped set: starter.",
+            metavar="FILE|NAME",
+            rich_help_panel=TASKS,
+        ),
+    ] = None
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Only these splits or ids of the tasks.", metavar="A,B,…", rich_help_panel=TASKS, show_default=False
+        ),
+    ] = None
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first N of the tasks.", metavar="N", rich_help_panel=TASKS)
+    ] = None
+    answer: Annotated[
+        str | None, typer.Option(help="The right answer to TASK.", metavar="TEXT", rich_help_panel=TASKS)
+    ] = None
+    kind: Annotated[
+        Literal["exact", "number", "magnitude", "choice"],
+        typer.Option(help="How that answer is judged.", rich_help_panel=TASKS),
+    ] = "exact"
+    answer_pattern: Annotated[
+        str,
+        typer.Option(
+            help="Regular expression of an extractable answer to TASK.",
+            metavar="REGEX",
+            rich_help_panel=TASKS,
+            show_default=False,
+        ),
+    ] = ""
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A document; N=FILE shows it to the N-th agent of the first phase only. Repeatable.",
+            metavar="FILE|DIR|-",
+            rich_help_panel=MATERIAL,
+        ),
+    ] = None
+    model: OneModel = None
+    models: SeveralModels = None
+    max_cost: Annotated[
+        float | None,
+        typer.Option(help="Most money of each run, in US dollars.", metavar="DOLLARS", rich_help_panel=LIMITS),
+    ] = None
+    jobs: Annotated[int, typer.Option(help="Tasks run side by side.", metavar="N", rich_help_panel=OUTPUT)] = 1
+    name: Annotated[
+        str,
+        typer.Option(
+            help="A name of this comparison; under another one all is run anew.",
+            metavar="NAME",
+            rich_help_panel=OUTPUT,
+            show_default=False,
+        ),
+    ] = ""
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Record the runs in this file instead of your journal.", metavar="FILE", rich_help_panel=OUTPUT
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="The first seed.", metavar="N", rich_help_panel=OUTPUT)] = 0
+    dry_run: DryRun = False
+    yes: Yes = False
+    out: Out = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the results as JSON and nothing else.", rich_help_panel=OUTPUT)
+    ] = False
+    quiet: Quiet = False
+    env_file: EnvFile = None
+
+
+def compare(name: str) -> typer.Typer:
+    """The command."""
+
+    def command(**values: object) -> None:
+        raise typer.Exit(_run(CompareRequest(**values)))  # type: ignore[arg-type]
+
+    sign(command, parameters_of(CompareRequest))
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    said = (
+        "Protocols side by side on the same task, or a set of tasks, with the same models, at equal budget. Runs are "
+        "recorded: the same command goes on where it was left."
+    )
+    app.command(name, cls=SectionedCommand, help=said)(command)
+    return app
+
+
+def _run(request: CompareRequest) -> int:
+    if request.env_file is not None:
+        load_env_file(request.env_file)
+    config = load_config()
+    tasks = _tasks(request)
+    models, choice = _models(request, config)
+    planned = plan_comparison(
+        tasks,
+        _rows(request, config),
+        models=models,
+        budget=Budget(tokens=request.budget, calls=request.budget_calls),
+        repeat=request.repeat,
+        seed=request.seed,
+        name=request.name,
+        money=_max_cost(request),
+    )
+    if request.jobs < 1:
+        raise SettingsError(f"{request.jobs} jobs do nothing", where="--jobs", do="Give 1 or more.")
+    foreseen = foresee(planned)
+    cost = _cost(planned, foreseen, models, choice)
+    if request.dry_run:
+        if request.json:
+            print_json(_dry_json(planned, foreseen, cost))
+        else:
+            show(_dry(planned, foreseen, cost))
+        return DONE
+    if request.out is not None:
+        claim_directory(request.out)
+    if not request.quiet:
+        say(_first_line(planned, cost))
+    agree(cost, yes=request.yes, confirm_above=config.confirm_above)
+    comparison = _execute(request, planned, models)
+    return _deliver(request, comparison)
+
+
+def _execute(request: CompareRequest, planned: Planned, models: Sequence[str]) -> Comparison:
+    ensure_weights(models, quiet=request.quiet)
+    store = SqliteStore(request.store or journal_path())
+    bench = Bench(planned.runs, quiet=request.quiet)
+
+    async def main() -> Comparison:
+        async with shown(bench), loaded(models, bench.loading):
+            return await execute(planned, store=store, jobs=request.jobs, observer=bench.observer)
+
+    try:
+        with bench:
+            return run_until_done(main(), tell=bench.tell)
+    except BaseException:
+        if bench.recorded or bench.done:
+            bench.close()
+            say("What was run is recorded; the same command goes on from there.")
+        raise
+    finally:
+        store.close()
+
+
+def _deliver(request: CompareRequest, comparison: Comparison) -> int:
+    unwritten: SettingsError | None = None
+    written: list[Path] = []
+    if request.out is not None:
+        try:
+            written = write(comparison, request.out)
+        except SettingsError as error:  # said after the results, which are not lost for it
+            unwritten = error
+    if request.json:
+        print_json(comparison.model_dump(mode="json"))
+    else:
+        show(printable(markdown(comparison)))
+    sys.stdout.flush()
+    if unwritten is not None:
+        raise unwritten
+    before = sum(run.recorded for run in comparison.runs)
+    if not request.quiet:
+        if before:
+            said = "run was" if before == 1 else "runs were"
+            say(f"{before} of {len(comparison.runs)} {said} recorded before; --name NAME runs everything anew.")
+        if written:
+            say(f"Written: {', '.join(map(str, written))}")
+    return DONE if any(run.answered for run in comparison.runs) else NO_ANSWER
+
+
+def _tasks(request: CompareRequest) -> list[Task]:
+    if (request.task is None) == (request.tasks is None):
+        raise SettingsError(
+            "either one task or a file of them is compared on", do='Give "TASK", or --tasks FILE (or --tasks starter).'
+        )
+    if request.tasks is not None:
+        alone = {"--answer": request.answer, "--answer-pattern": request.answer_pattern, "--source": request.source}
+        if given := [option for option, value in alone.items() if value]:
+            raise SettingsError(
+                f"{', '.join(given)} belongs to a single task", where="--tasks", do="Write it into the task file."
+            )
+        wanted = [name.strip() for name in (request.only or "").split(",") if name.strip()]
+        return choose(load_tasks(request.tasks), only=wanted, limit=request.limit)
+    if request.only is not None or request.limit is not None:
+        raise SettingsError("--only and --limit choose from --tasks", do="Leave them out, or give --tasks FILE.")
+    seats = [Agent(id=str(n), role="seat") for n in range(1, MOST_SEATS + 1)]
+    sources = [
+        TaskSource(text=s.text, name=s.name, seat=int(s.agents[0]) if s.agents else None)
+        for s in read_sources(request.source or (), seats)
+    ]
+    return [
+        _checked_task(
+            id="task",
+            task=read_task(request.task or ""),
+            answer=request.answer,
+            kind=request.kind,
+            answer_pattern=request.answer_pattern,
+            sources=sources,
+        )
+    ]
+
+
+def _checked_task(**fields: object) -> Task:
+    from pydantic import ValidationError
+
+    try:
+        return Task.model_validate(fields)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"the task cannot be used: {reason}", where="--answer, --kind", do="Correct it.") from None
+
+
+def _models(request: CompareRequest, config: Config) -> tuple[list[str], Choice]:
+    """One model, or several to be dealt, checked."""
+    named = request.model is not None or request.models is not None
+    choice = Choice("", "as asked") if named else choice_without_a_name(config)
+    several = len((request.models or "").split(","))
+    seats = [Agent(id=f"A{n}", role="") for n in range(several)]
+    asked = Request(task="", model=request.model, models=request.models)
+    models = list(deal_models(asked, seats, choice.name).values())
+    check_models(models, keys=not request.dry_run, why=choice.why if choice.name else "")
+    return models, choice
+
+
+def _rows(request: CompareRequest, config: Config) -> list[Row]:
+    """Rows by label with their settings. Raises `SettingsError`, `UnknownName`."""
+    named: dict[str, type[Protocol]] = {}
+    for one in (part.strip() for part in request.protocols.split(",")):
+        label, _, protocol = one.rpartition("=")
+        label = label or protocol
+        if label in named:
+            raise SettingsError(
+                f"two rows are both {label!r}", where="--protocols", do=f"Name one apart: other={protocol}."
+            )
+        named[label] = find_protocol(protocol)
+    given: dict[str, dict[str, object]] = {label: {} for label in named}
+    for one in request.setting or ():
+        place, equals, value = one.partition("=")
+        label, dot, name = place.strip().rpartition(".")
+        name = name.replace("-", "_")
+        rows = [label] if dot else [row for row, cls in named.items() if name in cls.model_fields]
+        if not equals or not rows or not set(rows) <= named.keys():
+            raise SettingsError(
+                f"{one!r} sets nothing", where="--set", do=f"Write [ROW.]NAME=VALUE; rows: {', '.join(named)}."
+            )
+        for row in rows:
+            given[row][name] = _value(named[row], name, value)
+    return [Row(label, read_settings(cls, given[label], config)) for label, cls in named.items()]
+
+
+def _value(cls: type[Protocol], name: str, text: str) -> object:
+    """Text for a field of text, else what it says as JSON, else text that the settings will judge."""
+    field = cls.model_fields.get(name)
+    if field is not None and field.annotation is not str:
+        with suppress(ValueError):
+            return json.loads(text)
+    return text
+
+
+def _max_cost(request: CompareRequest) -> float | None:
+    if request.max_cost is not None and not 0 <= request.max_cost < float("inf"):
+        raise SettingsError(f"a limit cannot be {request.max_cost}", where="--max-cost", do="Give 0 or more.")
+    return request.max_cost
+
+
+def _cost(planned: Planned, foreseen: Sequence[Foreseen], models: Sequence[str], choice: Choice) -> Plan:
+    """All of it as one plan, for those who ask what it costs."""
+    paid_for = tuple(dict.fromkeys(one for name in models for one in alternatives(name) if paid(one)))
+    most: float | None = 0.0
+    for row in foreseen:
+        prices = [price(name, row.read, row.written) for name in paid_for]
+        known = [found for found in prices if found is not None]
+        once = None if len(known) < len(prices) else row.calls.max * max(known, default=0.0)
+        if planned.money is not None and paid_for:
+            once = row.runs * planned.money if once is None else min(once, row.runs * planned.money)
+        most = None if most is None or once is None else most + once
+    return Plan(
+        protocol=planned.rows[0].protocol,
+        agents=tuple(Agent(id=str(n), role="", model=name) for n, name in enumerate(dict.fromkeys(models))),
+        why=choice.why,
+        estimate=Estimate(min=sum(r.calls.min for r in foreseen), max=sum(r.calls.max for r in foreseen)),
+        limits=Limits(money=planned.money),
+        most_tokens=sum(row.tokens for row in foreseen),
+        most_money=most,
+        paid=paid_for,
+        unspent_keys=choice.unspent_keys,
+    )
+
+
+def _first_line(planned: Planned, cost: Plan) -> str:
+    why = f" ({cost.why})" if cost.why != "as asked" else ""
+    parts = [
+        f"{', '.join(row.label for row in planned.rows)} with {', '.join(cost.models)}{why}",
+        count(len(planned.tasks), "task"),
+        count(planned.runs, "run"),
+        f"{span(cost.estimate.min, cost.estimate.max)} calls foreseen",
+        cost_words(cost),
+    ]
+    if cost.unspent_keys:
+        parts.append(
+            f"not spent: {', '.join(f'{key} (for --model {model})' for key, model in cost.unspent_keys.items())}"
+        )
+    return " · ".join(parts)
+
+
+def _dry(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> str:
+    lines = [
+        "**Dry run of compare: nothing is asked, spent or recorded.**",
+        "",
+        "| row | runs | calls | tokens at most |",
+        "|---|---|---|---|",
+        *(f"| {r.row} | {r.runs:,} | {span(r.calls.min, r.calls.max)} | {r.tokens:,} |" for r in foreseen),
+        "",
+        f"- Tasks: {count(len(planned.tasks), 'task')}, seeds {planned.seeds[0]} to {planned.seeds[-1]}",
+        f"- Budget: {_budget_words(planned)}",
+        f"- Model: {', '.join(cost.models)} ({cost.why})",
+        f"- Calls foreseen: {span(cost.estimate.min, cost.estimate.max)}, those recorded before included",
+        f"- Tokens: at most {cost.most_tokens:,}, if every prompt were as long as it can be",
+        f"- Money: {cost_words(cost)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _budget_words(planned: Planned) -> str:
+    bounds = [allotment.bound for allotment in planned.allotments.values()]
+    if planned.budget.matched:
+        return f"what the dearest row could need, {span(min(bounds), max(bounds))} tokens a run"
+    return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} a run"
+
+
+def _dry_json(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> Mapping[str, object]:
+    return {
+        "dry_run": True,
+        "rows": [
+            {"row": r.row, "runs": r.runs, "calls": r.calls.model_dump(), "most_tokens": r.tokens} for r in foreseen
+        ],
+        "tasks": [task.id for task in planned.tasks],
+        "seeds": list(planned.seeds),
+        "budget": planned.budget.model_dump(),
+        "models": cost.models,
+        "estimate": cost.estimate.model_dump(),
+        "most_tokens": cost.most_tokens,
+        "most_money": cost.most_money,
+        "paid": list(cost.paid),
+    }

@@ -1,0 +1,37 @@
+"""Does deliberation help? Protocols side by side on the same tasks, with the same models, at equal budget.
+
+comparison = await compare(load_tasks("starter"), ["emergence", "solo", "vote"], models="local")
+print(markdown(comparison))
+"""
+
+from consilience.evaluation.comparison import Lineup, Observer, Plan, compare, execute, plan
+from consilience.evaluation.export import write
+from consilience.evaluation.foresight import Foreseen, foresee
+from consilience.evaluation.results import Budget, Comparison, Difference, RowResult, Run, Setup
+from consilience.evaluation.rows import Row
+from consilience.evaluation.table import markdown
+from consilience.evaluation.taskfile import Task, TaskSource, choose, load_tasks
+
+__all__ = [
+    "Budget",
+    "Comparison",
+    "Difference",
+    "Foreseen",
+    "Lineup",
+    "Observer",
+    "Plan",
+    "Row",
+    "RowResult",
+    "Run",
+    "Setup",
+    "Task",
+    "TaskSource",
+    "choose",
+    "compare",
+    "execute",
+    "foresee",
+    "load_tasks",
+    "markdown",
+    "plan",
+    "write",
+]

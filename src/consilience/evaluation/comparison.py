@@ -1,0 +1,349 @@
+"""Running the rows on the tasks. Every run is a session of its own, found again by what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from consilience.domain.errors import SettingsError
+from consilience.domain.events import CallCompleted, Event, SessionFinished
+from consilience.domain.outcome import Limits
+from consilience.domain.report import Report
+from consilience.engine import runner
+from consilience.engine.protocol import Protocol
+from consilience.engine.runner import Options
+from consilience.engine.seats import One
+from consilience.engine.similarity import mean_pairwise
+from consilience.evaluation.results import Budget, Comparison, Difference, Run
+from consilience.evaluation.rows import REFERENCES, Allotment, Row, allot, ceiling_row, rows_of, setup_of
+from consilience.evaluation.scoring import position_of, score
+from consilience.evaluation.statistics import need_libraries
+from consilience.evaluation.summary import difference_of, row_of
+from consilience.evaluation.taskfile import Task
+from consilience.journal.sqlite import SqliteStore
+from consilience.journal.store import Store
+
+PROBE = "probe"
+"""A run of the smallest size of a row, whose cost says how large the row may be."""
+
+MOST_REPEATS = 1_000
+
+Lineup: TypeAlias = "One | Sequence[One]"
+"""One model for all agents, or several dealt to those of each protocol in turn; names or models."""
+
+
+@dataclass(frozen=True)
+class Observer:
+    """What is told while a comparison runs: a run that begins, each event of it as it is recorded, and that it ended."""
+
+    begins: Callable[[str, Task, int], None] = lambda row, task, seed: None
+    event: Callable[[Event], None] = lambda event: None
+    ended: Callable[[Run], None] = lambda run: None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison before it runs: what is to be run, on what, and what each run may spend."""
+
+    tasks: tuple[Task, ...]
+    rows: tuple[Row, ...]
+    budget: Budget
+    seeds: tuple[int, ...]
+    models: Lineup
+    name: str = ""
+    money: float | None = None
+    ceiling: Row | None = None
+    allotments: dict[str, Allotment] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> int:
+        """How many there will be, probes aside."""
+        private = sum(task.private for task in self.tasks) if self.ceiling else 0
+        return (len(self.tasks) * len(self.rows) + private) * len(self.seeds)
+
+    def rows_on(self, task: Task) -> list[tuple[Row, bool]]:
+        """Rows in the order in which they run on a task, those whose size follows from the others' cost last."""
+        allotment = self.allotments[task.id]
+        marked = [(row, allotment.resized(row)) for row in self.rows]
+        ceiling = [(self.ceiling, False)] if self.ceiling and task.private else []
+        return [*[(r, s) for r, s in marked if not s], *ceiling, *[(r, s) for r, s in marked if s]]
+
+
+def plan(
+    tasks: Sequence[Task],
+    protocols: Sequence[str | Protocol | Row],
+    *,
+    models: Lineup,
+    budget: Budget | None = None,
+    repeat: int = 1,
+    seed: int = 0,
+    name: str = "",
+    money: float | None = None,
+) -> Plan:
+    """Raises `SettingsError`, `UnknownName`. Nothing is spent or sent."""
+    rows = rows_of(protocols)
+    if not 1 <= repeat <= MOST_REPEATS:
+        raise SettingsError(f"{repeat} repeats cannot be made", do=f"Give 1 to {MOST_REPEATS}.")
+    if not tasks:
+        raise SettingsError("there is no task", do="Give one, or a file of them.")
+    if twice := [id for id, n in Counter(task.id for task in tasks).items() if n > 1]:
+        raise SettingsError(f"two tasks have the id {twice[0]!r}", do="Give each its own.")
+    if sum(task.answer is not None for task in tasks) > 1 and len(rows) > 1:
+        need_libraries()
+    budget = budget or Budget()
+    return Plan(
+        tasks=tuple(tasks),
+        rows=tuple(rows),
+        budget=budget,
+        seeds=tuple(range(seed, seed + repeat)),
+        models=models,
+        name=name,
+        money=money,
+        ceiling=ceiling_row(tasks, rows),
+        allotments={task.id: allot(budget, [row.on(task) for row in rows], task) for task in tasks},
+    )
+
+
+async def compare(
+    tasks: Sequence[Task] | Task | str,
+    protocols: Sequence[str | Protocol | Row] = ("emergence", "solo", "vote"),
+    *,
+    models: Lineup,
+    store: Store | None = None,
+    budget: Budget | None = None,
+    repeat: int = 1,
+    seed: int = 0,
+    name: str = "",
+    money: float | None = None,
+    jobs: int = 1,
+    observer: Observer | None = None,
+) -> Comparison:
+    """Run protocols on the same tasks with the same models at equal budget.
+
+    Every run is a session in `store` (by default in the user's journal) whose id follows from `name` and from all that
+    decides what is run; so what was finished before is taken from there, and what was interrupted goes on. `money` bounds
+    each run in US dollars. `jobs` pairs of task and seed run side by side, the rows of one in turn. Raises `UserError`s before
+    anything is spent.
+    """
+    if isinstance(tasks, str):
+        tasks = Task(id="task", task=tasks)
+    if isinstance(tasks, Task):
+        tasks = [tasks]
+    planned = plan(tasks, protocols, models=models, budget=budget, repeat=repeat, seed=seed, name=name, money=money)
+    if store is not None:
+        return await execute(planned, store=store, jobs=jobs, observer=observer)
+    from consilience.domain.places import journal_path
+
+    own = SqliteStore(journal_path())
+    try:
+        return await execute(planned, store=own, jobs=jobs, observer=observer)
+    finally:
+        own.close()
+
+
+async def execute(planned: Plan, *, store: Store, jobs: int = 1, observer: Observer | None = None) -> Comparison:
+    """Run what was planned. A cancelled comparison, or one that raises, leaves its runs recorded and is gone on with."""
+    if jobs < 1:
+        raise SettingsError(f"{jobs} jobs do nothing", do="Give 1 or more.")
+    turns = asyncio.Semaphore(jobs)
+    bench = _Bench(planned, store, observer or Observer(), set(store.sessions()))
+
+    async def cell(task: Task, seed: int) -> list[Run]:
+        async with turns:
+            return await bench.cell(task, seed)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            cells = [group.create_task(cell(task, seed)) for task in planned.tasks for seed in planned.seeds]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return _conclude(planned, [run for done in cells for run in done.result()])
+
+
+class _Bench:
+    """Runs one after the other, or takes them from the record."""
+
+    def __init__(self, planned: Plan, store: Store, observer: Observer, known: set[str]) -> None:
+        self._planned, self._store, self._observer, self._known = planned, store, observer, known
+
+    async def cell(self, task: Task, seed: int) -> list[Run]:
+        """All rows on one task with one seed."""
+        allotment = self._planned.allotments[task.id]
+        runs: dict[str, Run] = {}
+        dearest = 0
+        for row, resized in self._planned.rows_on(task):
+            asked = row.on(task)
+            if resized:
+                asked = asked.sized(await self._calls(asked, task, seed, allotment, dearest))
+            run = await self._run(asked, task, seed, allotment, size=resized)
+            if not (resized or row.ceiling):
+                dearest = max(dearest, run.tokens)
+            runs[row.label] = run
+            self._observer.ended(run)
+        return list(runs.values())
+
+    async def _calls(self, row: Row, task: Task, seed: int, allotment: Allotment, dearest: int) -> int:
+        """How many calls a row of any size gets: all that surely fit, or as many as cost what the dearest other row did."""
+        most = allotment.most_calls(row, task)
+        if not allotment.budget.matched:
+            return most
+        probe = await self._run(row.sized(1), task, seed, allotment, role=PROBE)
+        each = probe.tokens / probe.calls if probe.calls and probe.tokens else row.call_tokens(task)
+        return min(int(dearest / each), most)
+
+    async def _run(
+        self, row: Row, task: Task, seed: int, allotment: Allotment, *, size: bool = False, role: str = ""
+    ) -> Run:
+        limits = allotment.limits.model_copy(update={"money": self._planned.money})
+        session = session_id(self._planned, row, task, seed, limits, role)
+        if not role:
+            self._observer.begins(row.label, task, seed)
+        begun = session in self._known
+        if begun and self._store.beginning(session) is None:  # killed before it said what it is
+            self._store.remove([session])
+            begun = False
+        events = self._store.read(session) if begun else []
+        recorded = any(isinstance(event, SessionFinished) for event in events)
+        options = Options(observer=self._observer.event, patience=None)  # nothing is gained by parking one of many runs
+        if begun:
+            report = await runner.resume(session, store=self._store, models=self._planned.models, options=options)
+        else:
+            sources = task.sources_for(row.protocol, everything=row.ceiling)
+            report = await runner.start(
+                task.task,
+                row.protocol,
+                models=self._planned.models,
+                store=self._store,
+                sources=sources,
+                seed=seed,
+                limits=limits,
+                session=session,
+                options=options,
+            )
+            self._known.add(session)
+        firsts = first_texts(row.protocol, self._store, session)
+        return _measured(row, task, seed, report, firsts, allotment.bound, size=size, recorded=recorded)
+
+
+def session_id(planned: Plan, row: Row, task: Task, seed: int, limits: Limits, role: str = "") -> str:
+    """The same for the same run: all that decides what is asked goes in, and the comparison's name."""
+    what = {
+        "name": planned.name,
+        "task": [task.id, task.task],
+        "sources": [s.model_dump() for s in task.sources_for(row.protocol, everything=row.ceiling)],
+        "protocol": [row.protocol.name, row.protocol.version, row.protocol.model_dump(mode="json")],
+        "row": [row.label, role],
+        "models": model_names(planned.models),
+        "limits": limits.model_dump(mode="json"),
+        "seed": seed,
+    }
+    text = json.dumps(what, sort_keys=True, ensure_ascii=True, default=str)
+    return f"c{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def model_names(models: Lineup) -> list[str]:
+    several = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
+    return [model if isinstance(model, str) else str(model.name) for model in several]
+
+
+def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:
+    """The first text of each agent that speaks before it sees another's. Of a typed reply it is the field `text`; a reply
+    without one, a ballot, is no text."""
+    replies: dict[str, list[str]] = {seat: [] for seat in protocol.first_seats}
+    for event in store.read(session):
+        if isinstance(event, CallCompleted) and event.agent in replies:
+            replies[event.agent].append(event.text)
+    found = []
+    for ids in replies.values():
+        said = next((text for id in ids if (text := _said(store.text(id)))), None)
+        found += [said] if said else []
+    return found
+
+
+def _said(reply: str) -> str:
+    try:
+        value = json.loads(reply)
+    except ValueError:
+        return reply
+    if not isinstance(value, dict):
+        return reply
+    said = value.get("text")
+    return said if isinstance(said, str) else ""
+
+
+def _measured(
+    row: Row, task: Task, seed: int, report: Report, firsts: Sequence[str], limit: int, *, size: bool, recorded: bool
+) -> Run:
+    spent = report.ledger.actual
+    judged = score(task, report)
+    return Run(
+        row=row.label,
+        task=task.id,
+        split=task.split,
+        seed=seed,
+        session=report.session,
+        size=row.protocol.estimate().max if size else None,
+        answer=report.answer,
+        position=position_of(report, task.answer_pattern),
+        answered=judged.answered,
+        correct=judged.correct,
+        error=judged.error,
+        orders=judged.orders,
+        stop_reason=report.stop_reason,
+        degraded=report.degraded,
+        limit=limit,
+        calls=spent.calls,
+        tokens_in=spent.tokens_in,
+        tokens_out=spent.tokens_out,
+        cost=spent.cost,
+        seconds=spent.seconds,
+        likeness=mean_pairwise(firsts),
+        voices=len(firsts),
+        effective=report.independence.effective,
+        changes=len(report.position_changes),
+        conformity=sum(change.conformity for change in report.position_changes),
+        recorded=recorded,
+    )
+
+
+def _conclude(planned: Plan, runs: Sequence[Run]) -> Comparison:
+    rows = [*planned.rows, *([planned.ceiling] if planned.ceiling else [])]
+    setups = [
+        setup_of(row, sized=not row.ceiling and any(a.resized(row) for a in planned.allotments.values()))
+        for row in rows
+    ]
+    order = {(task.id, seed): n for n, (task, seed) in enumerate((t, s) for t in planned.tasks for s in planned.seeds)}
+    by_row = {
+        setup.row: sorted((run for run in runs if run.row == setup.row), key=lambda run: order[run.task, run.seed])
+        for setup in setups
+    }
+    return Comparison(
+        name=planned.name,
+        models=tuple(dict.fromkeys(model_names(planned.models))),
+        budget=planned.budget,
+        seeds=planned.seeds,
+        tasks=tuple(task.id for task in planned.tasks),
+        setups=tuple(setups),
+        runs=tuple(run for found in by_row.values() for run in found),
+        rows=tuple(row_of(setup, by_row[setup.row], calls=planned.budget.calls is not None) for setup in setups),
+        differences=tuple(_differences(planned, by_row)),
+    )
+
+
+def _differences(planned: Plan, by_row: dict[str, list[Run]]) -> list[Difference]:
+    """Every row to every reference; where none of them is compared, to the first row."""
+    labels = [row.label for row in planned.rows]
+    references = [row.label for row in planned.rows if row.label in REFERENCES] or labels[:1]
+    references.sort(key=lambda label: REFERENCES.index(label) if label in REFERENCES else 0)
+    found: list[Difference] = []
+    for n, reference in enumerate(references):
+        for label in labels:
+            if label != reference and label not in references[:n]:
+                difference = difference_of(by_row[label], by_row[reference], seed=planned.seeds[0])
+                found += [difference] if difference else []
+    return found

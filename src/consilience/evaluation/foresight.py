@@ -1,0 +1,54 @@
+"""What a comparison will take, before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consilience.domain.outcome import Estimate
+from consilience.evaluation.comparison import Plan
+from consilience.evaluation.rows import Row
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """A row over all its runs. `tokens` bounds runs whose every prompt is as long as it can be; `read` and `written` are the
+    most of one call."""
+
+    row: str
+    runs: int
+    calls: Estimate
+    tokens: int
+    read: int
+    written: int
+
+
+def foresee(planned: Plan) -> list[Foreseen]:
+    """Retries are not counted. What was finished before is: the journal is not looked at."""
+    rows = [*planned.rows, *([planned.ceiling] if planned.ceiling else [])]
+    return [_of(planned, row) for row in rows]
+
+
+def _of(planned: Plan, row: Row) -> Foreseen:
+    least = most = tokens = read = runs = 0
+    for task in planned.tasks:
+        if row.ceiling and not task.private:
+            continue
+        allotment, asked = planned.allotments[task.id], row.on(task)
+        size = asked.call_tokens(task)
+        estimate = allotment.estimate(asked, task)
+        probes = int(allotment.resized(asked) and planned.budget.matched and not row.ceiling)
+        once = estimate.max * size
+        runs += 1
+        least += estimate.min + probes
+        most += estimate.max + probes
+        tokens += (once if planned.budget.calls is not None else min(once, allotment.bound)) + probes * size
+        read = max(read, size - asked.protocol.reply_tokens)
+    repeats = len(planned.seeds)
+    return Foreseen(
+        row=row.label,
+        runs=runs * repeats,
+        calls=Estimate(min=least * repeats, max=most * repeats),
+        tokens=tokens * repeats,
+        read=read,
+        written=row.protocol.reply_tokens,
+    )

@@ -1,0 +1,147 @@
+"""The result of a comparison, as data: every run, every row over all its runs, every difference to a reference."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from consilience.domain.outcome import StopReason
+from consilience.domain.report import Frozen
+
+
+class Budget(Frozen):
+    """What every run may spend: so many tokens, read and written, or calls; a run never exceeds it.
+
+    With neither given, runs are *matched*: the bound is what the dearest of the protocols could need at most, so that it cuts
+    nobody, and a protocol that comes in any size (`vote`) gets the size that costs as much as the dearest other one really
+    spent on the same task with the same seed.
+    """
+
+    tokens: int | None = None
+    calls: int | None = None
+
+    @property
+    def matched(self) -> bool:
+        return self.tokens is None and self.calls is None
+
+
+class Setup(Frozen):
+    """A row of the table: a protocol with its settings. `ceiling` rows see every private source, and are compared with nobody."""
+
+    row: str
+    protocol: str
+    settings: dict[str, object]
+    sized: bool = False
+    ceiling: bool = False
+
+
+class Run(Frozen):
+    """One row on one task with one seed; `session` is its record in the journal.
+
+    `correct` is None where the task has no reference; `error` and `orders` are those of `Score`. `limit` is the most tokens or
+    calls it might spend. `calls` and `tokens` are what it spent, `cost` in US dollars (None: not known), `seconds` its wall time.
+    `likeness` is the mean pairwise Jaccard similarity of the texts given before anybody saw another's; `voices` the number of
+    agents that gave one, `effective` how many independent ones they count as where that is known. `changes` are changes of
+    position, `conformity` those among them that cite no argument. `size` is the number of calls of a row that was sized.
+    `recorded`: it had been finished before this comparison ran.
+    """
+
+    row: str
+    task: str
+    split: str = ""
+    seed: int
+    session: str
+    size: int | None = None
+    answer: str | None
+    position: str | None
+    answered: bool
+    correct: bool | None
+    error: float | None = None
+    orders: float | None = None
+    stop_reason: StopReason
+    degraded: str | None = None
+    limit: int
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    seconds: float
+    likeness: float | None = None
+    voices: int = 0
+    effective: float | None = None
+    changes: int = 0
+    conformity: int = 0
+    recorded: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_in + self.tokens_out
+
+
+class RowResult(Frozen):
+    """A row over all its runs. Means are over runs, `accuracy` over tasks of the share of repeats that were right.
+
+    `holds` is the mean over tasks of the share of repeats with the most frequent position, None without repeats. `orders` is the
+    mean distance in orders of magnitude over the runs that gave one. `spent` is the mean share of the budget that was spent.
+    """
+
+    row: str
+    ceiling: bool = False
+    tasks: int
+    runs: int
+    scored: int
+    right: int
+    unanswered: int
+    accuracy: float | None
+    tokens: float
+    calls: float
+    cost: float | None
+    seconds: float
+    spent: float
+    likeness: float | None
+    voices: float
+    changes: int
+    conformity: int
+    holds: float | None
+    orders: float | None
+
+
+Verdict = Literal["won", "lost", "cannot tell"]
+
+
+class Difference(Frozen):
+    """`row` against `reference` on the same tasks: `difference` in accuracy with its 95 % bootstrap interval.
+
+    For McNemar's test a task counts as right where more than half of the repeats were; `only_row` and `only_reference` are
+    those that one alone got right, `p` is exact. `detectable` is the difference such a set would have shown in four cases of
+    five. `verdict` is `won` or `lost` where the interval leaves out 0 and p < 0.05, both.
+    """
+
+    row: str
+    reference: str
+    tasks: int
+    difference: float
+    low: float
+    high: float
+    only_row: int
+    only_reference: int
+    p: float
+    detectable: float | None
+    verdict: Verdict
+
+
+class Comparison(Frozen):
+    schema_version: int = 1
+    name: str
+    models: tuple[str, ...]
+    budget: Budget
+    seeds: tuple[int, ...]
+    tasks: tuple[str, ...]
+    setups: tuple[Setup, ...]
+    runs: tuple[Run, ...]
+    rows: tuple[RowResult, ...]
+    differences: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def of(self, row: str) -> list[Run]:
+        """The runs of a row, in order of tasks, then seeds."""
+        return [run for run in self.runs if run.row == row]

@@ -1,0 +1,159 @@
+"""Which protocols are compared, and what each may spend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.outcome import Estimate, Limits
+from consilience.engine.budget import call_size
+from consilience.engine.prompt import Opening
+from consilience.engine.protocol import Protocol, find_protocol, protocol_names
+from consilience.engine.sources import documents
+from consilience.engine.templates import INSTRUCTIONS
+from consilience.evaluation.results import Budget, Setup
+from consilience.evaluation.taskfile import Task
+
+ALONE = "solo"
+"""The protocol of one call, whose row with all sources is the ceiling, and the first of the references."""
+
+REFERENCES = (ALONE, "vote")
+"""Rows that others are measured against, where they are compared."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A protocol under the name it has in the table. `ceiling`: it is shown every source, whoever it is private to."""
+
+    label: str
+    protocol: Protocol
+    ceiling: bool = False
+
+    @property
+    def sizable(self) -> bool:
+        """It comes in any size, and none was asked for: a size that was set stands."""
+        small, large = self.protocol.sized_to(1), self.protocol.sized_to(2)
+        changed = {f for f in type(small).model_fields if getattr(small, f) != getattr(large, f)}
+        return bool(changed) and not changed & self.protocol.model_fields_set
+
+    def on(self, task: Task) -> Row:
+        """With the task's answer pattern, where the protocol takes one and none was set."""
+        fields = type(self.protocol).model_fields
+        if (
+            not task.answer_pattern
+            or "answer_pattern" not in fields
+            or "answer_pattern" in self.protocol.model_fields_set
+        ):
+            return self
+        settings = self.protocol.model_dump(exclude_unset=True)
+        return replace(self, protocol=type(self.protocol)(**settings, answer_pattern=task.answer_pattern))
+
+    def sized(self, calls: int) -> Row:
+        return replace(self, protocol=self.protocol.sized_to(max(calls, 1)))
+
+    def call_tokens(self, task: Task) -> int:
+        """The greatest size of one of its calls on this task."""
+        instructions = self.protocol.templates().render(INSTRUCTIONS)
+        found = documents(task.sources_for(self.protocol, everything=self.ceiling))
+        return int(call_size(Opening(instructions, task.task, found), self.protocol, {}).tokens)
+
+    def most_tokens(self, task: Task) -> int:
+        return self.protocol.estimate().max * self.call_tokens(task)
+
+
+def rows_of(protocols: Sequence[str | Protocol | Row]) -> list[Row]:
+    """Rows from names, from protocols with settings, or from rows. A name that comes twice gets its settings beside it.
+
+    Raises `SettingsError` where two rows could not be told apart, `UnknownName`.
+    """
+    found: list[Row] = []
+    for one in protocols:
+        if isinstance(one, str):
+            one = find_protocol(one)()
+        if isinstance(one, Protocol):
+            taken = any(row.label == one.name for row in found)
+            settings = _set(one)
+            one = Row(f"{one.name} ({settings})" if taken and settings else one.name, one)
+        if any(row.label == one.label for row in found):
+            raise SettingsError(
+                f"two rows are both {one.label!r}", do="Name them apart, or give them different settings."
+            )
+        found.append(one)
+    if not found:
+        raise SettingsError("nothing is to be compared", do=f"Name protocols: {', '.join(protocol_names())}.")
+    return found
+
+
+def ceiling_row(tasks: Sequence[Task], rows: Sequence[Row]) -> Row | None:
+    """One agent that is shown every source, where some are private; None where none is or no protocol of one call is known."""
+    if not any(task.private for task in tasks):
+        return None
+    own = next((row.protocol for row in rows if row.protocol.name == ALONE), None)
+    if own is None:
+        try:
+            own = find_protocol(ALONE)()
+        except UnknownName:
+            return None
+    return Row(f"{ALONE}, all sources", own, ceiling=True)
+
+
+def setup_of(row: Row, *, sized: bool) -> Setup:
+    protocol = row.protocol
+    return Setup(
+        row=row.label,
+        protocol=protocol.name,
+        settings=protocol.model_dump(mode="json"),
+        sized=sized,
+        ceiling=row.ceiling,
+    )
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """What runs on one task may spend. `anchor` is the row that could need most; it keeps its size, and sizes the others."""
+
+    budget: Budget
+    bound: int
+    anchor: str
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(calls=self.bound) if self.budget.calls is not None else Limits(tokens=self.bound)
+
+    def resized(self, row: Row) -> bool:
+        return row.sizable and not (self.budget.matched and row.label == self.anchor)
+
+    def most_calls(self, row: Row, task: Task) -> int:
+        """Calls of the greatest size that the bound pays for."""
+        return self.bound if self.budget.calls is not None else self.bound // row.call_tokens(task)
+
+    def estimate(self, row: Row, task: Task) -> Estimate:
+        """Calls of one run. Under a matched budget a row's size is not known before; it is at least one and fits the bound."""
+        most = self.most_calls(row, task)
+        if self.resized(row):
+            whole = row.sized(most).protocol.estimate()
+            return Estimate(min=1, max=whole.max) if self.budget.matched else whole
+        own = row.protocol.estimate()
+        return own if self.budget.calls is None else Estimate(min=min(own.min, most), max=min(own.max, most))
+
+
+def allot(budget: Budget, rows: Sequence[Row], task: Task) -> Allotment:
+    """The bound on every run on this task. Raises `SettingsError` for a budget that cannot be."""
+    if budget.tokens is not None and budget.calls is not None:
+        raise SettingsError("a budget is either of tokens or of calls", do="Give one of the two.")
+    needs = {row.label: row.most_tokens(task) for row in rows}
+    anchor = max(needs, key=needs.__getitem__)
+    given = budget.tokens if budget.calls is None else budget.calls
+    if given is not None and given < 1:
+        raise SettingsError(f"a budget of {given} buys no answer", do="Give 1 or more.")
+    return Allotment(budget, needs[anchor] if given is None else given, anchor)
+
+
+def _set(protocol: Protocol) -> str:
+    """The settings that were given, as on a command line."""
+    given = protocol.model_dump(mode="json", include=protocol.model_fields_set)
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in given.items()
+    )

@@ -1,0 +1,93 @@
+"""From runs to rows, and from rows to what can be said of the difference between two."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from consilience.evaluation.results import Difference, RowResult, Run, Setup, Verdict
+from consilience.evaluation.statistics import detectable, interval, mcnemar
+
+ALPHA = 0.05
+
+
+def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResult:
+    """`calls`: the budget is of calls."""
+    by_task = _by_task(runs)
+    scored = [run for run in runs if run.correct is not None]
+    accuracies = accuracy_by_task(runs)
+    orders = [run.orders for run in scored if run.orders is not None]
+    costs = [run.cost for run in runs if run.cost is not None]
+    alike = [run.likeness for run in runs if run.likeness is not None]
+    return RowResult(
+        row=setup.row,
+        ceiling=setup.ceiling,
+        tasks=len(by_task),
+        runs=len(runs),
+        scored=len(scored),
+        right=sum(run.correct is True for run in scored),
+        unanswered=sum(not run.answered for run in runs),
+        accuracy=fmean(accuracies.values()) if accuracies else None,
+        tokens=fmean(run.tokens for run in runs),
+        calls=fmean(run.calls for run in runs),
+        cost=fmean(costs) if len(costs) == len(runs) else None,
+        seconds=fmean(run.seconds for run in runs),
+        spent=fmean((run.calls if calls else run.tokens) / max(run.limit, 1) for run in runs),
+        likeness=fmean(alike) if alike else None,
+        voices=fmean(run.voices for run in runs),
+        changes=sum(run.changes for run in runs),
+        conformity=sum(run.conformity for run in runs),
+        holds=fmean(holding(group) for group in by_task.values()) if len(runs) > len(by_task) else None,
+        orders=fmean(orders) if orders else None,
+    )
+
+
+def holding(repeats: Sequence[Run]) -> float:
+    """Share of the repeats of one task that end in its most frequent position; no position is not one."""
+    counts = Counter(run.position for run in repeats if run.position is not None)
+    return max(counts.values(), default=0) / len(repeats)
+
+
+def accuracy_by_task(runs: Iterable[Run]) -> dict[str, float]:
+    """Share of the repeats that were right, by task; tasks without a reference are left out."""
+    scored = _by_task([run for run in runs if run.correct is not None])
+    return {task: fmean(run.correct is True for run in group) for task, group in scored.items()}
+
+
+def difference_of(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 0) -> Difference | None:
+    """None where fewer than two tasks were scored for both."""
+    ours, theirs = accuracy_by_task(row), accuracy_by_task(reference)
+    shared = [task for task in ours if task in theirs]
+    if len(shared) < 2:
+        return None
+    low, high = interval([ours[t] for t in shared], [theirs[t] for t in shared], seed=seed)
+    only_row = sum(ours[t] > 0.5 >= theirs[t] for t in shared)
+    only_reference = sum(theirs[t] > 0.5 >= ours[t] for t in shared)
+    p = mcnemar(only_row, only_reference)
+    return Difference(
+        row=row[0].row,
+        reference=reference[0].row,
+        tasks=len(shared),
+        difference=fmean(ours[t] - theirs[t] for t in shared),
+        low=low,
+        high=high,
+        only_row=only_row,
+        only_reference=only_reference,
+        p=p,
+        detectable=detectable(len(shared), (only_row + only_reference) / len(shared)),
+        verdict=_verdict(low, high, p),
+    )
+
+
+def _verdict(low: float, high: float, p: float) -> Verdict:
+    if p >= ALPHA or low <= 0 <= high:
+        return "cannot tell"
+    return "won" if low > 0 else "lost"
+
+
+def _by_task(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.task, []).append(run)
+    return found

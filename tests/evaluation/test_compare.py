@@ -1,0 +1,360 @@
+"""Comparing: equal budget, private sources, repeats, and going on where it was left."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from consilience.domain.errors import SessionBusy, SettingsError
+from consilience.domain.outcome import StopReason
+from consilience.engine.protocol import find_protocol
+from consilience.evaluation import Budget, Comparison, Observer, Row, Run, Task, TaskSource, compare, plan
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.testing import Scripted, ScriptedModel
+from kit.juries import Alone, Circle, Poll, adding_up
+
+ROWS = ("circle", "solo", "vote")
+PATTERN = r"answer:\W*(\d+)"
+
+
+def shared_out(id: str, *numbers: int) -> Task:
+    """How many apples there are in all; each seat knows one part."""
+    names = ("Ann", "Ben", "Cleo", "Dan")
+    return Task(
+        id=id,
+        task="How many apples are there in all?",
+        answer=str(sum(numbers)),
+        kind="number",
+        answer_pattern=PATTERN,
+        sources=tuple(
+            TaskSource(text=f"{name} has {n} apples.", seat=seat)
+            for seat, (name, n) in enumerate(zip(names, numbers, strict=False), 1)
+        ),
+    )
+
+
+SPLIT = [shared_out("one", 1, 2, 3), shared_out("two", 4, 5, 6), shared_out("three", 7, 8, 9)]
+OPEN = Task(id="open", task="Ann has 3 apples. How many apples are there?", answer="3", answer_pattern=PATTERN)
+
+
+def by_row(comparison: Comparison, row: str) -> list[Run]:
+    found = comparison.of(row)
+    assert found
+    return found
+
+
+async def test_only_who_shares_facts_is_right_on_tasks_whose_facts_are_split(store: SqliteStore) -> None:
+    comparison = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store)
+    rows = {row.row: row for row in comparison.rows}
+    assert rows["circle"].accuracy == 1.0
+    assert rows["solo"].accuracy == rows["vote"].accuracy == 0.0
+    assert rows["solo, all sources"].accuracy == 1.0
+    assert [run.position for run in by_row(comparison, "solo")] == ["1", "4", "7"]
+    assert not any(d.row == "solo, all sources" for d in comparison.differences)
+
+
+async def test_emergence_brings_split_facts_together_and_its_changes_of_position_are_counted(
+    store: SqliteStore,
+) -> None:
+    """A real protocol: typed replies, sealed ballots, private sources."""
+
+    def reply(request: ModelRequest) -> Scripted | BaseModel:
+        said = adding_up(request)
+        if request.returns is not None and "position" in request.returns.model_fields:
+            return request.returns(position=str(said.value), confidence="certain", reason="It adds up.")
+        return said
+
+    settings = {"emergence": {"max_rounds": 1}}
+    rows = [find_protocol(name)(**settings.get(name, {})) for name in ("emergence", "solo", "vote")]
+    comparison = await compare(SPLIT, rows, models=ScriptedModel(reply), store=store)
+    results = {row.row: row for row in comparison.rows}
+    assert results["emergence"].accuracy == 1.0
+    assert results["vote"].accuracy == 0.0
+    for run in by_row(comparison, "emergence"):
+        assert (run.voices, run.changes, run.conformity) == (3, 3, 3)  # from their own part to the sum, for no argument
+        assert run.likeness == pytest.approx(
+            3 / 7
+        )  # "has", "apples.", "answer:" of seven different words; ballots are no texts
+    assert results["emergence"].conformity == 9
+
+
+async def test_surplus_seats_wrap_from_the_first_but_not_for_one_who_is_alone(store: SqliteStore) -> None:
+    task = shared_out("four", 1, 10, 100, 1000)
+    model = ScriptedModel(adding_up)
+    await compare(task, ["circle", "solo", Poll(size=3)], models=model, store=store)
+    shown = {(r.key, a): a in r.text for r in model.requests for a in ("Ann", "Ben", "Cleo", "Dan")}
+    for key, names in {
+        "say/A1": "Ann Dan",
+        "say/A2": "Ben",
+        "say/A3": "Cleo",
+        "vote/V1": "Ann Dan",
+        "vote/V2": "Ben",
+        "vote/V3": "Cleo",
+    }.items():
+        assert [name for name in ("Ann", "Ben", "Cleo", "Dan") if shown[key, name]] == names.split()
+    alone = [[n for n in ("Ann", "Ben", "Cleo", "Dan") if n in r.text] for r in model.requests if r.key == "answer"]
+    assert alone == [["Ann"], ["Ann", "Ben", "Cleo", "Dan"]]
+
+
+async def test_a_budget_of_calls_gives_a_vote_that_many_and_nobody_more(store: SqliteStore) -> None:
+    comparison = await compare(OPEN, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=7))
+    assert {run.row: run.calls for run in comparison.runs} == {"circle": 4, "solo": 1, "vote": 7}
+    assert by_row(comparison, "vote")[0].size == 7
+
+
+@pytest.mark.parametrize("tokens", [1, 1_000, 2_000, 5_000, 9_000, 20_000])
+async def test_a_budget_of_tokens_is_exceeded_by_nobody_and_a_vote_uses_all_that_fits(
+    store: SqliteStore, tokens: int
+) -> None:
+    """Every reply is as long as the greatest size allows for, so that a vote of one more would not have fitted."""
+    model = ScriptedModel(lambda request: Scripted("Answer: 3", tokens_in=500, tokens_out=request.max_tokens))
+    comparison = await compare(OPEN, ROWS, models=model, store=store, budget=Budget(tokens=tokens))
+    assert all(run.tokens <= tokens for run in comparison.runs)
+    size = Row("vote", Poll()).on(OPEN).call_tokens(OPEN)
+    vote = by_row(comparison, "vote")[0]
+    assert vote.size == max(tokens // size, 1)
+    assert vote.calls == tokens // size
+    if tokens < size:
+        assert {run.stop_reason for run in comparison.runs} == {StopReason.EXHAUSTED_BUDGET}
+        assert not any(run.answered or run.correct for run in comparison.runs)
+
+
+async def test_without_a_budget_a_vote_costs_what_the_dearest_other_row_spent(store: SqliteStore) -> None:
+    comparison = await compare(OPEN, ROWS, models=ScriptedModel(adding_up), store=store)
+    spent = {run.row: run.tokens for run in comparison.runs}
+    assert spent == {"circle": 1000, "solo": 250, "vote": 1000}  # four calls of 250 each, so four votes
+    bound = Row("circle", Circle()).most_tokens(OPEN)
+    assert {run.limit for run in comparison.runs} == {bound}
+
+
+async def test_the_dearest_row_keeps_its_size_also_where_it_could_have_any(store: SqliteStore) -> None:
+    comparison = await compare(OPEN, ["solo", "vote"], models=ScriptedModel(adding_up), store=store)
+    assert {run.row: run.calls for run in comparison.runs} == {"solo": 1, "vote": 3}
+    assert by_row(comparison, "vote")[0].size is None
+
+
+async def test_a_size_that_was_set_stands(store: SqliteStore) -> None:
+    comparison = await compare(
+        OPEN, ["circle", Poll(size=2)], models=ScriptedModel(adding_up), store=store, budget=Budget(calls=9)
+    )
+    assert {run.row: run.calls for run in comparison.runs} == {"circle": 4, "vote": 2}
+
+
+async def test_a_second_time_nothing_is_asked(store: SqliteStore) -> None:
+    first = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, repeat=2)
+    model = ScriptedModel(adding_up)
+    again = await compare(SPLIT, ROWS, models=model, store=store, repeat=2)
+    assert model.requests == []
+    assert all(run.recorded for run in again.runs)
+    forget = {"recorded": False}
+    assert [run.model_copy(update=forget) for run in again.runs] == list(first.runs)
+    assert again.rows == first.rows
+    assert again.differences == first.differences
+
+
+async def test_more_tasks_and_seeds_take_only_what_is_new(store: SqliteStore) -> None:
+    await compare(SPLIT[:2], ["solo"], models=ScriptedModel(adding_up), store=store)
+    model = ScriptedModel(adding_up)
+    await compare(SPLIT, ["solo"], models=model, store=store)
+    assert len(model.requests) == 2  # the third task, once more with all sources
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "another"},
+        {"budget": Budget(calls=4)},
+        {"seed": 9},
+        {"protocols": [Row("circle", Circle(size=2))]},
+        {"models": ScriptedModel(adding_up, name="other")},
+    ],
+    ids=["name", "budget", "seed", "settings", "model"],
+)
+async def test_what_is_different_is_run_anew(store: SqliteStore, changed: dict[str, object]) -> None:
+    given: dict[str, object] = {"protocols": ["circle"], "models": ScriptedModel(adding_up)}
+    await compare(OPEN, **given, store=store)  # type: ignore[arg-type]
+    again = await compare(OPEN, **{**given, **changed}, store=store)  # type: ignore[arg-type]
+    assert not again.runs[0].recorded
+
+
+class Cut(BaseException):
+    """The process is gone."""
+
+
+async def test_what_was_cut_off_in_the_middle_goes_on(store: SqliteStore) -> None:
+    """Each completed call is asked once over both times, wherever it was cut."""
+    whole = ScriptedModel(adding_up)
+    expected = await compare(SPLIT, ROWS, models=whole, store=SqliteStore(":memory:"))
+    asked = sorted((r.key, r.text) for r in whole.requests)
+    for cut in range(len(whole.requests)):
+        other = SqliteStore(":memory:")
+        with pytest.raises(Cut):
+            await compare(SPLIT, ROWS, models=cut_after(cut), store=other)
+        second = ScriptedModel(adding_up)
+        done = await compare(SPLIT, ROWS, models=second, store=other)
+        assert len(second.requests) == len(asked) - cut
+        assert [run.position for run in done.runs] == [run.position for run in expected.runs]
+        assert done.differences == expected.differences
+        other.close()
+
+
+def cut_after(calls: int) -> ScriptedModel:
+    def reply(request: ModelRequest) -> Scripted:
+        if len(model.requests) > calls:
+            raise Cut
+        return adding_up(request)
+
+    model = ScriptedModel(reply)
+    return model
+
+
+async def test_a_session_that_never_began_is_begun_anew(store: SqliteStore) -> None:
+    first = await compare(OPEN, ["solo"], models=ScriptedModel(adding_up), store=store)
+    session = first.runs[0].session
+    store.remove([session])
+    await store.create(session).close()
+    assert store.beginning(session) is None
+    again = await compare(OPEN, ["solo"], models=ScriptedModel(adding_up), store=store)
+    assert again.runs[0].correct
+    assert not again.runs[0].recorded
+
+
+async def test_jobs_run_tasks_side_by_side_and_change_no_result(store: SqliteStore) -> None:
+    flying = most = 0
+    gate = asyncio.Event()
+
+    class Model(ScriptedModel):
+        async def complete(self, request: ModelRequest):  # type: ignore[no-untyped-def]
+            nonlocal flying, most
+            flying += 1
+            most = max(most, flying)
+            if flying == 3:
+                gate.set()
+            await gate.wait()
+            try:
+                return await super().complete(request)
+            finally:
+                flying -= 1
+
+    side = await compare(SPLIT, ["solo"], models=Model(adding_up), store=store, jobs=3)
+    assert most == 3
+    turn = await compare(SPLIT, ["solo"], models=ScriptedModel(adding_up), store=SqliteStore(":memory:"))
+    assert [(r.task, r.position) for r in side.runs] == [(r.task, r.position) for r in turn.runs]
+
+
+async def test_one_job_runs_a_task_whole_before_the_next(store: SqliteStore) -> None:
+    begun: list[tuple[str, str]] = []
+    observer = Observer(begins=lambda row, task, seed: begun.append((task.id, row)))
+    await compare(SPLIT[:2], ROWS, models=ScriptedModel(adding_up), store=store, observer=observer)
+    names = ("circle", "solo", "solo, all sources", "vote")
+    assert begun == [(task, row) for task in ("one", "two") for row in names]
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+async def test_a_run_that_another_process_holds_is_said_and_the_rest_is_kept(
+    store: SqliteStore, tmp_path: Path, jobs: int
+) -> None:
+    done = await compare(SPLIT, ["circle"], models=ScriptedModel(adding_up), store=store)
+    held = SqliteStore(tmp_path / "compared.db")
+    journal = held.open(done.runs[1].session)
+    with pytest.raises(SessionBusy):
+        await compare(SPLIT, ["circle"], models=ScriptedModel([]), store=store, jobs=jobs)
+    await journal.close()
+    held.close()
+    again = await compare(SPLIT, ["circle"], models=ScriptedModel([]), store=store, jobs=jobs)
+    assert all(run.recorded for run in again.runs)
+
+
+async def test_repeats_tell_whether_an_answer_holds(store: SqliteStore) -> None:
+    answers = iter(["Answer: 3", "Answer: 4", "Answer: 3", "I cannot say", "Answer: 3"])
+    model = ScriptedModel(lambda request: next(answers))
+    comparison = await compare(OPEN, ["solo"], models=model, store=store, repeat=5)
+    row = comparison.rows[0]
+    assert (row.holds, row.right, row.scored, row.unanswered) == (3 / 5, 3, 5, 1)
+    assert row.accuracy == 3 / 5
+    assert [run.seed for run in comparison.runs] == [0, 1, 2, 3, 4]
+
+
+async def test_likeness_is_that_of_the_first_texts(store: SqliteStore) -> None:
+    texts = {"A1": "a b c", "A2": "a b d", "A3": "x y z"}
+    model = ScriptedModel(lambda request: "the end" if request.key == "close" else texts[request.agent])
+    comparison = await compare("What is it?", ["circle"], models=model, store=store)
+    run = comparison.runs[0]
+    assert run.likeness == pytest.approx((2 / 4 + 0 + 0) / 3)
+    assert run.voices == 3
+    assert run.correct is None
+
+
+async def test_a_task_without_reference_is_compared_and_not_scored(store: SqliteStore) -> None:
+    comparison = await compare("Is it so?", ["circle", "solo"], models=ScriptedModel(adding_up), store=store)
+    assert [run.correct for run in comparison.runs] == [None, None]
+    assert all(row.accuracy is None for row in comparison.rows)
+    assert comparison.differences == ()
+
+
+async def test_differences_are_to_one_call_and_to_the_vote(store: SqliteStore) -> None:
+    comparison = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store)
+    found = {(d.row, d.reference): d for d in comparison.differences}
+    assert list(found) == [("circle", "solo"), ("vote", "solo"), ("circle", "vote")]
+    ahead = found["circle", "solo"]
+    assert (ahead.difference, ahead.low, ahead.high, ahead.only_row, ahead.only_reference) == (1, 1, 1, 3, 0)
+    assert ahead.p == 0.25
+    assert ahead.verdict == "cannot tell"  # three tasks are too few, however they fall
+
+
+async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore) -> None:
+    from consilience.testing import Refused
+
+    model = ScriptedModel(lambda request: Refused("no") if request.key == "answer" else adding_up(request))
+    comparison = await compare(OPEN, ROWS, models=model, store=store)
+    solo = by_row(comparison, "solo")[0]
+    assert (solo.answered, solo.correct, solo.answer) == (False, False, None)
+    assert by_row(comparison, "circle")[0].correct
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"protocols": ["circle", "circle"]}, "two rows are both"),
+        ({"protocols": []}, "nothing is to be compared"),
+        ({"repeat": 0}, "0 repeats"),
+        ({"budget": Budget(tokens=5, calls=5)}, "either of tokens or of calls"),
+        ({"budget": Budget(tokens=0)}, "buys no answer"),
+        ({"jobs": 0}, "0 jobs"),
+        ({"tasks": [OPEN, OPEN]}, "two tasks have the id 'open'"),
+        ({"tasks": []}, "there is no task"),
+    ],
+)
+async def test_mistakes_are_said_before_anything_is_asked(
+    store: SqliteStore, given: dict[str, object], said: str
+) -> None:
+    model = ScriptedModel([])
+    with pytest.raises(SettingsError, match=said):
+        await compare(**{"tasks": OPEN, "protocols": ["circle"], "models": model, "store": store, **given})  # type: ignore[arg-type]
+    assert model.requests == []
+    assert store.sessions() == []
+
+
+def test_what_is_foreseen_bounds_what_is_run() -> None:
+    planned = plan(SPLIT, ROWS, models="local", repeat=2)
+    assert planned.runs == 3 * 4 * 2
+    for task in planned.tasks:
+        allotment = planned.allotments[task.id]
+        estimates = {row.label: allotment.estimate(row.on(task), task) for row, _ in planned.rows_on(task)}
+        assert (estimates["circle"].max, estimates["solo"].max) == (4, 1)
+        assert estimates["vote"].min == 1
+        assert estimates["vote"].max * Row("", Poll()).on(task).call_tokens(task) <= allotment.bound
+
+
+def test_a_protocol_of_one_size_is_itself_at_every_size() -> None:
+    emergence = find_protocol("emergence")()
+    assert emergence.sized_to(1) is emergence
+    assert emergence.first_seats == ("L2N1", "L2N2", "L2N3")
+    assert [emergence.seat(n) for n in (1, 3, 4)] == ["L2N1", "L2N3", "L2N1"]
+    assert not Row("", emergence).sizable
+    assert not Row("", Alone()).sizable
+    assert Row("", Poll()).sizable

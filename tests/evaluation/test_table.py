@@ -1,0 +1,97 @@
+"""What a comparison says for people: its columns are documented, and its last lines say losses like wins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from consilience.evaluation import Budget, Difference, Task, compare, load_tasks, markdown
+from consilience.evaluation.table import difference_words, points
+from consilience.journal.sqlite import SqliteStore
+from consilience.testing import Scripted, ScriptedModel
+from kit.juries import adding_up
+
+GUIDE = Path(__file__).parents[2] / "docs" / "compare.md"
+ROWS = ("circle", "solo", "vote")
+
+
+def difference(**more: object) -> Difference:
+    given: dict[str, object] = {
+        "row": "debate",
+        "reference": "vote",
+        "tasks": 40,
+        "difference": 0.125,
+        "low": 0.025,
+        "high": 0.25,
+        "only_row": 7,
+        "only_reference": 2,
+        "p": 0.1797,
+        "detectable": 0.2149,
+        "verdict": "cannot tell",
+    }
+    return Difference.model_validate({**given, **more})
+
+
+def test_a_win_a_loss_and_a_doubt_in_words() -> None:
+    won = difference(verdict="won", p=0.0004)
+    assert difference_words(won) == (
+        "debate won over vote: +12.5 points, 95 % interval +2.5 to +25; McNemar p < 0.001."
+    )
+    lost = difference(verdict="lost", difference=-0.2, low=-0.3, high=-0.1, p=0.02)
+    assert difference_words(lost) == "debate lost to vote: −20 points, 95 % interval −30 to −10; McNemar p = 0.02."
+    assert difference_words(difference()) == (
+        "Whether debate and vote differ cannot be told: debate was ahead of vote (+12.5 points, 95 % interval +2.5 to +25; "
+        "McNemar p = 0.18); 40 tasks would have shown 21.5 points in four cases of five."
+    )
+    level = difference(difference=0, low=0, high=0, only_row=0, only_reference=0, p=1, tasks=2, detectable=None)
+    assert difference_words(level) == (
+        "Whether debate and vote differ cannot be told: debate stood level with vote (0 points, 95 % interval 0 to 0; "
+        "McNemar p = 1); 2 tasks are too few to show any difference."
+    )
+    assert "debate was behind vote" in difference_words(difference(difference=-0.1, low=-0.3, high=0.1))
+
+
+@pytest.mark.parametrize(
+    ("part", "said"), [(0.0, "0"), (-0.0, "0"), (-0.00001, "0"), (0.1234, "+12.3"), (-1.0, "−100")]
+)
+def test_points_are_signed_but_for_nothing(part: float, said: str) -> None:
+    assert points(part) == said
+    assert points(abs(part), sign=False) == said.lstrip("+−")
+
+
+async def test_every_column_is_documented_and_every_documented_column_is_there(store: SqliteStore) -> None:
+    starter = load_tasks("starter")
+    model = ScriptedModel(lambda request: Scripted("Answer: 3", tokens_in=9, tokens_out=9))
+    everything = await compare(starter, ROWS, models=model, store=store, repeat=2)
+    one = await compare(starter[0], ROWS, models=model, store=store, budget=Budget(calls=5))
+    headers = set()
+    for text in (markdown(everything), markdown(one)):
+        headers |= {cell for head in re.findall(r"^(\|.*\|)\n\|---", text, re.MULTILINE) for cell in head.split("|")}
+    shown = {header.strip() for header in headers if header.strip()}
+    meant = GUIDE.read_text().partition("## What the columns mean")[2].partition("\n## ")[0]
+    documented = {name for cell in re.findall(r"^\| (.+?) \|", meant, re.MULTILINE) for name in cell.split(", ")}
+    plain = {"protocol", "rows", "answer", "stopped", "session", "right"}
+    assert shown - plain == documented - {"column"}
+
+
+async def test_what_a_model_writes_does_not_break_a_table(store: SqliteStore) -> None:
+    model = ScriptedModel(lambda request: "a | b\n\n| c |\x1b[2J")
+    text = markdown(await compare("What?", ["circle", "solo"], models=model, store=store))
+    row = next(line for line in text.splitlines() if line.startswith("| solo |"))
+    assert "a \\| b \\| c \\|" in row
+    assert "\x1b" not in row
+    assert len(re.findall(r"(?<!\\)\|", row)) == 6
+
+
+async def test_the_end_says_what_is_not_known(store: SqliteStore) -> None:
+    model = ScriptedModel(adding_up)
+    alone = markdown(await compare("Is it so?", ["circle"], models=model, store=store))
+    assert "One row alone is compared with nothing." in alone
+    open_question = markdown(await compare("Is it so?", ["circle", "solo"], models=model, store=store))
+    assert "Nothing was scored" in open_question
+    assert "Right and wrong" not in open_question
+    one = markdown(await compare(Task(id="a", task="?", answer="x"), ["circle", "solo"], models=model, store=store))
+    assert "One task says nothing about which protocol is better" in one
+    assert "Tokens spent were not equal; of what circle took: solo 25 %." in one
