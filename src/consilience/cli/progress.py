@@ -192,10 +192,21 @@ def score_words(event: CheckRecorded) -> str:
 
 
 def totals(course: Course) -> str:
-    """Calls of those foreseen, tokens, money."""
+    """Calls of those foreseen, tokens, money, and what became of the reserve where limits were set."""
     estimate = course.started.estimate if course.started else None
     foreseen = f" of {span(estimate.min, estimate.max)}" if estimate else ""
-    return f"{course.made}{foreseen} calls, {course.tokens_in:,} tokens read, {course.tokens_out:,} written, {money(course.cost)}"
+    return (
+        f"{course.made}{foreseen} calls, {course.tokens_in:,} tokens read, {course.tokens_out:,} written, "
+        f"{money(course.cost)}{reserve_words(course)}"
+    )
+
+
+def reserve_words(course: Course) -> str:
+    """Whether what is held back for the answer is still there; nothing without a limit that it is held back from."""
+    limits = course.started.limits if course.started else None
+    if limits is None or (limits.calls, limits.tokens, limits.money) == (None, None, None):
+        return ""
+    return ", reserve drawn" if any(call.reserve for call in course.calls) else ", reserve held"
 
 
 def display(before: Iterable[Event] = (), *, title: str, quiet: bool) -> Display:
