@@ -18,8 +18,11 @@ from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.course import fold
+from consilience.reporting.export import as_events, as_html, as_json, as_markdown, as_svg
 from consilience.reporting.markdown import AnyReport, markdown
+from consilience.reporting.record import record_of
 from consilience.reporting.unfinished import unfinished
+from consilience.reporting.views import VIEWS
 from kit.cases import emergent
 
 KEPT = sorted((Path(__file__).parent.parent / "fixtures" / "journals").glob("*.db"))
@@ -54,6 +57,18 @@ def test_it_is_read_digested_and_shown(kept: Path, session: str, store: SqliteSt
     else:
         report = AnyReport.model_validate_json(store.text(finished.report))
         assert f"`{session}`" in markdown(report)
+    store.close()
+
+
+@every_session
+def test_it_is_exported_in_every_form(kept: Path, session: str, store: SqliteStore) -> None:
+    record = record_of(store, session)
+    assert json.loads(as_json(record))["session"] == session
+    assert session in as_markdown(record)
+    assert len(as_events(record).splitlines()) == EXPECTED[kept.stem][session]["events"]
+    assert session in as_html(record)
+    for view in VIEWS:
+        assert as_svg(record, view).startswith("<svg")
     store.close()
 
 
