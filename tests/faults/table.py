@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from consilience.domain.outcome import FailureKind
-from consilience.domain.positions import BallotReply
+from consilience.models.parsing import prose_field
 from consilience.models.port import ModelRequest
 from consilience.testing import RateLimited, Refused, Rejected, Scripted, ServerError, Timeout, Unreachable
 
@@ -28,7 +28,9 @@ class Fault:
     def kind(self, request: ModelRequest) -> FailureKind | None:
         if request.schema is None:
             return self.prose
-        return self.typed or (FailureKind.MALFORMED if request.returns is BallotReply else None)
+        return self.typed or (
+            FailureKind.MALFORMED if request.returns is not None and not prose_field(request.returns) else None
+        )
 
 
 def _both(name: str, answer: Callable[[ModelRequest], Answer], kind: FailureKind) -> Fault:

@@ -189,7 +189,9 @@ class SqliteStore:
             some = wanted[start : start + MOST_PARAMETERS]
             sql = f"SELECT id, body FROM texts WHERE id IN ({','.join('?' * len(some))})"
             found.update(
-                (by_raw[raw], _unpacked(body)) for raw, body in self._rows(sql, *some) if isinstance(raw, bytes)
+                (by_raw[raw], _unpacked(body))
+                for raw, body in self._rows(sql, *some)
+                if isinstance(raw, bytes) and raw in by_raw  # a damaged file may give others
             )
         if wrong := next((id for id in ids if id not in found or text_id(found[id]) != id), None):
             raise StoreUnusable(
