@@ -88,6 +88,7 @@ async def _measured(ours: Runner, beside: dict[str, Runner], directory: Path, re
     for n in range(repeats + 1):
         for name, runner in everybody.items():
             gc.collect()
+            gc.freeze()  # what the packages compared with left in memory is not walked again
             ran = await runner(fresh(directory))
             own = (ran.cpu - await model_cpu(ran.requests)) / ran.calls * 1000
             if n == 0:

@@ -101,6 +101,7 @@ async def _best(protocol: Protocol, size: int, directory: Path) -> Grown:
 async def _grown(protocol: Protocol, size: int, directory: Path) -> Grown:
     path = fresh(directory)
     gc.collect()
+    gc.freeze()  # what the packages compared with left in memory is not walked again
     ran = await run(protocol, path)
     db = sqlite3.connect(path)
     try:
@@ -115,6 +116,7 @@ async def _chats(sizes: Sequence[int]) -> list[Grown]:
     found = []
     for size in sizes:
         gc.collect()
+        gc.freeze()  # what the packages compared with left in memory is not walked again
         made = await chats.run(10, size, save=True)
         found.append(Grown(size, size, made.ran.cpu, made.ran.wall, made.saved))
     return found

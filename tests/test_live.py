@@ -110,6 +110,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(telemetry, "_tracer", lambda: provider.get_tracer("consilience"))
+    monkeypatch.setattr(telemetry, "watched", lambda: True)
     return exporter
 
 

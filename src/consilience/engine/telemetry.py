@@ -40,9 +40,22 @@ def _tracer() -> Tracer:
     return trace.get_tracer("consilience")
 
 
+def watched() -> bool:
+    """Whether anybody set up what receives spans."""
+    from opentelemetry import trace
+
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
 @contextmanager
 def span(name: str, **attributes: str | int | float) -> Iterator[Span]:
-    """The current span while the block runs; an exception that passes through marks it as failed."""
+    """The current span while the block runs, one that records nothing where nobody watches; an exception that passes through
+    marks it as failed."""
+    if not watched():
+        from opentelemetry.trace import INVALID_SPAN
+
+        yield INVALID_SPAN
+        return
     given = {f"consilience.{key}": value for key, value in attributes.items()}
     with _tracer().start_as_current_span(name, attributes=given) as current:
         yield current
@@ -50,6 +63,8 @@ def span(name: str, **attributes: str | int | float) -> Iterator[Span]:
 
 def describe(current: Span, event: CallCompleted | CallFailed | ReplyRejected) -> None:
     """What came of a call, on its span."""
+    if not current.is_recording():
+        return
     from opentelemetry.trace import Status, StatusCode
 
     current.set_attribute("consilience.outcome", event.type)
