@@ -15,7 +15,7 @@ from consilience.testing import ScriptedModel
 
 
 def roles(*names: str) -> str:
-    found = [{"name": n, "asks": "Who pays?", "trusts": "ledgers", "distrusts": "promises."} for n in names]
+    found = [{"name": n, "asks": f"Who pays the {n}?", "trusts": "ledgers", "distrusts": "promises."} for n in names]
     return json.dumps({"personas": found})
 
 
@@ -32,7 +32,8 @@ async def test_roles_become_personas_in_the_second_person() -> None:
     assert report.panel is not None
     assert report.panel.names == ("Shop owner", "Clerk")
     assert (
-        report.panel.personas[0].description == "You always ask: Who pays? You trust: ledgers. You distrust: promises."
+        report.panel.personas[0].description
+        == "You always ask: Who pays the Shop owner? You trust: ledgers. You distrust: promises."
     )
     assert report.answer is not None
     assert "**Clerk**" in report.answer
@@ -51,6 +52,16 @@ async def test_fewer_than_two_are_asked_for_again_and_then_it_fails() -> None:
     assert report.panel is not None
     report = await propose(Propose(), roles("Baker"), "no idea")
     assert (report.stop_reason, report.panel, report.answer) == (StopReason.FAILED, None, None)
+
+
+async def test_one_point_of_view_under_several_names_is_no_panel() -> None:
+    """What the smallest local model answers: three names, one description."""
+    alike = json.dumps({"personas": [{"name": name, "asks": "Is it open?"} for name in ("Alice", "Bob", "Charlie")]})
+    report = await propose(Propose(), alike, roles("Baker", "Mayor", "Nurse", "Priest"))
+    assert report.panel is not None
+    assert report.panel.names == ("Baker", "Mayor", "Nurse", "Priest")
+    report = await propose(Propose(), alike, alike)
+    assert (report.stop_reason, report.panel) == (StopReason.FAILED, None)
 
 
 @pytest.mark.parametrize(

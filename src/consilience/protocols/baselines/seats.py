@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Self
 
@@ -33,8 +34,9 @@ class Baseline(Protocol):
         return self
 
     @property
+    @abstractmethod
     def ids(self) -> tuple[str, ...]:
-        raise NotImplementedError
+        """The seats, in order."""
 
     @property
     def widest(self) -> int:

@@ -87,21 +87,26 @@ class Propose(Protocol):
 
 
 def personas_of(roles: Roles) -> list[Persona]:
-    """Those with a name of their own, described in the second person; later ones of the same name are left out."""
+    """Those with a name and a description of their own, in the second person; later ones that repeat either are left out."""
     found: dict[str, Persona] = {}
+    described: set[str] = set()
     for role in roles.personas:
         name = _clean(role.name)[:MAX_NAME].strip()
         if not name or name.casefold() in found:
             continue
         parts = [("You always ask:", role.asks), ("You trust:", role.trusts), ("You distrust:", role.distrusts)]
         said = [f"{lead} {_sentence(text)}" for lead, text in parts if _clean(text)]
-        found[name.casefold()] = Persona(name=name, description=" ".join(said)[:500] or f"You speak as {name}.")
+        description = " ".join(said)[:500] or f"You speak as {name}."
+        if description.casefold() in described:
+            continue
+        described.add(description.casefold())
+        found[name.casefold()] = Persona(name=name, description=description)
     return list(found.values())
 
 
 def _usable(roles: Roles) -> None:
     if len(personas_of(roles)) < 2:
-        raise ValueError("at least two roles with different names are needed")
+        raise ValueError("at least two roles are needed that differ in name and in what they ask, trust or distrust")
 
 
 def _sentence(text: str) -> str:
