@@ -81,7 +81,7 @@ def saying(said: str, who: Callable[[str], bool] = lambda agent: True) -> Script
         if "claims" in fields:
             body["claims"] = [{"text": words[:200], "ids": ["A"]}]
         if "personas" in fields:
-            body["personas"] = [{"name": f"role {n}", "asks": words[:200]} for n in range(4)]
+            body["personas"] = [{"name": f"role {n}", "asks": f"{n} {words[:200]}"} for n in range(4)]
         return json.dumps({**body, "text": words})
 
     return reply
