@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consilience.domain import panels
+from consilience.domain import shelves
 from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.panels import Panel, Persona, load_panel, shipped_panels
 
@@ -210,7 +210,7 @@ def test_a_path_through_a_file(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_panel_at_all(tmp_path: Path) -> None:
     path = tmp_path / "weights.toml"
-    path.write_bytes(b"x" * (panels.MAX_FILE_BYTES + 1))
+    path.write_bytes(b"x" * (shelves.MAX_FILE_BYTES + 1))
     with pytest.raises(SettingsError, match=r"more than 1,000,000 bytes.*weights\.toml"):
         load_panel(path)
 

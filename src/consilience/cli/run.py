@@ -82,7 +82,7 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
         if request.panel == AUTO:
             from consilience.cli.propose import propose
 
-            seats = sum(bool(agent.perspective) for agent in inputs.plan.agents) or len(inputs.plan.agents)
+            seats = len(inputs.protocol.first_seats)
             panel, limits = propose(inputs.task, inputs.sources, inputs.plan, request, store, seats)
             inputs = replace(inputs, panel=panel, plan=replace(inputs.plan, limits=limits))
         return _run(inputs, request, store)
@@ -111,7 +111,7 @@ def _encoder(protocol: Protocol, request: Request) -> ProviderEncoder | None:
         raise SettingsError(
             "comparing texts by embedding needs an encoder",
             where="--encoder",
-            do="Name one (--encoder openai:text-embedding-3-small), or use another similarity.",
+            do=f"Name one (--encoder openai:text-embedding-3-small), or {protocol.without_encoder}.",
         )
     return None if request.encoder is None or request.dry_run else ProviderEncoder(request.encoder)
 

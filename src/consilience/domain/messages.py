@@ -55,5 +55,9 @@ FreeText = Annotated[str, _FREE]
 """A field that prose without JSON may fill. Decisions are never of this type."""
 
 
+FILE = "a file"
+"""Metadata of a text setting that the command line takes as a file (`-` for standard input)."""
+
+
 def is_free_text(metadata: list[object]) -> bool:
     return _FREE in metadata

@@ -12,29 +12,25 @@ Imported only where a panel is used, since pydantic is slow to import.
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
-import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.errors import SettingsError
+from consilience.domain.shelves import Shelf, resembling
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
     from pydantic_core import ErrorDetails
+
+SHELF = Shelf("panels", "panel")
 
 MAX_PERSONAS = 64
 MAX_NAME = 80
 MAX_DESCRIPTION = 2_000
-MAX_FILE_BYTES = 1_000_000
 
 _MISTAKES_NAMED = 5
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -88,7 +84,7 @@ class Panel(BaseModel):
 
 def shipped_panels() -> list[str]:
     """Names of the panels that come with the package, sorted."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _shipped_dir().iterdir() if _is_toml(entry.name))
+    return SHELF.names()
 
 
 def load_panel(name_or_path: str | Path) -> Panel:
@@ -97,78 +93,7 @@ def load_panel(name_or_path: str | Path) -> Panel:
     A text that ends in `.toml` or holds a path separator is a path; any other is a shipped name first, then a file.
     Raises `UnknownName` where there is neither, `SettingsError` where the file cannot be read or is no panel.
     """
-    if isinstance(name_or_path, str):
-        if not name_or_path.strip():
-            raise SettingsError("The name of the panel is empty", do=_choices())
-        if not _looks_like_path(name_or_path):
-            if name_or_path in shipped_panels():
-                shipped = _shipped_dir() / f"{name_or_path}.toml"
-                return _parse(shipped.read_bytes(), where=f"shipped panel {name_or_path}")
-            if not os.path.isfile(name_or_path):
-                _unknown(name_or_path)
-    path = Path(os.path.expanduser(name_or_path))
-    return _parse(_read(path), where=str(path))
-
-
-def _shipped_dir() -> Traversable:
-    return files("consilience") / "panels"
-
-
-def _is_toml(name: str) -> bool:
-    return name.casefold().endswith(".toml")
-
-
-def _looks_like_path(text: str) -> bool:
-    return _is_toml(text) or "/" in text or "\\" in text or text.startswith("~")
-
-
-def _choices() -> str:
-    return f"Give a path to a TOML file or one of the shipped panels: {', '.join(shipped_panels())}."
-
-
-def _close(word: str, known: list[str]) -> str:
-    """The known words nearest to this one: "'policy' or 'security'", or nothing."""
-    return " or ".join(map(repr, difflib.get_close_matches(word.casefold(), known, n=3, cutoff=0.5)))
-
-
-def _unknown(name: str) -> NoReturn:
-    close = f"the file {name}.toml" if os.path.isfile(f"{name}.toml") else _close(name, shipped_panels())
-    hint = f"Did you mean {close}? " if close else ""
-    shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
-    raise UnknownName(f"There is no panel named {shown!r}", do=hint + _choices())
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise SettingsError("There is no such panel file", where=str(path), do=_choices()) from None
-    except IsADirectoryError:
-        do = "Name the TOML file inside it."
-        raise SettingsError("The panel is a directory, not a file", where=str(path), do=do) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        reason = getattr(error, "strerror", None) or str(error)
-        do = "Check the path and that you may read the file."
-        raise SettingsError(f"The panel file cannot be read: {reason}", where=str(path), do=do) from None
-    if len(data) > MAX_FILE_BYTES:
-        do = "A panel is a short text file; check that this is the right one."
-        raise SettingsError(f"The panel file has more than {MAX_FILE_BYTES:,} bytes", where=str(path), do=do)
-    return data
-
-
-def _parse(data: bytes, *, where: str) -> Panel:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        at = f"{where}, {_position(data[: error.start].decode('utf-8', 'replace'))}"
-        raise SettingsError("The panel file is not UTF-8 text", where=at, do="Save it as UTF-8.") from None
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        what, at = _toml_mistake(error, text)
-        do = "Correct that line, or compare with a shipped panel."
-        raise SettingsError(f"The panel file is not valid TOML: {what}", where=f"{where}, {at}", do=do) from None
+    table, where = SHELF.load(name_or_path)
     try:
         return Panel.model_validate(table)
     except ValidationError as error:
@@ -179,24 +104,6 @@ def _parse(data: bytes, *, where: str) -> Panel:
             mistakes.append(f"and {len(found) - _MISTAKES_NAMED} more")
         do = "A panel has a name, a description, and one [[personas]] table with name and description for each persona."
         raise SettingsError(f"The panel cannot be used: {'; '.join(mistakes)}", where=where, do=do) from None
-
-
-def _position(before: str) -> str:
-    """Line and column of the character that follows `before`, both from 1."""
-    newline = "\n"
-    line = before.count(newline) + 1
-    return f"line {line}, column {len(before) - before.rfind(newline)}"
-
-
-def _toml_mistake(error: Exception, text: str) -> tuple[str, str]:
-    """What is wrong, and at which line and column; the parser says "at end of document" where it ran out."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply", _position("")
-    message = str(error).replace("\n", "\\n")
-    located = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message)
-    if located:
-        return located[1], f"line {located[2]}, column {located[3]}"
-    return message.removesuffix(" (at end of document)"), _position(text.rstrip("\r\n"))
 
 
 def _mistake(detail: ErrorDetails, table: Mapping[str, object]) -> str:
@@ -211,7 +118,7 @@ def _mistake(detail: ErrorDetails, table: Mapping[str, object]) -> str:
             return f"{owner} has no {key}"
         case "extra_forbidden":
             known = ["name", "description"] if place else ["name", "description", "personas"]
-            close = _close(str(last), known)
+            close = resembling(str(last), known)
             return f"{owner} has an unknown key {key}" + (f" (did you mean {close}?)" if close else "")
         case "string_too_short":
             return f"{key} of {owner} is empty"

@@ -14,8 +14,9 @@ def call_size(opening: Opening, protocol: Protocol, prices: Mapping[str, tuple[f
     """The greatest size of one call: the opening, the widest prompt's quotations at full length, the request, the reply."""
     text = opening.instructions + opening.task + "".join(d.numbered for d in opening.documents)
     prompt = tokens_in(text) + protocol.widest * (protocol.reply_tokens + 32) + 512
-    dearest = max((prompt * read + protocol.reply_tokens * written for read, written in prices.values()), default=0.0)
-    return Amount(1, prompt + protocol.reply_tokens, dearest)
+    reply = protocol.longest_reply
+    dearest = max((prompt * read + reply * written for read, written in prices.values()), default=0.0)
+    return Amount(1, prompt + reply, dearest)
 
 
 def hold_back(limits: Limits, size: Amount) -> tuple[Account, Account]:

@@ -162,9 +162,8 @@ def state_of(
     recorder: Recorder,
     options: Options,
 ) -> State:
-    opening = Opening(templates.render(INSTRUCTIONS), task, found)
-    cls = find_protocol(started.protocol)
-    protocol = cls.model_validate(started.settings)
+    protocol = find_protocol(started.protocol).model_validate(started.settings)
+    opening = Opening(templates.render(INSTRUCTIONS), task, found, protocol.readers)
     size = call_size(opening, protocol, started.prices)
     root, reserve = hold_back(started.limits, size)
     faults = faults_of(options)

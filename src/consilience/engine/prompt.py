@@ -56,11 +56,12 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Opening:
-    """What all prompts of a session begin with."""
+    """What all prompts of a session begin with. Documents open to all are shown to `readers`, to everybody where that is None."""
 
     instructions: str
     task: str
     documents: tuple[Document, ...] = ()
+    readers: tuple[str, ...] | None = None
 
     @cached_property
     def refs(self) -> tuple[str, str]:
@@ -70,7 +71,8 @@ class Opening:
         """Those open to all first, so that the shared opening is as long as can be."""
         if not self.documents:
             return ()
-        seen = [d for d in self.documents if d.agents is None or agent in d.agents]
+        reads = self.readers is None or agent in self.readers
+        seen = [d for d in self.documents if (reads if d.agents is None else agent in d.agents)]
         return tuple(sorted(seen, key=lambda d: d.agents is not None))
 
 

@@ -27,7 +27,8 @@ GROUP = "consilience.protocols"
 class Protocol(BaseModel, ABC):
     """A frozen model of its settings; `name` is its command. `version` counts changes after which old journals run differently.
 
-    `widest` is the most messages one of its prompts quotes; `report` the type of its report.
+    `widest` is the most messages one of its prompts quotes; `report` the type of its report; `without_encoder` what to do
+    where there is none and texts would be compared by embedding.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,6 +36,7 @@ class Protocol(BaseModel, ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     version: ClassVar[int] = 1
+    without_encoder: ClassVar[str] = "use another similarity"
     report: ClassVar[type[Report]]
 
     def __init__(self, **settings: object) -> None:
@@ -72,6 +74,16 @@ class Protocol(BaseModel, ABC):
         """The agent that holds what is private to the n-th seat, from 1; None where nobody does. Surplus seats wrap."""
         seats = self.first_seats
         return seats[(n - 1) % len(seats)] if seats else None
+
+    @property
+    def readers(self) -> tuple[str, ...] | None:
+        """The agents that are shown the documents open to all; None for everybody. Others may still repeat a quotation."""
+        return None
+
+    @property
+    def longest_reply(self) -> int:
+        """The most tokens that one of its replies may have."""
+        return self.reply_tokens
 
     def sized_to(self, calls: int) -> Self:
         """This, grown or shrunk to the most that `calls` calls pay for (at least 1). Most protocols have one size."""

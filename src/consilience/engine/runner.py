@@ -66,7 +66,7 @@ async def start(
     if protocol.needs_encoder and opened is None:
         raise SettingsError(
             "comparing texts by embedding needs an encoder",
-            do="Name one (--encoder openai:text-embedding-3-small), or use another similarity.",
+            do=f"Name one (--encoder openai:text-embedding-3-small), or {protocol.without_encoder}.",
         )
     agents, ports, close = deal(protocol.agents(panel), models)
     templates = protocol.templates(prompts)

@@ -289,6 +289,11 @@ class Session:
         vectors = await self._vectors((a, b))
         return cosine(*vectors) if vectors else None
 
+    async def cosines(self, texts: Sequence[str]) -> list[list[float]] | None:
+        """The cosine of every text with every text; None where the encoder failed. Recorded as `similarity` is."""
+        vectors = await self._vectors(tuple(texts))
+        return [[cosine(a, b) for b in vectors] for a in vectors] if vectors else None
+
     async def _vectors(self, texts: tuple[str, ...]) -> list[bytes]:
         state = self._state
         place = current_branch.get().next_place()

@@ -8,6 +8,7 @@ from itertools import pairwise
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, changes, pool
+from consilience.domain.replies import MOST_CLAIMS, ClaimReply
 from consilience.domain.report import Confidence, Dissent, Objection
 from consilience.engine.analysis import RESTATED, novelty, survival
 from consilience.engine.answers import extract
@@ -16,11 +17,9 @@ from consilience.engine.similarity import jaccard, mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.emergence.course import ROOT, Course
 from consilience.protocols.emergence.replies import (
-    MOST_CLAIMS,
     MOST_OBJECTIONS,
     MOST_POINTS,
     Answering,
-    ClaimReply,
     Exchange,
     LeafReply,
 )

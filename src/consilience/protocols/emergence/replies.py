@@ -7,8 +7,9 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from consilience.domain.messages import FreeText, Label, ObjectionLabel
+from consilience.domain.replies import Claims
 
-MOST_POINTS, MOST_OBJECTIONS, MOST_CLAIMS = 3, 1, 2
+MOST_POINTS, MOST_OBJECTIONS = 3, 1
 """Of one reply. A grammar keeps to them; of a model that has none, what goes beyond is left out where it would be used, so
 that nobody floods the prompts of others, or the dissent."""
 
@@ -47,14 +48,6 @@ class PeerReply(Exchange):
     """A revision after reading peers, or an observation of children."""
 
     text: FreeText
-
-
-class ClaimReply(BaseModel):
-    text: str
-    ids: Annotated[list[Label], Field(json_schema_extra={"maxItems": 3})] = Field(default_factory=list)
-
-
-Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": MOST_CLAIMS})]
 
 
 class RootReply(Exchange):

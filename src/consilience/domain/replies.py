@@ -1,0 +1,22 @@
+"""What replies of several protocols have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from consilience.domain.messages import Label
+
+MOST_CLAIMS = 2
+"""Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out where it would be used."""
+
+
+class ClaimReply(BaseModel):
+    """A claim of an answer, and the labels of the texts it rests on."""
+
+    text: str
+    ids: Annotated[list[Label], Field(json_schema_extra={"maxItems": 3})] = Field(default_factory=list)
+
+
+Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": MOST_CLAIMS})]

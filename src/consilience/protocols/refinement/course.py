@@ -1,0 +1,58 @@
+"""What a run has come to so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from consilience.domain.messages import Message
+from consilience.domain.outcome import Check, StopReason
+from consilience.engine.work import Failure, Reply
+from consilience.protocols.refinement.judging import Judged
+from consilience.protocols.refinement.passes import Yield
+from consilience.protocols.refinement.protected import Draft
+from consilience.protocols.refinement.replies import Whole
+
+
+@dataclass
+class Turn:
+    """One pass: what was made, the parts as one text, what the critic said; None for what it did not come to."""
+
+    index: int
+    made: Yield
+    whole: Reply[Whole] | None = None
+    judged: Judged | None = None
+    check: Check | None = None
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Passes in order of worth: quality, then fewer issues. A pass without a quality is worth less than any with one."""
+        quality = self.check.score if self.check is not None else None
+        issues = sum(map(len, self.judged.issues.values())) if self.judged is not None else 0
+        return (-1.0 if quality is None else quality, -issues)
+
+
+@dataclass
+class Course:
+    """`requests` are the critiques handed back for the next pass, by part."""
+
+    draft: Draft
+    distances: dict[str, dict[str, float]] = field(default_factory=dict)
+    intent: Reply[str] | None = None
+    turns: list[Turn] = field(default_factory=list)
+    requests: dict[str, Message] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def edges(self) -> dict[tuple[str, str], float]:
+        """Distances by pair of roles."""
+        return {(a, b): d for a, row in self.distances.items() for b, d in row.items()}
+
+    @property
+    def whole(self) -> Reply[Whole] | None:
+        """The latest whole text."""
+        return next((turn.whole for turn in reversed(self.turns) if turn.whole is not None), None)
+
+    @property
+    def exhausted(self) -> StopReason | None:
+        """What ran out, if a limit refused anything: the first refusal in program order says."""
+        return next((failure.kind.exhaustion for failure in self.failures if failure.kind.is_limit), None)

@@ -1,0 +1,303 @@
+"""From the course of a run to its report: the best pass, what changed and why, how far the figures go."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from consilience.domain.outcome import StopReason
+from consilience.domain.positions import LEVELS
+from consilience.domain.replies import MOST_CLAIMS
+from consilience.domain.report import Confidence, Dissent, Objection
+from consilience.engine.analysis import novelty
+from consilience.engine.session import Session
+from consilience.engine.similarity import mean_pairwise
+from consilience.engine.work import Failure, Reply
+from consilience.protocols.refinement.course import Course, Turn
+from consilience.protocols.refinement.differences import change, differences, unified
+from consilience.protocols.refinement.judging import aggregate, critique_text
+from consilience.protocols.refinement.passes import Piece
+from consilience.protocols.refinement.report import Aggregate, Handed, Pass, RefinementReport, Revision, Section
+from consilience.protocols.refinement.settings import Settings
+
+LITTLE = 0.05
+"""Filtering that removes less than this share of what is handed down has little effect."""
+
+
+async def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> RefinementReport:
+    """The report. The answer is the best pass, its quality the confidence; issues that stand in it are the dissent."""
+    documents = (
+        {turn.index: document_of(settings, turn) for turn in course.turns} if stop is not StopReason.FAILED else {}
+    )
+    best = max((turn for turn in course.turns if documents.get(turn.index)), key=_worth, default=None)
+    passes = _passes(settings, course, documents)
+    answer, lost = course.draft.restored(documents[best.index] or "") if best else (None, [])
+    handed = tuple(handed for turn in course.turns for handed in turn.made.handed)
+    aggregated = _aggregated(settings, best) if best else {}
+    standing = _standing(session, settings, course, best)
+    _warn(session, settings, course, best, handed, lost)
+    whole = best.whole if best else None
+    limited = stop in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
+    quality = passes[best.index - 1].quality if best else None
+    last = next((turn for turn in reversed(course.turns) if turn.judged is not None), None)
+    return await session.report(
+        RefinementReport,
+        first=_first(settings, course),
+        stop_reason=stop,
+        check=best.check if best else None,
+        confidence=Confidence(level=quality, kind=f"quality ({settings.confidence})")
+        if quality is not None
+        else Confidence(),
+        steps=len(course.turns),
+        answer=answer,
+        closing=None if whole is None else "reserve" if whole.reserve and limited else "ordinary",
+        claims=tuple(session.claim(whole, c.text, c.ids) for c in whole.value.claims[:MOST_CLAIMS] if c.text.strip())
+        if whole is not None
+        else (),
+        objections=standing,
+        dissent=tuple(Dissent(agent=one.agent, text=one.text, id=one.id) for one in standing),
+        metrics=_metrics(session, settings, course, best, passes, handed, aggregated),
+        passes=passes,
+        best_pass=best.index if best else None,
+        coordinator_intent=course.intent.text if course.intent else None,
+        coordinator_critique=_critique(last) if last else {},
+        revision_requested=bool(course.requests),
+        quality_threshold_met=stop is StopReason.CONVERGED,
+        aggregated_children=aggregated,
+        distances=course.distances,
+        handed_down=handed,
+        revisions=_revisions(settings, course, passes),
+    )
+
+
+def document_of(settings: Settings, turn: Turn) -> str | None:
+    """The text of a pass: what the coordinator made of the parts, or these one after another where it could not; None where
+    the pass was cut off before."""
+    if turn.whole is not None:
+        return turn.whole.text
+    if turn.index > 1 and turn.judged is None:
+        return None
+    parts = _parts(settings, turn)
+    texts = [piece.text.text for piece in parts.values() if piece.text is not None]
+    return "\n\n".join(texts) or None
+
+
+def _worth(turn: Turn) -> tuple[float, int, int]:
+    """Of equals the earlier, since nothing says that the later is better; without any quality the last."""
+    quality, issues = turn.rank
+    return quality, issues, turn.index if quality < 0 else -turn.index
+
+
+def _parts(settings: Settings, turn: Turn) -> dict[str, Piece]:
+    below = turn.made.below(settings.hierarchy.coordinator, settings.hierarchy)
+    return {name: piece for name, piece in below.items() if name in settings.hierarchy.sections}
+
+
+def _first(settings: Settings, course: Course) -> list[Reply[object] | Failure]:
+    """What each author came to in the first pass."""
+    if not course.turns:
+        return []
+    made = course.turns[0].made
+    found: list[Reply[object] | Failure] = []
+    for seat in settings.first_seats:
+        piece = made.authors.get(seat) or made.served[settings.hierarchy.coordinator, seat]
+        found.append(piece.text if piece.text is not None else piece.failures[0])
+    return found
+
+
+def _passes(settings: Settings, course: Course, documents: Mapping[int, str | None]) -> tuple[Pass, ...]:
+    found: list[Pass] = []
+    before = course.draft.text
+    earlier: dict[str, Piece] = {}
+    for turn in course.turns:
+        document = documents.get(turn.index)
+        parts = _parts(settings, turn)
+        found.append(
+            Pass(
+                index=turn.index,
+                sections={name: _section(turn, name, piece, earlier.get(name)) for name, piece in parts.items()},
+                document=document,
+                quality=turn.check.score if turn.check else None,
+                met=turn.check.met if turn.check else False,
+                change=change(before, document) if before and document else None,
+                diff=unified(before, document) if before and document else "",
+            )
+        )
+        before = document or before
+        earlier = {**earlier, **parts}
+    return tuple(found)
+
+
+def _section(turn: Turn, name: str, piece: Piece, before: Piece | None) -> Section:
+    assert piece.text is not None
+    judged = turn.judged
+    earlier = before.text.text if before is not None and before.text is not None else None
+    return Section(
+        text=piece.text.text,
+        confidence=judged.confidence.get(name) if judged else None,
+        declared=piece.declared,
+        scores=judged.scores.get(name) if judged else None,
+        issues=judged.issues.get(name, ()) if judged else (),
+        written=piece.written,
+        change=change(earlier, piece.text.text) if earlier is not None else None,
+    )
+
+
+def _critique(turn: Turn) -> dict[str, str]:
+    judged = turn.judged
+    assert judged is not None
+    said = {part: critique_text(issues, judged.scores.get(part)) for part, issues in judged.issues.items()}
+    return {part: text for part, text in said.items() if text}
+
+
+def _standing(session: Session, settings: Settings, course: Course, best: Turn | None) -> tuple[Objection, ...]:
+    """The issues of the answer's own pass: nothing that came later and was better has answered them."""
+    if best is None or best.judged is None:
+        return ()
+    shown = session.shown()
+    return tuple(
+        Objection(
+            id=f"pass-{best.index}/critique/{part}.{n}",
+            agent=settings.judge,
+            to=part,
+            text=issue,
+            read=f"pass-{best.index}/critique/{part}" in shown,
+        )
+        for part, issues in best.judged.issues.items()
+        for n, issue in enumerate(issues, 1)
+    )
+
+
+def _revisions(settings: Settings, course: Course, passes: Sequence[Pass]) -> tuple[Revision, ...]:
+    """For every part that was criticised and written again: the issues, and the sentences that went and came."""
+    found: list[Revision] = []
+    for before, after in pairwise(passes):
+        for role, section in before.sections.items():
+            later = after.sections.get(role)
+            if not section.issues or later is None or not later.written:
+                continue
+            removed, added = differences(section.text, later.text)
+            found.append(
+                Revision(
+                    step=before.index,
+                    role=role,
+                    issues=section.issues,
+                    removed=removed,
+                    added=added,
+                    before=section.confidence,
+                    after=later.confidence,
+                )
+            )
+    return tuple(found)
+
+
+def _aggregated(settings: Settings, turn: Turn) -> dict[str, Aggregate]:
+    """What came up to every parent in the answer's pass, weighed by what each child declares of itself; those who declare
+    nothing (an author whose revision failed) have no weight."""
+    found: dict[str, Aggregate] = {}
+    for parent in settings.hierarchy.shape.agents:
+        below = turn.made.below(parent, settings.hierarchy)
+        if not below:
+            continue
+        declared = {name: LEVELS[one.declared] if one.declared else 0.0 for name, one in below.items()}
+        weights, mean = aggregate(declared)
+        found[parent] = Aggregate(
+            weights=weights,
+            weighted_confidence=mean,
+            best_individual=max(declared.values()),
+            combined_content="\n\n".join(one.text.text for one in below.values() if one.text is not None),
+            sources=tuple(below),
+        )
+    return found
+
+
+def _metrics(
+    session: Session,
+    settings: Settings,
+    course: Course,
+    best: Turn | None,
+    passes: Sequence[Pass],
+    handed: Sequence[Handed],
+    aggregated: Mapping[str, Aggregate],
+) -> dict[str, float | int | None]:
+    parts = [section.text for section in passes[best.index - 1].sections.values()] if best else []
+    document = passes[best.index - 1].document or "" if best else ""
+    revised = [
+        p for turn in course.turns for p in turn.made.authors.values() if p.draft is not None and p.text is not p.draft
+    ]
+    changed = [
+        p for p in revised if p.text is not None and p.draft is not None and p.text.text.split() != p.draft.text.split()
+    ]
+    gains = [one.weighted_confidence - one.best_individual for one in aggregated.values()]
+    found: dict[str, float | int | None] = {
+        "words": len(document.split()),
+        "novelty": novelty(document, parts) if document and best and best.whole is not None else None,
+        "revision_rate": len(changed) / len(revised) if revised else None,
+        "dropped_labels": session.dropped,
+        "share_kept": statistics.fmean([one.share for one in handed]) if handed else None,
+        "distance_share_correlation": _correlation(handed),
+        "aggregated_minus_best": statistics.fmean(gains) if gains else None,
+        "critic_drift": _drift(passes),
+    }
+    for one in passes:
+        texts = [section.text for section in one.sections.values()]
+        found[f"sibling_similarity/revise/{one.index}"] = mean_pairwise(texts)
+    return found
+
+
+def _correlation(handed: Sequence[Handed]) -> float | None:
+    """Pearson's, of distance and share kept over everything handed down that was long enough to be cut; None under three
+    distinct distances, or where nothing varies."""
+    shares = [(one.distance, one.share) for one in handed]
+    if len({d for d, _ in shares}) < 3 or len({s for _, s in shares}) < 2:
+        return None
+    return statistics.correlation([d for d, _ in shares], [s for _, s in shares])
+
+
+def _drift(passes: Sequence[Pass]) -> float | None:
+    """How much the critic's overall score of a text moves when it reads the very same text again: mean over such parts."""
+    moved = [
+        abs(later.scores.overall - earlier.scores.overall)
+        for before, after in pairwise(passes)
+        for role, later in after.sections.items()
+        if (earlier := before.sections.get(role)) and earlier.text == later.text and earlier.scores and later.scores
+    ]
+    return statistics.fmean(moved) if moved else None
+
+
+def _warn(
+    session: Session,
+    settings: Settings,
+    course: Course,
+    best: Turn | None,
+    handed: Sequence[Handed],
+    lost: Sequence[str],
+) -> None:
+    if best is not None and course.turns and best.index < len(course.turns):
+        session.warn(f"the answer is pass {best.index} of {len(course.turns)}: no later one was judged better")
+    if best is not None and best.whole is None:
+        session.warn("the coordinator put no whole together; the text is its parts one after another")
+    for turn in course.turns:
+        if turn.judged is None:
+            continue
+        if turn.judged.failure is not None:
+            session.warn(
+                f"nobody judged pass {turn.index}: the critic gave no usable reply ({turn.judged.failure.kind.value})"
+            )
+        for part in turn.judged.contradictory:
+            session.warn(f"in pass {turn.index} the critic's overall score of {part} contradicts its other scores")
+        if turn.judged.surplus:
+            session.warn(
+                f"issues beyond those that one part may have were left out of pass {turn.index}: {turn.judged.surplus}"
+            )
+    missing = [part for part in settings.hierarchy.sections if best is not None and part not in _parts(settings, best)]
+    if missing:
+        session.warn(f"parts that nobody wrote are missing from the text: {', '.join(missing)}")
+    if session.dropped:
+        session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
+    if lost:
+        session.warn(f"{len(lost)} protected parts had been lost from the text and were put back where they fit best")
+    cut = 1 - statistics.fmean([one.share for one in handed]) if handed else None
+    if settings.filter and cut is not None and cut < LITTLE:
+        session.warn(f"filtering by distance has little effect here: it left out {cut:.1%} of what was handed down")

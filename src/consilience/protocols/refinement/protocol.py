@@ -1,0 +1,189 @@
+"""The algorithm of `refinement`, top to bottom as the seed describes it:
+
+intent → [draft → specialist → revise] → integrate → critique → revision request … until good enough; the best pass is the answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from consilience.domain.hierarchies import distance, from_cosine
+from consilience.domain.messages import Message
+from consilience.domain.outcome import StopReason
+from consilience.engine.prompt import Prompt
+from consilience.engine.session import Session
+from consilience.engine.work import Failure, Reply
+from consilience.protocols.refinement.course import Course, Turn
+from consilience.protocols.refinement.judging import check_of, critique_text, judge
+from consilience.protocols.refinement.outcome import conclude
+from consilience.protocols.refinement.passes import Pass, Piece, Yield
+from consilience.protocols.refinement.protected import taken_apart
+from consilience.protocols.refinement.replies import Whole
+from consilience.protocols.refinement.report import RefinementReport
+from consilience.protocols.refinement.settings import Settings
+
+
+class Refinement(Settings):
+    """A coordinator, authors of parts, specialists who help them, and a critic; passes until the text is good enough."""
+
+    report: ClassVar[type[RefinementReport]] = RefinementReport
+
+    async def run(self, session: Session) -> RefinementReport:
+        course = Course(taken_apart(self.draft, self.protect))
+        course.distances = await self._distances(session)
+        passes = self.max_passes if session.limits.steps is None else min(self.max_passes, session.limits.steps)
+        if passes == 0:
+            return await conclude(session, self, course, StopReason.EXHAUSTED_STEPS)
+        draft = self._publish_draft(session, course)
+        course.intent = await self._intent(session, course)
+        stop = StopReason.EXHAUSTED_STEPS
+        for index in range(1, passes + 1):
+            ended = await self._pass(session, course, index, draft)
+            if ended is not None:
+                stop = ended
+                break
+            if index < passes:
+                self._request_revision(session, course, index)
+        return await conclude(session, self, course, stop)
+
+    async def _intent(self, session: Session, course: Course) -> Reply[str] | None:
+        """What the whole text is for, once."""
+        lead = self.hierarchy.coordinator
+        words = session.words(
+            "intent",
+            duty=self.hierarchy.by_name[lead].description,
+            parts=tuple((part, self.hierarchy.by_name[part].description) for part in self.hierarchy.sections),
+            tone=self.tone,
+            draft=bool(course.draft.text),
+        )
+        shared = (session.quote(session.message("draft"), "draft"),) if course.draft.text else ()
+        async with session.phase("intent", 0):
+            reply = await session.ask(
+                lead,
+                Prompt(words, shared=shared),
+                key=f"intent/{lead}",
+                kind="intent",
+                audience=(*self.hierarchy.children(lead), self.judge),
+                max_tokens=self.reply_tokens,
+            )
+        if isinstance(reply, Failure):
+            course.failures.append(reply)
+            return None
+        return reply
+
+    async def _pass(self, session: Session, course: Course, index: int, draft: Message | None) -> StopReason | None:
+        """One pass from drafts to critique; the reason where the run ends with it."""
+        before = course.turns[-1].made if course.turns else Yield()
+        run = Pass(session, self, index, before, course.requests, course.edges, course.intent, course.whole, draft)
+        made = await run.run()
+        turn = Turn(index, made)
+        course.turns.append(turn)
+        course.failures.extend(made.failures)
+        parts = self.parts(made)
+        if index == 1 and not self._quorum(session, made):
+            return StopReason.FAILED
+        if course.exhausted and index > 1:
+            return course.exhausted  # what stands was judged; what is half done was not
+        async with session.phase("integrate", index):
+            turn.whole = await self._integrate(session, course, index, made, parts)
+        if course.exhausted:
+            return course.exhausted
+        async with session.phase("critique", index):
+            turn.judged = await judge(session, self, index, parts, turn.whole, course.intent)
+        if turn.judged.failure is not None:
+            course.failures.append(turn.judged.failure)
+            return course.exhausted or StopReason.INCONCLUSIVE
+        turn.check = check_of(self, turn.judged, self.hierarchy.sections)
+        session.record_check(turn.check, index)
+        if turn.check.met:
+            return StopReason.CONVERGED
+        missing = len(parts) < len(self.hierarchy.sections)
+        return None if turn.judged.criticised or missing else StopReason.STALLED
+
+    def parts(self, made: Yield) -> dict[str, Piece]:
+        """The parts of the text that are there, in their order."""
+        return {
+            name: piece
+            for name, piece in made.below(self.hierarchy.coordinator, self.hierarchy).items()
+            if name in self.hierarchy.sections
+        }
+
+    def _quorum(self, session: Session, made: Yield) -> bool:
+        """Authors who failed for good leave a quorum; refusals by a limit are no failure of theirs."""
+        pieces = [made.authors.get(s) or made.served[self.hierarchy.coordinator, s] for s in self.first_seats]
+        dead = sum(p.text is None and not any(f.kind.is_limit for f in p.failures) for p in pieces)
+        return len(pieces) - dead >= session.quorum * len(pieces) and dead < len(pieces)
+
+    async def _integrate(
+        self, session: Session, course: Course, index: int, made: Yield, parts: Mapping[str, Piece]
+    ) -> Reply[Whole] | None:
+        """The parts as one text, which may be the answer and may draw on the reserve."""
+        lead = self.hierarchy.coordinator
+        below = made.below(lead, self.hierarchy)
+        words = session.words(
+            "integrate",
+            duty=self.hierarchy.by_name[lead].description,
+            parts=tuple(parts),
+            helpers=tuple(name for name in below if name not in parts),
+            length=self.length,
+            tone=self.tone,
+            markers=bool(course.draft.blocks),
+            documents=bool(session.sources),
+        )
+        order = [*(name for name in below if name not in parts), *parts]
+        quotes = [session.quote(text, name) for name in order if (text := below[name].text) is not None]
+        reply = await session.ask(
+            lead,
+            Prompt(words, tuple(quotes)),
+            key=f"pass-{index}/integrate/{lead}",
+            returns=Whole,
+            kind="whole",
+            audience=(*self.hierarchy.children(lead), self.judge),
+            closing=True,
+            max_tokens=self.longest_reply,
+        )
+        if isinstance(reply, Failure):
+            course.failures.append(reply)
+            return None
+        return reply
+
+    def _request_revision(self, session: Session, course: Course, index: int) -> None:
+        """Every part with issues has its critique handed to those who write and serve it, and to nobody else."""
+        turn = course.turns[-1]
+        assert turn.judged is not None
+        course.requests = {}
+        for part in turn.judged.criticised:
+            concerned = [name for name in self.hierarchy.shape.agents if part in self.hierarchy.above(name)]
+            text = self.parts(turn.made)[part].text
+            critique = Message(
+                id=f"pass-{index}/critique/{part}",
+                sender=self.judge,
+                kind="critique",
+                text=critique_text(turn.judged.issues[part], turn.judged.scores.get(part)),
+                audience=tuple(concerned),
+                reply_to=text.key if text is not None else None,
+                phase=("critique", index),
+            )
+            session.publish(critique)
+            course.requests[part] = critique
+
+    def _publish_draft(self, session: Session, course: Course) -> Message | None:
+        if not course.draft.text:
+            return None
+        everybody = tuple(agent.id for agent in session.agents)
+        draft = Message(id="draft", sender="draft", kind="draft", text=course.draft.text, audience=everybody)
+        session.publish(draft)
+        return draft
+
+    async def _distances(self, session: Session) -> dict[str, dict[str, float]]:
+        """Between all roles, from their vectors or from the embeddings of what they do; empty where nothing is filtered."""
+        roles = self.hierarchy.roles
+        if not self.filter:
+            return {}
+        if self.hierarchy.has_vectors:
+            return {a.name: {b.name: distance(a.vector, b.vector) for b in roles} for a in roles}
+        cosines = await session.cosines([role.description for role in roles])
+        if cosines is None:
+            return {}
+        return {a.name: {b.name: from_cosine(cosines[i][j]) for j, b in enumerate(roles)} for i, a in enumerate(roles)}

@@ -1,0 +1,65 @@
+"""What agents are asked to return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import BaseModel, Field, WithJsonSchema, create_model
+
+from consilience.domain.messages import FreeText
+from consilience.domain.positions import Confidence
+from consilience.domain.replies import Claims
+
+MOST_ISSUES = 3
+"""With one part. A grammar keeps to it; of a model that has none, what goes beyond is left out and counted."""
+
+MOST_POINTS = 10.0
+
+Points = Annotated[
+    float,
+    Field(ge=0, le=MOST_POINTS, allow_inf_nan=False),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": int(MOST_POINTS)}),
+]
+"""0 to 10. Whole ones are asked for, fractions taken."""
+
+
+class Written(BaseModel):
+    """A piece of text, and how sure its author is of it."""
+
+    confidence: Confidence = "unsure"
+    text: FreeText
+
+
+class Whole(BaseModel):
+    """The whole text: its main claims name the parts they rest on."""
+
+    claims: Claims = Field(default_factory=list)
+    text: FreeText
+
+
+class Judgement(BaseModel):
+    """What the critic says of one part."""
+
+    issues: Annotated[list[str], Field(json_schema_extra={"maxItems": MOST_ISSUES})] = Field(default_factory=list)
+    coherence: Points
+    accuracy: Points
+    depth: Points
+    overall: Points
+
+
+class Critique(BaseModel):
+    """A judgement of every part, each under its own name."""
+
+    def parts(self) -> Mapping[str, Judgement]:
+        """By part."""
+        fields = type(self).model_fields
+        return {str(field.alias): getattr(self, name) for name, field in fields.items()}
+
+
+@lru_cache(maxsize=256)
+def critique_of(parts: tuple[str, ...]) -> type[Critique]:
+    """The reply that judges just these parts, so that none can be left out."""
+    fields = {f"part_{n}": (Judgement, Field(alias=part)) for n, part in enumerate(parts, 1)}
+    return create_model("Critique", __base__=Critique, **fields)  # type: ignore[call-overload,no-any-return]

@@ -1,0 +1,131 @@
+"""Settings of `refinement`, and what follows from them: the seats, who reads the documents, the number of calls."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from consilience.domain.agents import Agent
+from consilience.domain.hierarchies import CRITIC, HierarchySetting
+from consilience.domain.messages import FILE
+from consilience.domain.outcome import Estimate
+from consilience.domain.panels import Panel
+from consilience.domain.topology import Topology
+from consilience.engine.prompt import tokens_in
+from consilience.engine.protocol import Protocol
+
+Part = Literal["code", "front_matter"]
+
+
+class Settings(Protocol):
+    """What can be set; see the descriptions."""
+
+    name: ClassVar[str] = "refinement"
+    summary: ClassVar[str] = (
+        "a text written by a hierarchy: drafts, specialists, a critic, and revision of what it criticises"
+    )
+    without_encoder: ClassVar[str] = "give every role of the hierarchy a vector, or use --no-filter"
+
+    hierarchy: Annotated[
+        HierarchySetting,
+        Field(
+            validate_default=True,
+            description="who writes what, and who helps: a shipped hierarchy (consilience hierarchies) or a TOML file",
+        ),
+    ] = "blog"  # type: ignore[assignment]
+    max_passes: Annotated[int, Field(ge=1, le=100, description="most passes")] = 3
+    threshold: Annotated[float, Field(ge=0, le=1, description="quality at which the text is good enough")] = 0.8
+    confidence: Annotated[
+        Literal["critic", "length", "self"],
+        Field(description="what quality is: the critic's scores, the length of a part, or what its author declares"),
+    ] = "critic"
+    critic: Annotated[
+        Literal["model", "heuristic"],
+        Field(description="who judges: a model, or two rules of thumb about length and confidence, without a call"),
+    ] = "model"
+    filter: Annotated[bool, Field(description="shorten what is handed down by the distance between roles")] = True
+    draft: Annotated[str, Field(max_length=1_000_000, description="a text to start from, instead of nothing"), FILE] = (
+        ""
+    )
+    protect: Annotated[
+        tuple[Part, ...],
+        Field(description="parts of the draft that nobody may change: code, front_matter"),
+    ] = ("code", "front_matter")
+    length: Annotated[
+        int, Field(ge=0, le=100_000, description="words that the whole text should have; 0 for no aim")
+    ] = 0
+    tone: Annotated[str, Field(max_length=500, description="the tone it should have, in a few words")] = ""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.critic == "heuristic" and self.confidence == "critic":
+            raise ValueError("the heuristic critic gives no scores; choose confidence 'length' or 'self' with it")
+        return self
+
+    @property
+    def judge(self) -> str:
+        """Whose name the critique bears."""
+        return CRITIC if self.critic == "model" else self.hierarchy.coordinator
+
+    @property
+    def needs_encoder(self) -> bool:
+        return self.filter and not self.hierarchy.has_vectors
+
+    @property
+    def first_seats(self) -> tuple[str, ...]:
+        """Those who write, and see nobody's text before their own."""
+        return self.hierarchy.inner or self.hierarchy.sections
+
+    @property
+    def readers(self) -> tuple[str, ...] | None:
+        """The roles marked as reading documents and the critic; everybody where no role is marked."""
+        marked = tuple(role.name for role in self.hierarchy.roles if role.documents)
+        return (*marked, CRITIC) if marked else None
+
+    @property
+    def longest_reply(self) -> int:
+        """The whole text is as long as all its parts."""
+        return self.reply_tokens * max(1, len(self.hierarchy.sections))
+
+    @property
+    def widest(self) -> int:
+        """Every part and the whole text at once; or an author's own text, its intent and critiques, and a result of each child."""
+        parts = len(self.hierarchy.sections)
+        most = max(len(role.children) for role in self.hierarchy.roles)
+        drafted = tokens_in(self.draft) // self.reply_tokens + 1 if self.draft else 0
+        return 2 * parts + most + 4 + drafted
+
+    def topology(self) -> Topology:
+        shape = self.hierarchy.shape
+        if self.critic != "model":
+            return shape
+        parents = {**shape.parents, CRITIC: (self.hierarchy.coordinator,)}
+        return shape.model_copy(update={"agents": (*shape.agents, CRITIC), "parents": parents})
+
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        """The roles, parents first, then the critic. A panel gives the authors its personas."""
+        authors = {name: n for n, name in enumerate(self.first_seats)}
+        seats = []
+        for name in self.hierarchy.shape.agents:
+            seat = Agent(id=name, role=self._kind(name))
+            if panel is not None and name in authors:
+                persona = panel.personas[authors[name] % len(panel.personas)]
+                seat = seat.model_copy(update={"perspective": persona.description, "persona": persona.name})
+            seats.append(seat)
+        if self.critic == "model":
+            seats.append(Agent(id=CRITIC, role="critic"))
+        return tuple(seats)
+
+    def _kind(self, name: str) -> str:
+        if name == self.hierarchy.coordinator:
+            return "coordinator"
+        return "author" if name in self.first_seats else "specialist"
+
+    def calls(self, passes: int) -> int:
+        """Calls of so many passes in each of which every part has issues and every call is answered (protocols §5)."""
+        one = 2 * len(self.hierarchy.inner) + len(self.hierarchy.edges_to_leaves) + 1 + (self.critic == "model")
+        return 1 + passes * one
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=self.calls(1), max=self.calls(self.max_passes))
