@@ -39,6 +39,12 @@ def read_text(given: str) -> str:
     return _text_of(Path(given[1:]).expanduser(), "the text") if given.startswith("@") else given
 
 
+def read_file(path: str, what: str) -> str:
+    """A text that an option names the file of, `-` for standard input. Raises `SourceError`, also where it is empty."""
+    text = _standard_input() if path == "-" else _text_of(Path(path).expanduser(), what)
+    return _filled(text, "standard input" if path == "-" else path, what)
+
+
 def read_task(given: str) -> str:
     """The task itself, from standard input for `-`, from a file for `@FILE`. Raises `SettingsError`, `SourceError`."""
     if given == "-":
@@ -311,9 +317,9 @@ def _decoded(data: bytes, what: str, where: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _filled(text: str, where: str) -> str:
+def _filled(text: str, where: str, what: str = "the document") -> str:
     if not text.strip():
-        raise SourceError("the document is empty", where=where, do="Leave it out or fill it.")
+        raise SourceError(f"{what} is empty", where=where, do="Leave it out or fill it.")
     return text
 
 

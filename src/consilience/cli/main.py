@@ -37,6 +37,7 @@ class Commands(LazyGroup):
         "Set-up": {
             "models": ("consilience.cli.models:models", "List, fetch or remove local models."),
             "panels": ("consilience.cli.panels:panels", "List or show panels of personas."),
+            "hierarchies": ("consilience.cli.hierarchies:hierarchies", "List or show hierarchies of roles."),
             "schema": ("consilience.cli.schema:schema", "The JSON Schemas of reports and exported events."),
             "doctor": ("consilience.cli.doctor:doctor", "What is here, what is missing, which model would be taken."),
         },

@@ -132,12 +132,12 @@ def make_plan(
     paid_encoder = encoder if encoder is not None and paid(encoder) else None
     instructions = protocol.templates(prompts).render(INSTRUCTIONS)
     size = call_size(Opening(instructions, task, documents(sources)), protocol, {})
-    read = int(size.tokens) - protocol.reply_tokens
+    read = int(size.tokens) - protocol.longest_reply
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
-    most_tokens = calls * (read + protocol.reply_tokens)
+    most_tokens = calls * int(size.tokens)
     if limits.tokens is not None:
         most_tokens = min(most_tokens, limits.tokens)
-    most_money = _most_money(paid_for, calls, read, protocol.reply_tokens)
+    most_money = _most_money(paid_for, calls, read, protocol.longest_reply)
     if limits.money is not None and paid_for:
         most_money = limits.money if most_money is None else min(most_money, limits.money)
     if paid_encoder is not None:

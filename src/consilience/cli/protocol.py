@@ -13,6 +13,7 @@ import typer
 
 from consilience.cli.options import SectionedCommand, parameters_of, sign
 from consilience.cli.request import Request
+from consilience.domain.messages import FILE
 from consilience.engine.protocol import Protocol, find_protocol
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ def app_for(name: str) -> typer.Typer:
         from consilience.cli.run import run
 
         common = {field.name: values.pop(field.name) for field in fields(Request)}
-        given = {field: values[option] for option, field in _options(cls).items() if _was_given(ctx, option)}
+        given = {
+            field: _value(cls, field, values[option])
+            for option, field in _options(cls).items()
+            if _was_given(ctx, option)
+        }
         raise typer.Exit(run(cls, Request(**common), given))  # type: ignore[arg-type]
 
     parameters = [_context(), *parameters_of(Request)]
@@ -56,6 +61,15 @@ def _was_given(ctx: typer.Context, option: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
+def _value(cls: type[Protocol], field: str, given: object) -> object:
+    """What an option gives its field: the text of the file, where it takes one. Raises `SourceError`."""
+    if FILE not in cls.model_fields[field].metadata:
+        return given
+    from consilience.cli.inputs import read_file
+
+    return read_file(str(given), f"the {field}")
+
+
 def _context() -> inspect.Parameter:
     return inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
@@ -74,7 +88,7 @@ def _parameter(cls: type[Protocol], option: str, field: str) -> inspect.Paramete
     described = typer.Option(
         spelling,
         help=_help(info),
-        metavar=_metavar(annotation),
+        metavar="FILE|-" if FILE in info.metadata else _metavar(annotation),
         show_default=shown,
         rich_help_panel=SETTINGS.format(cls.name),
     )
@@ -94,7 +108,8 @@ def _option_type(annotation: object) -> Any:
     if origin is Literal:
         return annotation
     if origin in (tuple, list, frozenset, set, Sequence):
-        return list[_option_type(arguments[0])] if arguments else list[str]  # type: ignore[misc]
+        of = _option_type(arguments[0]) if arguments else str
+        return list[str] if get_origin(of) is Literal else list[of]
     if isinstance(annotation, type):
         if issubclass(annotation, Enum):
             return Literal[tuple(member.value for member in annotation)]

@@ -37,8 +37,9 @@ from consilience.reporting.files import claim_directory, write_files
 from consilience.reporting.markdown import markdown
 from consilience.reporting.terminal import show
 
-EXPORTS = {"mca_report.json": "mca_report", "final_state.json": "final_state"}
-"""Files of a report directory beyond the common ones, with the method of a report that gives their content."""
+EXPORTS = {"mca_report.json": "mca_report", "final_state.json": "final_state", "document.md": "document"}
+"""Files of a report directory beyond the common ones, with the method of a report that gives their content: text, or data
+that becomes JSON; nothing is written where it is empty."""
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,10 @@ def report_files(report: Report, *, stored: bool = True) -> dict[str, str]:
     }
     for name, method in EXPORTS.items():
         export = getattr(report, method, None)
-        if export is not None:
-            files[name] = json.dumps(export(), indent=2, ensure_ascii=False) + "\n"
+        if export is not None and (content := export()):
+            files[name] = (
+                content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+            )
     return files
 
 

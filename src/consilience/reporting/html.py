@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from markdown_it import MarkdownIt
 
+_LONGEST_SETTING = 400
 _WIDTH = 92
 """Columns of a view in words; more would not fit beside the margins."""
 
@@ -165,7 +166,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
 
 
 def _settings(started: SessionStarted) -> Iterable[str]:
-    yield from (f"{name}: {value}" for name, value in started.settings.items())
+    yield from (f"{name}: {one_line(str(value), _LONGEST_SETTING)}" for name, value in started.settings.items())
     yield f"seed: {started.seed}"
     yield f"quorum: {started.quorum:g}"
     yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))

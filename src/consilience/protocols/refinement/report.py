@@ -65,7 +65,8 @@ class Handed(Frozen):
 
 
 class Aggregate(Frozen):
-    """What came up to a parent from its children: each one's weight c/Σc by its declared confidence c, Σc²/Σc, and the greatest c."""
+    """What came up to a parent from its children: each one's weight c/Σc by its declared confidence c, the weighted mean
+    Σc²/Σc, and the greatest c."""
 
     weights: dict[str, float]
     weighted_confidence: float
