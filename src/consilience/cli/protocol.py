@@ -108,8 +108,8 @@ def _option_type(annotation: object) -> Any:
     if origin is Literal:
         return annotation
     if origin in (tuple, list, frozenset, set, Sequence):
-        of = _option_type(arguments[0]) if arguments else str
-        return list[str] if get_origin(of) is Literal else list[of]
+        choice = not arguments or get_origin(_option_type(arguments[0])) is Literal
+        return list[str] if choice else list[_option_type(arguments[0])]  # type: ignore[misc]
     if isinstance(annotation, type):
         if issubclass(annotation, Enum):
             return Literal[tuple(member.value for member in annotation)]
