@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from consilience.api import run_sync as run_sync
     from consilience.domain.errors import ConsilienceError as ConsilienceError
     from consilience.domain.errors import UserError as UserError
+    from consilience.domain.hierarchies import Hierarchy as Hierarchy
     from consilience.domain.messages import Source as Source
     from consilience.domain.outcome import Allowance as Allowance
     from consilience.domain.outcome import Limits as Limits
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from consilience.protocols.baselines import VoteReport as VoteReport
     from consilience.protocols.emergence import Emergence as Emergence
     from consilience.protocols.emergence import EmergenceReport as EmergenceReport
+    from consilience.protocols.refinement import Refinement as Refinement
+    from consilience.protocols.refinement import RefinementReport as RefinementReport
 
 _HOME = {
     "deliberate": "consilience.api",
@@ -46,6 +49,7 @@ _HOME = {
     "run_sync": "consilience.api",
     "ConsilienceError": "consilience.domain.errors",
     "UserError": "consilience.domain.errors",
+    "Hierarchy": "consilience.domain.hierarchies",
     "Source": "consilience.domain.messages",
     "Allowance": "consilience.domain.outcome",
     "Limits": "consilience.domain.outcome",
@@ -62,6 +66,8 @@ _HOME = {
     "Vote": "consilience.protocols.baselines",
     "VoteReport": "consilience.protocols.baselines",
     "EmergenceReport": "consilience.protocols.emergence",
+    "Refinement": "consilience.protocols.refinement",
+    "RefinementReport": "consilience.protocols.refinement",
 }
 
 __all__ = sorted(_HOME)

@@ -72,6 +72,10 @@ def saying(said: str, who: Callable[[str], bool] = lambda agent: True) -> Script
         if request.returns is BallotReply:
             side = "yes" if request.agent[-1] in "13" else "no"
             return json.dumps({"position": side, "confidence": "certain", "reason": words[:200]})
+        if "/critique/" in request.key:
+            scores = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), 5)
+            parts = request.schema["required"]  # type: ignore[index]
+            return json.dumps({part: {"issues": [words[:400]], **scores} for part in parts})  # type: ignore[attr-defined]
         body: dict[str, object] = {}
         fields = request.returns.model_fields  # type: ignore[attr-defined]
         if "points" in fields:

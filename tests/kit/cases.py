@@ -12,6 +12,7 @@ from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.propose import Propose
+from consilience.protocols.refinement import Refinement
 from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
 from kit.tools import MAX_STEPS
 
@@ -76,6 +77,37 @@ def voting(request: ModelRequest) -> str:
     return f"{'No' if request.agent == 'V2' else 'Yes'}: {plain(request)}"
 
 
+HOUSE = {
+    "name": "house",
+    "description": "Two parts, one of them resting on a third, a checker of all, and an adviser on the whole.",
+    "roles": [
+        {"name": "lead", "description": "You lead.", "children": ["one", "two", "adviser"], "vector": [1, 0]},
+        {"name": "one", "description": "You write one.", "children": ["deep", "checker"], "vector": [1, 1]},
+        {"name": "two", "description": "You write two.", "children": ["checker"], "vector": [-1, 1]},
+        {"name": "deep", "description": "You write what one needs.", "children": ["checker"], "vector": [0, 1]},
+        {"name": "checker", "description": "You check.", "vector": [-1, 0]},
+        {"name": "adviser", "description": "You advise.", "vector": [1, 0.5]},
+    ],
+}
+"""A hierarchy with everything a hierarchy may have."""
+
+
+def refining(request: ModelRequest) -> str:
+    """Pieces of several sentences, a critic who finds fault with the first part, and one reply malformed the first time."""
+    if "/critique/" in request.key:
+        parts = request.schema["required"]  # type: ignore[index]
+        assert isinstance(parts, list)
+        scores = {"coherence": 5, "accuracy": 6, "depth": 4, "overall": 5 + len(request.text) % 2}
+        return json.dumps({p: {"issues": [f"{p} is vague"] if p == parts[0] else [], **scores} for p in parts})
+    text = " ".join(f"Sentence {n} of {request.agent} for {request.key}." for n in range(6))
+    if "/specialist/" in request.key and request.agent == "checker" and request.attempt == 1:
+        return '{"confidence": "sometimes", "text": "unusable"}'
+    if request.returns is None:
+        return f"{text} It read {len(request.text)} characters."
+    claims = [{"text": f"claimed by {request.agent}", "ids": ["one", "nobody"]}]
+    return json.dumps({"confidence": "fairly sure", "text": f"{text} {len(request.text)}.", "claims": claims})
+
+
 def well_formed(script: Script) -> Script:
     """The same agents, who never have to be asked twice."""
     return lambda request: script(dataclasses.replace(request, attempt=2))
@@ -88,6 +120,7 @@ CASES = [
     Case("agent-with-tools", NestedGathers(), plain, tools="A2"),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("propose", Propose(), proposing),
+    Case("refinement", Refinement(hierarchy=HOUSE, max_passes=2, draft="# Old\n\nIt was so."), refining),
     Case("solo", Solo(structured=True), weighing),
     Case("vote", Vote(votes=4, answer_pattern="yes|no"), voting),
     Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),

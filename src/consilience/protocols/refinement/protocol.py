@@ -53,7 +53,6 @@ class Refinement(Settings):
         words = session.words(
             "intent",
             duty=self.hierarchy.by_name[lead].description,
-            parts=tuple((part, self.hierarchy.by_name[part].description) for part in self.hierarchy.sections),
             tone=self.tone,
             draft=bool(course.draft.text),
         )

@@ -33,10 +33,11 @@ class Written(BaseModel):
 
 
 class Whole(BaseModel):
-    """The whole text: its main claims name the parts they rest on."""
+    """The whole text, and its main claims, which name the parts they rest on. The text comes first: it is long, and must not be
+    what a token limit cuts off."""
 
-    claims: Claims = Field(default_factory=list)
     text: FreeText
+    claims: Claims = Field(default_factory=list)
 
 
 class Judgement(BaseModel):
