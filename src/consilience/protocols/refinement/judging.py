@@ -56,27 +56,18 @@ class Judged:
 
 
 async def judge(
-    session: Session,
-    settings: Settings,
-    index: int,
-    parts: Mapping[str, Piece],
-    whole: Reply[object] | None,
-    intent: Reply[str] | None,
+    session: Session, settings: Settings, index: int, parts: Mapping[str, Piece], intent: Reply[str] | None
 ) -> Judged:
     """The critic's word on each of `parts`, all of which have a text; no call with the heuristic one."""
     reply: Reply[Critique] | Failure | None = None
     if settings.critic == "model" and parts:
         quotes = [session.quote(intent, "intent")] if intent is not None else []
         quotes += [session.quote(piece.text, part) for part, piece in parts.items() if piece.text is not None]
-        if whole is not None:
-            quotes.append(session.quote(whole, "whole text"))
         words = session.words(
             "critique",
-            parts=tuple(part for part in parts),
-            whole=whole is not None,
+            parts=tuple(parts),
             length=settings.length,
             tone=settings.tone,
-            documents=bool(session.sources),
         )
         reply = await session.ask(
             settings.judge,

@@ -10,7 +10,7 @@ from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
 from consilience.domain.replies import MOST_CLAIMS
 from consilience.domain.report import Confidence, Dissent, Objection
-from consilience.engine.analysis import novelty
+from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply
@@ -24,51 +24,55 @@ from consilience.protocols.refinement.settings import Settings
 LITTLE = 0.05
 """Filtering that removes less than this share of what is handed down has little effect."""
 
+FEW = 0.5
+"""A whole that keeps less than this share of its parts' sentences is another text than the one the critic judged."""
+
 
 async def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> RefinementReport:
     """The report. The answer is the best pass, its quality the confidence; issues that stand in it are the dissent."""
-    documents = (
-        {turn.index: document_of(settings, turn) for turn in course.turns} if stop is not StopReason.FAILED else {}
-    )
+    failed = stop is StopReason.FAILED
+    documents = {} if failed else {turn.index: document_of(settings, turn) for turn in course.turns}
     best = max((turn for turn in course.turns if documents.get(turn.index)), key=_worth, default=None)
-    passes = _passes(settings, course, documents)
+    passes = _passes(course, settings, documents)
     answer, lost = course.draft.restored(documents[best.index] or "") if best else (None, [])
     handed = tuple(handed for turn in course.turns for handed in turn.made.handed)
     aggregated = _aggregated(settings, best) if best else {}
-    standing = _standing(session, settings, course, best)
-    _warn(session, settings, course, best, handed, lost)
+    standing = _standing(session, settings, best)
     whole = best.whole if best else None
-    limited = stop in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
-    quality = passes[best.index - 1].quality if best else None
-    last = next((turn for turn in reversed(course.turns) if turn.judged is not None), None)
+    said = whole.value.claims[:MOST_CLAIMS] if whole is not None else []
+    claims = tuple(session.claim(whole, c.text, c.ids) for c in said if whole is not None and c.text.strip())
+    metrics = _metrics(session, course, best, passes, handed, aggregated)
+    _warn(session, settings, course, best, metrics, lost)
+    judged = [turn for turn in course.turns if turn.judged is not None]
     return await session.report(
         RefinementReport,
         first=_first(settings, course),
         stop_reason=stop,
         check=best.check if best else None,
-        confidence=Confidence(level=quality, kind=f"quality ({settings.confidence})")
-        if quality is not None
-        else Confidence(),
+        confidence=_confidence(settings, best),
         steps=len(course.turns),
         answer=answer,
-        closing=None if whole is None else "reserve" if whole.reserve and limited else "ordinary",
-        claims=tuple(session.claim(whole, c.text, c.ids) for c in whole.value.claims[:MOST_CLAIMS] if c.text.strip())
-        if whole is not None
-        else (),
+        closing=None if whole is None else "reserve" if whole.reserve and course.exhausted else "ordinary",
+        claims=claims,
         objections=standing,
         dissent=tuple(Dissent(agent=one.agent, text=one.text, id=one.id) for one in standing),
-        metrics=_metrics(session, settings, course, best, passes, handed, aggregated),
+        metrics=metrics,
         passes=passes,
         best_pass=best.index if best else None,
         coordinator_intent=course.intent.text if course.intent else None,
-        coordinator_critique=_critique(last) if last else {},
+        coordinator_critique=_critique(judged[-1]) if judged else {},
         revision_requested=bool(course.requests),
         quality_threshold_met=stop is StopReason.CONVERGED,
         aggregated_children=aggregated,
         distances=course.distances,
         handed_down=handed,
-        revisions=_revisions(settings, course, passes),
+        revisions=_revisions(passes),
     )
+
+
+def _confidence(settings: Settings, best: Turn | None) -> Confidence:
+    quality = best.check.score if best is not None and best.check is not None else None
+    return Confidence() if quality is None else Confidence(level=quality, kind=f"quality by {settings.confidence}")
 
 
 def document_of(settings: Settings, turn: Turn) -> str | None:
@@ -106,7 +110,7 @@ def _first(settings: Settings, course: Course) -> list[Reply[object] | Failure]:
     return found
 
 
-def _passes(settings: Settings, course: Course, documents: Mapping[int, str | None]) -> tuple[Pass, ...]:
+def _passes(course: Course, settings: Settings, documents: Mapping[int, str | None]) -> tuple[Pass, ...]:
     found: list[Pass] = []
     before = course.draft.text
     earlier: dict[str, Piece] = {}
@@ -151,7 +155,7 @@ def _critique(turn: Turn) -> dict[str, str]:
     return {part: text for part, text in said.items() if text}
 
 
-def _standing(session: Session, settings: Settings, course: Course, best: Turn | None) -> tuple[Objection, ...]:
+def _standing(session: Session, settings: Settings, best: Turn | None) -> tuple[Objection, ...]:
     """The issues of the answer's own pass: nothing that came later and was better has answered them."""
     if best is None or best.judged is None:
         return ()
@@ -169,7 +173,7 @@ def _standing(session: Session, settings: Settings, course: Course, best: Turn |
     )
 
 
-def _revisions(settings: Settings, course: Course, passes: Sequence[Pass]) -> tuple[Revision, ...]:
+def _revisions(passes: Sequence[Pass]) -> tuple[Revision, ...]:
     """For every part that was criticised and written again: the issues, and the sentences that went and came."""
     found: list[Revision] = []
     for before, after in pairwise(passes):
@@ -193,8 +197,7 @@ def _revisions(settings: Settings, course: Course, passes: Sequence[Pass]) -> tu
 
 
 def _aggregated(settings: Settings, turn: Turn) -> dict[str, Aggregate]:
-    """What came up to every parent in the answer's pass, weighed by what each child declares of itself; those who declare
-    nothing (an author whose revision failed) have no weight."""
+    """What came up to every parent in the answer's pass, weighed by what each child declares of itself."""
     found: dict[str, Aggregate] = {}
     for parent in settings.hierarchy.shape.agents:
         below = turn.made.below(parent, settings.hierarchy)
@@ -214,7 +217,6 @@ def _aggregated(settings: Settings, turn: Turn) -> dict[str, Aggregate]:
 
 def _metrics(
     session: Session,
-    settings: Settings,
     course: Course,
     best: Turn | None,
     passes: Sequence[Pass],
@@ -233,6 +235,7 @@ def _metrics(
     found: dict[str, float | int | None] = {
         "words": len(document.split()),
         "novelty": novelty(document, parts) if document and best and best.whole is not None else None,
+        "parts_kept": survival([s for part in parts for s in sentences(part)], document) if document else None,
         "revision_rate": len(changed) / len(revised) if revised else None,
         "dropped_labels": session.dropped,
         "share_kept": statistics.fmean([one.share for one in handed]) if handed else None,
@@ -271,7 +274,7 @@ def _warn(
     settings: Settings,
     course: Course,
     best: Turn | None,
-    handed: Sequence[Handed],
+    metrics: Mapping[str, float | int | None],
     lost: Sequence[str],
 ) -> None:
     if best is not None and course.turns and best.index < len(course.turns):
@@ -298,6 +301,13 @@ def _warn(
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     if lost:
         session.warn(f"{len(lost)} protected parts had been lost from the text and were put back where they fit best")
-    cut = 1 - statistics.fmean([one.share for one in handed]) if handed else None
-    if settings.filter and cut is not None and cut < LITTLE:
-        session.warn(f"filtering by distance has little effect here: it left out {cut:.1%} of what was handed down")
+    kept = metrics["parts_kept"]
+    if kept is not None and kept < FEW and best is not None and best.whole is not None:
+        session.warn(
+            f"the coordinator kept only {kept:.0%} of the parts' sentences; the critic judged the parts and not this text"
+        )
+    shown = metrics["share_kept"]
+    if settings.filter and shown is not None and 1 - shown < LITTLE:
+        session.warn(
+            f"filtering by distance has little effect here: it left out {1 - shown:.1%} of what was handed down"
+        )

@@ -21,8 +21,6 @@ from consilience.protocols.refinement.replies import Written
 from consilience.protocols.refinement.report import Handed
 from consilience.protocols.refinement.settings import Settings
 
-Text = Reply[str] | Reply[Written]
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -30,8 +28,8 @@ class Piece:
     says whether it is of this one; `handed` is what it was given from above."""
 
     role: str
-    draft: Reply[str] | None = None
-    text: Text | None = None
+    draft: Reply[Written] | None = None
+    text: Reply[Written] | None = None
     written: bool = False
     handed: tuple[Handed, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -39,7 +37,7 @@ class Piece:
     @property
     def declared(self) -> Confidence | None:
         """How sure its author says it is."""
-        return self.text.value.confidence if self.text is not None and isinstance(self.text.value, Written) else None
+        return self.text.value.confidence if self.text is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +158,7 @@ class Pass:
             name,
             Prompt(words, tuple(quotes), shared),
             key=f"pass-{self.index}/draft/{name}",
+            returns=Written,
             kind="draft",
             audience=self._readers(name),
             max_tokens=self.settings.reply_tokens,
@@ -225,7 +224,7 @@ class Pass:
         words = self._words(
             "revise",
             name,
-            helpers=tuple((child, _declared(text)) for child, text in helpers.items()),
+            helpers=tuple((child, text.value.confidence) for child, text in helpers.items()),
             critiques=len(critiques),
             most=self._words_of(name),
         )
@@ -241,7 +240,7 @@ class Pass:
             return replace(piece, failures=(*piece.failures, reply))
         return replace(piece, text=reply)
 
-    def _text_before(self, name: str) -> Text | None:
+    def _text_before(self, name: str) -> Reply[Written] | None:
         """What an author, or a specialist who writes a part itself, left the pass before with."""
         edge = (self.settings.hierarchy.coordinator, name)
         before = self.before.authors.get(name, self.before.served.get(edge))
@@ -307,7 +306,3 @@ class Pass:
             markers="[[code-" in (self.draft.text if self.draft else ""),
             **values,
         )
-
-
-def _declared(text: Text) -> str:
-    return text.value.confidence if isinstance(text.value, Written) else ""

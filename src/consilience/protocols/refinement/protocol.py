@@ -5,7 +5,8 @@ intent → [draft → specialist → revise] → integrate → critique → revi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 from consilience.domain.hierarchies import distance, from_cosine
@@ -13,7 +14,7 @@ from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.refinement.course import Course, Turn
 from consilience.protocols.refinement.judging import check_of, critique_text, judge
 from consilience.protocols.refinement.outcome import conclude
@@ -84,15 +85,20 @@ class Refinement(Settings):
             return StopReason.FAILED
         if course.exhausted and index > 1:
             return course.exhausted  # what stands was judged; what is half done was not
+        judging = None
+        if not course.exhausted:
+            async with session.phase("critique", index):
+                work = judge(session, self, index, parts, course.intent)
+                judging = session.start(session.procedure(work, calls=1 if self.critic == "model" else 0))
         async with session.phase("integrate", index):
-            turn.whole = await self._integrate(session, course, index, made, parts)
-        if course.exhausted:
+            whole = await self._integration(session, index, course, made, parts)
+        turn.whole = whole if isinstance(whole, Reply) else None
+        turn.judged = await judging if judging is not None else None
+        course.failures += [one for one in (whole, turn.judged and turn.judged.failure) if isinstance(one, Failure)]
+        if course.exhausted or turn.judged is None:
             return course.exhausted
-        async with session.phase("critique", index):
-            turn.judged = await judge(session, self, index, parts, turn.whole, course.intent)
         if turn.judged.failure is not None:
-            course.failures.append(turn.judged.failure)
-            return course.exhausted or StopReason.INCONCLUSIVE
+            return StopReason.INCONCLUSIVE
         turn.check = check_of(self, turn.judged, self.hierarchy.sections)
         session.record_check(turn.check, index)
         if turn.check.met:
@@ -114,9 +120,9 @@ class Refinement(Settings):
         dead = sum(p.text is None and not any(f.kind.is_limit for f in p.failures) for p in pieces)
         return len(pieces) - dead >= session.quorum * len(pieces) and dead < len(pieces)
 
-    async def _integrate(
-        self, session: Session, course: Course, index: int, made: Yield, parts: Mapping[str, Piece]
-    ) -> Reply[Whole] | None:
+    def _integration(
+        self, session: Session, index: int, course: Course, made: Yield, parts: Mapping[str, Piece]
+    ) -> Ask[Whole]:
         """The parts as one text, which may be the answer and may draw on the reserve."""
         lead = self.hierarchy.coordinator
         below = made.below(lead, self.hierarchy)
@@ -132,20 +138,17 @@ class Refinement(Settings):
         )
         order = [*(name for name in below if name not in parts), *parts]
         quotes = [session.quote(text, name) for name in order if (text := below[name].text) is not None]
-        reply = await session.ask(
+        return session.ask(
             lead,
             Prompt(words, tuple(quotes)),
             key=f"pass-{index}/integrate/{lead}",
             returns=Whole,
             kind="whole",
-            audience=(*self.hierarchy.children(lead), self.judge),
+            audience=self.hierarchy.children(lead),
+            accept=partial(_whole, [piece.text.text for piece in parts.values() if piece.text is not None]),
             closing=True,
             max_tokens=self.longest_reply,
         )
-        if isinstance(reply, Failure):
-            course.failures.append(reply)
-            return None
-        return reply
 
     def _request_revision(self, session: Session, course: Course, index: int) -> None:
         """Every part with issues has its critique handed to those who write and serve it, and to nobody else."""
@@ -186,3 +189,10 @@ class Refinement(Settings):
         if cosines is None:
             return {}
         return {a.name: {b.name: from_cosine(cosines[i][j]) for j, b in enumerate(roles)} for i, a in enumerate(roles)}
+
+
+def _whole(parts: Sequence[str], reply: Whole) -> None:
+    """Reject a whole that is shorter than half an average part: nobody put anything together. Raises `ValueError`."""
+    words, of = len(reply.text.split()), sum(len(part.split()) for part in parts)
+    if 2 * words * len(parts) < of:
+        raise ValueError(f"text: it has {words} words, the parts have {of}; write out the whole text")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated
 
-from pydantic import BaseModel, Field, WithJsonSchema, create_model
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
 
 from consilience.domain.messages import FreeText
 from consilience.domain.positions import Confidence
@@ -17,12 +17,23 @@ MOST_ISSUES = 3
 
 MOST_POINTS = 10.0
 
+MARKS: Mapping[str, float] = {"useless": 0.0, "weak": 3.0, "passable": 5.0, "good": 8.0, "excellent": 10.0}
+"""Named marks on the scale from 0 to 10, since small models write numbers without looking (docs/design/refinement.md); the
+numbers are this project's own choice."""
+
+
+def _points(given: object) -> object:
+    """A mark's points; numbers as they are."""
+    return MARKS.get(given.strip().casefold(), given) if isinstance(given, str) else given
+
+
 Points = Annotated[
     float,
+    BeforeValidator(_points),
     Field(ge=0, le=MOST_POINTS, allow_inf_nan=False),
-    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": int(MOST_POINTS)}),
+    WithJsonSchema({"type": "string", "enum": list(MARKS)}),
 ]
-"""0 to 10. Whole ones are asked for, fractions taken."""
+"""0 to 10. Marks are asked for, numbers taken."""
 
 
 class Written(BaseModel):
@@ -41,13 +52,13 @@ class Whole(BaseModel):
 
 
 class Judgement(BaseModel):
-    """What the critic says of one part."""
+    """What the critic says of one part. With the issues first, small models find the same ones in every part."""
 
-    issues: Annotated[list[str], Field(json_schema_extra={"maxItems": MOST_ISSUES})] = Field(default_factory=list)
     coherence: Points
     accuracy: Points
     depth: Points
     overall: Points
+    issues: Annotated[list[str], Field(json_schema_extra={"maxItems": MOST_ISSUES})] = Field(default_factory=list)
 
 
 class Critique(BaseModel):

@@ -1,0 +1,216 @@
+"""Hierarchies: the shipped ones are usable, a user's file is read, every mistake is told, and distances are distances."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.hierarchies import Hierarchy, distance, load_hierarchy, shipped_hierarchies
+
+GOOD = """
+name = "letter"
+description = "A letter."
+
+[[roles]]
+name = "editor"
+description = "You are responsible."
+children = ["opening", "body"]
+vector = [0.0, 1.0]
+
+[[roles]]
+name = "opening"
+description = "You open."
+children = ["checker"]
+vector = [1.0, 1.0]
+
+[[roles]]
+name = "body"
+description = "You say it."
+children = ["checker"]
+vector = [0.5, 1.0]
+
+[[roles]]
+name = "checker"
+description = "You check."
+vector = [1.0, 0.0]
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# --- the shipped ones
+
+
+def test_the_shipped_hierarchies_are_the_documented_ones() -> None:
+    assert shipped_hierarchies() == ["blog", "product-brief", "research-summary", "technical-report"]
+
+
+@pytest.mark.parametrize("name", shipped_hierarchies())
+def test_a_shipped_hierarchy_is_whole(name: str) -> None:
+    found = load_hierarchy(name)
+    assert found.name == name
+    assert found.has_vectors
+    assert len(found.sections) == 3
+    assert any(role.documents for role in found.roles), "nobody would read documents"
+    assert all(role.description.startswith("You ") for role in found.roles)
+    assert set(found.shape.agents) == {role.name for role in found.roles}
+
+
+def test_blog_is_the_seeds() -> None:
+    """Seed 004, M6: seven roles, three layers, their children and vectors."""
+    blog = load_hierarchy("blog")
+    assert blog.coordinator == "coordinator"
+    assert [blog.layer(name) for name in ("coordinator", "intro", "body", "conclusion", "researcher")] == [
+        1,
+        2,
+        2,
+        2,
+        3,
+    ]
+    assert {name: blog.children(name) for name in blog.inner} == {
+        "intro": ("researcher", "stylist"),
+        "body": ("researcher", "fact_checker"),
+        "conclusion": ("stylist",),
+    }
+    assert blog.parents("researcher") == ("intro", "body")
+    assert blog.by_name["researcher"].vector == (0.3, 0.9, 1.0)
+    assert blog.by_name["stylist"].vector == (0.9, 0.4, 0.2)
+
+
+def test_one_of_them_has_four_layers() -> None:
+    found = load_hierarchy("research-summary")
+    assert found.layer("reader") == 4
+    assert found.above("reader") == {"reader", "evidence", "findings", "lead"}
+
+
+# --- a user's own
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    found = load_hierarchy(written(tmp_path, GOOD))
+    assert found.sections == ("opening", "body")
+    assert found.edges_to_leaves == (("opening", "checker"), ("body", "checker"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'children = ["opening", "body"]',
+            'children = ["opening", "bdy"]',
+            "'editor' has a child 'bdy', which is no role",
+        ),
+        ('name = "checker"', 'name = "body"', "two roles are named 'body'"),
+        ('name = "checker"', 'name = "Checker!"', "'Checker!' cannot be a role's name"),
+        ('name = "checker"', 'name = "critic"', "'critic' is the seat that judges"),
+        ('children = ["opening", "body"]', 'children = ["opening"]', "body is an orphan: no role has it as a child"),
+        ('children = ["opening", "body"]', 'children = ["body", "body"]', "'editor' names a child twice"),
+        (
+            'description = "You check."',
+            'description = "You check."\nchildren = ["body"]',
+            "cycle: body → checker → body",
+        ),
+        (
+            'description = "You check."',
+            'description = "You check."\nchildren = ["checker"]',
+            "cycle: checker → checker",
+        ),
+        ("vector = [1.0, 0.0]", "vector = [0.0, 0.0]", "the vector of 'checker' is zero"),
+        ("vector = [1.0, 0.0]", "", "'checker' has no vector; give every role one, or none"),
+        ("vector = [1.0, 0.0]", "vector = [1.0]", "vectors differ in length"),
+        ("vector = [1.0, 0.0]", "vector = [1.0, nan]", "finite"),
+        ("vector = [1.0, 0.0]", 'vector = ["x", 0.0]', "'vector.1' of role 4 (checker)"),
+        ('description = "You check."', "", "role 4 (checker) has no 'description'"),
+        ('description = "You check."', 'does = "check"', "role 4 (checker) has an unknown key 'does'"),
+        ('name = "letter"', "", "the hierarchy has no 'name'"),
+        ("[0.0, 1.0]", "[0.0, 1.0]\nlayer = 1", "'opening' has no layer; give every role one, or none"),
+        ('name = "letter"', "name = letter", "not valid TOML"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = written(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(SettingsError) as caught:
+        load_hierarchy(path)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(path) in caught.value.where
+    assert caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ((1, 2, 2, 3), ""),
+        ((1, 2, 3, 4), ""),
+        ((2, 3, 3, 4), "'editor' is the coordinator and must be on layer 1"),
+        ((1, 3, 3, 3), "'checker' is on layer 3, not below its parent 'opening' on layer 3"),
+    ],
+)
+def test_layers_that_are_given_are_checked(layers: tuple[int, ...], said: str) -> None:
+    roles = [
+        {"name": "editor", "description": "x", "children": ["opening", "body"]},
+        {"name": "opening", "description": "x", "children": ["checker"]},
+        {"name": "body", "description": "x", "children": ["checker"]},
+        {"name": "checker", "description": "x"},
+    ]
+    table = {"name": "n", "description": "d", "roles": [{**r, "layer": n} for r, n in zip(roles, layers, strict=True)]}
+    if not said:
+        assert Hierarchy.model_validate(table).layer("checker") == layers[3]
+        return
+    with pytest.raises(ValueError, match=said):
+        Hierarchy.model_validate(table)
+
+
+def test_two_coordinators_are_too_many(tmp_path: Path) -> None:
+    extra = '\n[[roles]]\nname = "boss"\ndescription = "x"\nchildren = ["checker"]\nvector = [1.0, 1.0]\n'
+    with pytest.raises(SettingsError, match="boss is an orphan"):
+        load_hierarchy(written(tmp_path, GOOD + extra))
+
+
+def test_a_name_that_is_none_says_which_there_are() -> None:
+    with pytest.raises(UnknownName, match=r"no hierarchy named 'blg'.*Did you mean 'blog'\?"):
+        load_hierarchy("blg")
+
+
+def test_many_layers_of_many_parents_cost_little() -> None:
+    """Ancestors are found once each: paths through ten full layers are 10^9."""
+    layers = [[f"r{level}-{n}" for n in range(10)] for level in range(9)]
+    roles = [{"name": "top", "description": "x", "children": layers[0]}]
+    for above, below in zip(layers, [*layers[1:], []], strict=True):
+        roles += [{"name": name, "description": "x", "children": below} for name in above]
+    found = Hierarchy.model_validate({"name": "n", "description": "d", "roles": roles})
+    assert len(found.above("r8-9")) == 1 + 80 + 1
+
+
+# --- distance
+
+components = st.floats(-1e6, 1e6).filter(lambda x: x == 0 or abs(x) > 1e-6)
+vectors = st.lists(components, min_size=3, max_size=3).filter(any)
+
+
+@given(vectors, vectors)
+def test_distance_is_symmetric_bounded_and_zero_to_itself(a: list[float], b: list[float]) -> None:
+    assert distance(a, b) == distance(b, a)
+    assert 0.0 <= distance(a, b) <= 1.0
+    assert distance(a, a) == 0.0
+
+
+@given(vectors, st.floats(0.01, 100))
+def test_only_the_direction_counts(a: list[float], times: float) -> None:
+    assert distance(a, [x * times for x in a]) == 0.0
+    assert distance(a, [-x * times for x in a]) == pytest.approx(1.0)
+
+
+def test_distance_by_hand() -> None:
+    assert distance([1, 0], [0, 1]) == pytest.approx(0.5)
+    assert distance([1, 0], [1, 1]) == pytest.approx((1 - math.sqrt(0.5)) / 2)
+    assert distance([1e200, 0], [0, 1e200]) == pytest.approx(0.5)

@@ -1,0 +1,565 @@
+"""`refinement`: the loop is closed. Who is shown which critique, what is kept, when it stops, which pass is the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import consilience
+from consilience import Limits, Refinement, RefinementReport, Source, StopReason
+from consilience.domain.events import CallCompleted
+from consilience.domain.hierarchies import load_hierarchy
+from consilience.engine.runner import Options
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.testing import ScriptedModel
+from kit.cases import HOUSE
+
+PARTS = ("intro", "body", "conclusion")
+Script = Callable[[ModelRequest], Any]
+
+
+def prose(agent: str, key: str, n: int = 5) -> str:
+    return " ".join(f"{agent} says thing {i} in {key}." for i in range(1, n + 1))
+
+
+def critique(
+    request: ModelRequest,
+    overall: float | Mapping[str, float] = 5,
+    issues: Mapping[str, Sequence[str]] | None = None,
+    **scores: float,
+) -> str:
+    """A critique of every part that is asked about; without `issues` each part has one."""
+    assert request.schema is not None
+    said = {}
+    for part in request.schema["required"]:  # type: ignore[attr-defined]
+        mark = overall[part] if isinstance(overall, Mapping) else overall
+        given = [f"{part} is vague ({request.key})"] if issues is None else list(issues.get(part, ()))
+        marks = {"coherence": mark, "accuracy": mark, "depth": mark, "overall": mark, **scores}
+        said[part] = {**marks, "issues": given}
+    return json.dumps(said)
+
+
+def script(judge: Script | None = None, sure: Mapping[str, str] | None = None) -> Script:
+    """Everybody writes five sentences; the critic says what `judge` says."""
+
+    def reply(request: ModelRequest) -> Any:
+        if "/critique/" in request.key:
+            return (judge or critique)(request)
+        if request.returns is None:
+            return prose(request.agent, request.key)
+        confidence = (sure or {}).get(request.agent, "fairly sure")
+        return json.dumps({"confidence": confidence, "text": prose(request.agent, request.key)})
+
+    return reply
+
+
+async def refine(
+    settings: Mapping[str, Any] | None = None, reply: Script | None = None, **given: Any
+) -> tuple[RefinementReport, ScriptedModel]:
+    model = ScriptedModel(reply or script())
+    report = await consilience.deliberate(
+        "Write about loops.", Refinement(**settings or {}), model=model, options=Options(patience=0), **given
+    )
+    assert isinstance(report, RefinementReport)
+    return report, model
+
+
+def asked(model: ScriptedModel, *parts: str) -> dict[str, ModelRequest]:
+    """First attempts by key, of those whose key holds all of `parts`."""
+    return {r.key: r for r in model.requests if r.attempt == 1 and all(part in r.key for part in parts)}
+
+
+def pass_of(key: str) -> int:
+    return int(key.removeprefix("pass-").partition("/")[0])
+
+
+# --- the loop is closed
+
+
+async def test_every_critique_is_read_by_all_whom_it_concerns_in_the_next_pass_and_by_nobody_else() -> None:
+    store = SqliteStore(":memory:")
+    report, model = await refine({"max_passes": 3}, store=store)
+    blog = load_hierarchy("blog")
+    for key, request in asked(model).items():
+        if not key.startswith("pass-"):
+            continue
+        n, author = pass_of(key), key.split("/")[2]
+        for part in PARTS:
+            for m in (1, 2, 3):
+                words = f"{part} is vague (pass-{m}/critique/critic)"
+                due = m == n - 1 and author == part and "/critique/" not in key and "/integrate/" not in key
+                assert (words in request.text) == due, f"{words!r} in {key}"
+    readers = {
+        event.agent
+        for event in store.read(report.session)
+        if isinstance(event, CallCompleted) and "q:critique:pass-1/critique/body" in store.prompt(event.prompt)
+    }
+    assert readers == {"body", *blog.children("body")}
+    assert not [w for w in report.warnings if "read by no later call" in w]
+    store.close()
+
+
+async def test_authors_and_their_specialists_see_the_text_that_was_criticised() -> None:
+    _, model = await refine({"max_passes": 2})
+    before = prose("body", "pass-1/revise/body")
+    assert before in asked(model)["pass-2/draft/body"].text
+    assert before in asked(model, "filter") or before[:40] in asked(model)["pass-2/specialist/body/researcher"].text
+    assert prose("intro", "pass-1/revise/intro")[:40] not in asked(model)["pass-2/draft/body"].text
+
+
+async def test_specialists_serve_the_text_that_is_there_and_each_parent_by_itself() -> None:
+    """The seed's implementation let them work after the text they should have served."""
+    _, model = await refine({"max_passes": 1, "filter": False})
+    for parent, child in load_hierarchy("blog").edges_to_leaves:
+        request = asked(model)[f"pass-1/specialist/{parent}/{child}"]
+        assert prose(parent, f"pass-1/draft/{parent}") in request.text
+        result = prose(child, f"pass-1/specialist/{parent}/{child}")
+        readers = [key for key, r in asked(model).items() if result in r.text]
+        assert readers == [f"pass-1/revise/{parent}"]
+
+
+async def test_the_whole_is_made_of_the_revised_parts_and_the_critic_reads_them() -> None:
+    report, model = await refine({"max_passes": 1})
+    for key in ("pass-1/integrate/coordinator", "pass-1/critique/critic"):
+        for part in PARTS:
+            assert prose(part, f"pass-1/revise/{part}") in asked(model)[key].text
+            assert prose(part, f"pass-1/draft/{part}") not in asked(model)[key].text
+    assert report.answer == prose("coordinator", "pass-1/integrate/coordinator")
+    assert report.coordinator_intent == prose("coordinator", "intent/coordinator")
+
+
+async def test_a_part_without_issues_keeps_its_text_and_costs_no_call() -> None:
+    def judge(request: ModelRequest) -> str:
+        return critique(request, issues={"body": ["say more"]} if pass_of(request.key) == 1 else {})
+
+    report, model = await refine({"max_passes": 3}, script(judge))
+    again = {key for key in asked(model) if key.startswith("pass-2/")}
+    assert again == {
+        "pass-2/draft/body",
+        "pass-2/specialist/body/researcher",
+        "pass-2/specialist/body/fact_checker",
+        "pass-2/revise/body",
+        "pass-2/integrate/coordinator",
+        "pass-2/critique/critic",
+    }
+    second = report.passes[1].sections
+    assert second["intro"].text == report.passes[0].sections["intro"].text
+    assert (second["intro"].written, second["intro"].change) == (False, 0.0)
+    assert (second["body"].written, second["body"].change) == (True, 1.0)
+    assert report.stop_reason is StopReason.STALLED, "nothing is left to mend, and it is not good enough"
+    assert not report.quality_threshold_met
+
+
+# --- deeper trees
+
+
+async def test_who_helps_a_part_from_further_below_works_again_when_it_is_criticised() -> None:
+    def judge(request: ModelRequest) -> str:
+        return critique(request, issues={"one": ["one is thin"]} if pass_of(request.key) == 1 else {})
+
+    _, model = await refine({"hierarchy": HOUSE, "max_passes": 2}, script(judge))
+    again = [key for key in asked(model) if key.startswith("pass-2/")]
+    assert sorted(again) == sorted(
+        [
+            "pass-2/draft/one",
+            "pass-2/draft/deep",
+            "pass-2/specialist/lead/adviser",
+            "pass-2/specialist/one/checker",
+            "pass-2/specialist/deep/checker",
+            "pass-2/revise/deep",
+            "pass-2/revise/one",
+            "pass-2/integrate/lead",
+            "pass-2/critique/critic",
+        ]
+    )
+    seen = [key for key, r in asked(model, "pass-2/").items() if "one is thin" in r.text]
+    assert sorted(seen) == sorted(
+        key for key in again if not any(word in key for word in ("adviser", "integrate", "critique/"))
+    )
+    assert prose("deep", "pass-2/revise/deep") in asked(model)["pass-2/revise/one"].text
+
+
+async def test_two_layers_are_enough() -> None:
+    """Without authors in between the coordinator's specialists write the parts."""
+    flat = {
+        "name": "flat",
+        "description": "d",
+        "roles": [
+            {"name": "chief", "description": "You lead.", "children": ["left", "right"]},
+            {"name": "left", "description": "You write left."},
+            {"name": "right", "description": "You write right."},
+        ],
+    }
+    report, model = await refine({"hierarchy": flat, "max_passes": 2, "filter": False})
+    assert report.ledger.actual.calls == 1 + 2 * (2 + 2) == Refinement(hierarchy=flat, max_passes=2).estimate().max
+    assert "left is vague (pass-1/critique/critic)" in asked(model)["pass-2/specialist/chief/left"].text
+    assert prose("left", "pass-1/specialist/chief/left") in asked(model)["pass-2/specialist/chief/left"].text
+    assert "right is vague" not in asked(model)["pass-2/specialist/chief/left"].text
+    assert set(report.passes[1].sections) == {"left", "right"}
+
+
+# --- stopping
+
+
+async def test_good_enough_stops_early() -> None:
+    report, model = await refine({"threshold": 0.8}, script(lambda r: critique(r, overall=8)))
+    assert report.stop_reason is StopReason.CONVERGED
+    assert report.quality_threshold_met
+    assert report.confidence.level == pytest.approx(0.8)
+    assert report.confidence.kind == "quality by critic"
+    assert {pass_of(key) for key in asked(model, "pass-")} == {1}
+    assert [o.to for o in report.objections] == list(PARTS), "issues stand, approved or not"
+    assert not any(o.read for o in report.objections)
+
+
+async def test_running_out_is_not_meeting_the_threshold() -> None:
+    report, _ = await refine({"max_passes": 2}, script(lambda r: critique(r, overall=7.9)))
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert not report.quality_threshold_met
+    assert report.revision_requested
+    assert report.check is not None
+    assert (report.check.met, report.check.kind, report.check.threshold) == (False, "critic", 0.8)
+
+
+async def test_the_answer_is_the_best_pass_and_not_the_last() -> None:
+    marks = {1: 4, 2: 7, 3: 5}
+    report, _ = await refine({"max_passes": 3}, script(lambda r: critique(r, overall=marks[pass_of(r.key)])))
+    assert [one.quality for one in report.passes] == [pytest.approx(x) for x in (0.4, 0.7, 0.5)]
+    assert report.best_pass == 2
+    assert report.answer == prose("coordinator", "pass-2/integrate/coordinator")
+    assert any("pass 2 of 3" in warning for warning in report.warnings)
+    assert {o.id.partition("/")[0] for o in report.objections} == {"pass-2"}
+    assert all(o.read for o in report.objections)
+
+
+async def test_of_equal_passes_the_one_with_fewer_issues_is_better_and_then_the_earlier() -> None:
+    def judge(request: ModelRequest) -> str:
+        n = pass_of(request.key)
+        return critique(request, issues={1: {"body": ["a", "b"]}, 2: {"body": ["a"]}, 3: {"intro": ["c"]}}[n])
+
+    report, _ = await refine({"max_passes": 3}, script(judge))
+    assert report.best_pass == 2
+
+
+async def test_a_critic_who_contradicts_itself_is_taken_at_its_overall_word_and_named() -> None:
+    report, _ = await refine({}, script(lambda r: critique(r, overall=9, coherence=1, accuracy=2, depth=1)))
+    assert report.stop_reason is StopReason.CONVERGED
+    assert sum("contradicts its other scores" in warning for warning in report.warnings) == 3
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    ["Great text!", "{}", '{"intro": {"overall": 8}}', "[]", '{"intro": 11, "body": 11, "conclusion": 11}', "x" * 5000],
+)
+async def test_a_critic_who_talks_nonsense_approves_of_nothing(nonsense: str) -> None:
+    report, model = await refine({}, script(lambda r: nonsense))
+    assert report.stop_reason is StopReason.INCONCLUSIVE
+    assert not report.quality_threshold_met
+    assert report.confidence.level is None
+    assert report.answer == prose("coordinator", "pass-1/integrate/coordinator")
+    assert len([r for r in model.requests if "/critique/" in r.key]) == 2, "asked once more, then given up"
+    assert any("nobody judged pass 1" in warning for warning in report.warnings)
+
+
+async def test_a_critic_who_fails_later_leaves_the_best_of_what_it_judged() -> None:
+    report, _ = await refine({}, script(lambda r: critique(r, overall=6) if pass_of(r.key) == 1 else "no"))
+    assert report.stop_reason is StopReason.INCONCLUSIVE
+    assert report.best_pass == 1
+
+
+async def test_nothing_at_all_is_no_issue() -> None:
+    """Small models write "None." where nothing is wrong."""
+    report, _ = await refine({}, script(lambda r: critique(r, issues={"intro": ["None.", "no issues"], "body": [" "]})))
+    assert report.stop_reason is StopReason.STALLED
+    assert report.objections == ()
+
+
+async def test_a_flood_of_issues_is_cut_and_counted() -> None:
+    def judge(request: ModelRequest) -> str:
+        return critique(request, issues={"body": [f"issue {n}" for n in range(40)]})
+
+    report, model = await refine({"max_passes": 2}, script(judge))
+    assert len(report.passes[0].sections["body"].issues) == 3
+    assert "issue 3" not in asked(model)["pass-2/draft/body"].text
+    assert any("left out of pass 1: 37" in warning for warning in report.warnings)
+
+
+async def test_the_limit_of_steps_bounds_passes() -> None:
+    report, model = await refine({"max_passes": 3}, limits=Limits(steps=1))
+    assert {pass_of(key) for key in asked(model, "pass-")} == {1}
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    nothing, model = await refine({}, limits=Limits(steps=0))
+    assert (nothing.answer, model.requests) == (None, [])
+
+
+# --- the scorers
+
+
+async def test_length_is_its_own_kind() -> None:
+    report, _ = await refine({"confidence": "length", "max_passes": 1})
+    for section in report.passes[0].sections.values():
+        assert section.confidence == min(len(section.text) / 500, 1)
+        assert section.scores is not None
+        assert section.scores.overall == 0.5
+    assert report.check is not None
+    assert report.check.kind == "length"
+
+
+async def test_what_authors_declare_is_its_own_kind() -> None:
+    sure = {"intro": "certain", "body": "unsure", "conclusion": "certain"}
+    report, _ = await refine({"confidence": "self", "max_passes": 1}, script(sure=sure))
+    assert {n: s.confidence for n, s in report.passes[0].sections.items()} == {
+        "intro": 0.95,
+        "body": 0.4,
+        "conclusion": 0.95,
+    }
+    assert report.passes[0].quality == pytest.approx((0.95 + 0.4 + 0.95) / 3)
+    coordinator = report.aggregated_children["coordinator"]
+    assert coordinator.weighted_confidence == pytest.approx((2 * 0.95**2 + 0.4**2) / (2 * 0.95 + 0.4))
+    assert coordinator.best_individual == 0.95
+    assert report.aggregated_children["intro"].sources == ("researcher", "stylist")
+
+
+async def test_the_heuristic_critic_is_the_seeds_and_makes_no_call() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if request.agent == "intro":
+            return json.dumps({"text": "Short."})
+        return json.dumps({"confidence": "certain", "text": "A long sentence indeed, as one would wish. " * 9})
+
+    report, model = await refine({"critic": "heuristic", "confidence": "length", "max_passes": 2}, reply)
+    assert not asked(model, "/critique/")
+    assert "critic" not in {agent.id for agent in report.agents}
+    sections = report.passes[0].sections
+    assert sections["intro"].issues == ("too short", "low confidence")
+    assert sections["body"].issues == ()
+    assert "1. too short\n2. low confidence" in asked(model)["pass-2/draft/intro"].text
+    assert report.ledger.actual.calls <= report.ledger.estimated.max == 1 + 2 * 12
+
+
+def test_a_heuristic_critic_without_a_scorer_is_a_mistake() -> None:
+    with pytest.raises(consilience.UserError, match="choose confidence 'length' or 'self'"):
+        Refinement(critic="heuristic")
+
+
+# --- what goes down
+
+
+async def test_what_is_handed_down_is_cut_by_distance_and_told() -> None:
+    report, model = await refine({"max_passes": 1})
+    blog = load_hierarchy("blog")
+    assert {(h.parent, h.child) for h in report.handed_down} == {
+        (parent, child) for parent in blog.shape.agents for child in blog.children(parent)
+    }
+    for one in report.handed_down:
+        assert one.kept == (one.sentences if one.sentences <= 3 else max(1, int(one.sentences * one.strength + 1e-9)))
+    intent = "coordinator says thing {} in intent/coordinator."
+    text = asked(model)["pass-1/draft/intro"].text
+    assert intent.format(4) in text
+    assert intent.format(5) not in text, "strength 0.83 keeps 4 of 5"
+    assert report.distances["intro"]["stylist"] == report.distances["stylist"]["intro"]
+    assert report.metrics["share_kept"] == pytest.approx(sum(h.share for h in report.handed_down) / 8)
+
+
+async def test_without_the_filter_everything_is_shown() -> None:
+    report, model = await refine({"max_passes": 1, "filter": False})
+    assert "coordinator says thing 5 in intent" in asked(model)["pass-1/draft/intro"].text
+    assert report.distances == {}
+    assert all(one.share == 1 for one in report.handed_down)
+    assert report.metrics["distance_share_correlation"] is None
+
+
+async def test_a_critique_is_never_cut() -> None:
+    issues = [f"Mend this. And that. And more of {n}. And so on. And on." for n in range(3)]
+    _, model = await refine({"max_passes": 2}, script(lambda r: critique(r, issues={"intro": issues})))
+    for key in ("pass-2/draft/intro", "pass-2/specialist/intro/researcher", "pass-2/revise/intro"):
+        assert all(issue in asked(model)[key].text for issue in issues)
+
+
+class Words:
+    """An encoder that counts three words."""
+
+    name = "words"
+
+    async def encode(self, texts: Sequence[str]) -> list[list[float]]:
+        return [[1.0 + text.lower().count(word) for word in ("you", "write", "check")] for text in texts]
+
+
+async def test_roles_without_vectors_are_compared_by_what_they_do() -> None:
+    bare = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
+    with pytest.raises(consilience.UserError, match="--no-filter"):
+        await refine({"hierarchy": bare})
+    store = SqliteStore(":memory:")
+    report, _ = await refine({"hierarchy": bare, "max_passes": 1}, encoder=Words(), store=store)
+    assert report.distances["one"]["two"] == 0.0
+    assert 0 < report.distances["one"]["checker"] < 0.5
+    assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
+    store.close()
+
+
+# --- a draft, documents, wishes
+
+
+async def test_a_draft_is_where_it_begins_and_its_code_stays() -> None:
+    draft = "---\ntitle: Loops\n---\n# Loops\n\nThey go round.\n\n```python\nwhile True: pass\n```\n"
+
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            return json.dumps(
+                {"text": "# Loops\n\nThey go round and round.\n\n[[code-1]]\n\nBeware of them, all of you."}
+            )
+        if "/critique/" in request.key:
+            return critique(request, overall=9)
+        return json.dumps({"text": "They go round and round, forever."}) if request.returns else "For beginners."
+
+    report, model = await refine({"draft": draft}, reply)
+    for part in PARTS:
+        text = asked(model)[f"pass-1/draft/{part}"].text
+        assert "They go round." in text
+        assert "[[code-1]]" in text
+        assert "while True" not in text
+        assert "title: Loops" not in text
+    assert report.answer is not None
+    assert report.answer.startswith("---\ntitle: Loops\n---\n# Loops")
+    assert "```python\nwhile True: pass\n```" in report.answer
+    assert "-They go round." in report.passes[0].diff
+    assert "+They go round and round." in report.passes[0].diff
+    assert report.document() == f"{report.answer.rstrip()}\n"
+
+
+async def test_a_block_that_got_lost_is_put_back_and_said() -> None:
+    draft = "They go round.\n\n```\nwhile True: pass\n```\n\nThe end."
+    report, _ = await refine({"draft": draft, "max_passes": 1})
+    assert report.answer is not None
+    assert report.answer.count("while True: pass") == 1
+    assert any("1 protected part" in warning for warning in report.warnings)
+
+
+async def test_documents_are_for_those_who_read_them_and_quotations_are_checked_everywhere() -> None:
+    source = Source(text="Loops were named in 1843.\nBy Ada.", name="history")
+
+    def reply(request: ModelRequest) -> Any:
+        if ("/specialist/" in request.key and request.agent == "researcher") or "/revise/body" in request.key:
+            return json.dumps({"text": 'It is old: "named in 1843" [S1:1]. They say "in 1850" [S1:1]. ' + request.key})
+        return script()(request)
+
+    report, model = await refine({"max_passes": 1}, reply, sources=[source])
+    readers = {r.agent for r in model.requests if "1| Loops were named" in r.text}
+    assert readers == {"researcher", "fact_checker", "critic"}
+    judged = {(q.agent, q.words): q.verified for q in report.quotations}
+    assert judged[("researcher", "named in 1843")]
+    assert judged[("body", "named in 1843")], "an author may repeat what a researcher quoted"
+    assert not judged[("body", "in 1850")]
+
+
+async def test_length_and_tone_are_asked_for() -> None:
+    _, model = await refine({"length": 600, "tone": "dry wit", "max_passes": 1})
+    assert "about 200 words" in asked(model)["pass-1/draft/intro"].text
+    assert "about 600 words" in asked(model)["pass-1/integrate/coordinator"].text
+    for key in ("pass-1/draft/intro", "pass-1/revise/body", "pass-1/integrate/coordinator", "pass-1/critique/critic"):
+        assert "dry wit" in asked(model)[key].text
+
+
+# --- what is told
+
+
+async def test_what_the_critic_said_and_what_changed_stand_beside_each_other() -> None:
+    def judge(request: ModelRequest) -> str:
+        marks = {"intro": 5.0, "body": 4.0 + pass_of(request.key), "conclusion": 5.0}
+        return critique(request, overall=marks, issues={"body": ["say more"]} if pass_of(request.key) == 1 else {})
+
+    report, _ = await refine({"max_passes": 2}, script(judge))
+    (revision,) = report.revisions
+    assert (revision.step, revision.role, revision.issues) == (1, "body", ("say more",))
+    assert revision.removed[0] == "body says thing 1 in pass-1/revise/body."
+    assert revision.added[0] == "body says thing 1 in pass-2/revise/body."
+    assert (revision.before, revision.after) == (pytest.approx(0.5), pytest.approx(0.6))
+    assert report.coordinator_critique["body"].endswith("overall 6 of 10")
+
+
+async def test_a_critic_who_reads_the_same_text_differently_is_told() -> None:
+    def judge(request: ModelRequest) -> str:
+        marks = {"intro": 5.0 + pass_of(request.key), "body": 5.0, "conclusion": 5.0}
+        return critique(request, overall=marks, issues={"body": ["more"]})
+
+    report, _ = await refine({"max_passes": 2}, script(judge))
+    assert report.metrics["critic_drift"] == pytest.approx(0.05)
+
+
+# --- what goes wrong
+
+
+async def test_a_whole_that_is_none_is_asked_for_again_and_else_the_parts_stand() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            return json.dumps({"text": "the whole text"})
+        return script(lambda r: critique(r, overall=9))(request)
+
+    report, model = await refine({}, reply)
+    again = [r for r in model.requests if "/integrate/" in r.key]
+    assert len(again) == 2
+    assert "it has 3 words, the parts have" in again[1].text
+    assert report.answer == "\n\n".join(prose(part, f"pass-1/revise/{part}") for part in PARTS)
+    assert report.closing is None
+    assert any("no whole together" in warning for warning in report.warnings)
+
+
+async def test_a_missing_author_leaves_a_hole_that_is_named_and_never_good_enough() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if request.agent == "conclusion":
+            return "{}"
+        return script(lambda r: critique(r, overall=10, issues={}))(request)
+
+    report, model = await refine({"max_passes": 2}, reply)
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert report.degraded == "2 of 3 agents (1 malformed)"
+    assert not report.quality_threshold_met
+    assert "conclusion" not in report.passes[0].sections
+    assert any("nobody wrote are missing from the text: conclusion" in warning for warning in report.warnings)
+    assert set(asked(model, "pass-2/", "draft")) == {"pass-2/draft/conclusion"}, "only the hole is tried again"
+    assert not asked(model, "specialist/conclusion")
+
+
+async def test_too_few_authors_end_it() -> None:
+    report, _ = await refine(reply=lambda r: "{}" if r.agent in ("intro", "body") else script()(r))
+    assert report.stop_reason is StopReason.FAILED
+    assert report.answer is None
+
+
+async def test_a_specialist_who_fails_costs_its_help_and_nothing_else() -> None:
+    report, model = await refine({"max_passes": 1}, lambda r: "{}" if r.agent == "stylist" else script()(r))
+    assert "pass-1/revise/conclusion" not in asked(model), "nobody helped, so there is nothing to take over"
+    assert "pass-1/revise/intro" in asked(model)
+    assert report.passes[0].sections["conclusion"].text == prose("conclusion", "pass-1/draft/conclusion")
+    assert [m.agent for m in report.missing] == ["stylist"]
+
+
+async def test_a_coordinator_who_fails_at_first_leaves_the_task_to_speak_for_itself() -> None:
+    report, model = await refine({"max_passes": 1}, lambda r: "" if r.key.startswith("intent") else script()(r))
+    assert report.coordinator_intent is None
+    assert "Write about loops." in asked(model)["pass-1/draft/intro"].text
+    assert '"intent"' not in asked(model)["pass-1/draft/intro"].text
+    assert report.answer is not None
+
+
+@pytest.mark.parametrize(("calls", "text"), [(2, "pass-1"), (14, "pass-1"), (20, "pass-1"), (27, "pass-2")])
+async def test_a_budget_that_ends_in_the_middle_of_a_pass_leaves_the_best_that_was_judged(
+    calls: int, text: str
+) -> None:
+    report, _ = await refine(
+        {"max_passes": 3}, script(lambda r: critique(r, overall=3 + pass_of(r.key))), limits=Limits(calls=calls)
+    )
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert report.answer == prose("coordinator", f"{text}/integrate/coordinator")
+    assert report.ledger.actual.calls <= calls
+
+
+async def test_a_panel_gives_the_authors_points_of_view() -> None:
+    report, model = await refine({"max_passes": 1}, panel="writing")
+    seats = {agent.id: agent.persona for agent in report.agents}
+    assert all(seats[part] for part in PARTS)
+    assert not seats["researcher"]
+    assert f"You are {seats['body']}." in asked(model)["pass-1/draft/body"].text

@@ -1,0 +1,116 @@
+"""How many calls `refinement` makes: the formula of protocols §5 when every part has issues, never more under any replies."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consilience import Refinement, RefinementReport, StopReason, run_sync
+from consilience.domain.errors import Refused, ServerError
+from consilience.domain.hierarchies import Hierarchy, load_hierarchy, shipped_hierarchies
+from consilience.engine.runner import Options
+from consilience.models.port import ModelRequest
+from consilience.testing import ScriptedModel
+from kit.cases import HOUSE
+
+
+def formula(hierarchy: Hierarchy, passes: int, critic: str) -> int:
+    """2·inner agents + edges to leaves + 2 (or + 1 with the heuristic critic) a pass, and one intent."""
+    inner = [role.name for role in hierarchy.roles if role.children and hierarchy.parents(role.name)]
+    leaves = {role.name for role in hierarchy.roles if not role.children}
+    edges = sum(child in leaves for role in hierarchy.roles for child in role.children)
+    return 1 + passes * (2 * len(inner) + edges + (2 if critic == "model" else 1))
+
+
+def demanding(request: ModelRequest) -> str:
+    """Every part has an issue in every pass."""
+    if "/critique/" in request.key:
+        marks = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), "passable")
+        return json.dumps({part: {**marks, "issues": ["more"]} for part in request.schema["required"]})  # type: ignore
+    return json.dumps({"text": f"{request.agent} wrote {request.key}."}) if request.returns else "For readers."
+
+
+def go(protocol: Refinement, model: ScriptedModel) -> RefinementReport:
+    report = run_sync("Write.", protocol, model=model, options=Options(patience=0))
+    assert isinstance(report, RefinementReport)
+    return report
+
+
+@pytest.mark.parametrize("critic", ["model", "heuristic"])
+@pytest.mark.parametrize("passes", [1, 2, 3])
+@pytest.mark.parametrize("hierarchy", [*shipped_hierarchies(), "house"])
+def test_calls_are_the_formulas_when_every_part_has_issues(hierarchy: str, passes: int, critic: str) -> None:
+    shape = Hierarchy.model_validate(HOUSE) if hierarchy == "house" else load_hierarchy(hierarchy)
+    protocol = Refinement(hierarchy=shape, max_passes=passes, critic=critic, confidence="self")
+    model = ScriptedModel(demanding)
+    report = go(protocol, model)
+    expected = formula(shape, passes, critic)
+    assert len({r.key for r in model.requests}) == len(model.requests) == expected
+    assert report.ledger.actual.calls == expected
+    assert report.ledger.estimated.max == expected
+    assert report.ledger.estimated.min == formula(shape, 1, critic)
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+
+
+def test_the_seeds_blog_makes_fourteen_and_then_thirteen() -> None:
+    assert [Refinement(max_passes=n).estimate().max for n in (1, 2, 3)] == [14, 27, 40]
+
+
+MARKS = ["useless", "weak", "passable", "good", "excellent"]
+NONSENSE = ["", "prose only", "{}", "null", '{"text": ""}', "refuse", "down"]
+
+
+def whims(seed: int, nonsense: float) -> Any:
+    """Replies that depend on the seed and the key alone, whoever is asked first; a share of them is of no use."""
+
+    def reply(request: ModelRequest) -> Any:
+        draw = random.Random(f"{seed}/{request.key}/{request.attempt}")
+        if draw.random() < nonsense:
+            odd = draw.choice(NONSENSE)
+            if odd in ("refuse", "down"):
+                raise Refused("no") if odd == "refuse" else ServerError("down")
+            return odd
+        if "/critique/" in request.key:
+            names = ("coherence", "accuracy", "depth", "overall")
+            return json.dumps(
+                {
+                    part: {
+                        **{name: draw.choice(MARKS) for name in names},
+                        "issues": draw.choices(["more", "None", "less"], k=draw.randrange(5)),
+                    }
+                    for part in request.schema["required"]  # type: ignore[index, attr-defined]
+                }
+            )
+        if request.returns is None:
+            return "For readers."
+        sure = draw.choice(["unsure", "fairly sure", "certain"])
+        return json.dumps({"confidence": sure, "text": draw.choice(["One. Two. Three. Four.", "Short."])})
+
+    return reply
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    nonsense=st.sampled_from([0.0, 0.1, 0.4, 0.9]),
+    passes=st.integers(1, 3),
+    critic=st.sampled_from(["model", "heuristic"]),
+)
+def test_any_replies_end_within_the_bound_in_a_typed_end(seed: int, nonsense: float, passes: int, critic: str) -> None:
+    protocol = Refinement(hierarchy=HOUSE, max_passes=passes, critic=critic, confidence="self")
+    report = go(protocol, ScriptedModel(whims(seed, nonsense)))
+    assert report.ledger.actual.calls <= protocol.estimate().max
+    assert report.quality_threshold_met == (report.stop_reason is StopReason.CONVERGED)
+    judged = [one.quality for one in report.passes if one.quality is not None]
+    if report.best_pass is not None and judged:
+        assert report.passes[report.best_pass - 1].quality == max(judged)
+    if report.quality_threshold_met:
+        assert report.passes[-1].quality is not None
+        assert report.passes[-1].quality >= protocol.threshold - 1e-9
+        assert len(report.passes[-1].sections) == 2
+    assert (report.answer is None) == (report.stop_reason is StopReason.FAILED)

@@ -1,0 +1,195 @@
+"""What `refinement` is made of: the filter by distance, protected parts, aggregation, the scorers, the diff."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.engine.analysis import sentences
+from consilience.protocols.refinement.differences import change, differences, unified
+from consilience.protocols.refinement.filtering import filter_context, strength
+from consilience.protocols.refinement.judging import aggregate
+from consilience.protocols.refinement.protected import taken_apart
+from consilience.protocols.refinement.replies import MARKS, critique_of
+
+# --- the filter
+
+
+def numbered(n: int) -> str:
+    return " ".join(f"This is sentence number {i}." for i in range(1, n + 1))
+
+
+def test_the_seeds_third_scenario_counted_right() -> None:
+    """Distance 0.7 twice leaves 51 and then 26 of 100 sentences (protocols §5)."""
+    once = filter_context(numbered(100), 0.7)
+    assert (once.kept, once.of) == (51, 100)
+    twice = filter_context(once.text, 0.7)
+    assert (twice.kept, twice.of) == (26, 51)
+    assert once.text.endswith("number 51.")
+
+
+@given(st.integers(0, 60), st.floats(0, 1))
+def test_the_filter_keeps_what_its_formula_says_and_never_nothing(n: int, distance: float) -> None:
+    text = numbered(n)
+    found = filter_context(text, distance)
+    assert text.startswith(found.text)
+    assert found.of == n
+    if n <= 3 or distance == 0:
+        assert found.text == text
+    else:
+        assert found.kept == max(1, int(n * strength(distance) + 1e-9))
+        assert len(sentences(found.text)) == found.kept
+
+
+def test_distance_zero_keeps_whole_and_distance_one_keeps_a_sentence_at_least() -> None:
+    assert filter_context(numbered(50), 0.0).text == numbered(50)
+    assert filter_context(numbered(4), 1.0).kept == 1
+    assert strength(1.0) == pytest.approx(0.3)
+
+
+def test_points_that_end_no_sentence() -> None:
+    text = "Pi is about 3.14 here. It helps, e.g. with circles. Dr. Lee agrees. So do others. This is cut."
+    assert filter_context(text, 0.3).text == text.removesuffix(" So do others. This is cut.")
+    assert filter_context("Use 3.14, e.g. here. B. C. D.", 1.0).text.startswith("Use 3.14, e.g. here.")
+
+
+def test_what_is_kept_is_kept_as_it_was_written() -> None:
+    text = "# A title\n\nOne  sentence.\nAnother one.\n\n- An item.\n\nThe same. The same. The end."
+    found = filter_context(text, 0.5)
+    assert text.startswith(found.text)
+    assert found.text.endswith("- An item.")
+    assert filter_context("Same. Same. Same. Same. Other.", 0.3).text == "Same. Same. Same."
+
+
+# --- aggregation
+
+
+def test_confidences_of_nine_and_two_tenths_come_to_the_seeds_mean() -> None:
+    weights, mean = aggregate({"a": 0.9, "b": 0.2})
+    assert round(mean, 3) == 0.773
+    assert weights == {"a": pytest.approx(0.9 / 1.1), "b": pytest.approx(0.2 / 1.1)}
+
+
+def test_without_any_confidence_weights_are_equal_and_the_mean_is_a_half() -> None:
+    assert aggregate({"a": 0.0, "b": 0.0}) == ({"a": 0.5, "b": 0.5}, 0.5)
+    assert aggregate({}) == ({}, 0.5)
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(0.01, 1), min_size=1, max_size=8))
+def test_an_aggregate_lies_between_the_mean_and_the_best(declared: dict[str, float]) -> None:
+    weights, mean = aggregate(declared)
+    assert sum(weights.values()) == pytest.approx(1.0)
+    values = list(declared.values())
+    assert sum(values) / len(values) - 1e-9 <= mean <= max(values) + 1e-9
+
+
+# --- marks
+
+
+def test_the_critique_asks_for_every_part_and_takes_marks_and_numbers() -> None:
+    reply = critique_of(("intro", "body", "copy"))
+    schema = reply.model_json_schema()
+    assert schema["required"] == ["intro", "body", "copy"]
+    marks = {"coherence": "weak", "accuracy": "Good", "depth": 7.5, "overall": 10}
+    parsed = reply.model_validate({"intro": marks, "body": marks, "copy": {**marks, "issues": ["x"]}})
+    assert parsed.parts()["copy"].issues == ["x"]
+    assert parsed.parts()["intro"].coherence == MARKS["weak"]
+    assert parsed.parts()["intro"].depth == 7.5
+
+
+@pytest.mark.parametrize("wrong", ["splendid", 11, -1, None, "", float("nan"), True and "8/10"])
+def test_a_mark_that_is_none_is_refused(wrong: object) -> None:
+    marks = {"coherence": 5, "accuracy": 5, "depth": 5, "overall": wrong}
+    with pytest.raises(ValueError, match="overall"):
+        critique_of(("intro",)).model_validate({"intro": marks})
+
+
+# --- protected parts
+
+DRAFT = """---
+title: Loops
+---
+# Loops
+
+This is how a loop looks in Python.
+
+```python
+for x in range(3):
+    print(x)
+```
+
+And this is another, in C.
+
+~~~c
+/* ``` */ for (;;) {}
+~~~
+
+That is all.
+"""
+
+
+def test_nobody_sees_protected_parts_and_they_come_back_to_the_letter() -> None:
+    draft = taken_apart(DRAFT, ("code", "front_matter"))
+    assert "print(x)" not in draft.text
+    assert "title: Loops" not in draft.text
+    assert [block.marker for block in draft.blocks] == ["[[code-1]]", "[[code-2]]"]
+    whole, lost = draft.restored(draft.text)
+    assert whole.strip() == DRAFT.strip()
+    assert lost == []
+
+
+def test_a_lost_block_goes_behind_the_paragraph_most_like_the_one_it_followed() -> None:
+    draft = taken_apart(DRAFT, ("code", "front_matter"))
+    written = "# Loops\n\nIn Python a loop looks like this.\n\nIn C this is another loop.\n\nThe end."
+    whole, lost = draft.restored(written)
+    assert lost == ["[[code-1]]", "[[code-2]]"]
+    assert whole.startswith("---\ntitle: Loops\n---\n# Loops")
+    places = [whole.index(text) for text in ("In Python", "print(x)", "In C this", "for (;;)", "The end.")]
+    assert places == sorted(places)
+
+
+def test_a_block_comes_once_however_often_its_marker_does() -> None:
+    draft = taken_apart("Look:\n\n```\ncode\n```\n", ("code",))
+    whole, lost = draft.restored("See [[code-1]] and again [[code-1]] here.")
+    assert whole.count("```\ncode\n```") == 1
+    assert "[[code-1]]" not in whole
+    assert "See\n\n```\ncode\n```\n\nand again" in whole
+    assert lost == []
+
+
+def test_a_marker_the_draft_itself_holds_is_not_taken_for_one() -> None:
+    draft = taken_apart("Write [[code-1]] so:\n\n```\nx\n```", ("code",))
+    whole, _ = draft.restored(draft.text)
+    assert whole == "Write [[code-1]] so:\n\n```\nx\n```"
+
+
+def test_what_is_not_protected_stays_in_the_draft() -> None:
+    assert taken_apart(DRAFT, ("front_matter",)).text.count("print(x)") == 1
+    assert taken_apart(DRAFT, ("code",)).text.startswith("---\ntitle: Loops")
+    assert taken_apart("", ("code",)).restored("New text.") == ("New text.", [])
+
+
+@given(
+    st.lists(
+        st.sampled_from(["Text.", "```\na\n```", "~~~\nb\n~~~", "", "- item", "> quote", "[[code-1]]"]), max_size=8
+    )
+)
+def test_restoring_an_unchanged_draft_gives_the_draft(paragraphs: list[str]) -> None:
+    text = "\n\n".join(paragraphs)
+    draft = taken_apart(text, ("code", "front_matter"))
+    whole, lost = draft.restored(draft.text)
+    assert whole.strip() == text.strip()
+    assert not lost
+
+
+# --- what changed
+
+
+def test_changes_are_told_by_sentence() -> None:
+    before, after = "One. Two. Three. Four.", "One. Two and a half. Three. Four. Five."
+    assert differences(before, after) == (("Two.",), ("Two and a half.", "Five."))
+    assert change(before, before) == 0.0
+    assert change(before, "Something else.") == 1.0
+    assert unified(before, after).splitlines()[1:4] == [" One.", "-Two.", "+Two and a half."]
+    assert unified(before, before) == ""
