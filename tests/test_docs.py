@@ -19,8 +19,8 @@ def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-AGENTS = (ROOT / "docs" / "agents.md").read_text()
-CODE = [*blocks("python"), *blocks("python", AGENTS), *blocks("python", GUIDE)]
+GUIDES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))]
+CODE = [code for text in GUIDES for code in blocks("python", text)]
 
 
 @pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
@@ -36,7 +36,8 @@ def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 COMMANDS = [
     line
-    for block in (*blocks("console"), *blocks("console", AGENTS), *blocks("console", GUIDE))
+    for text in GUIDES
+    for block in blocks("console", text)
     for line in block.splitlines()
     if line.startswith("consilience ")
 ]
@@ -51,6 +52,8 @@ def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "report.txt").write_text("The committee concludes that it depends.\n")
+    (tmp_path / "draft.md").write_text("# Outages\n\nThey happen.\n")
+    (tmp_path / "my-hierarchy.toml").write_text("\n".join(blocks("toml", "\n".join(GUIDES))))
     (tmp_path / "my-agent").write_text("#!/bin/sh\ncat\n")
     (tmp_path / "my-agent").chmod(0o755)
     arguments = shlex.split(command, comments=True)[1:]

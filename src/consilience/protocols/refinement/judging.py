@@ -55,14 +55,11 @@ class Judged:
         )
 
 
-async def judge(
-    session: Session, settings: Settings, index: int, parts: Mapping[str, Piece], intent: Reply[str] | None
-) -> Judged:
+async def judge(session: Session, settings: Settings, index: int, parts: Mapping[str, Piece]) -> Judged:
     """The critic's word on each of `parts`, all of which have a text; no call with the heuristic one."""
     reply: Reply[Critique] | Failure | None = None
     if settings.critic == "model" and parts:
-        quotes = [session.quote(intent, "intent")] if intent is not None else []
-        quotes += [session.quote(piece.text, part) for part, piece in parts.items() if piece.text is not None]
+        quotes = [session.quote(piece.text, part) for part, piece in parts.items() if piece.text is not None]
         words = session.words(
             "critique",
             parts=tuple(parts),

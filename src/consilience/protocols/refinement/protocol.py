@@ -64,7 +64,7 @@ class Refinement(Settings):
                 Prompt(words, shared=shared),
                 key=f"intent/{lead}",
                 kind="intent",
-                audience=(*self.hierarchy.children(lead), self.judge),
+                audience=self.hierarchy.children(lead),
                 max_tokens=self.reply_tokens,
             )
         if isinstance(reply, Failure):
@@ -88,7 +88,7 @@ class Refinement(Settings):
         judging = None
         if not course.exhausted:
             async with session.phase("critique", index):
-                work = judge(session, self, index, parts, course.intent)
+                work = judge(session, self, index, parts)
                 judging = session.start(session.procedure(work, calls=1 if self.critic == "model" else 0))
         async with session.phase("integrate", index):
             whole = await self._integration(session, index, course, made, parts)
