@@ -122,6 +122,10 @@ class Hierarchy(BaseModel):
             found[name] = frozenset((name, *(one for parent in self.parents(name) for one in found[parent])))
         return found
 
+    def writes_for(self, name: str) -> tuple[str, ...]:
+        """The parts of the text that a role works for: itself where it is one, else those above it."""
+        return (name,) if name in self.sections else tuple(part for part in self.sections if part in self.above(name))
+
     def layer(self, name: str) -> int:
         given = self.by_name[name].layer
         return self.shape.levels[name] if given is None else given

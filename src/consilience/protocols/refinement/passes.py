@@ -71,7 +71,8 @@ Future = Pending[Piece]
 @dataclass(frozen=True)
 class Pass:
     """What a pass begins with: `before` what the one before came to, `critiques` of parts by part, `distances` by edge (none where
-    nothing is filtered), `intent` and from the second on the `whole` text, and the `draft` that all began with."""
+    nothing is filtered), `intent` and from the second on the `whole` text, and the `draft` that all began with, which may hold
+    `markers` of what nobody may change."""
 
     session: Session
     settings: Settings
@@ -82,6 +83,7 @@ class Pass:
     intent: Reply[str] | None = None
     whole: Reply[Any] | None = None
     draft: Message | None = None
+    markers: bool = False
 
     async def run(self) -> Yield:
         tree, session = self.settings.hierarchy, self.session
@@ -115,18 +117,14 @@ class Pass:
 
     def due(self, name: str) -> bool:
         """Whether a role works in this pass: a part that it writes or helps to write was criticised, or is not there yet."""
-        tree = self.settings.hierarchy
-        if name not in tree.inner and name not in tree.sections:
+        parts = self.settings.hierarchy.writes_for(name)
+        if not parts:
             return True  # a specialist of the coordinator serves the whole text
-        return any(
-            part in self.critiques or self._text_before(part) is None
-            for part in tree.sections
-            if part in tree.above(name)
-        )
+        return any(part in self.critiques or self._text_before(part) is None for part in parts)
 
     def concerning(self, name: str) -> list[str]:
-        """The parts criticised whose critique concerns an author: its own, and those it writes for."""
-        return [part for part in self.critiques if part in self.settings.hierarchy.above(name)]
+        """The parts criticised whose critique concerns a role: its own, or those it writes for."""
+        return [part for part in self.settings.hierarchy.writes_for(name) if part in self.critiques]
 
     async def _draft(self, name: str, drafts: Mapping[str, Future]) -> Piece:
         """From the intent, or from the drafts of those above; later from its critique and its own text as well."""
@@ -170,30 +168,27 @@ class Pass:
 
     async def _specialist(self, parent: str, child: str, drafted: Future | None) -> Piece:
         """Work for one parent: on its draft, or, where the parent is the coordinator, on what it hands down."""
-        given: list[tuple[Quote, Handed]]
-        author = drafted is not None
+        own: Reply[Written] | None = None
         if drafted is not None:
-            piece = await drafted
-            if piece.draft is None:
+            draft = (await drafted).draft
+            if draft is None:
                 return Piece(child)
-            given = self._hand("draft", parent, child, piece.draft, "draft")
+            given = self._hand("draft", parent, child, draft, "draft")
             given += self._hand("before", parent, child, self._text_before(parent), "before")
-            quotes = [quote for quote, _ in given] + self._critiques(parent)
+            critiques = self._critiques(parent)
         else:
             given = self._hand("intent", parent, child, self.whole or self.intent, "text" if self.whole else "intent")
-            own = self._text_before(child) if child in self.settings.hierarchy.sections else None
-            quotes = [quote for quote, _ in given] + self._critiques(child)
-            if own is not None:
-                quotes.append(self.session.quote(own, "you"))
-        labels = [quote.label for quote in quotes]
+            critiques = self._critiques(child)
+            own = self._text_before(child) if self.settings.hierarchy.writes_for(child) else None
+        quotes = [quote for quote, _ in given] + critiques + ([self.session.quote(own, "you")] if own else [])
         words = self._words(
             "specialist",
             child,
-            parent=parent if author else "",
-            part=child in self.settings.hierarchy.sections,
+            parent=parent if drafted is not None else "",
+            part=drafted is None and child in self.settings.hierarchy.sections,
             on=given[0][0].label if given else "",
-            before="before" in labels or "you" in labels,
-            critiques=sum(label.startswith("critique") for label in labels),
+            before=own is not None or len(given) > 1,
+            critiques=len(critiques),
             most=self._words_of(child),
         )
         reply = await self.session.ask(
@@ -206,7 +201,7 @@ class Pass:
         )
         handed = tuple(one for _, one in given)
         if isinstance(reply, Failure):
-            return Piece(child, text=self._text_before(child), handed=handed, failures=(reply,))
+            return Piece(child, text=own, handed=handed, failures=(reply,))
         return Piece(child, text=reply, written=True, handed=handed)
 
     async def _revise(self, name: str, drafted: Future, below: Mapping[str, Future | None]) -> Piece:
@@ -301,8 +296,7 @@ class Pass:
             duty=self.settings.hierarchy.by_name[name].description,
             view=" ".join(filter(None, (f"You are {seat.persona}." if seat.persona else "", seat.perspective))),
             tone=self.settings.tone,
-            again=self.index > 1,
             documents=bool(self.session.sources),
-            markers="[[code-" in (self.draft.text if self.draft else ""),
+            markers=self.markers,
             **values,
         )

@@ -75,8 +75,18 @@ class Refinement(Settings):
     async def _pass(self, session: Session, course: Course, index: int, draft: Message | None) -> StopReason | None:
         """One pass from drafts to critique; the reason where the run ends with it."""
         before = course.turns[-1].made if course.turns else Yield()
-        run = Pass(session, self, index, before, course.requests, course.edges, course.intent, course.whole, draft)
-        made = await run.run()
+        made = await Pass(
+            session=session,
+            settings=self,
+            index=index,
+            before=before,
+            critiques=course.requests,
+            distances=course.edges,
+            intent=course.intent,
+            whole=course.whole,
+            draft=draft,
+            markers=bool(course.draft.blocks),
+        ).run()
         turn = Turn(index, made)
         course.turns.append(turn)
         course.failures.extend(made.failures)
@@ -156,19 +166,24 @@ class Refinement(Settings):
         assert turn.judged is not None
         course.requests = {}
         for part in turn.judged.criticised:
-            concerned = [name for name in self.hierarchy.shape.agents if part in self.hierarchy.above(name)]
+            concerned = self._concerned(part)
             text = self.parts(turn.made)[part].text
             critique = Message(
                 id=f"pass-{index}/critique/{part}",
                 sender=self.judge,
                 kind="critique",
                 text=critique_text(turn.judged.issues[part], turn.judged.scores.get(part)),
-                audience=tuple(concerned),
+                audience=concerned,
                 reply_to=text.key if text is not None else None,
                 phase=("critique", index),
             )
             session.publish(critique)
             course.requests[part] = critique
+
+    def _concerned(self, part: str) -> tuple[str, ...]:
+        """Who writes a part, and the specialists of those who do."""
+        writers = [name for name in (*self.hierarchy.inner, part) if part in self.hierarchy.writes_for(name)]
+        return tuple(dict.fromkeys((*writers, *(child for name in writers for child in self.hierarchy.children(name)))))
 
     def _publish_draft(self, session: Session, course: Course) -> Message | None:
         if not course.draft.text:
