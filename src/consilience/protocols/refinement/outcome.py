@@ -79,7 +79,7 @@ def document_of(settings: Settings, turn: Turn) -> str | None:
     """The text of a pass: what the coordinator made of the parts, or these one after another where it could not; None where
     the pass was cut off before."""
     if turn.whole is not None:
-        return turn.whole.text
+        return turn.whole.value.document
     if turn.index > 1 and turn.judged is None:
         return None
     parts = _parts(settings, turn)
@@ -244,6 +244,8 @@ def _metrics(
         "critic_drift": _drift(passes),
     }
     for one in passes:
+        if one.change is not None:
+            found[f"change/{one.index}"] = one.change
         texts = [section.text for section in one.sections.values()]
         found[f"sibling_similarity/revise/{one.index}"] = mean_pairwise(texts)
     return found

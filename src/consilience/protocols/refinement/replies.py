@@ -44,11 +44,19 @@ class Written(BaseModel):
 
 
 class Whole(BaseModel):
-    """The whole text, and its main claims, which name the parts they rest on. The text comes first: it is long, and must not be
-    what a token limit cuts off."""
+    """The whole text under a title, and its main claims, which name the parts they rest on. Claims come last: they may be cut
+    off at a token limit, the text may not. The title stands apart, since small models write it and think that they are done."""
 
+    title: str = ""
     text: FreeText
     claims: Claims = Field(default_factory=list)
+
+
+    @property
+    def document(self) -> str:
+        """As it is read: the title above the text, unless that has one."""
+        title = " ".join(self.title.split()).lstrip("# ")
+        return f"# {title}\n\n{self.text}" if title and not self.text.startswith("# ") else self.text
 
 
 class Judgement(BaseModel):
