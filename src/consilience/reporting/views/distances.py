@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from consilience.domain.hierarchies import Hierarchy, distance
 from consilience.reporting.passes import distances_of
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, fitted
-from consilience.reporting.views.tables import table
+from consilience.reporting.views.tables import paragraph, table
 from consilience.reporting.words import one_line
 
 _MOST_COLUMNS = 14
@@ -50,7 +49,7 @@ def fold(record: Record) -> Distances:
     if settings.get("filter") is False:
         why = "What is handed down was not to be shortened here, so no distances were measured."
     elif record.report is None:
-        why = "The roles have no vectors; how far they are from each other stands in the report, and there is none yet."
+        why = "The roles have no vectors; their distances stand in the report, and this session has none yet."
     return Distances({}, above, why)
 
 
@@ -66,10 +65,10 @@ def _from_vectors(hierarchy: object) -> dict[str, dict[str, float]]:
 
 def text(found: Distances, width: int) -> str:
     if not found.rows:
-        return "\n".join(textwrap.wrap(found.why, max(20, width))) + "\n"
+        return "\n".join(paragraph(found.why, width)) + "\n"
     names = list(found.rows)
     head = "0 is the same direction, 0.5 nothing in common, 1 opposed; * where texts go down from one to the other."
-    lines = [*textwrap.wrap(head, max(20, width)), ""]
+    lines = [*paragraph(head, width), ""]
     if len(names) <= min(_MOST_COLUMNS, (width - 14) // 8):
         rows = [(name, *(_cell(found, name, other) for other in names)) for name in names]
         lines += table(("", *(fitted(name, _LONGEST_NAME) for name in names)), rows, width)

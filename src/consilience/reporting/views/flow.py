@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consilience.domain.events import CallCompleted
 from consilience.domain.positions import LEVELS
-from consilience.reporting.passes import Handed, handed_of, passes_of, weights_of
+from consilience.reporting.passes import Handed, distances_of, handed_of, passes_of, weights_of
 from consilience.reporting.record import Record
 from consilience.reporting.views import passes
 from consilience.reporting.views.drawing import Drawing, fitted
 from consilience.reporting.views.layers import Layers, layered
-from consilience.reporting.views.tables import table
+from consilience.reporting.views.tables import paragraph, table
 from consilience.reporting.words import one_line, share
 
 _NARROW = 80
@@ -75,7 +74,9 @@ def fold(record: Record) -> Flow:
         return Flow({}, why="What was handed down stands in the report, and this session has none yet.")
     data = record.report.model_dump(mode="json")
     handed: dict[int, dict[Edge, list[Handed]]] = {}
+    measured = bool(distances_of(data))
     for one in handed_of(data):
+        one = one if measured else replace(one, distance=None)
         handed.setdefault(one.step, {}).setdefault((one.parent, one.child), []).append(one)
     best = passes_of(data).best
     came = _came(record, edges)
@@ -159,13 +160,13 @@ def _weighed(up: Mapping[Edge, Came]) -> dict[Edge, Came]:
 
 def text(flow: Flow, width: int) -> str:
     if not flow.steps:
-        return f"{flow.why}\n"
+        return "\n".join(paragraph(flow.why, width)) + "\n"
     lines = [
         "Down: what was handed to whom, and how many of its sentences were shown, by the distance of the two roles.",
         "Up: how sure the author says the text is, and its weight among all that came to the same reader; "
         "(in brackets): of an earlier pass.",
     ]
-    lines = [wrapped for line in lines for wrapped in textwrap.wrap(line, max(20, width))]
+    lines = [wrapped for line in lines for wrapped in paragraph(line, width)]
     for step in flow.steps:
         lines += ["", f"pass {step.index}{' (the answer)' if step.index == flow.best else ''}"]
         lines += _table(step, width) if width >= _NARROW else _listed(step, width)
@@ -209,7 +210,7 @@ def _listed(step: Step, width: int) -> list[str]:
             lines.append(f"    ↓ {what}: {shown}, distance {distance}, strength {strength}")
         if way.up is not None:
             lines.append(f"    ↑ {said}, weight {weight}")
-    return [w for line in lines for w in textwrap.wrap(line, max(20, width), subsequent_indent="      ")]
+    return [w for line in lines for w in paragraph(line, width, "      ")]
 
 
 # --- as a picture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 
 from consilience.reporting.passes import SCORES, Part, Pass, judged, passes_of
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, fitted
-from consilience.reporting.views.tables import table
+from consilience.reporting.views.tables import paragraph, table
 from consilience.reporting.words import count, in_passes, one_line, printable, share
 
 _KINDS = {
@@ -56,6 +55,10 @@ def verdict(one: Pass, found: PassTable) -> str:
     return f"{one.quality:.2f}{needed}, {'met' if one.met else 'not met'}"
 
 
+def rated(part: Part) -> bool:
+    return part.overall is not None or bool(part.issues)
+
+
 def fate(part: Part) -> str:
     """What became of a part in its pass."""
     if not part.written:
@@ -65,11 +68,11 @@ def fate(part: Part) -> str:
 
 def text(found: PassTable, width: int) -> str:
     if not found.passes:
-        return f"{found.why}\n"
-    lines = [*_wrap(f"Quality is from 0 to 1: {_KINDS.get(found.kind, 'the mean of all parts')}.", width, ""), ""]
+        return "\n".join(paragraph(found.why, width)) + "\n"
+    lines = [*paragraph(f"Quality is from 0 to 1: {_KINDS.get(found.kind, 'the mean of all parts')}.", width), ""]
     lines += _overview(found, width)
     for one in found.passes:
-        lines += ["", f"pass {one.index}{_answer(one, found)}: {verdict(one, found)}"]
+        lines += ["", *paragraph(f"pass {one.index}{_answer(one, found)}: {verdict(one, found)}", width)]
         lines += _scores(one, width)
         lines += _diff(one, width)
     return "\n".join(lines) + "\n"
@@ -85,21 +88,21 @@ def _overview(found: PassTable, width: int) -> list[str]:
             f"pass {one.index}",
             "the answer" if one.index == found.best else "",
             _figure(one.quality),
-            "met" if one.met else "not met",
-            str(sum(len(part.issues) for part in one.parts)),
+            "–" if one.quality is None else "met" if one.met else "not met",
+            str(sum(len(part.issues) for part in one.parts)) if judged(one) else "–",
             str(sum(part.written for part in one.parts)),
             "–" if one.change is None else share(one.change),
         )
         for one in found.passes
     ]
-    heads = ("pass", "", "quality", "threshold", "issues", "parts written", "text changed")
+    heads = ("pass", "", "quality", "threshold", "issues", "parts written", "changed")
     if width >= _NARROW:
         return table(heads, rows, width, left=2)
     return [
         wrapped
-        for row in rows
-        for wrapped in _wrap(
-            f"{row[0]}: quality {row[2]}, {row[3]}" + (f", {row[1]}" if row[1] else "") + f", {row[4]} issues", width
+        for one, row in zip(found.passes, rows, strict=True)
+        for wrapped in paragraph(
+            f"{row[0]}{_answer(one, found)}: quality {row[2]}, {row[3]}, issues {row[4]}", width, "    "
         )
     ]
 
@@ -110,7 +113,7 @@ def _scores(one: Pass, width: int) -> list[str]:
         (
             part.name,
             *(_figure(part.overall if name == "overall" else part.scores.get(name)) for name in SCORES),
-            str(len(part.issues)),
+            str(len(part.issues)) if rated(part) else "–",
             fate(part),
         )
         for part in one.parts
@@ -119,31 +122,29 @@ def _scores(one: Pass, width: int) -> list[str]:
         return ["  no part was written"]
     if width >= _NARROW:
         return [f"  {line}" for line in table(("part", *SCORES, "issues", "text"), rows, width - 2)]
-    return [
-        wrapped
-        for row in rows
-        for wrapped in _wrap(
-            f"  {one_line(row[0])}: " + ", ".join(f"{name} {value}" for name, value in zip(SCORES, row[1:5], strict=True))
-            + f", {count(int(row[5]), 'issue')}, {row[6]}",
-            width,
-        )
-    ]  # fmt: skip
+    return [wrapped for part in one.parts for wrapped in paragraph(f"  {_told(part)}", width, "    ")]
+
+
+def _told(part: Part) -> str:
+    scores = [
+        f"overall {_figure(part.overall)}",
+        *(f"{n} {_figure(part.scores[n])}" for n in SCORES[1:] if n in part.scores),
+    ]
+    return f"{one_line(part.name)}: {', '.join(scores)}, {_issues(part)}, {fate(part)}"
 
 
 def _diff(one: Pass, width: int) -> list[str]:
     if not one.diff:
         return []
-    lines = ["", "  what changed in the whole text, − gone, + new:"]
+    lines = ["", *paragraph("  what changed in the whole text, − gone, + new:", width)]
     for line in printable(one.diff).split("\n"):
         if line.startswith("@@"):
             lines.append("  …")
         else:
-            lines += _wrap(f"  {'−' if line.startswith('-') else line[:1] or ' '} {one_line(line[1:])}", width, "    ")
+            lines += paragraph(
+                f"  {'−' if line.startswith('-') else line[:1] or ' '} {one_line(line[1:])}", width, "    "
+            )
     return lines
-
-
-def _wrap(line: str, width: int, hang: str = "    ") -> list[str]:
-    return textwrap.wrap(line, max(20, width), subsequent_indent=hang, drop_whitespace=True)
 
 
 def _figure(value: float | None) -> str:
@@ -199,7 +200,11 @@ def _draw_part(drawing: Drawing, x: float, y: float, part: Part) -> None:
     drawing.words(x + 20 + _BAR, y + 24, _figure(part.overall), "cv-strong", room=10)
     said = " · ".join(f"{name} {part.scores[name]:.2f}" for name in SCORES[1:] if name in part.scores)
     drawing.words(x + 10, y + 46, said.replace("coherence", "coh.").replace("accuracy", "acc."), "cv-small", room=10)
-    drawing.words(x + 10, y + 64, f"{count(len(part.issues), 'issue')} · {fate(part)}", "cv-small", room=10)
+    drawing.words(x + 10, y + 64, f"{_issues(part)} · {fate(part)}", "cv-small", room=10)
+
+
+def _issues(part: Part) -> str:
+    return count(len(part.issues), "issue") if rated(part) else "not judged"
 
 
 def _bar(drawing: Drawing, x: float, y: float, value: float | None) -> None:
