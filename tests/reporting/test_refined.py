@@ -17,6 +17,7 @@ from consilience.engine import runner
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
+from consilience.reporting.changes import changes, side
 from consilience.reporting.export import as_markdown
 from consilience.reporting.markdown import AnyReport, markdown
 from consilience.reporting.passes import distances_of, handed_of, passes_of, revisions_of, weights_of
@@ -253,3 +254,16 @@ async def test_a_report_of_another_version_is_shown_without_what_it_does_not_hol
 async def test_what_a_caller_gets_reads_as_what_is_read_back(store: SqliteStore) -> None:
     record = await refined(store)
     assert markdown(await runner.replay("s", store=store)) == markdown(report_of(record))
+
+
+@pytest.mark.parametrize("protocol", ["emergence", "refinement"])
+async def test_what_is_dissent_and_objection_both_is_counted_once_in_a_comparison(
+    store: SqliteStore, protocol: str
+) -> None:
+    record = await (ran(store) if protocol == "emergence" else refined(store))
+    report = report_of(record)
+    assert report.objections
+    assert [one.id for one in report.dissent] == [one.id for one in report.objections]
+    one = side("a", store.read("s"), store.text)
+    found = changes(one, one, store.text).as_json()["outcome"]
+    assert found["dissent"] == [str(len(report.objections))] * 2  # type: ignore[index]

@@ -130,12 +130,17 @@ def _came_to(one: Side) -> list[tuple[str, str]]:
         ("rounds", str(report.steps) if report else "–"),
         ("last score", "–" if score is None else f"{score:.2f}"),
         ("confidence", "–" if level is None else f"{level:.0%}".replace("%", " %")),
-        ("dissent", str(len(report.dissent) + len(report.objections)) if report else "–"),
+        ("dissent", str(_against(report)) if report else "–"),
         ("calls made", str(course.made)),
         ("tokens", f"{course.tokens_in + course.tokens_out:,}"),
         ("money", money(course.cost)),
         ("time", duration(course.seconds)),
     ]
+
+
+def _against(report: Report) -> int:
+    """Who is against the answer, and objections that stand; one that is both counts once."""
+    return sum(one.id is None for one in report.dissent) + len(report.objections)
 
 
 def changes_markdown(found: Changes) -> str:

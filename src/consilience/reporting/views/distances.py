@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from consilience.domain.hierarchies import Hierarchy, distance
 from consilience.reporting.passes import distances_of
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.drawing import Drawing, cells, fitted
 from consilience.reporting.views.tables import paragraph, table
 from consilience.reporting.words import one_line
 
 _MOST_COLUMNS = 14
-_LONGEST_NAME = 12
+_LONGEST_NAME = 14
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _listed(found: Distances) -> list[str]:
 
 # --- as a picture
 
-_HIGH, _NAMES, _TOP = 36.0, 116.0, 62.0
+_HIGH, _TOP = 36.0, 62.0
 _DARKEST = 0.5
 """How much of its colour the greatest distance has; with more, its number could not be read on it."""
 
@@ -105,13 +105,13 @@ def draw(found: Distances) -> Drawing:
         return drawing
     names = list(found.rows)
     most = max((value for row in found.rows.values() for value in row.values()), default=0.0)
-    longest = max(len(fitted(name, _LONGEST_NAME)) for name in names)
+    longest = max(cells(fitted(name, _LONGEST_NAME)) for name in names)
     wide = max(52.0, longest * 6.6 + 10)
-    left = 16 + _NAMES
+    left = 36 + 8.4 * longest
     drawing.words(16, 28, "distance, from 0 (the same) to 1 (opposed)", "cv-head")
     for n, name in enumerate(names):
         drawing.words(left + (n + 0.5) * wide, _TOP - 8, fitted(name, _LONGEST_NAME), "cv-small", "middle", room=wide)
-        drawing.words(16, _TOP + (n + 0.5) * _HIGH + 5, fitted(name, 15), "cv-strong", room=10)
+        drawing.words(16, _TOP + (n + 0.5) * _HIGH + 5, fitted(name, _LONGEST_NAME), "cv-strong", room=10)
     framed = []
     for i, one in enumerate(names):
         for j, other in enumerate(names):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from consilience.reporting.passes import SCORES, Part, Pass, judged, passes_of
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.drawing import Drawing, cells, fitted
 from consilience.reporting.views.tables import paragraph, table
 from consilience.reporting.words import count, in_passes, one_line, printable, share
 
@@ -153,8 +153,9 @@ def _figure(value: float | None) -> str:
 
 # --- as a picture
 
-_LEFT, _COLUMN, _GAP, _BAR = 132.0, 226.0, 12.0, 120.0
+_COLUMN, _GAP, _BAR = 226.0, 12.0, 120.0
 _HEAD, _ROW = 92.0, 78.0
+_LONGEST_NAME = 22
 
 
 def draw(found: PassTable) -> Drawing:
@@ -166,10 +167,11 @@ def draw(found: PassTable) -> Drawing:
     names = list(dict.fromkeys(part.name for one in found.passes for part in one.parts))
     rows = {name: _HEAD + 16 + n * (_ROW + _GAP) for n, name in enumerate(names)}
     for name, y in rows.items():
-        drawing.words(16, y + 24, fitted(name, 15), "cv-strong", room=10)
+        drawing.words(16, y + 24, fitted(name, _LONGEST_NAME), "cv-strong", room=10)
     drawing.words(16, 42, "the whole", "cv-strong", room=10)
+    left = 36 + 8.4 * max(9, *(cells(fitted(name, _LONGEST_NAME)) for name in ("", *names)))
     for n, one in enumerate(found.passes):
-        x = _LEFT + n * (_COLUMN + _GAP)
+        x = left + n * (_COLUMN + _GAP)
         _draw_head(drawing, x, one, found)
         for part in one.parts:
             _draw_part(drawing, x, rows[part.name], part)
