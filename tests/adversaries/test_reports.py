@@ -17,8 +17,8 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import Claim, Dissent, LedgerReport, Missing, Objection, Spent
 from consilience.domain.topology import tree
-from consilience.reporting.contained import contained
-from consilience.reporting.markdown import AnyReport, markdown, plain
+from consilience.reporting.contained import contained, plain
+from consilience.reporting.markdown import AnyReport, markdown
 from consilience.reporting.terminal import show
 
 

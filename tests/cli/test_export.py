@@ -13,6 +13,7 @@ from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience import EmergenceReport
 from consilience.engine import protocol as registry
 from consilience.models.port import ModelRequest
+from reporting.refinements import editing
 
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
 SCHEMAS = Path(__file__).parent.parent.parent / "docs" / "schema"
@@ -86,6 +87,33 @@ def test_views_are_shown_and_drawn(cli: Cli, session: str, view: str) -> None:
     assert isinstance(json.loads(cli("show", session, "--view", view, "--json").stdout), dict)
     drawn = ElementTree.fromstring(cli("export", session, "--format", "svg", "--view", view).stdout)
     assert drawn.attrib["aria-labelledby"].startswith(f"{view}-")
+
+
+@pytest.mark.parametrize("view", ["passes", "flow", "distances", "tree"])
+def test_views_of_passes_are_shown_and_drawn(cli: Cli, town: Town, view: str) -> None:
+    town.reply = editing
+    assert cli("refinement", TASK, "--model", MODEL, "--max-passes", "2").exit_code == 0
+    shown = cli("show", "last", "--view", view)
+    assert shown.exit_code == 0
+    assert "body" in shown.stdout
+    assert isinstance(json.loads(cli("show", "last", "--view", view, "--json").stdout), dict)
+    drawn = ElementTree.fromstring(cli("export", "last", "--format", "svg", "--view", view).stdout)
+    assert drawn.attrib["aria-labelledby"].startswith(f"{view}-")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["show", "last", "--view"], ["show", "last", "--json", "--view"], ["export", "last", "--format", "svg", "--view"]],
+)
+def test_a_view_that_a_session_has_not_is_a_mistake_that_names_those_it_has(
+    cli: Cli, session: str, command: list[str]
+) -> None:
+    result = cli(*command, "passes")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    said = " ".join(result.stderr.split())
+    assert "a session of emergence has no passes over one text" in said
+    assert "It has these views: tree, evolution, convergence, reads." in said
 
 
 def test_an_svg_is_the_tree_where_nothing_else_is_asked_for(cli: Cli, session: str) -> None:

@@ -23,7 +23,8 @@ from consilience.domain.report import (
     Spent,
 )
 from consilience.domain.topology import tree
-from consilience.reporting.markdown import AnyReport, headline, markdown, plain
+from consilience.reporting.contained import plain
+from consilience.reporting.markdown import AnyReport, headline, markdown
 
 AGENTS = (
     Agent(id="L1N1", role="integrator", model="m"),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from consilience.cli.sessions import Id, View, find_session, new_app, user_store
+from consilience.cli.sessions import Id, View, check_view, find_session, new_app, user_store
 from consilience.domain.errors import SettingsError
 
 export = new_app()
@@ -55,7 +55,9 @@ def export_command(
     with user_store() as store:
         record = record_of(store, find_session(store, id))
         if chosen == Format.SVG:
-            body = exporting.as_svg(record, view.value if view else View.TREE.value)
+            shown = view.value if view else View.TREE.value
+            check_view(shown, record)
+            body = exporting.as_svg(record, shown)
         else:
             body = exporting.FORMATS[chosen](record)
     if to_file:

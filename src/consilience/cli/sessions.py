@@ -32,6 +32,9 @@ class View(StrEnum):
     EVOLUTION = "evolution"
     CONVERGENCE = "convergence"
     READS = "reads"
+    PASSES = "passes"
+    FLOW = "flow"
+    DISTANCES = "distances"
 
 
 Id = Annotated[
@@ -122,11 +125,20 @@ def _show(
 def _print_view(view: str, record: Record, as_json: bool) -> None:
     from consilience.reporting.views import VIEWS
 
+    check_view(view, record)
     data = VIEWS[view].fold(record)
     if as_json:
         print_json(VIEWS[view].plain(data))
     else:
         print(VIEWS[view].text(data, shutil.get_terminal_size((100, 24)).columns), end="")
+
+
+def check_view(view: str, record: Record) -> None:
+    """Raises `SettingsError` where a session has nothing that the view shows."""
+    from consilience.reporting.views import lacking, views_of
+
+    if missing := lacking(view, record):
+        raise SettingsError(missing, where=f"--view {view}", do=f"It has these views: {', '.join(views_of(record))}.")
 
 
 def _print_report(record: Record) -> None:

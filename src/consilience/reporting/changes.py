@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from consilience.domain.events import AnyEvent, CallCompleted, SessionStarted
 from consilience.domain.report import Report
+from consilience.reporting.contained import plain
 from consilience.reporting.course import Course, fold
-from consilience.reporting.markdown import AnyReport, plain
+from consilience.reporting.markdown import AnyReport
 from consilience.reporting.unfinished import prose
-from consilience.reporting.words import STOPPED, count, duration, money, one_line, place, printable
+from consilience.reporting.words import count, duration, money, one_line, place, printable, stopped
 
 Text = Callable[[str], str]
 """A stored text by its id."""
@@ -120,16 +121,26 @@ def _came_to(one: Side) -> list[tuple[str, str]]:
     score = course.checks[-1].check.score if course.checks else None
     level = report.confidence.level if report else None
     return [
-        ("stopped", f"{STOPPED[report.stop_reason]} ({report.stop_reason.value})" if report else "not finished"),
+        (
+            "stopped",
+            f"{stopped(report.stop_reason, report.settings)} ({report.stop_reason.value})"
+            if report
+            else "not finished",
+        ),
         ("rounds", str(report.steps) if report else "–"),
         ("last score", "–" if score is None else f"{score:.2f}"),
         ("confidence", "–" if level is None else f"{level:.0%}".replace("%", " %")),
-        ("dissent", str(len(report.dissent) + len(report.objections)) if report else "–"),
+        ("dissent", str(_against(report)) if report else "–"),
         ("calls made", str(course.made)),
         ("tokens", f"{course.tokens_in + course.tokens_out:,}"),
         ("money", money(course.cost)),
         ("time", duration(course.seconds)),
     ]
+
+
+def _against(report: Report) -> int:
+    """Who is against the answer, and objections that stand; one that is both counts once."""
+    return sum(one.id is None for one in report.dissent) + len(report.objections)
 
 
 def changes_markdown(found: Changes) -> str:

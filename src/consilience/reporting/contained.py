@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from consilience.reporting.words import printable
+from consilience.reporting.words import one_line, printable
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _HEADING = re.compile(r"^((?:[ \t]*(?:[-+*>]|\d{1,9}[.)]))*[ \t]*)(#{1,6})(?=\s|$)")
@@ -18,6 +18,10 @@ _SPAN = r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
 _TAG = r"\\.|<(?=[A-Za-z/!?])"
 _TAGS = re.compile(_TAG)
 _TAGS_BESIDE_CODE = re.compile(f"{_SPAN}|{_TAG}")
+
+_MARKUP = re.compile(r"([\\`*\[\]<>|#]|(?<!\w)_|_(?!\w)|~(?=~)|(?<=~)~|&(?=#?\w+;))")
+_ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
+"""What makes a list, a heading or a rule where it begins a line."""
 
 
 def contained(text: str) -> str:
@@ -40,6 +44,11 @@ def contained(text: str) -> str:
             lower = _HEADING.sub(lambda found: found[1] + "#" * min(6, len(found[2]) + 2), line)
             made.append(tags.sub(lambda found: r"\<" if found[0] == "<" else found[0], lower))
     return "\n".join([*made, fence] if fence else made)
+
+
+def plain(text: str) -> str:
+    """One line of somebody's text, with what Markdown would read as markup escaped."""
+    return _ITEM.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", one_line(text)))
 
 
 def _clear(line: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from consilience.domain.events import SessionStarted
 from consilience.reporting.changes import Text, setup
-from consilience.reporting.markdown import plain
+from consilience.reporting.contained import plain
 from consilience.reporting.words import one_line
 
 _MOST_CHANGES = 4

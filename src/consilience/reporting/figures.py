@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from consilience.domain.report import Report
-from consilience.reporting.words import count, duration, money, share, span
+from consilience.reporting.passes import passes_of
+from consilience.reporting.words import count, duration, money, share, span, step_word
 
 _SHARES: Mapping[str, str] = {
     "fact_survival": "Facts of the first texts found again in the answer",
     "novelty": "Sentences of the answer that nobody had written before",
     "revision_rate": "Texts changed after reading those of others",
+    "share_kept": "Share of what was handed down that was shown",
+}
+_NAMES: Mapping[str, str] = {
+    "words": "Words in the answer",
+    "distance_share_correlation": "Correlation of the distance of two roles and the share shown (Pearson's)",
+    "aggregated_minus_best": "Weighted confidence of helpers less that of the surest one, on average",
+    "critic_drift": "How far the critic's score moved of a text that had not changed, on average (0 to 1)",
 }
 _SAID_ELSEWHERE = {"facts", "conformity", "dropped_labels"}
 _BY_STEP = "sibling_similarity/"
@@ -22,12 +30,19 @@ def figures(report: Report, data: Mapping[str, object]) -> Iterator[tuple[str, s
     yield "Tokens", _tokens(report)
     yield "Money", money(report.ledger.actual.cost)
     yield "Time", duration(report.ledger.actual.seconds)
-    most = report.settings.get("max_rounds")
-    yield "Rounds", f"{report.steps} of at most {most}" if isinstance(most, int) else str(report.steps)
+    step = step_word(report.settings)
+    most = report.settings.get("max_passes" if step == "pass" else "max_rounds")
+    steps = "Passes" if step == "pass" else "Rounds"
+    yield steps, f"{report.steps} of at most {most}" if isinstance(most, int) else str(report.steps)
     if (scores := _trajectory(report, data)) is not None:
         yield scores
     if report.confidence.level is not None:
-        yield "Confidence", f"{share(report.confidence.level)} ({report.confidence.kind})"
+        kind = (
+            report.confidence.kind.replace(" (", ", ").removesuffix(")")
+            if " (" in report.confidence.kind
+            else report.confidence.kind
+        )
+        yield "Confidence", f"{share(report.confidence.level)} ({kind})"
     yield from _metrics(report)
 
 
@@ -56,6 +71,8 @@ def _tokens(report: Report) -> str:
 
 def _trajectory(report: Report, data: Mapping[str, object]) -> tuple[str, str] | None:
     """The score of every check that had one, in order, against the threshold of the last."""
+    if step_word(report.settings) == "pass":
+        return _qualities(data)
     convergence = data.get("convergence")
     found = convergence.get("score_trajectory") if isinstance(convergence, dict) else None
     scores = [s for s in found if isinstance(s, int | float)] if isinstance(found, list) else []
@@ -69,6 +86,16 @@ def _trajectory(report: Report, data: Mapping[str, object]) -> tuple[str, str] |
     return f"Stability from round to round{kind}", " → ".join(f"{score:.2f}" for score in scores) + needed
 
 
+def _qualities(data: Mapping[str, object]) -> tuple[str, str] | None:
+    found = passes_of(data)
+    scores = ["–" if one.quality is None else f"{one.quality:.2f}" for one in found.all]
+    if not any(one.quality is not None for one in found.all):
+        return None
+    kind = f" ({found.kind})" if found.kind else ""
+    needed = f", needed {found.needed:g}" if found.needed is not None else ""
+    return f"Quality from pass to pass{kind}", " → ".join(scores) + needed
+
+
 def _metrics(report: Report) -> Iterator[tuple[str, str]]:
     by_step: dict[str, list[str]] = {}
     for name, value in report.metrics.items():
@@ -79,6 +106,13 @@ def _metrics(report: Report) -> Iterator[tuple[str, str]]:
             of = f" (of {report.metrics.get('facts')})" if name == "fact_survival" else ""
             yield _SHARES[name], "–" if value is None else share(float(value)) + of
         elif name not in _SAID_ELSEWHERE:
-            yield name.replace("_", " "), "–" if value is None else f"{value:g}"
+            shown = (
+                "–"
+                if value is None
+                else f"{value:.2f}"
+                if name in _NAMES and isinstance(value, float)
+                else f"{value:g}"
+            )
+            yield _NAMES.get(name, name.replace("_", " ")), shown
     for phase, steps in by_step.items():
-        yield f"Likeness of sibling texts, {phase} (1 is identical), by round", ", ".join(steps)
+        yield f"Likeness of sibling texts, {phase} (1 is identical), by {step_word(report.settings)}", ", ".join(steps)

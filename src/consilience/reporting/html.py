@@ -17,9 +17,9 @@ from consilience.reporting.course import Ended, took
 from consilience.reporting.markdown import markdown
 from consilience.reporting.record import Record, phase_of
 from consilience.reporting.unfinished import prose, state_of, unfinished
-from consilience.reporting.views import VIEWS
+from consilience.reporting.views import views_of
 from consilience.reporting.views.drawing import inert, sound
-from consilience.reporting.words import STOPPED, count, duration, money, one_line
+from consilience.reporting.words import count, duration, money, one_line, stopped
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -80,7 +80,7 @@ def page(record: Record) -> str:
     started = record.course.started
     phases = _phases(record)
     pictures = []
-    for name, view in VIEWS.items() if started else ():
+    for name, view in views_of(record).items() if started else ():
         data = view.fold(record)
         pictures.append(
             Picture(name, view.heading, Markup(view.draw(data).svg()), Markup(inert(view.text(data, _WIDTH))))
@@ -150,7 +150,7 @@ def _report(record: Record) -> str:
 def _facts(record: Record) -> Iterable[tuple[str, str]]:
     course, report = record.course, record.report
     state = state_of(course, record.holder)
-    yield "State", f"{STOPPED[report.stop_reason]} ({report.stop_reason.value})" if report else state
+    yield "State", f"{stopped(report.stop_reason, report.settings)} ({report.stop_reason.value})" if report else state
     if course.started:
         yield "Protocol", course.started.protocol
         yield "Agents", str(len(course.agents))
@@ -166,7 +166,9 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
 
 
 def _settings(started: SessionStarted) -> Iterable[str]:
-    yield from (f"{name}: {one_line(str(value), _LONGEST_SETTING)}" for name, value in started.settings.items())
+    for name, value in started.settings.items():
+        named = value.get("name", value) if isinstance(value, dict) else value
+        yield f"{name}: {one_line(str(named), _LONGEST_SETTING)}"
     yield f"seed: {started.seed}"
     yield f"quorum: {started.quorum:g}"
     yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))

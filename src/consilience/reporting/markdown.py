@@ -6,7 +6,6 @@ protocols share the name (`ballots`, `position`, `convergence`), so a report of 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,15 +13,13 @@ from pathlib import Path
 from pydantic import ConfigDict
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.report import Report
-from consilience.reporting.contained import contained
+from consilience.domain.report import Objection, Report
+from consilience.reporting import refined
+from consilience.reporting.contained import contained, plain
 from consilience.reporting.figures import figures
-from consilience.reporting.words import STOPPED, one_line, seats, share
+from consilience.reporting.words import one_line, seats, share, stopped
 
 _LONGEST_HEADING = 160
-_MARKUP = re.compile(r"([\\`*\[\]<>|#]|(?<!\w)_|_(?!\w)|~(?=~)|(?<=~)~|&(?=#?\w+;))")
-_ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
-"""What makes a list, a heading or a rule where it begins a line."""
 
 
 class AnyReport(Report):
@@ -50,7 +47,7 @@ def markdown(
 
 def headline(report: Report) -> str:
     """How it stopped, in words, and who replied where not all did."""
-    words = STOPPED[report.stop_reason]
+    words = stopped(report.stop_reason, report.settings)
     if report.stop_reason is StopReason.FAILED:
         words = (
             "it failed, too few agents replied" if not report.quorum_met else "it failed, nothing could be concluded"
@@ -61,11 +58,6 @@ def headline(report: Report) -> str:
         if not report.quorum_met:
             line += ", too few to rest an answer on"
     return f"**{plain(line)}**"
-
-
-def plain(text: str) -> str:
-    """One line of somebody's text, with what Markdown would read as markup escaped."""
-    return _ITEM.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", one_line(text)))
 
 
 def _answer(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
@@ -146,16 +138,21 @@ def _dissent(report: Report, data: Mapping[str, object], names: Mapping[str, str
         if one.id is None:
             held = f", for *{plain(one.position)}*" if one.position else ""
             lines.append(f"- {_quoted(one.text)} — {plain(names.get(one.agent, one.agent))}{held}")
-    for objection in report.objections:
-        to = f" to {plain(names.get(objection.to, objection.to))}" if objection.to else ""
-        unread = "" if objection.read else "; nobody was shown it"
-        who = plain(names.get(objection.agent, objection.agent))
-        lines.append(f"- {_quoted(objection.text)} — objection of {who}{to}, never answered{unread}")
+    told = refined.issue if refined.in_passes(data) else _objection
+    lines += [f"- {_quoted(one.text)} — {told(one, names)}" for one in report.objections]
     if lines:
         return "## Dissent and standing objections\n\n" + "\n".join(lines)
     if report.answer is None or len(report.agents) == 1:
         return ""
+    if refined.in_passes(data):
+        return refined.silence(data)
     return "**Dissent:** none was declared, and no objection stands unanswered."
+
+
+def _objection(one: Objection, names: Mapping[str, str]) -> str:
+    to = f" to {plain(names.get(one.to, one.to))}" if one.to else ""
+    unread = "" if one.read else "; nobody was shown it"
+    return f"objection of {plain(names.get(one.agent, one.agent))}{to}, never answered{unread}"
 
 
 def _moved(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
@@ -242,10 +239,14 @@ def _quoted(text: str) -> str:
 
 _SECTIONS: tuple[Callable[[Report, Mapping[str, object], Mapping[str, str]], str], ...] = (
     _answer,
+    refined.quality,
     _ballots,
     _tally,
     _weighed,
     _dissent,
+    refined.scores,
+    refined.changed,
+    refined.last_word,
     _moved,
     _claims,
     _missing,

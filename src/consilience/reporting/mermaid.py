@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from consilience.reporting.views.reads import Reads
-from consilience.reporting.views.tree import Tree
+from consilience.reporting.views.tree import Seat, Tree
 from consilience.reporting.words import one_line
 
 MOST = 250
@@ -21,12 +21,16 @@ def tree_diagram(tree: Tree) -> str:
         return ""
     ids = {seat.id: f"n{n}" for n, seat in enumerate(tree.seats)}
     lines = ["flowchart TB"]
-    lines += [f'  {ids[seat.id]}["{label(f"{seat.id} · {seat.stands_for}")}"]' for seat in tree.seats]
+    lines += [f'  {ids[seat.id]}["{label(_named(seat))}"]' for seat in tree.seats]
     lines += [f"  {ids[parent]} --- {ids[seat.id]}" for seat in tree.seats for parent in seat.parents if parent in ids]
     for circle in tree.circles:
         seated = [ids[id] for id in circle if id in ids]
         lines += [f"  {one} <-.-> {other}" for one, other in pairwise(seated)]
     return _fenced(lines)
+
+
+def _named(seat: Seat) -> str:
+    return seat.id if seat.stands_for == seat.id else f"{seat.id} · {seat.stands_for}"
 
 
 def reads_diagram(reads: Reads, names: Mapping[str, str]) -> str:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 
 from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected
+from consilience.reporting.contained import plain
 from consilience.reporting.course import Course, Ended, took
-from consilience.reporting.markdown import plain
 from consilience.reporting.words import count, duration, money, one_line, place, printable, seats, span
 
 Text = Callable[[str], str]

@@ -20,11 +20,33 @@ STOPPED: Mapping[StopReason, str] = {
     StopReason.FAILED: "it failed",
 }
 
+_STOPPED_IN_PASSES: Mapping[StopReason, str] = {
+    StopReason.CONVERGED: "the text is good enough",
+    StopReason.EXHAUSTED_STEPS: "ran out of passes before the text was good enough",
+    StopReason.STALLED: "nothing more was criticised, and the text is not good enough",
+    StopReason.INCONCLUSIVE: "nobody could say how good the text is",
+}
+
 _LONGEST_VIEW = 40
 # Escape sequences could repaint a reader's terminal, marks of direction reorder what is read, and half a character pair,
 # which JSON can hold, cannot be written at all.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _BREAK = re.compile("\r\n|[\u2028\u2029]")
+
+
+def in_passes(settings: Mapping[str, object]) -> bool:
+    """Whether a session goes over one text again and again, in passes rather than in rounds."""
+    return "max_passes" in settings
+
+
+def step_word(settings: Mapping[str, object]) -> str:
+    """What a step of a session with these settings is called."""
+    return "pass" if in_passes(settings) else "round"
+
+
+def stopped(reason: StopReason, settings: Mapping[str, object]) -> str:
+    """How a session with these settings ended."""
+    return _STOPPED_IN_PASSES.get(reason, STOPPED[reason]) if in_passes(settings) else STOPPED[reason]
 
 
 def printable(text: str) -> str:
@@ -91,8 +113,8 @@ def view(agent: Agent) -> str:
 
 
 def seats(agents: Iterable[Agent]) -> dict[str, str]:
-    """`L2N1 (analytical)` by id."""
-    return {agent.id: f"{agent.id} ({view(agent)})" for agent in agents}
+    """`L2N1 (analytical)` by id; the id alone where it says the same."""
+    return {agent.id: agent.id if view(agent) == agent.id else f"{agent.id} ({view(agent)})" for agent in agents}
 
 
 def place(key: str) -> str:

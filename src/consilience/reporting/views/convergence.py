@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from consilience.domain.outcome import Check
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing
-from consilience.reporting.words import one_line
+from consilience.reporting.words import one_line, step_word
 
 _BAR = 40
+_NO_CHECK = {
+    "round": "No check was made: nothing was compared with a round before.",
+    "pass": "No check was made: nobody judged a pass.",
+}
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Convergence:
-    """`verdicts` are the checks as wholes: after which step, and whether the run might stop."""
+    """`verdicts` are the checks as wholes: after which step, and whether the run might stop; `step` is what a step is called."""
 
     curves: tuple[Curve, ...]
     verdicts: tuple[tuple[int, bool], ...]
+    step: str = "round"
 
 
 def fold(record: Record) -> Convergence:
@@ -62,6 +67,7 @@ def fold(record: Record) -> Convergence:
     return Convergence(
         tuple(Curve(kind, tuple(points)) for kind, points in curves.items()),
         tuple((event.index, event.check.met) for event in record.course.checks),
+        step_word(record.course.started.settings) if record.course.started else "round",
     )
 
 
@@ -74,7 +80,7 @@ def _single(check: Check) -> Iterator[Check]:
 
 def text(convergence: Convergence, width: int) -> str:
     if not convergence.curves:
-        return "No check was made: nothing was compared with a round before.\n"
+        return f"{_NO_CHECK[convergence.step]}\n"
     lines: list[str] = []
     room = max(10, min(_BAR, width - 44))
     for curve in convergence.curves:
@@ -82,12 +88,15 @@ def text(convergence: Convergence, width: int) -> str:
         for point in curve.points:
             bar = "" if point.score is None else f"{_bar(point, point.score, curve, room)}  "
             detail = f"  {point.detail}" if point.detail else ""
-            lines.append(f"  after round {point.index:<3} {bar}{_words(point)}{detail}")
+            lines.append(f"  after {convergence.step} {point.index:<3} {bar}{_words(point)}{detail}")
         lines.append("")
     if any("|" in line for line in lines):
         lines.append("█ score, | what is needed")
     if len(convergence.curves) > 1:
-        lines += [f"together after round {index}: {'met' if met else 'not met'}" for index, met in convergence.verdicts]
+        lines += [
+            f"together after {convergence.step} {index}: {'met' if met else 'not met'}"
+            for index, met in convergence.verdicts
+        ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -116,23 +125,24 @@ _LEFT, _TALL, _STRIDE = 64.0, 180.0, 84.0
 def draw(convergence: Convergence) -> Drawing:
     drawing = Drawing("convergence", "How close it came to stopping", text(convergence, 100))
     if not convergence.curves:
-        drawing.words(16, 28, "No check was made: nothing was compared with a round before.")
+        drawing.words(16, 28, _NO_CHECK[convergence.step])
     top = 0.0
     for curve in convergence.curves:
         if any(point.score is not None for point in curve.points):
-            _panel(drawing, curve, top)
+            _panel(drawing, curve, top, convergence.step)
             top += _TALL + 126
         else:
             drawing.words(16, top + 28, curve.kind, "cv-head")
             said = [
-                f"after round {point.index}: {_words(point)}; {point.detail}".rstrip("; ") for point in curve.points
+                f"after {convergence.step} {point.index}: {_words(point)}; {point.detail}".rstrip("; ")
+                for point in curve.points
             ]
             drawing.lines(16, top + 48, said)
             top += 60 + 16 * len(said)
     return drawing
 
 
-def _panel(drawing: Drawing, curve: Curve, top: float) -> None:
+def _panel(drawing: Drawing, curve: Curve, top: float, step: str) -> None:
     first, last = curve.points[0].index, curve.points[-1].index
     base = top + 66 + _TALL
     right = _LEFT + 40 + max(1, last - first) * _STRIDE + 40
@@ -143,9 +153,9 @@ def _panel(drawing: Drawing, curve: Curve, top: float) -> None:
     def y(value: float) -> float:
         return base - (value - curve.low) / (curve.high - curve.low) * _TALL
 
-    drawing.words(16, top + 28, f"{curve.kind}, round by round", "cv-head")
-    for step in range(5):
-        value = curve.low + (curve.high - curve.low) * step / 4
+    drawing.words(16, top + 28, f"{curve.kind}, {step} by {step}", "cv-head")
+    for quarter in range(5):
+        value = curve.low + (curve.high - curve.low) * quarter / 4
         drawing.line([(_LEFT, y(value)), (right, y(value))], "cv-faint")
         drawing.words(_LEFT - 8, y(value) + 4, f"{value:.2f}", "cv-small", "end")
     needed = [(x(point), y(point.threshold)) for point in curve.points if point.threshold is not None]
@@ -155,7 +165,7 @@ def _panel(drawing: Drawing, curve: Curve, top: float) -> None:
     scored = [(point, y(point.score)) for point in curve.points if point.score is not None]
     drawing.line([(x(point), at) for point, at in scored], "cv-curve")
     for point in curve.points:
-        drawing.words(x(point), base + 20, f"round {point.index}", "cv-small", "middle")
+        drawing.words(x(point), base + 20, f"{step} {point.index}", "cv-small", "middle")
     for n, (point, at) in enumerate(scored):
         drawing.dot(x(point), at, "cv-dot" if point.met else "cv-ring")
         rises = n + 1 < len(scored) and scored[n + 1][1] < at

@@ -19,6 +19,7 @@ STYLE = """
 .cv-curve{fill:none;stroke:#0072b2;stroke-width:2}.cv-needed{fill:none;stroke:#d55e00;stroke-width:1.6;stroke-dasharray:7 4}
 .cv-dot{fill:#0072b2;stroke:#0072b2}.cv-ring{fill:#fff;stroke:#0072b2;stroke-width:2}
 .cv-cell{fill:#cfe3f1;stroke:#0072b2}.cv-own{fill:#f3f5f7;stroke:#8a949e;stroke-dasharray:3 2}
+.cv-shade{fill:#0072b2}.cv-frame{fill:none;stroke:#3d4650;stroke-width:2}.cv-none{fill:none}
 .cv text{font:13px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;fill:#1b1f24}
 .cv .cv-small{font-size:11px;fill:#4a535c}.cv .cv-strong{font-weight:600}.cv .cv-head{font-size:14px;font-weight:600}
 @media (prefers-color-scheme:dark){
@@ -26,6 +27,7 @@ STYLE = """
 .cv-bad{stroke:#ff9a4d}.cv-wait{stroke:#6cc3f2}.cv-line{stroke:#98a2ac}.cv-faint{stroke:#39414a}.cv-side{stroke:#6cc3f2}
 .cv-curve{stroke:#6cc3f2}.cv-needed{stroke:#ff9a4d}.cv-dot{fill:#6cc3f2;stroke:#6cc3f2}.cv-ring{fill:#15181c;stroke:#6cc3f2}
 .cv-cell{fill:#123a52;stroke:#6cc3f2}.cv-own{fill:#262c33;stroke:#7d8791}
+.cv-shade{fill:#6cc3f2}.cv-frame{stroke:#e8ebee}
 .cv text{fill:#e8ebee}.cv .cv-small{fill:#b4bdc6}}
 @media print{.cv-ground{fill:none}}
 """.strip()
@@ -96,10 +98,20 @@ class Drawing:
         self._bottom = 0.0
 
     def box(
-        self, x: float, y: float, width: float, height: float, style: str = "cv-box", round: float = 6, tip: str = ""
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        style: str = "cv-box",
+        round: float = 6,
+        tip: str = "",
+        shade: float = 1,
     ) -> None:
+        """`shade` is how much of its colour covers the ground, from 0 to 1."""
         self._grow(x + width, y + height)
-        body = f"><title>{inert(tip)}</title></rect>" if tip else "/>"
+        shaded = f' fill-opacity="{shade:.2f}"' if shade < 1 else ""
+        body = f"{shaded}><title>{inert(tip)}</title></rect>" if tip else f"{shaded}/>"
         self._shapes.append(
             f'<rect class="{style}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{round:g}"{body}'
         )

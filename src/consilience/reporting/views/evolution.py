@@ -29,8 +29,8 @@ _COLUMN = 26
 @dataclass(frozen=True)
 class Turn:
     """One agent in one step. `kept` is the share of words its text has in common with its own of the step before (Jaccard, of the
-    two sets of words; None for its first), `revised` whether it said something else earlier in the same step, `moved` whether its
-    position is another than the last it declared."""
+    two sets of words; None for its first), `revised` whether it said something else in an earlier phase of the same step (in one
+    phase it may write for several), `moved` whether its position is another than the last it declared."""
 
     excerpt: str | None = None
     kept: float | None = None
@@ -63,6 +63,8 @@ def fold(record: Record) -> Evolution:
                 said, turn = _turn(calls, before, record)
                 position = read.get((agent, step), turn.position)
                 moved = position is not None and held is not None and position != held
+                if said is None and position is None and not turn.failure:
+                    continue  # only a verdict on others
                 turns.setdefault(agent, {})[step] = replace(turn, position=position, moved=moved)
                 before, held = said or before, position or held
     return Evolution(tuple(steps), {id: record.names.get(id, id) for id in record.agents}, turns)
@@ -71,15 +73,16 @@ def fold(record: Record) -> Evolution:
 def _turn(calls: Iterable[Ended], before: str | None, record: Record) -> tuple[str | None, Turn]:
     """Its last contribution in the step, and the turn; a failure only where nothing came of the step."""
     turn = Turn()
-    said = None
+    said = phase = None
     revised = False
     for call in calls:
         if isinstance(call, CallCompleted):
             text = record.text(call.text)
             turn = replace(turn, position=_position(text) or turn.position)
             if call.kind not in ASIDE:
-                revised = revised or (said is not None and prose(text) != said)
-                said = prose(text)
+                again = said is not None and prose(text) != said
+                revised = revised or (again and (phase is None or call.phase != phase))
+                said, phase = prose(text), call.phase
         elif call.kind not in ASIDE:
             why = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
             turn = replace(turn, failure=why)

@@ -12,6 +12,7 @@ from consilience.domain.events import CallCompleted, CallFailed
 from consilience.reporting.course import Ended
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.layers import layered
 from consilience.reporting.words import count, one_line, view
 
 _RING = 12
@@ -111,13 +112,18 @@ def _branch(
     others = [parent for parent in seat.parents if parent != _first_parent(seat, by_id)]
     also = f" (also below {', '.join(others)})" if others else ""
     model = "" if shared or not seat.model else f" · {one_line(seat.model)}"
-    yield f"{first}{f'{seat.id} {seat.stands_for}'.rstrip()}{also}: {_words(seat)}{model}"
+    yield f"{first}{_named_seat(seat)}{also}: {_words(seat)}{model}"
     children = below.get(seat.id, [])
     for n, child in enumerate(children, 1):
         last = n == len(children)
         yield from _branch(
             by_id[child], below, by_id, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "), shared
         )
+
+
+def _named_seat(seat: Seat) -> str:
+    """Its name and what it stands for, once where these are the same."""
+    return seat.id if seat.stands_for in ("", seat.id) else f"{seat.id} {seat.stands_for}"
 
 
 def _words(seat: Seat) -> str:
@@ -147,13 +153,16 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Size:
+    """Of a box, and the gaps beside and beneath it; `name` is how many cells of a name fit."""
+
     width: float
     height: float
     across: float
     down: float
+    name: int
 
 
-_LARGE, _SMALL = _Size(186, 62, 26, 56), _Size(92, 44, 14, 56)
+_LARGE, _SMALL = _Size(186, 62, 26, 56, 20), _Size(92, 44, 14, 56, 12)
 
 
 def draw(tree: Tree) -> Drawing:
@@ -165,8 +174,12 @@ def draw(tree: Tree) -> Drawing:
     widest = max(Counter(seat.level for seat in tree.seats).values())
     ring = flat and len(tree.circles) == 1 and len(tree.circles[0]) == len(tree.seats) and widest <= _RING
     size = _LARGE if ring or flat or widest <= _ROOMY else _SMALL
-    places = _ring(tree, size) if ring else _grid(tree, size) if flat else _layers(tree, size)
-    _edges(drawing, tree, places, size)
+    shared = any(len(seat.parents) > 1 for seat in tree.seats)
+    if shared:
+        places = _dag(drawing, tree, size)
+    else:
+        places = _ring(tree, size) if ring else _grid(tree, size) if flat else _layers(tree, size)
+        _edges(drawing, tree, places, size)
     if ring:
         _chords(drawing, tree.circles[0], places)
         drawing.words(16, max(y for _, y in places.values()) + size.height, _said_of(tree.circles), "cv-small")
@@ -201,10 +214,12 @@ def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
     elif not seat.replies and seat.well:
         style = "cv-box cv-quiet"
     drawing.box(x, y, size.width, size.height, style, tip=f"{seat.id} {seat.stands_for}: {_words(seat)}, {seat.model}")
-    drawing.words(x + 10, y + 18, fitted(seat.id, 12), "cv-strong", room=10)
+    drawing.words(x + 10, y + 18, fitted(seat.id, size.name), "cv-strong", room=10)
     if size is _LARGE:
-        drawing.words(x + 10, y + 36, fitted(seat.stands_for, 26), room=10)
-        drawing.words(x + 10, y + 52, fitted(_words(seat), 30), "cv-small", room=10)
+        named = seat.stands_for in ("", seat.id)
+        if not named:
+            drawing.words(x + 10, y + 36, fitted(seat.stands_for, 26), room=10)
+        drawing.words(x + 10, y + (40 if named else 52), fitted(_words(seat), 30), "cv-small", room=10)
     else:
         drawing.words(x + 10, y + 34, fitted(_words(seat), 13), "cv-small", room=10)
 
@@ -237,6 +252,28 @@ def _layers(tree: Tree, size: _Size) -> dict[str, Point]:
         )
         for id, x in across.items()
     }
+
+
+def _dag(drawing: Drawing, tree: Tree, size: _Size) -> dict[str, Point]:
+    """Nodes with several parents: placed so that few edges cross; an edge past a level goes through a gap in it."""
+    levels = {seat.id: seat.level for seat in tree.seats}
+    edges = [(parent, seat.id) for seat in tree.seats for parent in seat.parents if parent in levels]
+    found = layered(levels, edges)
+
+    def at(across: float, level: int) -> Point:
+        return (
+            16 + size.width / 2 + across * (size.width + size.across),
+            16 + size.height / 2 + (level - 1) * (size.height + size.down),
+        )
+
+    places = {id: at(x, levels[id]) for id, x in found.across.items()}
+    half = size.height / 2
+    for parent, child in edges:
+        points = [(places[parent][0], places[parent][1] + half)]
+        for x, y in (at(*point) for point in found.routes[parent, child]):
+            points += [(x, y - half), (x, y + half)]
+        drawing.line([*points, (places[child][0], places[child][1] - half)])
+    return places
 
 
 def _ring(tree: Tree, size: _Size) -> dict[str, Point]:
@@ -273,7 +310,7 @@ def _edges(drawing: Drawing, tree: Tree, places: Mapping[str, Point], size: _Siz
                 (x0, y0), (x1, y1) = places[parent], places[seat.id]
                 half = y1 - size.height / 2 - size.down / 2
                 start, end = (x0, y0 + size.height / 2), (x1, y1 - size.height / 2)
-                drawing.line([start, (x0, half), (x1, half), end] if len(seat.parents) == 1 else [start, end])
+                drawing.line([start, (x0, half), (x1, half), end])
 
 
 def _chords(drawing: Drawing, circle: tuple[str, ...], places: Mapping[str, Point]) -> None:

@@ -1,0 +1,215 @@
+"""How a text became better, pass by pass: its quality, what the critic gave each part, and what changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consilience.reporting.passes import SCORES, Part, Pass, judged, passes_of
+from consilience.reporting.record import Record
+from consilience.reporting.views.drawing import Drawing, cells, fitted
+from consilience.reporting.views.tables import paragraph, table
+from consilience.reporting.words import count, in_passes, one_line, printable, share
+
+_KINDS = {
+    "critic": "the mean of the critic's overall scores",
+    "length": "the mean of what each part has of a full length",
+    "self": "the mean of what the authors declare",
+}
+_NARROW = 60
+"""Columns under which a part's figures stand in a line and not in a table."""
+
+
+@dataclass(frozen=True)
+class PassTable:
+    """`best` is the pass whose text is the answer; `why` says why there is no pass, where there is none."""
+
+    passes: tuple[Pass, ...] = ()
+    best: int | None = None
+    needed: float | None = None
+    kind: str = ""
+    why: str = ""
+
+
+def applies(record: Record) -> bool:
+    return record.course.started is not None and in_passes(record.course.started.settings)
+
+
+def fold(record: Record) -> PassTable:
+    if record.report is None:
+        return PassTable(why="What each pass came to stands in the report, and this session has none yet.")
+    found = passes_of(record.report.model_dump(mode="json"))
+    return PassTable(
+        found.all,
+        found.best,
+        found.needed,
+        found.kind,
+        why="" if found.all else "It came to no pass: nothing was written.",
+    )
+
+
+def verdict(one: Pass, found: PassTable) -> str:
+    """How good it is, in words."""
+    if one.quality is None:
+        return "some parts were not judged" if judged(one) else "not judged"
+    needed = f", needed {found.needed:.2f}" if found.needed is not None else ""
+    return f"{one.quality:.2f}{needed}, {'met' if one.met else 'not met'}"
+
+
+def rated(part: Part) -> bool:
+    return part.overall is not None or bool(part.issues)
+
+
+def fate(part: Part) -> str:
+    """What became of a part in its pass."""
+    if not part.written:
+        return "kept"
+    return "written" if part.change is None else f"written, {share(part.change)} new"
+
+
+def text(found: PassTable, width: int) -> str:
+    if not found.passes:
+        return "\n".join(paragraph(found.why, width)) + "\n"
+    lines = [*paragraph(f"Quality is from 0 to 1: {_KINDS.get(found.kind, 'the mean of all parts')}.", width), ""]
+    lines += _overview(found, width)
+    for one in found.passes:
+        lines += ["", *paragraph(f"pass {one.index}{_answer(one, found)}: {verdict(one, found)}", width)]
+        lines += _scores(one, width)
+        lines += _diff(one, width)
+    return "\n".join(lines) + "\n"
+
+
+def _answer(one: Pass, found: PassTable) -> str:
+    return " (the answer)" if one.index == found.best else ""
+
+
+def _overview(found: PassTable, width: int) -> list[str]:
+    rows = [
+        (
+            f"pass {one.index}",
+            "the answer" if one.index == found.best else "",
+            _figure(one.quality),
+            "–" if one.quality is None else "met" if one.met else "not met",
+            str(sum(len(part.issues) for part in one.parts)) if judged(one) else "–",
+            str(sum(part.written for part in one.parts)),
+            "–" if one.change is None else share(one.change),
+        )
+        for one in found.passes
+    ]
+    heads = ("pass", "", "quality", "threshold", "issues", "parts written", "changed")
+    if width >= _NARROW:
+        return table(heads, rows, width, left=2)
+    return [
+        wrapped
+        for one, row in zip(found.passes, rows, strict=True)
+        for wrapped in paragraph(
+            f"{row[0]}{_answer(one, found)}: quality {row[2]}, {row[3]}, issues {row[4]}", width, "    "
+        )
+    ]
+
+
+def _scores(one: Pass, width: int) -> list[str]:
+    """A line for each part: the critic's scores, its issues, what became of it."""
+    rows = [
+        (
+            part.name,
+            *(_figure(part.overall if name == "overall" else part.scores.get(name)) for name in SCORES),
+            str(len(part.issues)) if rated(part) else "–",
+            fate(part),
+        )
+        for part in one.parts
+    ]
+    if not rows:
+        return ["  no part was written"]
+    if width >= _NARROW:
+        return [f"  {line}" for line in table(("part", *SCORES, "issues", "text"), rows, width - 2)]
+    return [wrapped for part in one.parts for wrapped in paragraph(f"  {_told(part)}", width, "    ")]
+
+
+def _told(part: Part) -> str:
+    scores = [
+        f"overall {_figure(part.overall)}",
+        *(f"{n} {_figure(part.scores[n])}" for n in SCORES[1:] if n in part.scores),
+    ]
+    return f"{one_line(part.name)}: {', '.join(scores)}, {_issues(part)}, {fate(part)}"
+
+
+def _diff(one: Pass, width: int) -> list[str]:
+    if not one.diff:
+        return []
+    lines = ["", *paragraph("  what changed in the whole text, − gone, + new:", width)]
+    for line in printable(one.diff).split("\n"):
+        if line.startswith("@@"):
+            lines.append("  …")
+        else:
+            lines += paragraph(
+                f"  {'−' if line.startswith('-') else line[:1] or ' '} {one_line(line[1:])}", width, "    "
+            )
+    return lines
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+# --- as a picture
+
+_COLUMN, _GAP, _BAR = 226.0, 12.0, 120.0
+_HEAD, _ROW = 92.0, 78.0
+_LONGEST_NAME = 22
+
+
+def draw(found: PassTable) -> Drawing:
+    """A column for each pass, a row for each part. The changes stay in words."""
+    drawing = Drawing("passes", "How the text became better, pass by pass", text(found, 100))
+    if not found.passes:
+        drawing.words(16, 28, found.why)
+        return drawing
+    names = list(dict.fromkeys(part.name for one in found.passes for part in one.parts))
+    rows = {name: _HEAD + 16 + n * (_ROW + _GAP) for n, name in enumerate(names)}
+    for name, y in rows.items():
+        drawing.words(16, y + 24, fitted(name, _LONGEST_NAME), "cv-strong", room=10)
+    drawing.words(16, 42, "the whole", "cv-strong", room=10)
+    left = 36 + 8.4 * max(9, *(cells(fitted(name, _LONGEST_NAME)) for name in ("", *names)))
+    for n, one in enumerate(found.passes):
+        x = left + n * (_COLUMN + _GAP)
+        _draw_head(drawing, x, one, found)
+        for part in one.parts:
+            _draw_part(drawing, x, rows[part.name], part)
+    bottom = _HEAD + 16 + len(rows) * (_ROW + _GAP)
+    needed = " · dashed: what is needed" if found.needed is not None else ""
+    drawing.words(16, bottom + 14, f"bars from 0 to 1{needed} · grey: kept as it was", "cv-small", room=200)
+    return drawing
+
+
+def _draw_head(drawing: Drawing, x: float, one: Pass, found: PassTable) -> None:
+    best = one.index == found.best
+    drawing.words(x + 10, 36, f"pass {one.index}{', the answer' if best else ''}", "cv-head", room=10)
+    drawing.box(x, 16, _COLUMN, _HEAD - 12, "cv-frame" if best else "cv-none")
+    _bar(drawing, x + 10, 46, one.quality)
+    if found.needed is not None:
+        at = x + 10 + _BAR * min(1.0, max(0.0, found.needed))
+        drawing.line([(at, 42), (at, 62)], "cv-needed")
+    drawing.words(x + 20 + _BAR, 58, _figure(one.quality), "cv-strong", room=10)
+    state = verdict(one, found).rpartition(", ")[2]
+    changed = f", {share(one.change)} changed" if one.change is not None else ""
+    drawing.words(x + 10, 80, f"{state}{changed}", "cv-small", room=10)
+
+
+def _draw_part(drawing: Drawing, x: float, y: float, part: Part) -> None:
+    tip = "; ".join(part.issues) or "no issues"
+    drawing.box(x, y, _COLUMN, _ROW, "cv-box" if part.written else "cv-box cv-quiet", tip=f"{part.name}: {tip}")
+    _bar(drawing, x + 10, y + 12, part.overall)
+    drawing.words(x + 20 + _BAR, y + 24, _figure(part.overall), "cv-strong", room=10)
+    said = " · ".join(f"{name} {part.scores[name]:.2f}" for name in SCORES[1:] if name in part.scores)
+    drawing.words(x + 10, y + 46, said.replace("coherence", "coh.").replace("accuracy", "acc."), "cv-small", room=10)
+    drawing.words(x + 10, y + 64, f"{_issues(part)} · {fate(part)}", "cv-small", room=10)
+
+
+def _issues(part: Part) -> str:
+    return count(len(part.issues), "issue") if rated(part) else "not judged"
+
+
+def _bar(drawing: Drawing, x: float, y: float, value: float | None) -> None:
+    drawing.box(x, y, _BAR, 12, "cv-box cv-quiet", round=2)
+    if value is not None:
+        drawing.box(x, y, _BAR * min(1.0, max(0.0, value)), 12, "cv-dot", round=2)

@@ -1,0 +1,269 @@
+"""What the report of a text that was gone over in passes says of them, whole or cut off, and of whatever it may hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from adversaries.nasty import TEXTS
+from adversaries.reading import STEERING, headings, skeleton
+from consilience.domain.outcome import Limits, StopReason
+from consilience.engine import runner
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.protocols.refinement import Refinement
+from consilience.reporting.changes import changes, side
+from consilience.reporting.export import as_markdown
+from consilience.reporting.markdown import AnyReport, markdown
+from consilience.reporting.passes import distances_of, handed_of, passes_of, revisions_of, weights_of
+from consilience.reporting.record import Record
+from reporting.refinements import ISSUES, editing, refined
+from reporting.sessions import ran
+
+
+def report_of(record: Record) -> AnyReport:
+    assert record.report is not None
+    return record.report
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """The cells of the table under a heading, as they are read."""
+    tokens = (
+        MarkdownIt("commonmark").enable("table").parse(text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0])
+    )
+    rows: list[list[str]] = []
+    for n, token in enumerate(tokens):
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type in ("td_open", "th_open"):
+            rows[-1].append("".join(child.content for child in tokens[n + 1].children or ()))
+    return rows
+
+
+async def test_what_became_of_the_text_in_order(store: SqliteStore) -> None:
+    text = markdown(report_of(await refined(store)))
+    order = [
+        "**Stopped: ran out of passes before the text was good enough (exhausted_steps)**",
+        "## Answer",
+        "The whole was put together in pass 2.",
+        "**Quality by pass:** 0.47 → **0.77** (the answer) → 0.57, needed 0.80",
+        "## Dissent and standing objections",
+        "issue of critic with intro (author), standing in the answer; it was handed back, and nothing better came of it",
+        "## Scores",
+        "## Critic said, text changed",
+        "## The critic's last word, after pass 3",
+        "## How far to trust this",
+        "## Figures",
+    ]
+    places = [text.find(words) for words in order]
+    assert -1 not in places, order[places.index(-1)]
+    assert places == sorted(places)
+
+
+async def test_the_scores_of_every_part_in_every_pass(store: SqliteStore) -> None:
+    assert table(markdown(report_of(await refined(store))), "Scores") == [
+        ["pass", "quality", "intro", "body", "conclusion"],
+        ["1", "0.47", "0.40 (2 issues)", "0.50 (1 issue)", "0.50 (2 issues)"],
+        ["2, the answer", "0.77", "0.70 (2 issues)", "0.80", "0.80"],
+        ["3", "0.57", "0.50 (2 issues)", "0.60, kept", "0.60, kept"],
+    ]
+
+
+async def test_what_the_critic_said_stands_beside_what_changed(store: SqliteStore) -> None:
+    heads, intro, body, conclusion, again = table(
+        markdown(report_of(await refined(store))), "Critic said, text changed"
+    )
+    assert heads == ["the critic said", "what changed: − gone, + new"]
+    assert intro == [
+        f"intro, pass 1, 0.40 → 0.70: {ISSUES[0]} · {ISSUES[1]}",
+        "− In pass 1 the intro added figure 1. + In pass 2 the intro added figure 2.",
+    ]
+    assert body[0] == f"body, pass 1, 0.50 → 0.80: {ISSUES[0]}"
+    assert conclusion[0].startswith("conclusion, pass 1, ")
+    assert again[0].startswith("intro, pass 2, 0.70 → 0.50: ")
+
+
+async def test_long_changes_are_cut_and_counted(store: SqliteStore) -> None:
+    def rewriting(request: ModelRequest) -> Any:
+        if "/revise/" in request.key:
+            step = request.key[5]
+            text = " ".join(f"Version {step} of sentence {n} {'and so on ' * 40}ends here." for n in range(7))
+            return json.dumps({"confidence": "certain", "text": text})
+        return editing(request)
+
+    rows = table(
+        markdown(report_of(await refined(store, Refinement(max_passes=2), reply=rewriting))),
+        "Critic said, text changed",
+    )
+    assert rows[1][1].count("−") == 5
+    assert rows[1][1].count("…") == 8
+    assert "− and 3 more." in rows[1][1]
+    assert "+ and 3 more." in rows[1][1]
+
+
+async def test_the_last_word_on_every_part(store: SqliteStore) -> None:
+    text = markdown(report_of(await refined(store)))
+    said = text.partition("## The critic's last word, after pass 3\n\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.partition(":**")[0] for line in said] == ["- **intro", "- **body", "- **conclusion"]
+    assert ISSUES[1] in said[0]
+    assert "overall 5 of 10" in said[0]
+
+
+async def test_figures_are_in_words(store: SqliteStore) -> None:
+    rows = dict(row for row in table(markdown(report_of(await refined(store))), "Figures") if len(row) == 2)
+    assert rows["Passes"] == "3 of at most 3"
+    assert rows["Quality from pass to pass (critic)"] == "0.47 → 0.77 → 0.57, needed 0.8"
+    assert rows["Confidence"] == "77 % (quality, critic)"
+    assert rows["Share of what was handed down that was shown"] == "85 %"
+    assert rows["How far the critic's score moved of a text that had not changed, on average (0 to 1)"] == "0.20"
+    assert "Likeness of sibling texts, revise (1 is identical), by pass" in rows
+    assert not [name for name in rows if "_" in name or (name[:1].islower() and name != "what")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (StopReason.CONVERGED, "the text is good enough"),
+        (StopReason.STALLED, "nothing more was criticised, and the text is not good enough"),
+    ],
+)
+async def test_endings_are_those_of_a_text(store: SqliteStore, reason: StopReason, said: str) -> None:
+    protocol = Refinement(
+        critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9
+    )
+    text = markdown(report_of(await refined(store, protocol)))
+    assert f"**Stopped: {said} ({reason.value})**" in text
+    assert "**Dissent:** nobody has an issue left with this text." in text
+    assert "last word" not in text
+
+
+async def test_cut_off_before_anybody_judged_it(store: SqliteStore) -> None:
+    text = markdown(report_of(await refined(store, limits=Limits(calls=9))))
+    assert "**Dissent:** none was declared, but nobody judged this text either." in text
+    assert "Quality by pass" not in text
+    assert "Scores" not in headings(text)
+
+
+async def test_cut_off_in_the_second_pass(store: SqliteStore) -> None:
+    text = markdown(report_of(await refined(store, limits=Limits(calls=20))))
+    assert "**Quality by pass:** **0.47** (the answer) → –, needed 0.80" in text
+    assert [row[0] for row in table(text, "Scores")] == ["pass", "1, the answer"]
+    assert "**intro**, pass 1, 0.40 → –:" in text
+
+
+async def test_a_critic_that_makes_no_sense(store: SqliteStore) -> None:
+    def reply(request: ModelRequest) -> Any:
+        return "I like it." if request.agent == "critic" else editing(request)
+
+    text = markdown(report_of(await refined(store, reply=reply)))
+    assert "**Stopped: nobody could say how good the text is (inconclusive)**" in text
+    assert "nobody judged this text either" in text
+    assert "- critic: silent since `pass-1/critique/critic`" in text
+
+
+async def test_an_issue_that_nobody_could_mend_any_more(store: SqliteStore) -> None:
+    text = markdown(report_of(await refined(store, Refinement(max_passes=1))))
+    assert "standing in the answer; it was not handed back any more" in text
+
+
+async def test_other_protocols_have_none_of_it(store: SqliteStore) -> None:
+    record = await ran(store)
+    text = as_markdown(record)
+    for words in ("Quality", "Scores", "Critic said", "last word", "Passes"):
+        assert words not in text
+    assert "| Rounds | 2 of at most 2 |" in text
+
+
+async def test_the_diagram_has_every_edge_of_the_hierarchy(store: SqliteStore) -> None:
+    protocol = Refinement(hierarchy="research-summary", max_passes=1)
+    diagram = as_markdown(await refined(store, protocol)).partition("```mermaid\n")[2].partition("```")[0]
+    assert '  n0["lead · coordinator"]\n' in diagram
+    assert diagram.count(" --- ") == sum(len(role.children) for role in protocol.hierarchy.roles) + 1, (
+        "and the critic's"
+    )
+    assert '["critic"]' in diagram, "a name that says it all stands once"
+
+
+# --- whatever is in it
+
+
+@pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
+async def test_no_text_breaks_the_structure(store: SqliteStore, said: str) -> None:
+    words = said[:300].encode("utf-8", "replace").decode()
+
+    async def written(words: str, session: str) -> str:
+        protocol = Refinement(max_passes=2)
+        return markdown(report_of(await refined(store, protocol, reply=lambda r: editing(r, words), session=session)))
+
+    text = await written(words, "nasty")
+    assert skeleton(text) == skeleton(await written("harmless", "tame"))
+    assert not STEERING.search(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+ENTRY = st.dictionaries(
+    st.sampled_from(
+        ["index", "sections", "document", "quality", "met", "change", "diff", "step", "parent", "child", "kept", "sentences",
+         "role", "issues", "removed", "added", "weights"]
+    ),
+    JSON | st.dictionaries(st.sampled_from(["intro", "body"]), st.dictionaries(st.sampled_from(["scores", "issues"]), JSON)),
+)  # fmt: skip
+ODD = st.fixed_dictionaries(
+    {},
+    optional={
+        name: JSON | st.lists(ENTRY, max_size=3) | st.dictionaries(st.sampled_from(["intro", "body"]), ENTRY)
+        for name in (
+            "passes", "best_pass", "handed_down", "aggregated_children", "distances", "revisions", "coordinator_critique",
+            "settings",
+        )
+    },
+)  # fmt: skip
+
+
+@given(ODD)
+def test_whatever_another_version_writes_is_read_or_left_out(data: dict[str, Any]) -> None:
+    found = passes_of(data)
+    assert found.best is None or found.best in [one.index for one in found.all]
+    for read in (handed_of, weights_of, distances_of, revisions_of):
+        read(data)  # type: ignore[operator]
+
+
+async def test_a_report_of_another_version_is_shown_without_what_it_does_not_hold(store: SqliteStore) -> None:
+    whole = report_of(await refined(store)).model_dump(mode="json")
+    odd = {
+        **whole,
+        "passes": [{"index": 2, "sections": {"intro": {"scores": None}}, "quality": "good"}, 7],
+        "revisions": {},
+    }
+    text = markdown(AnyReport.model_validate(odd))
+    assert "## Answer" in text
+    assert "Scores" not in headings(text)
+    bare = {name: value for name, value in whole.items() if name in AnyReport.model_fields}
+    assert "Quality" not in markdown(AnyReport.model_validate(bare))
+
+
+async def test_what_a_caller_gets_reads_as_what_is_read_back(store: SqliteStore) -> None:
+    record = await refined(store)
+    assert markdown(await runner.replay("s", store=store)) == markdown(report_of(record))
+
+
+@pytest.mark.parametrize("protocol", ["emergence", "refinement"])
+async def test_what_is_dissent_and_objection_both_is_counted_once_in_a_comparison(
+    store: SqliteStore, protocol: str
+) -> None:
+    record = await (ran(store) if protocol == "emergence" else refined(store))
+    report = report_of(record)
+    assert report.objections
+    assert [one.id for one in report.dissent] == [one.id for one in report.objections]
+    one = side("a", store.read("s"), store.text)
+    found = changes(one, one, store.text).as_json()["outcome"]
+    assert found["dissent"] == [str(len(report.objections))] * 2  # type: ignore[index]

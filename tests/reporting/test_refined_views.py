@@ -1,0 +1,461 @@
+"""What the views of passes say and draw: the passes, what flowed, how far the roles are from each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import html5lib
+import pytest
+
+from consilience.domain.events import SessionFinished
+from consilience.domain.hierarchies import Hierarchy, distance, load_hierarchy, shipped_hierarchies
+from consilience.domain.outcome import Limits
+from consilience.domain.topology import hierarchy
+from consilience.engine import runner
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.protocols.refinement import Refinement
+from consilience.protocols.refinement.report import RefinementReport
+from consilience.reporting.html import page
+from consilience.reporting.record import Record, record_of
+from consilience.reporting.views import VIEWS, distances, evolution, flow, passes, view_svg, view_text, views_of
+from consilience.reporting.views.drawing import cells
+from consilience.reporting.views.layers import layered
+from consilience.testing import ScriptedModel, ServerError
+from reporting.refinements import editing, refined
+from reporting.sessions import HOSTILE, by_hand, ran
+
+SVG = "{http://www.w3.org/2000/svg}"
+OURS = ("passes", "flow", "distances")
+
+FLAT = Hierarchy.model_validate(
+    {
+        "name": "flat",
+        "description": "Two who write, and nobody who helps.",
+        "roles": [
+            {"name": "lead", "description": "You put it together.", "children": ["a", "b"]},
+            {"name": "a", "description": "You write a."},
+            {"name": "b", "description": "You write b."},
+        ],
+    }
+)
+
+
+def silent(request: ModelRequest) -> Any:
+    return "I like it." if request.agent == "critic" else editing(request)
+
+
+def without_body(request: ModelRequest) -> Any:
+    return ServerError("down") if request.key == "pass-2/revise/body" else editing(request)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "three passes": {},
+    "four layers": {"protocol": Refinement(hierarchy="research-summary")},
+    "nobody helps": {"protocol": Refinement(hierarchy=FLAT, filter=False, max_passes=2)},
+    "cut off at once": {"limits": Limits(calls=0)},
+    "cut off early": {"limits": Limits(calls=9)},
+    "cut off late": {"limits": Limits(calls=20)},
+    "no passes": {"limits": Limits(steps=0)},
+    "no critic to be understood": {"reply": silent},
+    "no filter": {"protocol": Refinement(filter=False, max_passes=2)},
+    "a draft": {"protocol": Refinement(draft="# Old\n\nIt was short. It was bad.\n\n```\ncode\n```\n", max_passes=2)},
+    "heuristic": {"protocol": Refinement(critic="heuristic", confidence="self", threshold=0.9)},
+    "an author fails": {"reply": without_body, "protocol": Refinement(max_passes=2)},
+    "hostile": {"reply": lambda request: editing(request, HOSTILE), "protocol": Refinement(max_passes=2)},
+}
+
+
+def tampered(record: Record, **given: Any) -> Record:
+    """The same session with other things in its report, as another version may have written them."""
+    assert record.report is not None
+    body = {**record.report.model_dump(mode="json"), **given}
+    (finished,) = [event for event in record.events if isinstance(event, SessionFinished)]
+    return Record(
+        session=record.session,
+        events=record.events,
+        text=lambda id: json.dumps(body) if id == finished.report else record.text(id),
+        prompt=record.prompt,
+    )
+
+
+def unfinished(record: Record) -> Record:
+    return replace(record, events=[event for event in record.events if not isinstance(event, SessionFinished)])
+
+
+def rows(text: str, first: str) -> list[str]:
+    """Lines that begin so, their columns set apart by one space."""
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip().startswith(first)]
+
+
+# --- passes
+
+
+async def test_every_pass_has_a_row_and_every_part_its_scores(store: SqliteStore) -> None:
+    text = view_text("passes", await refined(store))
+    assert rows(text, "pass ")[1:] == [
+        "pass 1 0.47 not met 5 3 –",
+        "pass 2 the answer 0.77 not met 2 3 22 %",
+        "pass 3 0.57 not met 2 1 22 %",
+        "pass 1: 0.47, needed 0.80, not met",
+        "pass 2 (the answer): 0.77, needed 0.80, not met",
+        "pass 3: 0.57, needed 0.80, not met",
+    ]
+    assert rows(text, "body ") == [
+        "body 0.50 0.60 0.50 0.40 1 written",
+        "body 0.80 0.90 0.80 0.70 0 written, 12 % new",
+        "body 0.60 0.70 0.60 0.50 0 kept",
+    ]
+
+
+async def test_the_diff_to_the_pass_before_has_a_sentence_a_line(store: SqliteStore) -> None:
+    text = view_text("passes", await refined(store, Refinement(max_passes=2)))
+    first, second = text.split("\npass 2 (the answer): ")
+    assert "gone" not in first, "nothing was before it"
+    changed = [line.strip() for line in second.splitlines() if line.strip()[:1] in ("−", "+")]
+    assert changed == [
+        "− In pass 1 the coordinator added figure 1.",
+        "− The whole was put together in pass 1.",
+        "+ In pass 2 the coordinator added figure 2.",
+        "+ The whole was put together in pass 2.",
+    ]
+
+
+async def test_the_first_pass_is_compared_with_the_draft(store: SqliteStore) -> None:
+    text = view_text("passes", await refined(store, **CASES["a draft"]))
+    assert "− It was short." in text
+    assert "+ In pass 1 the coordinator added figure 1." in text
+
+
+async def test_a_met_threshold_and_an_unjudged_pass_are_told_apart(store: SqliteStore) -> None:
+    good = await refined(store, reply=lambda request: editing(request, quality=(5, 9)))
+    assert rows(view_text("passes", good), "pass 2")[0] == "pass 2 the answer 0.87 met 2 3 22 %"
+    cut = await refined(store, limits=Limits(calls=20), session="cut")
+    assert rows(view_text("passes", cut), "pass 2") == ["pass 2 – – – 3 –", "pass 2: not judged"]
+    assert rows(view_text("passes", cut), "body ")[1] == "body – – – – – written, 20 % new"
+
+
+async def test_the_picture_has_a_bar_for_every_score_as_long_as_it_is_high(store: SqliteStore) -> None:
+    drawn = ElementTree.fromstring(view_svg("passes", await refined(store)))
+    bars = [float(bar.attrib["width"]) for bar in drawn.iterfind(f"{SVG}rect[@class='cv-dot']")]
+    assert len(bars) == 3 + 9
+    whole = max(float(box.attrib["width"]) for box in drawn.iterfind(f"{SVG}rect[@rx='2']"))
+    assert [round(bar / whole, 2) for bar in bars] == [
+        *(0.47, 0.4, 0.5, 0.5),
+        *(0.77, 0.7, 0.8, 0.8),
+        *(0.57, 0.5, 0.6, 0.6),
+    ]
+    words = [text.text for text in drawn.iterfind(f"{SVG}text")]
+    assert "pass 2, the answer" in words
+    assert words.count("0 issues · kept") == 2
+    assert len(drawn.findall(f"{SVG}polyline[@class='cv-needed']")) == 3
+
+
+# --- flow
+
+
+async def test_what_went_down_and_came_up_is_what_the_report_holds(store: SqliteStore) -> None:
+    record = await refined(store)
+    assert record.report is not None
+    report = RefinementReport.model_validate(record.report.model_dump())
+    found = flow.fold(record)
+    assert [step.index for step in found.steps] == [1, 2, 3]
+    down = [(step.index, way.parent, way.child, one.what, one.kept, one.sentences)
+            for step in found.steps for way in step.ways for one in way.down]  # fmt: skip
+    assert sorted(down) == sorted(
+        (one.step, one.parent, one.child, one.what, one.kept, one.sentences) for one in report.handed_down
+    )
+    best = next(step for step in found.steps if step.index == report.best_pass)
+    assert {(way.parent, way.child): way.up.weight for way in best.ways if way.up} == {
+        (parent, child): weight
+        for parent, one in report.aggregated_children.items()
+        for child, weight in one.weights.items()
+    }
+
+
+async def test_weights_are_the_same_whether_read_from_the_report_or_from_the_replies(store: SqliteStore) -> None:
+    """In the answer's pass the report has them; those of the other passes follow from what was declared."""
+    for name in ("three passes", "four layers", "an author fails", "cut off early"):
+        record = await refined(store, **CASES[name], session=name.replace(" ", "-"))
+        stated = flow.fold(record)
+        derived = flow.fold(tampered(record, best_pass=None))
+        for one, other in zip(stated.steps, derived.steps, strict=True):
+            for way, same in zip(one.ways, other.ways, strict=True):
+                assert (way.up is None) == (same.up is None)
+                if way.up is not None and same.up is not None:
+                    assert way.up.weight == pytest.approx(same.up.weight), (name, way)
+
+
+async def test_flow_in_words(store: SqliteStore) -> None:
+    text = view_text("flow", await refined(store))
+    intro, second, third = rows(text, "coordinator → intro")
+    assert intro == second == third == "coordinator → intro intent 5 of 7, 71 % 0.24 83 % certain 0.40"
+    assert rows(text, "body → fact_checker")[::2] == [
+        "body → fact_checker draft 6 of 7, 86 % 0.01 99 % unsure 0.36",
+        "body → fact_checker – (unsure) 0.36",
+    ]
+    narrow = view_text("flow", await refined(store, session="narrow"), 60)
+    assert "    ↓ intent: 5 of 7, 71 %, distance 0.24, strength 83 %\n    ↑ certain, weight 0.40" in narrow
+
+
+async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_nothing(store: SqliteStore) -> None:
+    def reply(request: ModelRequest) -> Any:
+        return "Plain advice." if request.agent == "stylist" else without_body(request)
+
+    first, second = flow.fold(await refined(store, Refinement(max_passes=2), reply=reply)).steps
+    up = {(way.parent, way.child): way.up for way in first.ways}
+    assert up["conclusion", "stylist"] == flow.Came("unsure", 1.0)
+    later = {(way.parent, way.child): way.up for way in second.ways}
+    assert later["coordinator", "body"] == flow.Came(None, 0.0)
+
+
+async def test_every_edge_is_drawn_in_every_pass_with_its_share_and_its_weight(store: SqliteStore) -> None:
+    protocol = Refinement(hierarchy="research-summary", max_passes=2)
+    edges = sum(len(role.children) for role in protocol.hierarchy.roles)
+    drawn = ElementTree.fromstring(view_svg("flow", await refined(store, protocol)))
+    assert len(drawn.findall(f"{SVG}polyline")) == 2 * edges
+    words = [text.text or "" for text in drawn.iterfind(f"{SVG}text")]
+    assert sum(bool(re.fullmatch(r"↓ \d+ %", word)) for word in words) == 2 * edges
+    assert sum(bool(re.fullmatch(r"↑ [01]\.\d\d", word)) for word in words) == 2 * edges
+    assert "critic" not in words, "nothing is handed down to it"
+    assert words.count("methodologist") == 2
+
+
+async def test_where_nothing_is_filtered_no_distance_is_claimed(store: SqliteStore) -> None:
+    text = view_text("flow", await refined(store, **CASES["no filter"]))
+    assert rows(text, "coordinator → intro")[0] == "coordinator → intro intent 7 of 7, 100 % – 100 % certain 0.40"
+
+
+# --- distances
+
+
+async def test_the_matrix_is_that_of_the_vectors_and_says_where_texts_go_down(store: SqliteStore) -> None:
+    record = await refined(store, Refinement(max_passes=1))
+    roles = Refinement().hierarchy.by_name
+    found = distances.fold(record)
+    for one, row in found.rows.items():
+        for other, value in row.items():
+            assert value == pytest.approx(distance(roles[one].vector, roles[other].vector))
+    text = view_text("distances", record)
+    assert rows(text, "stylist")[-1] == "stylist 0.30 0.00* 0.14 0.02* 0.20 0.22 ·"
+
+
+async def test_distances_of_vectors_are_known_before_the_end(store: SqliteStore) -> None:
+    record = await refined(store, Refinement(max_passes=1))
+    assert view_text("distances", unfinished(record)) == view_text("distances", record)
+
+
+async def test_the_more_colour_the_farther_and_the_number_in_every_cell(store: SqliteStore) -> None:
+    drawn = ElementTree.fromstring(view_svg("distances", await refined(store, Refinement(max_passes=1))))
+    shaded = drawn.findall(f"{SVG}rect[@class='cv-shade']")
+    assert len(shaded) == 7 * 6
+    pairs = [(float(cell[0].text.rpartition(" ")[2]), float(cell.attrib["fill-opacity"])) for cell in shaded]  # type: ignore[union-attr]
+    assert [shade for _, shade in sorted(pairs)] == sorted(shade for _, shade in pairs)
+    assert max(shade for _, shade in pairs) == 0.5, "a number must be legible on it"
+    numbers = [text.text for text in drawn.iterfind(f"{SVG}text") if re.fullmatch(r"\d\.\d\d", text.text or "")]
+    assert len(numbers) == 7 * 6
+    assert len(drawn.findall(f"{SVG}rect[@class='cv-frame']")) == 2 * 8, "eight edges, on both sides"
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("no filter", "What is handed down was not to be shortened here, so no distances were measured.\n"),
+        ("nobody helps", "What is handed down was not to be shortened here, so no distances were measured.\n"),
+    ],
+)
+async def test_no_distances_are_a_sentence(store: SqliteStore, case: str, said: str) -> None:
+    assert view_text("distances", await refined(store, **CASES[case])) == said
+
+
+async def test_an_encoder_that_gave_nothing_is_a_sentence_too(store: SqliteStore) -> None:
+    record = tampered(await refined(store, Refinement(max_passes=1)), distances={})
+    assert view_text("distances", record) == (
+        "No distances were measured, so everything that was handed down was shown whole.\n"
+    )
+
+
+async def test_many_roles_are_listed(store: SqliteStore) -> None:
+    text = view_text("distances", await refined(store, Refinement(max_passes=1)), 60)
+    assert "  body → fact_checker: 0.01\n" in text
+    assert max(map(cells, text.splitlines())) <= 60
+
+
+# --- who has them
+
+
+async def test_a_session_of_another_protocol_has_none_and_says_what_it_has(store: SqliteStore) -> None:
+    record = await ran(store)
+    assert list(views_of(record)) == ["tree", "evolution", "convergence", "reads"]
+    assert view_text("passes", record) == (
+        "A session of emergence has no passes over one text; its views are tree, evolution, convergence, reads.\n"
+    )
+    assert "has no roles with distances" in view_svg("distances", record)
+    found = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page(record))
+    ids = {element.get("id") for element in found.iter()}
+    assert "reads" in ids
+    assert not ids & set(OURS)
+
+
+async def test_an_unfinished_session_says_where_it_will_stand(store: SqliteStore) -> None:
+    record = unfinished(await refined(store))
+    assert list(views_of(record)) == list(VIEWS)
+    assert view_text("passes", record) == (
+        "What each pass came to stands in the report, and this session has none yet.\n"
+    )
+    assert view_text("flow", record) == "What was handed down stands in the report, and this session has none yet.\n"
+    roles = Refinement(hierarchy=FLAT, filter=False)
+    await runner.start("t", roles, models=ScriptedModel(editing), store=store, session="flat", limits=Limits(steps=1))
+    flat = unfinished(record_of(store, "flat"))
+    settings = flat.course.started.settings if flat.course.started else {}
+    settings["filter"] = True
+    assert view_text("distances", flat) == (
+        "The roles have no vectors; their distances stand in the report, and this session has none yet.\n"
+    )
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("case", CASES)
+async def test_every_view_of_every_run_is_a_sound_picture(store: SqliteStore, name: str, case: str) -> None:
+    record = await refined(store, **CASES[case])
+    written = view_svg(name, record)
+    drawn = ElementTree.fromstring(written)
+    titled = {element.attrib["id"]: element.text for element in drawn if element.tag in (f"{SVG}title", f"{SVG}desc")}
+    assert drawn.attrib["aria-labelledby"].split() == list(titled)
+    assert all(titled.values())
+    width, height = float(drawn.attrib["width"]), float(drawn.attrib["height"])
+    for box in drawn.iterfind(f"{SVG}rect[@x]"):
+        assert float(box.attrib["x"]) >= 0
+        assert float(box.attrib["x"]) + float(box.attrib["width"]) <= width
+        assert float(box.attrib["y"]) + float(box.attrib["height"]) <= height
+    for width in (40, 80, 120):
+        text = view_text(name, record, width)
+        assert text.endswith("\n")
+        assert not re.search("[\x00-\x08\x1b\u202e]", text)
+        if name in OURS:
+            assert max(map(cells, text.splitlines())) <= width, text
+    json.dumps(VIEWS[name].plain(VIEWS[name].fold(record)))
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_the_page_holds_them_and_nothing_that_runs(store: SqliteStore, case: str) -> None:
+    root = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(
+        page(await refined(store, **CASES[case]))
+    )
+    for name in OURS:
+        (section,) = [element for element in root.iter() if element.get("id") == name]
+        assert f"{SVG}svg" in {element.tag for element in section.iter()}
+        assert "".join(next(section.iter("pre")).itertext()).strip()
+    assert not {"script", "img"} & {element.tag for element in root.iter()}
+    settings = "".join(next(e for e in root.iter() if e.get("id") == "task").itertext())
+    assert re.search(r"^hierarchy: [a-z-]+$", settings, re.MULTILINE), "its name, not all that is in it"
+
+
+async def test_odd_reports_are_shown_as_far_as_they_go(store: SqliteStore) -> None:
+    record = await refined(store, Refinement(max_passes=2))
+    odd: list[dict[str, Any]] = [
+        {"passes": [{"index": "one"}, {"index": 1, "sections": {"intro": 3, "body": {"scores": {"overall": "x"}}}}, None]},
+        {"passes": "many", "handed_down": {"step": 1}, "distances": [1, 2], "aggregated_children": [], "best_pass": 7},
+        {"handed_down": [{"step": 1, "parent": "x", "child": "y", "kept": 2, "sentences": 0}, {"step": 1, "parent": 4}]},
+        {"distances": {"intro": {"body": 4e300, "intro": None}, "body": {}}, "aggregated_children": {"intro": {"weights": 1}}},
+        {"distances": {"</svg>": {"<b>": -2.0}}, "passes": [{"index": 1, "sections": {"</svg>\x1b": {"issues": ["]]>"]}}}]},
+    ]  # fmt: skip
+    for given in odd:
+        shown = tampered(record, **given)
+        for name in OURS:
+            assert view_text(name, shown)
+            ElementTree.fromstring(view_svg(name, shown))
+
+
+# --- the other views
+
+
+async def test_who_writes_for_two_in_one_phase_has_not_revised_itself(store: SqliteStore) -> None:
+    def reply(request: ModelRequest) -> Any:
+        if request.agent == "researcher":
+            return json.dumps({"text": f"A fact for {request.key}."})
+        return editing(request)
+
+    turns = evolution.fold(await refined(store, Refinement(max_passes=1), reply=reply)).turns
+    assert evolution.change(turns["researcher"]["pass 1"]) == "first words"
+    assert evolution.change(turns["intro"]["pass 1"]) == "first words, revised"
+    assert "critic" not in turns, "it says nothing of the matter"
+
+
+async def test_a_check_is_made_after_a_pass_and_not_after_a_round(store: SqliteStore) -> None:
+    record = await refined(store)
+    text, drawn = view_text("convergence", record), view_svg("convergence", record)
+    assert "after pass 2" in text
+    assert ">critic, pass by pass<" in drawn
+    assert not re.search(r"\bround\b", text + drawn)
+    cut = await refined(store, limits=Limits(calls=9), session="cut")
+    assert view_text("convergence", cut) == "No check was made: nobody judged a pass.\n"
+
+
+async def test_a_name_that_says_it_all_stands_once(store: SqliteStore) -> None:
+    record = await refined(store, Refinement(max_passes=1))
+    text = view_text("tree", record)
+    assert "\ncoordinator: 2 replies\n" in text
+    assert "└─ critic: 1 reply\n" in text
+    assert "│  └─ stylist specialist (also below conclusion): 2 replies\n" in text
+    drawn = ElementTree.fromstring(view_svg("tree", record))
+    words = [text.text for text in drawn.iterfind(f"{SVG}text")]
+    assert words.count("coordinator") == words.count("critic") == 1
+    assert record.names["critic"] == "critic"
+    assert record.names["body"] == "body (author)"
+
+
+# --- where the nodes of a hierarchy stand
+
+
+def test_no_edges_cross_where_they_need_not_and_none_runs_through_a_box() -> None:
+    shape = hierarchy({"lead": ["a", "b", "c"], "a": ["z"], "b": ["y"], "c": ["x"], "x": ["w"], "lead2": ["w"]})
+    edges = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
+    found = layered(shape.levels, edges)
+    order = sorted(("x", "y", "z"), key=found.across.__getitem__)
+    assert order == [{"a": "z", "b": "y", "c": "x"}[one] for one in sorted("abc", key=found.across.__getitem__)]
+    assert [level for _, level in found.routes["lead2", "w"]] == [2, 3]
+    for level in set(shape.levels.values()):
+        stand = [found.across[id] for id in shape.agents if shape.levels[id] == level]
+        stand += [x for route in found.routes.values() for x, row in route if row == level]
+        stand.sort()
+        assert all(right - left >= 1 - 1e-9 for left, right in pairwise(stand))
+
+
+@pytest.mark.parametrize("name", shipped_hierarchies())
+def test_the_shipped_hierarchies_come_out_without_a_crossing(name: str) -> None:
+    shape = load_hierarchy(name).shape
+    edges = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
+    found = layered(shape.levels, edges)
+    ends: list[tuple[float, float, int]] = []
+    for parent, child in edges:
+        inner = [x for x, _ in found.routes[parent, child]]
+        places = [found.across[parent], *inner, found.across[child]]
+        ends += [(x0, x1, shape.levels[parent] + n) for n, (x0, x1) in enumerate(pairwise(places))]
+    for n, (x0, x1, level) in enumerate(ends):
+        for y0, y1, other in ends[n + 1 :]:
+            assert level != other or (x0 - y0) * (x1 - y1) >= 0
+
+
+def test_a_hierarchy_is_drawn_past_its_boxes() -> None:
+    shape = hierarchy({"lead": ["a", "b"], "a": ["x"], "b": ["y"], "x": ["y"]})
+    drawn = ElementTree.fromstring(view_svg("tree", by_hand(shape)))
+    boxes = [tuple(float(box.attrib[side]) for side in ("x", "y", "width", "height"))
+             for box in drawn.iterfind(f"{SVG}rect[@rx='6']")]  # fmt: skip
+    for line in drawn.iterfind(f"{SVG}polyline"):
+        points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+        for (x0, y0), (x1, y1) in pairwise(points):
+            for part in range(1, 20):
+                x, y = x0 + (x1 - x0) * part / 20, y0 + (y1 - y0) * part / 20
+                assert not any(left < x < left + w and top < y < top + h for left, top, w, h in boxes)
+
+
+def test_the_passes_of_nothing_are_a_sentence() -> None:
+    record = by_hand(hierarchy({"a": ["b"]}))
+    assert not passes.applies(record)
+    assert view_text("flow", record).startswith("A session of seance has no passes")
