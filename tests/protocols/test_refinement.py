@@ -269,6 +269,7 @@ async def test_a_critic_who_fails_later_leaves_the_best_of_what_it_judged() -> N
     report, _ = await refine({}, script(lambda r: critique(r, overall=6) if pass_of(r.key) == 1 else "no"))
     assert report.stop_reason is StopReason.INCONCLUSIVE
     assert report.best_pass == 1
+    assert set(report.coordinator_critique) == set(PARTS), "what was said last is what could be read"
 
 
 async def test_nothing_at_all_is_no_issue() -> None:
@@ -368,7 +369,7 @@ async def test_without_the_filter_everything_is_shown() -> None:
     report, model = await refine({"max_passes": 1, "filter": False})
     assert "coordinator says thing 5 in intent" in asked(model)["pass-1/draft/intro"].text
     assert report.distances == {}
-    assert all(one.share == 1 for one in report.handed_down)
+    assert all(one.share == 1 and one.distance is None for one in report.handed_down)
     assert report.metrics["distance_share_correlation"] is None
 
 

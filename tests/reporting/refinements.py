@@ -34,7 +34,7 @@ def editing(request: ModelRequest, words: str = "", quality: tuple[int, ...] = (
     text += f" In pass {step} the {name} added figure {step}. {words}"
     if not fields:
         return Scripted(text.strip(), tokens_in=100, tokens_out=50)
-    values: dict[str, Any] = {"text": f"{text} Revised with help.".strip()}
+    values: dict[str, Any] = {"text": (text if "/draft/" in request.key else f"{text} Revised with help.").strip()}
     if "confidence" in fields:
         values["confidence"] = SURE[len(name) % 3]
     if "claims" in fields:

@@ -118,7 +118,7 @@ async def test_figures_are_in_words(store: SqliteStore) -> None:
     rows = dict(row for row in table(markdown(report_of(await refined(store))), "Figures") if len(row) == 2)
     assert rows["Passes"] == "3 of at most 3"
     assert rows["Quality from pass to pass (critic)"] == "0.47 → 0.77 → 0.57, needed 0.8"
-    assert rows["Confidence"] == "77 % (quality, critic)"
+    assert rows["Confidence"] == "77 % (quality by critic)"
     assert rows["Share of what was handed down that was shown"] == "85 %"
     assert rows["How far the critic's score moved of a text that had not changed, on average (0 to 1)"] == "0.20"
     assert "Likeness of sibling texts, revise (1 is identical), by pass" in rows

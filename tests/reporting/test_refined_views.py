@@ -203,7 +203,9 @@ async def test_flow_in_words(store: SqliteStore) -> None:
     assert "    ↓ intent: 5 of 7, 71 %, distance 0.24, strength 83 %\n    ↑ certain, weight 0.40" in narrow
 
 
-async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_nothing(store: SqliteStore) -> None:
+async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_leaves_what_the_draft_declared(
+    store: SqliteStore,
+) -> None:
     def reply(request: ModelRequest) -> Any:
         return "Plain advice." if request.agent == "stylist" else without_body(request)
 
@@ -211,7 +213,10 @@ async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_nothing
     up = {(way.parent, way.child): way.up for way in first.ways}
     assert up["conclusion", "stylist"] == flow.Came("unsure", 1.0)
     later = {(way.parent, way.child): way.up for way in second.ways}
-    assert later["coordinator", "body"] == flow.Came(None, 0.0)
+    declared = later["coordinator", "body"]
+    assert declared is not None
+    assert declared.declared == "fairly sure"
+    assert declared.weight == pytest.approx(0.7 / (0.95 + 0.7 + 0.7))
 
 
 async def test_every_edge_is_drawn_in_every_pass_with_its_share_and_its_weight(store: SqliteStore) -> None:

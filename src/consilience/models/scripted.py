@@ -58,7 +58,7 @@ class ScriptedModel:
             raise answer
         scripted = answer if isinstance(answer, Scripted) else Scripted(answer)
         value = scripted.value
-        text = value.model_dump_json() if isinstance(value, BaseModel) else value
+        text = value.model_dump_json(by_alias=True) if isinstance(value, BaseModel) else value
         return Completion(
             text=text,
             model=self.name,

@@ -13,6 +13,7 @@ _SHARES: Mapping[str, str] = {
     "novelty": "Sentences of the answer that nobody had written before",
     "revision_rate": "Texts changed after reading those of others",
     "share_kept": "Share of what was handed down that was shown",
+    "parts_kept": "Sentences of the parts found again in the whole",
 }
 _NAMES: Mapping[str, str] = {
     "words": "Words in the answer",
@@ -21,7 +22,11 @@ _NAMES: Mapping[str, str] = {
     "critic_drift": "How far the critic's score moved of a text that had not changed, on average (0 to 1)",
 }
 _SAID_ELSEWHERE = {"facts", "conformity", "dropped_labels"}
-_BY_STEP = "sibling_similarity/"
+_BY_STEP: Mapping[str, str] = {
+    "sibling_similarity": "Likeness of sibling texts, {} (1 is identical), by {}",
+    "change": "Share of sentences that changed, by {1}",
+}
+"""Figures that come once for every step: `NAME/STEP` or `NAME/PHASE/STEP`."""
 
 
 def figures(report: Report, data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -37,12 +42,7 @@ def figures(report: Report, data: Mapping[str, object]) -> Iterator[tuple[str, s
     if (scores := _trajectory(report, data)) is not None:
         yield scores
     if report.confidence.level is not None:
-        kind = (
-            report.confidence.kind.replace(" (", ", ").removesuffix(")")
-            if " (" in report.confidence.kind
-            else report.confidence.kind
-        )
-        yield "Confidence", f"{share(report.confidence.level)} ({kind})"
+        yield "Confidence", f"{share(report.confidence.level)} ({report.confidence.kind})"
     yield from _metrics(report)
 
 
@@ -97,22 +97,22 @@ def _qualities(data: Mapping[str, object]) -> tuple[str, str] | None:
 
 
 def _metrics(report: Report) -> Iterator[tuple[str, str]]:
-    by_step: dict[str, list[str]] = {}
+    by_step: dict[tuple[str, str], list[str]] = {}
     for name, value in report.metrics.items():
-        if name.startswith(_BY_STEP):
-            phase, _, _ = name.removeprefix(_BY_STEP).partition("/")
-            by_step.setdefault(phase, []).append("–" if value is None else f"{value:.2f}")
+        first, _, rest = name.partition("/")
+        if first in _BY_STEP:
+            said = "–" if value is None else share(value) if first == "change" else f"{value:.2f}"
+            by_step.setdefault((first, rest.rpartition("/")[0]), []).append(said)
         elif name in _SHARES:
             of = f" (of {report.metrics.get('facts')})" if name == "fact_survival" else ""
             yield _SHARES[name], "–" if value is None else share(float(value)) + of
         elif name not in _SAID_ELSEWHERE:
-            shown = (
-                "–"
-                if value is None
-                else f"{value:.2f}"
-                if name in _NAMES and isinstance(value, float)
-                else f"{value:g}"
-            )
-            yield _NAMES.get(name, name.replace("_", " ")), shown
-    for phase, steps in by_step.items():
-        yield f"Likeness of sibling texts, {phase} (1 is identical), by {step_word(report.settings)}", ", ".join(steps)
+            yield _NAMES.get(name, name.replace("_", " ")), _number(value)
+    for (first, phase), steps in by_step.items():
+        yield _BY_STEP[first].format(phase, step_word(report.settings)), ", ".join(steps)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"

@@ -43,7 +43,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     claims = tuple(session.claim(whole, c.text, c.ids) for c in said if whole is not None and c.text.strip())
     metrics = _metrics(session, course, best, passes, handed, aggregated)
     _warn(session, settings, course, best, metrics, lost)
-    judged = [turn for turn in course.turns if turn.judged is not None]
+    judged = [turn for turn in course.turns if turn.judged is not None and turn.judged.failure is None]
     return await session.report(
         RefinementReport,
         first=_first(settings, course),
@@ -254,7 +254,7 @@ def _metrics(
 def _correlation(handed: Sequence[Handed]) -> float | None:
     """Pearson's, of distance and share kept over everything handed down that was long enough to be cut; None under three
     distinct distances, or where nothing varies."""
-    shares = [(one.distance, one.share) for one in handed]
+    shares = [(one.distance, one.share) for one in handed if one.distance is not None]
     if len({d for d, _ in shares}) < 3 or len({s for _, s in shares}) < 2:
         return None
     return statistics.correlation([d for d, _ in shares], [s for _, s in shares])

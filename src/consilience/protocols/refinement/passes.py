@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from consilience.domain.hierarchies import CRITIC, Hierarchy
 from consilience.domain.messages import Message
@@ -66,6 +66,7 @@ class Yield:
 
 
 Future = Pending[Piece]
+What = Literal["intent", "text", "draft", "before"]
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ class Pass:
             given += self._hand("before", parent, child, self._text_before(parent), "before")
             critiques = self._critiques(parent)
         else:
-            given = self._hand("intent", parent, child, self.whole or self.intent, "text" if self.whole else "intent")
+            what: What = "text" if self.whole else "intent"
+            given = self._hand(what, parent, child, self.whole or self.intent, what)
             critiques = self._critiques(child)
             own = self._text_before(child) if self.settings.hierarchy.writes_for(child) else None
         quotes = [quote for quote, _ in given] + critiques + ([self.session.quote(own, "you")] if own else [])
@@ -252,20 +254,20 @@ class Pass:
         return [self.session.quote(self.critiques[part], label) for part, label in zip(parts, labels, strict=True)]
 
     def _hand(
-        self, what: Any, parent: str, child: str, text: Reply[Any] | None, label: str
+        self, what: What, parent: str, child: str, text: Reply[Any] | None, label: str
     ) -> list[tuple[Quote, Handed]]:
         """A text going down an edge; what is left of it is a message of its own where something was cut."""
         if text is None:
             return []
-        distance = self.distances.get((parent, child), 0.0)
-        found = filter_context(text.text, distance)
+        distance = self.distances.get((parent, child))
+        found = filter_context(text.text, distance or 0.0)
         handed = Handed(
             step=self.index,
             parent=parent,
             child=child,
             what=what,
             distance=distance,
-            strength=strength(distance),
+            strength=strength(distance or 0.0),
             sentences=found.of,
             kept=found.kept,
         )

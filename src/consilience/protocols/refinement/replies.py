@@ -51,7 +51,6 @@ class Whole(BaseModel):
     text: FreeText
     claims: Claims = Field(default_factory=list)
 
-
     @property
     def document(self) -> str:
         """As it is read: the title above the text, unless that has one."""
@@ -60,13 +59,16 @@ class Whole(BaseModel):
 
 
 class Judgement(BaseModel):
-    """What the critic says of one part. With the issues first, small models find the same ones in every part."""
+    """What the critic says of one part. With the issues first, small models find the same ones in every part; where the list
+    may be empty, they leave it so."""
 
     coherence: Points
     accuracy: Points
     depth: Points
     overall: Points
-    issues: Annotated[list[str], Field(json_schema_extra={"maxItems": MOST_ISSUES})] = Field(default_factory=list)
+    issues: Annotated[list[str], Field(json_schema_extra={"minItems": 1, "maxItems": MOST_ISSUES})] = Field(
+        default_factory=list
+    )
 
 
 class Critique(BaseModel):

@@ -47,13 +47,14 @@ class Pass(Frozen):
 
 
 class Handed(Frozen):
-    """A text handed down from parent to child: `strength` of the edge, and how many of its sentences were shown."""
+    """A text handed down from parent to child: the draft of an author or its version `before`, the coordinator's intent or the
+    whole `text` of the last pass. `distance` is None where nothing is filtered; `kept` of its sentences were shown."""
 
     step: int
     parent: str
     child: str
-    what: Literal["intent", "draft", "before"]
-    distance: float
+    what: Literal["intent", "text", "draft", "before"]
+    distance: float | None = None
     strength: float
     sentences: int
     kept: int

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from consilience.domain.events import CallCompleted
 from consilience.domain.positions import LEVELS
-from consilience.reporting.passes import Handed, distances_of, handed_of, passes_of, weights_of
+from consilience.reporting.passes import Handed, handed_of, passes_of, weights_of
 from consilience.reporting.record import Record
 from consilience.reporting.views import passes
 from consilience.reporting.views.drawing import Drawing, fitted
@@ -74,9 +74,7 @@ def fold(record: Record) -> Flow:
         return Flow({}, why="What was handed down stands in the report, and this session has none yet.")
     data = record.report.model_dump(mode="json")
     handed: dict[int, dict[Edge, list[Handed]]] = {}
-    measured = bool(distances_of(data))
     for one in handed_of(data):
-        one = one if measured else replace(one, distance=None)
         handed.setdefault(one.step, {}).setdefault((one.parent, one.child), []).append(one)
     best = passes_of(data).best
     came = _came(record, edges)
@@ -110,11 +108,8 @@ def _came(record: Record, edges: list[Edge]) -> dict[int, dict[Edge, Came]]:
         index, edge, author = _place(call.key)
         if not index or not isinstance(call, CallCompleted):
             continue
-        if author:
-            declared = None if "/draft/" in call.key else _declared(record.text(call.text))
-            latest |= {one: (index, declared) for one in edges if one[1] == author}
-        elif edge in edges:
-            latest[edge] = (index, _declared(record.text(call.text)))
+        said_of_itself = (index, _declared(record.text(call.text)))
+        latest |= {one: said_of_itself for one in edges if one == edge or one[1] == author}
         found[index] = {one: Came(said, None, new=of == index) for one, (of, said) in latest.items()}
     return {index: _weighed(up) for index, up in found.items()}
 
