@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,7 +157,7 @@ def check_shown(report: Report) -> None:
     assert f"({report.stop_reason.value})" in text
     assert (report.degraded or "") in text.splitlines()[2].replace("\\", "")
     for one in report.missing:
-        assert f"- {one.agent} " in text
+        assert re.search(rf"^- {re.escape(one.agent)}[ :]", text, re.MULTILINE)
         assert f"`{one.since}`" in text
     assert ("## No answer" in text) == (report.answer is None)
     assert markdown(AnyReport.model_validate_json(report.model_dump_json())) == text
