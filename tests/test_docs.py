@@ -20,7 +20,8 @@ def blocks(language: str, text: str = README) -> list[str]:
 
 
 AGENTS = (ROOT / "docs" / "agents.md").read_text()
-CODE = [*blocks("python"), *blocks("python", AGENTS), *blocks("python", GUIDE)]
+INTEGRATIONS = (ROOT / "docs" / "integrations.md").read_text()
+CODE = [block for page in (README, AGENTS, GUIDE, INTEGRATIONS) for block in blocks("python", page)]
 
 
 @pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
