@@ -10,7 +10,7 @@ import pytest
 from consilience.domain.errors import UserError
 from consilience.integrations import need
 
-ADAPTERS = ("langgraph",)
+ADAPTERS = ("langgraph", "strange_mca")
 PACKAGES = ("langgraph", "langchain_core", "textarena", "inspect_ai")
 
 
