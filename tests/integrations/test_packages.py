@@ -10,7 +10,7 @@ import pytest
 from consilience.domain.errors import UserError
 from consilience.integrations import need
 
-ADAPTERS = ("langgraph", "strange_mca")
+ADAPTERS = ("langgraph", "strange_mca", "textarena", "inspect_ai")
 PACKAGES = ("langgraph", "langchain_core", "textarena", "inspect_ai")
 
 
@@ -22,7 +22,9 @@ def test_importing_the_adapters_imports_no_framework() -> None:
 
 
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from consilience.integrations.inspect_ai import deliberation
     from consilience.integrations.langgraph import emergence_graph, protocol_node
+    from consilience.integrations.textarena import DeliberatingAgent
     from consilience.protocols.baselines import Solo
 
     for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
@@ -33,6 +35,10 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: p
         protocol_node(Solo())
     with pytest.raises(UserError, match=said.format("langgraph", "langgraph")):
         emergence_graph()
+    with pytest.raises(UserError, match=said.format("textarena", "textarena")):
+        DeliberatingAgent(Solo())
+    with pytest.raises(UserError, match=said.format("inspect_ai", "inspect")):
+        deliberation(Solo())
 
 
 class Absent:

@@ -52,21 +52,33 @@ class Deliberation:
                 return await runner.resume(
                     session, store=store, models=self.model, encoder=self.encoder, options=options
                 )
-            return await api.deliberate(
-                task,
-                self.protocol,
-                model=self.model,
-                panel=self.panel,
-                sources=sources,
-                seed=self.seed,
-                limits=self.limits,
-                quorum=self.quorum,
-                encoder=self.encoder,
-                store=store,
-                prompts=self.prompts,
-                session=session,
-                options=options,
-            )
+            return await self.begin(task, session=session, sources=sources, store=store, options=options)
+
+    async def begin(
+        self,
+        task: str,
+        *,
+        session: str | None = None,
+        sources: Sequence[Source | str] = (),
+        store: Store | None = None,
+        options: Options | None = None,
+    ) -> Report:
+        """A new session."""
+        return await api.deliberate(
+            task,
+            self.protocol,
+            model=self.model,
+            panel=self.panel,
+            sources=sources,
+            seed=self.seed,
+            limits=self.limits,
+            quorum=self.quorum,
+            encoder=self.encoder,
+            store=store or self.store,
+            prompts=self.prompts,
+            session=session,
+            options=options or self.options,
+        )
 
     def digest(self, task: str, *names: str) -> str:
         """An id of a session: the same for the same names, task, protocol, settings and seed."""
