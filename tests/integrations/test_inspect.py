@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from inspect_ai import Task, eval_async
 from inspect_ai.dataset import Sample
-from inspect_ai.log import EvalLog, EvalSample, read_eval_log
+from inspect_ai.log import EvalLog, EvalSample, read_eval_log_async
 from inspect_ai.model import ChatMessage, GenerateConfig, ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import match
 from inspect_ai.solver import Solver, system_message
@@ -60,7 +60,7 @@ async def run(tmp_path: Path, solver: Solver | list[Solver], model: Any, **optio
         log_dir=str(tmp_path / "logs"),
         **options,
     )
-    return read_eval_log(logs[0].location, resolve_attachments=True)
+    return await read_eval_log_async(logs[0].location, resolve_attachments=True)
 
 
 def samples(log: EvalLog) -> list[EvalSample]:

@@ -147,11 +147,11 @@ def test_mca_mode_is_broadcast() -> None:
         "max_rounds",
         "domain_specific_instructions",
     )
-    said = '{"text": "It is.", "satisfaction": "high", "rating": "high", "satisfied": true, "flags": []}'
-    state = run_strange_mca(
-        TASK, **EITHER, mca_mode=True, model=ScriptedModel(lambda request: said), store=SqliteStore(":memory:")
-    )
-    assert {"task", "final_response", "strange_loops", "child_responses", "mca_metadata"} <= set(state)
+    model = ScriptedModel(lambda request: '{"rating": "good", "satisfied": true, "flags": [], "text": "It is."}')
+    state = run_strange_mca(TASK, **EITHER, mca_mode=True, max_iterations=1, model=model, store=SqliteStore(":memory:"))
+    assert len(model.requests) == 10, "the budget of the seed"
+    assert state["final_response"] == "It is."
+    assert set(state) == {"task", "final_response", "strange_loops", "child_responses", "mca_metadata"}
     metadata = state["mca_metadata"]
     assert metadata["mode"] == "mca"
     assert {"total_iterations", "total_coordination_rounds", "root_satisfaction", "signal_chain"} <= set(metadata)
@@ -165,17 +165,14 @@ def test_without_any_of_them_the_root_assigns_subtasks() -> None:
     assert choose(False, {"max_iterations": 2}).ignored == ("max_iterations",)
 
     def reply(request: ModelRequest) -> str:
-        return json.dumps(
-            {
-                "subtasks": [{"to": label, "task": f"part {label}"} for label in "AB"],
-                "text": f"{request.agent} on {request.key}",
-            }
-        )
+        parts = [{"title": "the first half"}, {"title": "the second half"}]
+        return json.dumps({"parts": parts, "text": f"{request.agent} did it"})
 
     model = ScriptedModel(reply)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         state = run_strange_mca(TASK, **EITHER, model=model, store=SqliteStore(":memory:"))
-    assert state["task"] == TASK
-    assert state["final_response"]
-    assert "mca_metadata" not in state
+    assert len(model.requests) == 4, "the budget of the seed"
+    assert set(state) == {"task", "final_response", "strange_loops", "child_responses"}
+    assert state["final_response"] == "L1N1 did it"
+    assert state["child_responses"] == {"L2N1": "L2N1 did it", "L2N2": "L2N2 did it"}

@@ -192,11 +192,12 @@ def test_the_agent_of_strange_mca_takes_its_parameters(store: SqliteStore) -> No
 
 @pytest.mark.skipif("broadcast" not in protocol_names(), reason="the protocol broadcast is not installed")
 def test_the_agent_of_strange_mca_broadcasts_in_mca_mode(store: SqliteStore) -> None:
-    said = '{"text": "I take [3].", "rating": "high", "satisfied": true, "flags": []}'
+    said = '{"rating": "good", "satisfied": true, "flags": [], "text": "I take [3]."}'
     agent = StrangeMCAAgent(model=ScriptedModel(lambda request: said), mca_mode=True, max_iterations=1, store=store)
     assert agent(OPEN) == "[3]"
     assert agent.report is not None
     assert agent.report.protocol == "broadcast"
+    assert agent.stray == 0
 
 
 async def test_it_plays_inside_a_loop_too(store: SqliteStore) -> None:
