@@ -148,7 +148,6 @@ def _init(how: Deliberation, protocol: Emergence) -> Runnable[Any, Update]:
             "report": {},
         }
 
-    init.__annotations__["config"] = lambdas.RunnableConfig
     found: Runnable[Any, Update] = lambdas.RunnableLambda(init)
     return found
 

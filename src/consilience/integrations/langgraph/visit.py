@@ -101,9 +101,6 @@ def node_of(plan: Plan, name: str) -> Runnable[Any, Update]:
                 waiting = parked
             error = here.answer(waiting, types.interrupt(here.asked(waiting, error)))
 
-    # with `from __future__ import annotations` LangChain would look the annotation up in our globals, where it is only for checking
-    for function in (visit, avisit):
-        function.__annotations__["config"] = lambdas.RunnableConfig
     found: Runnable[Any, Update] = lambdas.RunnableLambda(visit, afunc=avisit, name=name)
     return found
 
