@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.contained import contained
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,14 +26,18 @@ CODE = [code for text in GUIDES for code in blocks("python", text)]
 
 
 @pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
-def test_python_blocks_run(code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_blocks_run(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As they stand; where a block asks for the local model, a scripted one answers."""
     from consilience.engine import seats
     from consilience.testing import ScriptedModel
 
     local = ScriptedModel(lambda request: f"{request.agent} has a view of {request.key}.")
     monkeypatch.setattr(seats, "resolve", lambda name: local)
-    exec(compile(code, "README", "exec"), {})
+    monkeypatch.chdir(tmp_path)
+    with contained():
+        exec(compile(code, "README", "exec"), {})
 
 
 COMMANDS = [

@@ -21,10 +21,13 @@ ConsilienceError
 │   ├── RequestMismatch       the key is recorded with another request; says the difference
 │   └── ReplayMiss            a replay asked for a call that is not recorded
 ├── SessionWaiting            not an error of anyone's: a person or an outside process is awaited, the session is parked
+├── SessionHeld               nor this: what is left to ask is held back by who runs the session
 └── ProtocolViolation         a defect in a protocol: a key used twice, a message shown to an agent outside its audience
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 def storable(text: str) -> str:
@@ -141,3 +144,11 @@ class SessionWaiting(ConsilienceError):
     def __init__(self, session: str, awaited: tuple[str, ...]) -> None:
         self.session, self.awaited = session, awaited
         super().__init__(f"session {session} waits for an answer to {', '.join(awaited)}; then resume it")
+
+
+class SessionHeld(ConsilienceError):
+    """Every call that is left belongs to a phase that `Options.hold` holds back; `held` has them by key. Resume to go on."""
+
+    def __init__(self, session: str, held: Mapping[str, tuple[str, int] | None]) -> None:
+        self.session, self.held = session, dict(held)
+        super().__init__(f"session {session} is held before {', '.join(self.held)}; resume it")

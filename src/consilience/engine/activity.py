@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from consilience.engine.branch import Phase
+
 
 class Activity:
     """`running` is the number of branches neither joined on others nor waiting outside.
@@ -18,6 +20,7 @@ class Activity:
         self.stirred = 0
         self.outside: dict[str, str] = {}
         self.left: set[str] = set()
+        self.held: dict[str, Phase | None] = {}
         self._still = still
         self._idle = 0.0
         self._since: float | None = None
@@ -48,6 +51,11 @@ class Activity:
         self.left.add(key)
         if self.running == 0:
             self._still()
+
+    def hold(self, key: str, phase: Phase | None) -> None:
+        """The branch stands before a call that is not to be made in this process."""
+        self.held[key] = phase
+        self.leave()
 
     @property
     def hopeless(self) -> bool:

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -152,6 +152,9 @@ class Call(Generic[T]):
         """Fund, send, read and record one attempt."""
         state, ask = self.state, self.ask
         common = self._common(attempt, digest, rendered)
+        if state.hold(self.phase):
+            state.activity.hold(ask.key, self.phase)
+            await _for_ever()
         if state.cache and (cached := await self._cached(common, rendered)) is not None:
             return cached
         cost = self._amount(rendered)
@@ -272,8 +275,7 @@ class Call(Generic[T]):
             raise
         except Later:
             state.activity.gone(ask.key)
-            never: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-            return await never  # until the session is parked
+            return await _for_ever()  # until the session is parked
         state.activity.answered(ask.key)
         return completion
 
@@ -418,6 +420,11 @@ class Call(Generic[T]):
                 raise ProtocolViolation(
                     f"{ask.key}: {ask.agent} may not be shown {quote.id}, which is for {said.audience}"
                 )
+
+
+async def _for_ever() -> NoReturn:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nobody fulfils it")
 
 
 def _amount_of(ended: Ended) -> Amount:

@@ -11,6 +11,7 @@ from typing import Any
 
 from consilience.domain.errors import (
     ProtocolViolation,
+    SessionHeld,
     SessionWaiting,
     StoreUnusable,
 )
@@ -46,10 +47,14 @@ class Options:
 
     `patience` is how long, in seconds, a session that awaits only the outside world stays up before it is parked; None for ever.
     Once all who are awaited have left, it is parked at once.
+
+    Calls of a phase for which `hold` is true are not made; once no others are left the run ends with `SessionHeld`, as if it had
+    been interrupted there, and nothing of it is recorded.
     """
 
     observer: Observer | None = None
     patience: float | None = 30.0
+    hold: Callable[[Phase | None], bool] | None = None
     faults: Callable[[str, Phase | None], None] | None = None
     repairs: int = 1
     cache: bool = False
@@ -99,6 +104,8 @@ async def execute(protocol: Protocol, state: State, options: Options) -> Report:
         await asyncio.wait((main, still), return_when=asyncio.FIRST_COMPLETED)
         if not main.done():
             await _stop(main, session)
+            if not state.activity.outside and state.activity.held:
+                raise SessionHeld(state.id, dict(sorted(state.activity.held.items())))
             if not state.activity.outside:
                 raise ProtocolViolation("every branch waits for another; the protocol is deadlocked")
             awaited = tuple(sorted(state.activity.outside))
@@ -195,4 +202,6 @@ def state_of(
     )
     if faults is not None:
         state.faults = faults
+    if options.hold is not None:
+        state.hold = options.hold
     return state

@@ -26,6 +26,10 @@ def no_faults(point: str, phase: Phase | None) -> None:
     return None
 
 
+def nothing_held(phase: Phase | None) -> bool:
+    return False
+
+
 @dataclass
 class State:
     """`reserve` is what is held back for the closing call: one call of the greatest size, or all there is if that is less."""
@@ -58,6 +62,7 @@ class State:
     temperature: float | None = None
     cache: bool = False
     faults: Faults = no_faults
+    hold: Callable[[Phase | None], bool] = nothing_held
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: int = 0

@@ -259,6 +259,14 @@ def _full_names(asked: str) -> list[str]:
     """At most two full names a name without a provider may stand for: known ones like it, or its family's provider."""
     from difflib import get_close_matches
 
+    makers = _makers()
+    if near := get_close_matches(asked, list(makers), n=2, cutoff=0.8):
+        return [f"{makers[model]}:{model}" for model in near]
+    return _of_its_family(asked, makers)
+
+
+def _makers() -> dict[str, str]:
+    """The provider of every model that pydantic-ai knows by name; the first of ours where several have it."""
     from pydantic_ai.models import known_model_names
 
     order = {provider: place for place, provider in enumerate(_PROVIDERS)}
@@ -266,10 +274,23 @@ def _full_names(asked: str) -> list[str]:
     makers: dict[str, str] = {}
     for provider, model in sorted(known, key=lambda pair: order[pair[0]]):
         makers.setdefault(model, provider)
-    if near := get_close_matches(asked, list(makers), n=2, cutoff=0.8):
-        return [f"{makers[model]}:{model}" for model in near]
+    return makers
+
+
+def _of_its_family(asked: str, makers: Mapping[str, str]) -> list[str]:
     family = asked.partition("-")[0] + "-"
     return next(([f"{provider}:{asked}"] for model, provider in makers.items() if model.startswith(family)), [])
+
+
+def full_name(asked: str) -> str:
+    """The name of a model as other programs know it, such as `gpt-4o-mini`, with its provider; as it is where none is known."""
+    asked = asked.strip()
+    if ":" in asked or asked in known_providers() or is_person(asked):
+        return asked
+    makers = _makers()
+    if asked in makers:
+        return f"{makers[asked]}:{asked}"
+    return next(iter(_of_its_family(asked, makers)), asked)
 
 
 def _unknown_provider(asked: str, provider: str) -> UnknownName:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from consilience.domain.agents import Agent
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, changes, pool
@@ -39,7 +40,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     position, decided_by = _position(settings, course, stop, pooled)
     objections = standing(session, course)
     claims = tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else ()
-    rounds = tuple(_round(session, settings, course, n) for n in range(1, len(course.rounds) + 1))
+    rounds = tuple(round_of(session.agents, settings, course, n) for n in range(1, len(course.rounds) + 1))
     scores = tuple(r.convergence_score for r in rounds[1:])
     _warn(session, settings, course, scores)
     laterals = [turn for turns in course.rounds for turn in turns.values() if turn.lateral is not None]
@@ -157,13 +158,14 @@ def _first(session: Session, course: Course) -> list[Reply[object] | Failure]:
     return found
 
 
-def _round(session: Session, settings: Settings, course: Course, n: int) -> Round:
+def round_of(seats: Sequence[Agent], settings: Settings, course: Course, n: int) -> Round:
+    """The n-th round, from 1, as reports tell it."""
     turns = course.rounds[n - 1]
     before = course.rounds[n - 2] if n > 1 else {}
     sent = course.nudges[n] if n < len(course.nudges) else {}
     check = course.checks[n - 1] if n <= len(course.checks) else None
     agents: dict[str, AgentRound] = {}
-    for seat in session.agents:
+    for seat in seats:
         turn = turns.get(seat.id)
         if turn is None:
             continue

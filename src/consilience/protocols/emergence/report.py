@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from consilience.domain.positions import Ballot
@@ -102,18 +103,7 @@ class EmergenceReport(Report):
         last = self.rounds[-1].agents if self.rounds else {}
         return {
             "original_task": self.task,
-            "agent_states": {
-                agent.id: {
-                    "responses": [
-                        text for r in self.rounds if (text := final_text(r.agents.get(agent.id))) is not None
-                    ],
-                    "signals_received": [
-                        s for r in self.rounds if agent.id in r.agents and (s := r.agents[agent.id].signal_received)
-                    ],
-                    "converged": agent.id in last and last[agent.id].converged,
-                }
-                for agent in self.agents
-            },
+            "agent_states": {agent.id: agent_state(agent.id, self.rounds) for agent in self.agents},
             "parent_signals": {name: a.signal_sent for name, a in last.items() if a.signal_sent}
             or {name: a.signal_sent for r in self.rounds for name, a in r.agents.items() if a.signal_sent},
             "current_round": self.convergence.rounds_used,
@@ -127,6 +117,16 @@ class EmergenceReport(Report):
 
     def _loops(self) -> list[dict[str, object]]:
         return [loop.model_dump(mode="json") for loop in self.strange_loops]
+
+
+def agent_state(agent: str, rounds: Sequence[Round]) -> dict[str, object]:
+    """The seed's AgentState of one agent after these rounds."""
+    turns = [r.agents[agent] for r in rounds if agent in r.agents]
+    return {
+        "responses": [text for turn in turns if (text := final_text(turn)) is not None],
+        "signals_received": [turn.signal_received for turn in turns if turn.signal_received],
+        "converged": bool(rounds) and agent in rounds[-1].agents and turns[-1].converged,
+    }
 
 
 def final_text(turn: AgentRound | None) -> str | None:

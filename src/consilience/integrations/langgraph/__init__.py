@@ -1,0 +1,9 @@
+"""LangGraph: any protocol as a node of a graph, and `emergence` as a graph of its own. Needs the extra `langgraph`."""
+
+from __future__ import annotations
+
+from consilience.integrations.langgraph.emergence import emergence_graph
+from consilience.integrations.langgraph.node import protocol_node
+from consilience.integrations.langgraph.state import AgentState, EmergenceState
+
+__all__ = ["AgentState", "EmergenceState", "emergence_graph", "protocol_node"]

@@ -1,0 +1,266 @@
+"""`emergence` as the seed's flat graph. The session is the protocol's own; the graph lets it go on node by node.
+
+A node opens the session, replays what is recorded, lets the calls of its own phase be made while those of all later phases
+are held back, reads from the journal what the state is to show, and leaves. See docs/design/integrations.md for the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consilience.domain.errors import SessionHeld, SettingsError
+from consilience.domain.events import CallEvent, CheckRecorded, Event, SessionStarted
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Limits
+from consilience.domain.panels import Panel
+from consilience.domain.report import Report
+from consilience.engine.branch import Phase
+from consilience.engine.runner import Models, Options
+from consilience.engine.similarity import Encoder
+from consilience.integrations import need
+from consilience.integrations.langgraph.state import EmergenceState
+from consilience.integrations.langgraph.visit import Update, Visit, node_of, read, session_of, streaming
+from consilience.integrations.sessions import Deliberation, opened
+from consilience.journal.store import Store
+from consilience.protocols.emergence import Emergence, EmergenceReport
+from consilience.protocols.emergence.course import ROOT
+from consilience.protocols.emergence.outcome import round_of
+from consilience.protocols.emergence.report import Round, agent_state
+from consilience.protocols.emergence.retold import course_of
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import Runnable, RunnableConfig
+    from langgraph.graph.state import CompiledStateGraph
+    from langgraph.types import Checkpointer
+
+Moment = tuple[float, int]
+"""A round and a node in it, by its place in the round's order."""
+
+END: Moment = (math.inf, 0)
+
+
+def emergence_graph(
+    protocol: Emergence | None = None,
+    *,
+    model: Models | None = None,
+    sources: Sequence[Source | str] = (),
+    panel: Panel | str | Path | None = None,
+    seed: int = 0,
+    limits: Limits | None = None,
+    quorum: float = 0.5,
+    encoder: str | Encoder | None = None,
+    store: Store | None = None,
+    prompts: Path | None = None,
+    options: Options | None = None,
+    checkpointer: Checkpointer = None,
+    **settings: Any,
+) -> CompiledStateGraph[EmergenceState, None, EmergenceState, EmergenceState]:
+    """The compiled graph; invoke it with `{"original_task": …}`.
+
+    init → leaf_respond → lateral_leaves → [observe_Lk → lateral_Lk from the deepest internal level up] → observe_root →
+    signal_down → check_convergence, and back to leaf_respond or on to finalize. `settings` are those of `Emergence`, unless it
+    is given as such; the others are as in `consilience.deliberate`. Its recursion limit is max_rounds · (nodes + 5).
+
+    The run is recorded as a session of `emergence` like any other (`state["session"]`): the same calls, answer and report.
+    """
+    if protocol is not None and settings:
+        raise SettingsError("settings are given both as a protocol and by name", do="Give one of the two.")
+    protocol = protocol or Emergence(**settings)
+    how = Deliberation(
+        protocol=protocol,
+        model=model,
+        panel=panel,
+        seed=seed,
+        limits=limits,
+        quorum=quorum,
+        encoder=encoder,
+        store=store,
+        prompts=prompts,
+        options=options or Options(),
+    )
+    build = need("langgraph.graph", "langgraph")
+    order = nodes_of(protocol)
+    graph = build.StateGraph(EmergenceState)
+    graph.add_node("init", _init(how, protocol))
+    for name in (*order, "finalize"):
+        graph.add_node(name, _node(how, protocol, name, sources))
+    path = [build.START, "init", *order]
+    for before, after in pairwise(path):
+        graph.add_edge(before, after)
+    graph.add_conditional_edges(
+        "check_convergence",
+        lambda state: "next_round" if state["another_round"] else "finalize",
+        {"next_round": order[0], "finalize": "finalize"},
+    )
+    graph.add_edge("finalize", build.END)
+    compiled = graph.compile(checkpointer=checkpointer, name="emergence")
+    found: CompiledStateGraph[EmergenceState, None, EmergenceState, EmergenceState] = compiled.with_config(
+        recursion_limit=protocol.max_rounds * (len(path) + 5)  # len(path): START out, finalize in
+    )
+    return found
+
+
+def nodes_of(protocol: Emergence) -> tuple[str, ...]:
+    """The nodes of one round in their order."""
+    levels = [name for level in range(protocol.depth - 1, 1, -1) for name in (f"observe_L{level}", f"lateral_L{level}")]
+    return ("leaf_respond", "lateral_leaves", *levels, "observe_root", "signal_down", "check_convergence")
+
+
+def moment_of(phase: Phase, order: Sequence[str]) -> Moment:
+    """The node in which the calls of a phase are made. Ballots go with the texts they follow, the judge with the root's text."""
+    name, index = phase
+    if name == "finalize":
+        return END
+    if name == "ballot":
+        return (1, order.index("leaf_respond")) if index == 0 else (index, order.index("lateral_leaves"))
+    return (index, order.index("observe_root" if name == "check_convergence" else name))
+
+
+def _init(how: Deliberation, protocol: Emergence) -> Runnable[Any, Update]:
+    """Sets the state up, afresh where a thread is used again; calls nobody."""
+    types, lambdas = need("langgraph.types", "langgraph"), need("langchain_core.runnables", "langgraph")
+
+    def init(state: Any, config: RunnableConfig) -> Update:
+        task = read(state, "original_task")
+        if not isinstance(task, str) or not task.strip():
+            raise SettingsError("the graph was given no task", do='Invoke it with {"original_task": "Should we …?"}.')
+        fresh: Update = {
+            "agent_states": {agent: agent_state(agent, ()) for agent in protocol.topology().agents},
+            "parent_signals": {},
+            "round_history": [],
+        }
+        return {
+            **{key: types.Overwrite(value) if read(state, key) else value for key, value in fresh.items()},
+            "current_round": 1,
+            "max_rounds": protocol.max_rounds,
+            "convergence_threshold": protocol.threshold,
+            "converged": False,
+            "final_response": None,
+            "strange_loops": [],
+            "session": session_of(how, task, config),
+            "another_round": False,
+            "report": {},
+        }
+
+    found: Runnable[Any, Update] = lambdas.RunnableLambda(init)
+    return found
+
+
+def _node(how: Deliberation, protocol: Emergence, name: str, sources: Sequence[Source | str]) -> Runnable[Any, Update]:
+    def plan(state: Any, config: RunnableConfig) -> Visit[Seen]:
+        order = nodes_of(protocol)
+        here = END if name == "finalize" else (read(state, "current_round"), order.index(name))
+        task, session = read(state, "original_task"), read(state, "session")
+        return _Node(how, session, protocol, task, name, here, sources, streaming(how.options, config))
+
+    return node_of(plan, name)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is recorded up to a node, round by round; whether another round follows; and the report once there is one."""
+
+    rounds: tuple[Round, ...]
+    met: bool
+    another: bool
+    report: Report | None
+
+
+@dataclass
+class _Node(Visit[Seen]):
+    """A visit that lets the session go on up to the end of this node's phase."""
+
+    deliberation: Deliberation
+    session: str
+    protocol: Emergence
+    task: str
+    name: str
+    here: Moment
+    sources: Sequence[Source | str]
+    options: Options
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        return nodes_of(self.protocol)
+
+    async def run(self) -> Seen:
+        options = replace(self.options, hold=lambda phase: phase is not None and self._moment(phase) > self.here)
+        report: Report | None = None
+        ahead: list[Moment] = []
+        try:
+            report = await self.deliberation.take_up(self.session, self.task, sources=self.sources, options=options)
+        except SessionHeld as stopped:
+            ahead = [self._moment(phase) for phase in stopped.held.values() if phase is not None]
+        return self._seen(report, ahead)
+
+    def _seen(self, report: Report | None, ahead: Sequence[Moment]) -> Seen:
+        """Nothing later than this node is looked at, so a graph that goes back to an earlier checkpoint sees what was then."""
+        with opened(self.deliberation.store) as store:
+            events = store.read(self.session)
+            started = next(event for event in events if isinstance(event, SessionStarted))
+            course = course_of([e for e in events if self._made_at(e) <= self.here], store.text, spoken=self._spoken)
+        made = [*ahead, *map(self._made_at, events)]
+        check = course.checks[-1] if course.checks else None
+        return Seen(
+            rounds=tuple(round_of(started.agents, self.protocol, course, n) for n in range(1, len(course.rounds) + 1)),
+            met=check is not None and check.met,
+            another=any((self.here[0] + 1, 0) <= moment < END for moment in made),
+            report=report,
+        )
+
+    def _moment(self, phase: Phase) -> Moment:
+        return moment_of(phase, self.order)
+
+    def _made_at(self, event: Event) -> Moment:
+        if isinstance(event, CallEvent) and event.phase is not None:
+            return self._moment(event.phase)
+        return self._moment(("check_convergence", event.index)) if isinstance(event, CheckRecorded) else (0, 0)
+
+    def _spoken(self, number: int, agent: str) -> bool:
+        """Whether an agent has had its turn when the graph is here."""
+        topology = self.protocol.topology()
+        name = "leaf_respond" if not topology.children[agent] else f"observe_L{topology.levels[agent]}"
+        return (number, self.order.index("observe_root" if agent == ROOT else name)) <= self.here
+
+    def update(self, result: Seen) -> Update:
+        number = self.here[0]
+        latest = result.rounds[-1] if result.rounds and result.rounds[-1].round == number else None
+        match self.name:
+            case "finalize":
+                return _final(result.report)
+            case "check_convergence":
+                return {
+                    "converged": result.met,
+                    "another_round": result.another,
+                    "current_round": number + result.another,
+                    "round_history": [latest.model_dump(mode="json")] if latest else [],
+                }
+            case "signal_down":
+                turns = latest.agents if latest else {}
+                return {
+                    "parent_signals": {agent: turn.signal_sent for agent, turn in turns.items() if turn.signal_sent}
+                }
+        return {"agent_states": {agent: agent_state(agent, result.rounds) for agent in self._speakers()}}
+
+    def _speakers(self) -> tuple[str, ...]:
+        """The agents whose node this is."""
+        topology = self.protocol.topology()
+        if self.name == "observe_root":
+            return (ROOT,)
+        if self.name in ("leaf_respond", "lateral_leaves"):
+            return topology.leaves
+        level = int(self.name.rpartition("_L")[2])
+        return tuple(agent for agent in topology.agents if topology.levels[agent] == level)
+
+
+def _final(report: Report | None) -> Update:
+    assert isinstance(report, EmergenceReport), "nothing is held back any more"
+    told = report.final_state()
+    fields = ("agent_states", "parent_signals", "current_round", "converged", "final_response", "strange_loops")
+    return {name: told[name] for name in fields} | {"another_round": False, "report": report.model_dump(mode="json")}

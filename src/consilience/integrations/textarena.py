@@ -1,0 +1,197 @@
+"""TextArena: an agent that deliberates on every move. Needs the extra `textarena`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from consilience.api import blocking
+from consilience.domain.errors import SettingsError
+from consilience.domain.outcome import Limits
+from consilience.domain.panels import Panel
+from consilience.domain.report import Report
+from consilience.engine.protocol import Protocol
+from consilience.engine.runner import Models, Options
+from consilience.engine.similarity import Encoder
+from consilience.integrations import need
+from consilience.integrations.sessions import Deliberation
+from consilience.integrations.strange_mca import choose, named, warn
+from consilience.journal.store import Store
+
+TEMPLATE = (
+    "You are a player in a game. What you have seen of it so far:\n\n{observation}\n\n"
+    "Which move do you make now? Begin your answer with the move itself, in the very form that the rules ask for, "
+    "and then give your reason in one sentence."
+)
+OPEN = "\n\nThe moves open to you now are {moves}. Take one of them."
+ACTION = re.compile(r"\[[^\[\]\n]{1,100}\]")
+"""How nearly all of TextArena's games want a move: in square brackets."""
+
+MOST_CHARACTERS = 8_000
+
+_OPEN = re.compile(r"^.*\b(?:available|legal|possible|valid) (?:moves|actions)\b[^:\n]*:(.*(?:\n.+)*)", re.I | re.M)
+_MESSAGE = re.compile(r"\n(?=\[[^\]\n]+\] )")
+
+Moves = Callable[[str], Sequence[str]]
+
+
+def open_moves(observation: str) -> tuple[str, ...]:
+    """The moves that the game said last are open (`Available Moves: '[0]', '[3]'`), if it says so."""
+    said = _OPEN.findall(observation)
+    if not said:
+        return ()
+    list_of_them = _MESSAGE.split(said[-1])[0]  # what another message says is none of it
+    return tuple(dict.fromkeys(ACTION.findall(list_of_them)))
+
+
+def bounded(observation: str, most: int) -> str:
+    """At most `most` characters of an observation, or little more: its first message, which has the rules, and as many of the last
+    ones as fit, with a line for what is left out between them."""
+    if len(observation) <= most:
+        return observation
+    first, *others = _MESSAGE.split(observation.strip("\n"))
+    first = first[: most // 2]
+    kept: list[str] = []
+    left = most - len(first)
+    for message in reversed(others):
+        if len(message) > left:
+            break
+        kept.insert(0, message)
+        left -= len(message) + 1
+    if others and not kept:
+        kept = [others[-1][-left:]]
+    dropped = len(others) - len(kept)
+    gap = [f"({dropped} earlier messages are left out)"] if dropped else []
+    return "\n".join([first, *gap, *kept])
+
+
+class DeliberatingAgent:
+    """A `textarena.Agent`: `agent(observation)` puts a move before the agents of a protocol and gives it in the game's form.
+
+    `template` holds `{observation}`, which is bounded to `most_characters`, since the observation of a long game grows with every
+    move. Where the game says which moves are open (`moves(observation)`), the task ends with them. The action is the first move
+    that the answer names: one of those that are open, else whatever matches `action`, else the answer as it is. If moves are
+    open and it names none of them, the first one is taken, since a turn should not be lost to prose; `stray` counts how often.
+
+    Every move is a session of its own; `sessions` has their ids, `report` is the last one's.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        *,
+        model: Models | None = None,
+        template: str = TEMPLATE,
+        moves: Moves = open_moves,
+        action: str | re.Pattern[str] = ACTION,
+        most_characters: int = MOST_CHARACTERS,
+        panel: Panel | str | Path | None = None,
+        seed: int = 0,
+        limits: Limits | None = None,
+        quorum: float = 0.5,
+        encoder: str | Encoder | None = None,
+        store: Store | None = None,
+        prompts: Path | None = None,
+        options: Options | None = None,
+    ) -> None:
+        need("textarena", "textarena").Agent.register(type(self))
+        if "{observation}" not in template:
+            raise SettingsError("the template has no place for the observation", do="Write {observation} into it.")
+        self._how = Deliberation(
+            protocol=protocol,
+            model=model,
+            panel=panel,
+            seed=seed,
+            limits=limits,
+            quorum=quorum,
+            encoder=encoder,
+            store=store,
+            prompts=prompts,
+            options=options or Options(),
+        )
+        self._template = template
+        self._moves = moves
+        self._action = re.compile(action)
+        self._most = most_characters
+        self.sessions: list[str] = []
+        self.report: Report | None = None
+        self.stray = 0
+
+    def __call__(self, observation: str) -> str:
+        moves = self._moves(observation)
+        task = self._template.replace("{observation}", bounded(observation, self._most))
+        if moves:
+            task += OPEN.format(moves=", ".join(moves))
+        report = self.report = blocking(self._how.begin(task))
+        self.sessions.append(report.session)
+        return self._act(report, moves)
+
+    def _act(self, report: Report, moves: Sequence[str]) -> str:
+        answer = report.answer or ""
+        named = [match.group() for match in self._action.finditer(answer)]
+        allowed = [move for move in named if move in moves] if moves else named
+        if allowed:
+            return allowed[0]
+        if moves:
+            self.stray += 1
+            return moves[0]
+        return answer.strip() or f"I have no move: the deliberation ended as {report.stop_reason.value}."
+
+
+class StrangeMCAAgent(DeliberatingAgent):
+    """The agent of strange-mca: the parameters of `run_strange_mca`, and of its template, on any game.
+
+    Without a `task_template` the observation is the task. Parameters that mean nothing here are named in one warning.
+    """
+
+    def __init__(
+        self,
+        child_per_parent: int = 2,
+        depth: int = 2,
+        model: Models | None = None,
+        *,
+        mca_mode: bool = False,
+        task_template: str | None = None,
+        max_rounds: int | None = None,
+        convergence_threshold: float | None = None,
+        enable_downward_signals: bool | None = None,
+        perspectives: Sequence[str] | None = None,
+        max_coordination_rounds: int | None = None,
+        max_iterations: int | None = None,
+        satisfaction_threshold: float | None = None,
+        strange_loop_count: int = 0,
+        domain_specific_instructions: str | None = None,
+        seed: int = 0,
+        limits: Limits | None = None,
+        store: Store | None = None,
+        options: Options | None = None,
+        **others: object,
+    ) -> None:
+        chosen = choose(
+            mca_mode,
+            {
+                "child_per_parent": child_per_parent,
+                "depth": depth,
+                "max_rounds": max_rounds,
+                "convergence_threshold": convergence_threshold,
+                "enable_downward_signals": enable_downward_signals,
+                "perspectives": None if perspectives is None else list(perspectives),
+                "max_coordination_rounds": max_coordination_rounds,
+                "max_iterations": max_iterations,
+                "satisfaction_threshold": satisfaction_threshold,
+                "strange_loop_count": strange_loop_count,
+                "domain_specific_instructions": domain_specific_instructions,
+                **others,
+            },
+        )
+        warn(chosen)
+        super().__init__(
+            chosen.protocol,
+            model=named(model),
+            template=task_template or "{observation}",
+            seed=seed,
+            limits=limits,
+            store=store,
+            options=options,
+        )

@@ -1,0 +1,214 @@
+"""Any protocol as a node of a LangGraph graph: what it reads and writes, and that a visit is paid for once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, RetryPolicy, Send
+from pydantic import BaseModel
+
+import consilience
+from consilience.domain.errors import RateLimited, SettingsError
+from consilience.integrations.langgraph import protocol_node
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.protocols.baselines import Solo, Vote
+from consilience.testing import ScriptedModel
+
+THREAD: Any = {"configurable": {"thread_id": "one"}}
+VOTE = Vote(votes=3, answer_pattern="yes|no")
+
+
+class State(TypedDict, total=False):
+    task: str
+    documents: list[str]
+    answer: str | None
+    report: dict[str, Any]
+    turns: int
+
+
+def voting(request: ModelRequest) -> str:
+    return "no" if request.agent == "V2" else "yes"
+
+
+def graph_of(node: Any, *, state: Any = State, retry: RetryPolicy | None = None, **options: Any) -> Any:
+    built: Any = StateGraph(state)
+    built.add_node("deliberate", node, retry_policy=retry)
+    built.add_edge(START, "deliberate")
+    built.add_edge("deliberate", END)
+    return built.compile(**options)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "j.db")
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("way", ["invoke", "ainvoke", "invoke inside a loop"])
+async def test_a_graph_is_given_the_answer_and_the_report(way: str, store: SqliteStore) -> None:
+    graph = graph_of(protocol_node(VOTE, model=ScriptedModel(voting), store=store))
+    given = {"task": "Is it so?"}
+    if way == "ainvoke":
+        state = await graph.ainvoke(given)
+    elif way == "invoke":
+        import asyncio
+
+        state = await asyncio.to_thread(graph.invoke, given)
+    else:
+        state = graph.invoke(given)
+    assert state["answer"] == "yes"
+    report = consilience.VoteReport.model_validate(state["report"])
+    assert report.task == "Is it so?"
+    assert report.dissent[0].agent == "V2"
+    assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
+
+
+def test_keys_may_be_others_and_the_state_an_object(store: SqliteStore) -> None:
+    class Asked(BaseModel):
+        question: str
+        notes: tuple[str, ...] = ()
+        verdict: str | None = None
+
+    model = ScriptedModel(["It is."])
+    node = protocol_node(
+        Solo(),
+        model=model,
+        task=lambda state: f"{state.question} In one sentence.",
+        sources="notes",
+        answer="verdict",
+        report=None,
+        store=store,
+    )
+    state = graph_of(node, state=Asked).invoke({"question": "Is it so?", "notes": ["It was so in May."]})
+    assert state["verdict"] == "It is."
+    assert "Is it so? In one sentence." in model.requests[0].text
+    assert "It was so in May." in model.requests[0].text
+
+
+def test_a_node_stands_alone_too(store: SqliteStore) -> None:
+    node = protocol_node(Solo(), model=ScriptedModel(["It is.", "It is not."]), store=store)
+    assert node.invoke({"task": "Is it so?"})["answer"] == "It is."
+    assert node.invoke({"task": "Is it so?"})["answer"] == "It is not.", "outside a graph each call is a session"
+
+
+def falling(at: str) -> tuple[ScriptedModel, list[str]]:
+    """A model whose process falls over at one call, once."""
+    fallen: list[str] = []
+
+    def reply(request: ModelRequest) -> str:
+        if request.key == at and not fallen:
+            fallen.append(request.key)
+            raise RuntimeError("the process falls over")
+        return voting(request)
+
+    return ScriptedModel(reply), fallen
+
+
+async def test_a_retry_of_the_node_pays_for_nothing_twice(store: SqliteStore) -> None:
+    """The votes are there when the call after them breaks off; the retry asks that one only."""
+    protocol = consilience.Emergence(children=2, max_rounds=1)
+    model, fallen = falling("round-1/observe/L1N1")
+    retry = RetryPolicy(initial_interval=0.0, max_attempts=2, jitter=False, retry_on=RuntimeError)
+    graph = graph_of(protocol_node(protocol, model=model, store=store), retry=retry)
+    state = await graph.ainvoke({"task": "Is it so?"})
+    assert fallen
+    assert state["answer"] == "yes"
+    assert [r.key for r in model.requests].count("round-1/observe/L1N1") == 2
+    assert len(model.requests) == 6
+    assert len(store.sessions()) == 1
+    assert any("lost" in warning for warning in state["report"]["warnings"]), "what was in flight is reported"
+
+
+async def test_a_graph_that_goes_on_from_its_checkpoint_goes_on_with_the_session(store: SqliteStore) -> None:
+    protocol = consilience.Emergence(children=2, max_rounds=1)
+    model, _ = falling("round-1/observe/L1N1")
+    graph = graph_of(protocol_node(protocol, model=model, store=store), checkpointer=InMemorySaver())
+    with pytest.raises(RuntimeError, match="falls over"):
+        await graph.ainvoke({"task": "Is it so?"}, THREAD)
+    assert len(model.requests) == 5
+    state = await graph.ainvoke(None, THREAD)
+    assert state["answer"] == "yes"
+    assert len(model.requests) == 6
+    assert len(store.sessions()) == 1
+
+
+def test_every_visit_is_a_session_of_its_own(store: SqliteStore) -> None:
+    """A loop, a thread used again, and nodes fanned out: the same task, deliberated anew each time."""
+    model = ScriptedModel(lambda request: f"{len(model.requests)}")
+
+    class Looped(State, total=False):
+        answers: Annotated[list[str], operator.add]
+
+    built: Any = StateGraph(Looped)
+    built.add_node("deliberate", protocol_node(Solo(), model=model, store=store, report=None))
+    built.add_node("keep", lambda state: {"answers": [state["answer"]], "turns": state.get("turns", 0) + 1})
+    built.add_edge(START, "deliberate")
+    built.add_edge("deliberate", "keep")
+    built.add_conditional_edges("keep", lambda state: "deliberate" if state["turns"] % 2 else END)
+    graph = built.compile(checkpointer=InMemorySaver())
+    assert graph.invoke({"task": "Is it so?"}, THREAD)["answers"] == ["1", "2"]
+    assert graph.invoke({"task": "Is it so?"}, THREAD)["answers"] == ["1", "2", "3", "4"]
+    fanned: Any = StateGraph(Looped)
+    node = protocol_node(Solo(), model=model, store=store, answer="answers", report=None)
+    fanned.add_node("deliberate", node | (lambda update: {"answers": [update["answers"]]}))
+    fanned.add_conditional_edges(START, lambda state: [Send("deliberate", state) for _ in range(3)], ["deliberate"])
+    assert sorted(fanned.compile().invoke({"task": "Is it so?"})["answers"]) == ["5", "6", "7"]
+
+
+async def test_a_session_of_ones_own_naming_is_held_to_its_task(store: SqliteStore) -> None:
+    model = ScriptedModel(["It is."])
+    node = protocol_node(Solo(), model=model, store=store, session=lambda state, config: "mine")
+    graph = graph_of(node)
+    assert (await graph.ainvoke({"task": "Is it so?"}))["answer"] == "It is."
+    assert (await graph.ainvoke({"task": "Is it so?"}))["answer"] == "It is."
+    with pytest.raises(SettingsError, match="session mine is recorded with another task"):
+        await graph.ainvoke({"task": "Is it not so?"})
+    other = protocol_node(Solo(structured=True), model=model, store=store, session=lambda state, config: "mine")
+    with pytest.raises(SettingsError, match="session mine is recorded with another settings"):
+        await graph_of(other).ainvoke({"task": "Is it so?"})
+
+
+@pytest.mark.parametrize("state", [{}, {"task": "  "}, {"task": ["Is it so?"]}])
+def test_a_task_that_is_none_is_said_with_the_key(state: dict[str, Any], store: SqliteStore) -> None:
+    graph = graph_of(protocol_node(Solo(), model=ScriptedModel([]), store=store))
+    with pytest.raises(SettingsError, match=r"there is no task to deliberate.*the key 'task' of the graph's state"):
+        graph.invoke({"turns": 1, **state})
+
+
+async def test_a_run_without_an_answer_is_no_exception(store: SqliteStore) -> None:
+    model = ScriptedModel(lambda request: RateLimited("busy"))
+    graph = graph_of(protocol_node(Solo(), model=model, store=store))
+    state = await graph.ainvoke({"task": "Is it so?"})
+    assert state["answer"] is None
+    assert state["report"]["stop_reason"] == "failed"
+
+
+async def test_events_are_streamed_as_they_come(store: SqliteStore) -> None:
+    graph = graph_of(protocol_node(VOTE, model=ScriptedModel(voting), store=store))
+    seen = [part["consilience"]["type"] async for part in graph.astream({"task": "Is it so?"}, stream_mode="custom")]
+    assert seen[0] == "session_started"
+    assert seen.count("call_completed") == 3
+    assert seen[-1] == "session_finished"
+    heard = [part["consilience"]["type"] for part in graph.stream({"task": "Is it so?"}, stream_mode="custom")]
+    assert sorted(heard) == sorted(seen)
+
+
+async def test_people_interrupt_the_graph(store: SqliteStore) -> None:
+    model: Any = {"V1": ScriptedModel(voting), "V2": "human", "V3": "human:Ada"}
+    graph = graph_of(protocol_node(VOTE, model=model, store=store), checkpointer=InMemorySaver())
+    state = await graph.ainvoke({"task": "Is it so?"}, THREAD)
+    (interrupt,) = state["__interrupt__"]
+    keys = sorted(interrupt.value["questions"])
+    assert [interrupt.value["questions"][key]["agent"] for key in keys] == ["V2", "V3"]
+    state = await graph.ainvoke(Command(resume={keys[0]: "no"}), THREAD)
+    assert sorted(state["__interrupt__"][0].value["questions"]) == keys[1:]
+    state = await graph.ainvoke(Command(resume={keys[1]: "no"}), THREAD)
+    assert state["answer"] == "no"

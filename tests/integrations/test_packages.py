@@ -1,0 +1,58 @@
+"""What the adapters need is imported when it is used, and named where it is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from consilience.domain.errors import UserError
+from consilience.integrations import need
+
+ADAPTERS = ("langgraph", "strange_mca", "textarena", "inspect_ai")
+PACKAGES = ("langgraph", "langchain_core", "textarena", "inspect_ai")
+
+
+def test_importing_the_adapters_imports_no_framework() -> None:
+    modules = ", ".join(f"consilience.integrations.{name}" for name in ADAPTERS)
+    code = f"import sys, {modules}; print([m for m in {PACKAGES!r} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from consilience.integrations.inspect_ai import deliberation
+    from consilience.integrations.langgraph import emergence_graph, protocol_node
+    from consilience.integrations.textarena import DeliberatingAgent
+    from consilience.protocols.baselines import Solo
+
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    said = r"needs the package {}, which is not installed. Run: pip install 'consilience\[{}\]'"
+    with pytest.raises(UserError, match=said.format("langgraph", "langgraph")):
+        protocol_node(Solo())
+    with pytest.raises(UserError, match=said.format("langgraph", "langgraph")):
+        emergence_graph()
+    with pytest.raises(UserError, match=said.format("textarena", "textarena")):
+        DeliberatingAgent(Solo())
+    with pytest.raises(UserError, match=said.format("inspect_ai", "inspect")):
+        deliberation(Solo())
+
+
+class Absent:
+    """An importer that finds none of the packages."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] in PACKAGES:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_a_package_that_is_there_and_broken_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "brokenpackage.py").write_text("import not_there_at_all\n")  # type: ignore[operator]
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        need("brokenpackage", "langgraph")

@@ -1,0 +1,206 @@
+"""Deliberating agents in TextArena: whole games on the real environments, the action they take, the observation they read."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import textarena
+from hypothesis import given
+from hypothesis import strategies as st
+
+import consilience
+from consilience.domain.errors import SettingsError
+from consilience.domain.outcome import Limits
+from consilience.engine import seats
+from consilience.engine.protocol import protocol_names
+from consilience.integrations.textarena import DeliberatingAgent, StrangeMCAAgent, bounded, open_moves
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.protocols.baselines import Solo, Vote
+from consilience.testing import ScriptedModel
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "textarena_game.py"
+NIM = r"\[[0-2] [1-5]\]"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "j.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("textarena_game", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def across(request: ModelRequest) -> str:
+    """Everybody wants the diagonal, square by square."""
+    wanted = next(move for move in ("[4]", "[2]", "[6]") if move in open_moves(request.text))
+    return f"{wanted}, says {request.agent}, rather than [0]."
+
+
+def test_the_example_plays_a_whole_game(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    model = ScriptedModel(across)
+    monkeypatch.setattr(seats, "resolve", lambda name: model)
+    assert example.main(["--model", "local"]) == {0: 1, 1: -1}
+    said = capsys.readouterr().out
+    assert re.findall(r"Player (\d): (\S+)", said) == [
+        ("0", "[4]"),
+        ("1", "[0]"),
+        ("0", "[2]"),
+        ("1", "[1]"),
+        ("0", "[6]"),
+    ]
+    assert "Player 0 has won! Rewards: {0: 1, 1: -1}. Moves that named none of the open ones: 0." in said
+    assert len(model.requests) == 3 * 5, "a panel of two and its root, a round each"
+    store = SqliteStore(home / "journal.db")
+    assert store.sessions()[-1] in said
+    store.close()
+
+
+def test_two_panels_play_nim_where_the_game_does_not_say_what_is_open(example: ModuleType, store: SqliteStore) -> None:
+    """One empties the first pile there is, the other takes single objects from it."""
+
+    def emptying(request: ModelRequest) -> str:
+        piles = re.findall(r"pile (\d): (\d+)", request.text)[-3:]
+        pile, size = next((pile, size) for pile, size in piles if size != "0")
+        return f"It is there. I take [{pile} {size}]"
+
+    def taking_one(request: ModelRequest) -> str:
+        piles = re.findall(r"pile (\d): (\d+)", request.text)[-3:]
+        pile = next(pile for pile, size in piles if size != "0")
+        return f"[{pile} 1]"
+
+    first = DeliberatingAgent(Vote(votes=3, answer_pattern=NIM), model=ScriptedModel(emptying), store=store)
+    second = DeliberatingAgent(Solo(), model=ScriptedModel(taking_one), store=store)
+    rewards, reason = example.play("Nim-v0", first, second)
+    assert rewards == {0: 1, 1: -1}
+    assert reason == "Player 0 took the last object(s)!"
+    assert len(store.sessions()) == len(first.sessions) + len(second.sessions) == 5
+    assert first.report is not None
+    assert first.report.protocol == "vote"
+
+
+def test_it_is_an_agent_of_textarenas() -> None:
+    agent = DeliberatingAgent(Solo(), model=ScriptedModel([]))
+    assert isinstance(agent, textarena.Agent)
+    assert textarena.AgentWrapper(agent).agent is agent
+
+
+OPEN = "\n[GAME] Rules: write '[9]'.\nAvailable Moves: '[1]', '[2]'\n[Player 1] [1]\n[GAME] Board\n\nAvailable Moves: '[2]', '[3]'"
+SHUT = "\n[GAME] Rules: write [pile quantity]."
+
+
+@pytest.mark.parametrize(
+    ("answer", "observation", "action"),
+    [
+        ("Not [1]: I take [3], since [2] would lose.", OPEN, "[3]"),
+        ("I take [1].", OPEN, "[2]"),
+        ("The third square.", OPEN, "[2]"),
+        ("[1 4], which leaves less than [0 1].", SHUT, "[1 4]"),
+        ("  A free text, as in a debate. ", SHUT, "A free text, as in a debate."),
+    ],
+)
+def test_the_action_is_what_the_answer_names_first_of_what_is_open(
+    answer: str, observation: str, action: str, store: SqliteStore
+) -> None:
+    agent = DeliberatingAgent(Solo(), model=ScriptedModel([answer]), store=store)
+    assert agent(observation) == action
+    assert agent.stray == (action == "[2]")
+
+
+def test_without_an_answer_there_is_a_move_if_one_is_open(store: SqliteStore) -> None:
+    agent = DeliberatingAgent(Solo(), model=ScriptedModel([]), limits=Limits(calls=0), store=store)
+    assert agent(OPEN) == "[2]"
+    assert agent(SHUT) == "I have no move: the deliberation ended as exhausted_budget."
+
+
+def test_a_template_is_filled_as_it_stands(store: SqliteStore) -> None:
+    model = ScriptedModel(["[2]"])
+    DeliberatingAgent(Solo(), model=model, template="{x} plays:\n{observation}", store=store)("a {board}")
+    assert "{x} plays:\na {board}" in model.requests[0].text
+    with pytest.raises(SettingsError, match="no place for the observation"):
+        DeliberatingAgent(Solo(), model=model, template="Play!")
+
+
+def test_the_prompts_of_a_long_game_do_not_grow(store: SqliteStore) -> None:
+    model = ScriptedModel(lambda request: "[0]")
+    agent = DeliberatingAgent(Solo(), model=model, most_characters=1_000, store=store)
+    observation = "\n[GAME] These are the rules."
+    for turn in range(100):
+        observation += f"\n[Player {turn % 2}] [{turn}]\n[GAME] Board of turn {turn}: " + 20 * "x"
+        if turn % 10 == 9:
+            agent(observation)
+    sizes = [len(request.text) for request in model.requests]
+    assert max(sizes[2:]) - min(sizes[2:]) < 100
+    last = model.requests[-1].text
+    assert "These are the rules." in last
+    assert "Board of turn 99" in last
+    assert re.search(r"\(\d+ earlier messages are left out\)", last)
+    assert "Board of turn 40" not in last
+
+
+@given(st.lists(st.text("ab\n[] ", max_size=40), max_size=30), st.integers(50, 400))
+def test_an_observation_is_bounded(messages: list[str], most: int) -> None:
+    observation = "".join(f"\n[GAME] {message}" for message in messages)
+    found = bounded(observation, most)
+    assert len(found) <= most + 50
+    if len(observation) <= most:
+        assert found == observation
+
+
+def test_the_agent_of_strange_mca_takes_its_parameters(store: SqliteStore) -> None:
+    model = ScriptedModel(lambda request: "I take [3].")
+    with pytest.warns(UserWarning, match="emergence are ignored: print_details$") as heard:
+        agent = StrangeMCAAgent(
+            child_per_parent=2,
+            depth=2,
+            model=model,
+            max_rounds=1,
+            strange_loop_count=1,
+            print_details=True,
+            store=store,
+        )
+    assert Path(heard[0].filename) == Path(__file__)
+    assert agent(OPEN) == "[3]"
+    assert len(model.requests) == 6
+    assert agent.report is not None
+    said = f"{OPEN}\n\nThe moves open to you now are [2], [3]. Take one of them."
+    assert agent.report.task == said, "without a template the observation is the task"
+    templated = StrangeMCAAgent(
+        model=model, max_rounds=1, task_template="Chess, and nothing else: {observation}", store=store
+    )
+    templated(SHUT)
+    assert templated.report is not None
+    assert templated.report.task == f"Chess, and nothing else: {SHUT}"
+
+
+@pytest.mark.skipif("broadcast" not in protocol_names(), reason="the protocol broadcast is not installed")
+def test_the_agent_of_strange_mca_broadcasts_in_mca_mode(store: SqliteStore) -> None:
+    said = '{"rating": "good", "satisfied": true, "flags": [], "text": "I take [3]."}'
+    agent = StrangeMCAAgent(model=ScriptedModel(lambda request: said), mca_mode=True, max_iterations=1, store=store)
+    assert agent(OPEN) == "[3]"
+    assert agent.report is not None
+    assert agent.report.protocol == "broadcast"
+    assert agent.stray == 0
+
+
+async def test_it_plays_inside_a_loop_too(store: SqliteStore) -> None:
+    agent: Any = DeliberatingAgent(Solo(), model=ScriptedModel(["[3]"]), store=store)
+    assert agent(OPEN) == "[3]"
+    assert (await consilience.replay(agent.sessions[0], store=store)).answer == "[3]"
