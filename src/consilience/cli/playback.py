@@ -72,11 +72,10 @@ def step(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str], str] 
 
 def line_of(event: Event, course: Course) -> str:
     """An event of a session in one line."""
-    names = seats(course.agents)
     if isinstance(event, Ended):
-        line = ended_line(event, names, course.repairs)
+        line = ended_line(event, seats(course.agents), course.repairs)
         return f"{line} (inherited)" if event.inherited else line
-    return other_line(event, names) or event.type.replace("_", " ")
+    return other_line(event, course) or event.type.replace("_", " ")
 
 
 def _more(event: Event, store: Store) -> list[str]:

@@ -21,7 +21,7 @@ from consilience.domain.events import (
     SessionStarted,
 )
 from consilience.reporting.course import Course, Ended, took
-from consilience.reporting.words import count, duration, money, one_line, place, seats, span
+from consilience.reporting.words import count, duration, money, one_line, place, seats, span, step_word
 
 HEARTBEAT = 10.0
 """Seconds of silence after which a line says that the run lives."""
@@ -110,7 +110,7 @@ class Lines:
             self._print(ended_line(event, names, self.watched.course.repairs))
         elif isinstance(event, SessionStarted) and self._title:
             self._print(f"{self._title} begins")
-        elif line := other_line(event, names):
+        elif line := other_line(event, self.watched.course):
             self._print(line)
 
     def tick(self) -> None:
@@ -174,12 +174,15 @@ def ended_line(event: Ended, names: dict[str, str], repairs: int) -> str:
             return f"{head}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
 
 
-def other_line(event: Event, names: dict[str, str]) -> str:
+def other_line(event: Event, course: Course) -> str:
+    """A check or a lost call of a session in words; nothing for what has none."""
     match event:
         case CheckRecorded():
-            return f"check after round {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
+            step = step_word(course.started.settings if course.started else {})
+            return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
         case CallLost():
-            return f"{place(event.key)} · {names.get(event.agent, event.agent)}: was in flight at the end of the last process"
+            who = seats(course.agents).get(event.agent, event.agent)
+            return f"{place(event.key)} · {who}: was in flight at the end of the last process"
     return ""
 
 
