@@ -508,6 +508,16 @@ async def test_a_whole_that_is_none_is_asked_for_again_and_else_the_parts_stand(
     assert any("no whole together" in warning for warning in report.warnings)
 
 
+async def test_a_text_that_goes_round_in_circles_is_said_to() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            return json.dumps({"text": "A beginning. " + "They go round. " * 9})
+        return script(lambda r: critique(r, overall=9))(request)
+
+    report, _ = await refine({}, reply)
+    assert "the text says one sentence 9 times: They go round." in report.warnings
+
+
 async def test_a_missing_author_leaves_a_hole_that_is_named_and_never_good_enough() -> None:
     def reply(request: ModelRequest) -> Any:
         if request.agent == "conclusion":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -23,6 +24,9 @@ from consilience.protocols.refinement.settings import Settings
 
 LITTLE = 0.05
 """Filtering that removes less than this share of what is handed down has little effect."""
+
+LOOP = 4
+"""A sentence said so often is a loop; small models fall into them."""
 
 FEW = 0.5
 """A whole that keeps less than this share of its parts' sentences is another text than the one the critic judged."""
@@ -303,6 +307,10 @@ def _warn(
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     if lost:
         session.warn(f"{len(lost)} protected parts had been lost from the text and were put back where they fit best")
+    said = Counter(sentences(best.whole.value.text)) if best is not None and best.whole is not None else Counter()
+    for sentence, n in said.most_common(1):
+        if n >= LOOP:
+            session.warn(f"the text says one sentence {n} times: {sentence[:80]}")
     kept = metrics["parts_kept"]
     if kept is not None and kept < FEW and best is not None and best.whole is not None:
         session.warn(
