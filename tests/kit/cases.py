@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from consilience.engine.protocol import Protocol
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
+from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.propose import Propose
 from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
@@ -58,6 +59,25 @@ def emergent(request: ModelRequest) -> str:
     return json.dumps(body)
 
 
+def broadcasting(request: ModelRequest) -> str:
+    """Ratings that fall short in every first iteration, flags from leaves and siblings, ballots, some malformed at first."""
+    words = f"{request.agent} on {request.key}: {len(request.text)}"
+    if request.returns is None:
+        return words
+    *places, what, _ = request.key.split("/")
+    if request.attempt == 1 and request.agent.endswith("2") and what in ("execute", "coordinate-1"):
+        return '{"points": "none", "text": 3, "rating": 7}'
+    body: dict[str, object] = {"text": words, "rating": 5 if places and places[-1].endswith("1") else 8}
+    if what == "self_reflect" and request.agent.endswith("2") and len(request.text) % 2:
+        body |= {"flags": [{"tag": "goal_mismatch", "text": f"{request.agent} doubts"}], "text": ""}
+    if what == "coordinate-1":
+        body |= {"flags": [{"tag": "contradiction_detected", "text": f"{words} against A"}], "cause": "A"}
+    side = "yes" if what == "coordinate-1" or request.agent[-1] in "13" else "no"
+    body |= {"position": side, "confidence": "fairly sure", "reason": f"{request.agent} thinks so"}
+    body |= {"satisfied": True, "claims": [{"text": f"claimed by {request.agent}", "ids": ["A", "Z"]}]}
+    return json.dumps(body)
+
+
 def proposing(request: ModelRequest) -> str:
     """Four roles, two of one name."""
     names = ("Baker", "Mayor", "baker", "Nurse")
@@ -87,6 +107,8 @@ CASES = [
     Case("outside-agent", OutsideAgent(), plain, outside="A2"),
     Case("agent-with-tools", NestedGathers(), plain, tools="A2"),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
+    Case("broadcast", Broadcast(children=2, strange_loops=1, answer_pattern="yes|no"), broadcasting),
+    Case("broadcast-deep", Broadcast(children=2, depth=3), broadcasting),
     Case("propose", Propose(), proposing),
     Case("solo", Solo(structured=True), weighing),
     Case("vote", Vote(votes=4, answer_pattern="yes|no"), voting),

@@ -1,4 +1,4 @@
-"""The number of calls of `broadcast`: equal to the formula of the design over a grid, never above the estimate, and side by side."""
+"""The number of calls of `broadcast`: that of the design over a grid, never above the estimate, and side by side."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
 
 
 def _runs(course: Course) -> Iterator[Run]:
-    """All executions in program order, parents before their children, the root's own last."""
+    """All executions as words went up, the root's own last."""
     for cycle in course.cycles:
         for child in cycle.children:
             yield from child.walk()

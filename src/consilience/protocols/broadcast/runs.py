@@ -95,11 +95,11 @@ class Run:
         )
 
     def walk(self) -> Iterator[Run]:
-        """Itself and all executions beneath it, in program order."""
-        yield self
+        """All executions beneath it and then itself, as words and flags go up."""
         for cycle in self.cycles:
             for child in cycle.children:
                 yield from child.walk()
+        yield self
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,6 @@ class Course:
 
     @property
     def all_failures(self) -> list[Failure]:
-        """In program order."""
         return [*(failure for cycle in self.cycles for failure in cycle.all_failures), *self.failures]
 
 

@@ -77,7 +77,7 @@ def _turn(calls: Iterable[Ended], before: str | None, record: Record) -> tuple[s
         if isinstance(call, CallCompleted):
             text = record.text(call.text)
             turn = replace(turn, position=_position(text) or turn.position)
-            if call.kind not in ASIDE:
+            if call.kind not in ASIDE and prose(text).strip():  # else it let its words stand
                 revised = revised or (said is not None and prose(text) != said)
                 said = prose(text)
         elif call.kind not in ASIDE:
