@@ -62,8 +62,6 @@ def emergent(request: ModelRequest) -> str:
 def broadcasting(request: ModelRequest) -> str:
     """Ratings that fall short in every first iteration, flags from leaves and siblings, ballots, some malformed at first."""
     words = f"{request.agent} on {request.key}: {len(request.text)}"
-    if request.returns is None:
-        return words
     *places, what, _ = request.key.split("/")
     if request.attempt == 1 and request.agent.endswith("2") and what in ("execute", "coordinate-1"):
         return '{"points": "none", "text": 3, "rating": 7}'

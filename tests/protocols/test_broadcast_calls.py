@@ -25,8 +25,6 @@ def rating(points: object = 6, **more: object) -> Any:
     """Agents who rate themselves so; every text begins with its own key."""
 
     def reply(request: ModelRequest) -> str:
-        if request.returns is None:
-            return f"{request.key} says {request.agent}"
         return json.dumps({"rating": points, "satisfied": True, **more, "text": f"{request.key} says {request.agent}"})
 
     return reply

@@ -22,6 +22,7 @@ from consilience.protocols.broadcast.replies import (
     Assessed,
     Coordination,
     Evaluation,
+    Goal,
     LeafReply,
     Reflection,
     SealedCoordination,
@@ -47,18 +48,18 @@ class Family:
     session: Session
     settings: Settings
 
-    async def execute(self, agent: str, path: Path, goal: Reply[str] | None) -> Run:
+    async def execute(self, agent: str, path: Path, goal: Reply[Goal] | None) -> Run:
         """One execution of a node below the root, with all that is beneath it."""
         children = self.session.topology.children[agent]
         run = await (self._integrate(agent, path, goal) if children else self._contribute(agent, path, goal))
         return await self._self_reflect(run, goal) if run.text is not None else run
 
-    async def _contribute(self, agent: str, path: Path, goal: Reply[str] | None) -> Run:
+    async def _contribute(self, agent: str, path: Path, goal: Reply[Goal] | None) -> Run:
         async with self.session.phase("execute", path[0]):
             reply = await self._execute(agent, path, goal)
         return _responded(Run(agent, path), reply)
 
-    async def _integrate(self, agent: str, path: Path, goal: Reply[str] | None) -> Run:
+    async def _integrate(self, agent: str, path: Path, goal: Reply[Goal] | None) -> Run:
         """Iterations until satisfied or at an end, and what the last one's texts come to together."""
         cycles: list[Cycle] = []
         for index in range(1, self.settings.max_iterations + 1):
@@ -72,7 +73,7 @@ class Family:
             reply = await self._synthesize(agent, path, cycles)
         return _responded(run, reply)
 
-    async def iterate(self, agent: str, path: Path, goal: Reply[str] | None, before: Cycle | None) -> Cycle:
+    async def iterate(self, agent: str, path: Path, goal: Reply[Goal] | None, before: Cycle | None) -> Cycle:
         """One iteration, `before` the one that did not satisfy. Where the broadcast fails the children have the task alone."""
         session, settings = self.session, self.settings
         failures: list[Failure] = []
@@ -114,7 +115,7 @@ class Family:
         run = run.with_reply(reply, flags, surplus)
         return run if isinstance(reply, Failure) else replace(run, talks=(*run.talks, reply))
 
-    async def _self_reflect(self, run: Run, goal: Reply[str] | None) -> Run:
+    async def _self_reflect(self, run: Run, goal: Reply[Goal] | None) -> Run:
         """The author judges its own text; a better version, where it gives one, is what goes up."""
         assert run.text is not None
         session, sealed = self.session, self.settings.ballots and not run.cycles
@@ -138,7 +139,7 @@ class Family:
 
     # --- asks
 
-    def _broadcast(self, agent: str, path: Path, goal: Reply[str] | None, before: Cycle | None) -> Ask[str]:
+    def _broadcast(self, agent: str, path: Path, goal: Reply[Goal] | None, before: Cycle | None) -> Ask[Goal]:
         """States what is to be achieved and assigns nothing; anew, it reads the flags and the feedback that caused it."""
         session = self.session
         quotes: list[Quote] = []
@@ -163,14 +164,15 @@ class Family:
             agent,
             Prompt(words, tuple(quotes), shared),
             key=at(path, f"broadcast/{agent}"),
+            returns=Goal,
             kind="broadcast",
             audience=session.topology.children[agent],
             max_tokens=self.settings.reply_tokens,
         )
 
-    def _execute(self, leaf: str, path: Path, goal: Reply[str] | None) -> Ask[LeafReply]:
-        peers = self._family_labels(leaf)
-        words = self.words("execute", leaf, label=peers[leaf], peers=tuple(peers.values()), goal=goal is not None)
+    def _execute(self, leaf: str, path: Path, goal: Reply[Goal] | None) -> Ask[LeafReply]:
+        people = len(self.session.topology.leaves)
+        words = self.words("execute", leaf, people=people, goal=goal is not None)
         shared = (self.session.quote(goal, "goal"),) if goal is not None else ()
         return self.session.ask(
             leaf,
@@ -194,7 +196,7 @@ class Family:
             max_tokens=self.settings.reply_tokens,
         )
 
-    def _evaluate(self, agent: str, path: Path, said: Reply[str] | None, runs: list[Run]) -> Ask[Evaluation]:
+    def _evaluate(self, agent: str, path: Path, said: Reply[Goal] | None, runs: list[Run]) -> Ask[Evaluation]:
         labels = self.labels(runs)
         texts, flags = self.texts(runs, labels), self.flag_quotes(runs, labels)
         own = (self.session.quote(said, "you"),) if said is not None else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
@@ -16,7 +16,12 @@ from consilience.domain.replies import Claims
 MOST_POINTS, MOST_FLAGS = 3, 2
 """Of one reply. A grammar keeps to them; of a model that has none, what goes beyond is left out and counted."""
 
-MOST_POINTS_OF_A_RATING = 10
+Level = Literal["useless", "weak", "fair", "good", "excellent"]
+
+LEVELS: Mapping[Level, float] = {"useless": 0.0, "weak": 0.3, "fair": 0.5, "good": 0.8, "excellent": 0.95}
+"""Asked for by name, since small models write every number as 5 or 10; the numbers are this project's own choice."""
+
+OUT_OF = 10
 
 Tag = Literal["unexpected_finding", "contradiction_detected", "resource_request", "goal_mismatch", "needs_reframing"]
 Severity = Literal["info", "warning", "critical"]
@@ -34,10 +39,12 @@ _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|/\s*100|/\s*10|of\s+10|/\s*1)?\s*
 
 
 def read_rating(given: object) -> float | None:
-    """In [0, 1], or None for what cannot be read. Asked for in whole points of ten; a fraction below 1 is taken as it stands.
+    """In [0, 1], or None for what cannot be read. Numbers are taken too: points of ten, or a fraction of one.
 
     1 is one point of ten, not all of one: where a number may mean two things the lesser counts, so that no misreading satisfies.
     """
+    if isinstance(given, str) and (level := given.strip(" .").lower()) in LEVELS:
+        return LEVELS[cast(Level, level)]
     if isinstance(given, str) and (match := _NUMBER.fullmatch(given)):
         number, unit = float(match[1]), (match[2] or "").replace(" ", "").lower()
         scale = {"%": 100.0, "/100": 100.0, "/10": 10.0, "of10": 10.0, "/1": 1.0}.get(unit)
@@ -48,13 +55,13 @@ def read_rating(given: object) -> float | None:
         return None
     if 0 < given < 1:
         return float(given)
-    return given / MOST_POINTS_OF_A_RATING if 0 <= given <= MOST_POINTS_OF_A_RATING else None
+    return given / OUT_OF if 0 <= given <= OUT_OF else None
 
 
 Rating = Annotated[
     float | None,
     BeforeValidator(read_rating),
-    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_POINTS_OF_A_RATING}),
+    WithJsonSchema({"type": "string", "enum": list(LEVELS)}),
 ]
 
 
@@ -66,6 +73,12 @@ class FlagReply(BaseModel):
 
 
 Flags = Annotated[list[FlagReply], Field(json_schema_extra={"maxItems": MOST_FLAGS})]
+
+
+class Goal(BaseModel):
+    """A broadcast."""
+
+    text: FreeText
 
 
 class LeafReply(BaseModel):

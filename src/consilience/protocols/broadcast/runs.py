@@ -10,7 +10,7 @@ from typing import Any
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check
 from consilience.engine.work import Failure, Reply
-from consilience.protocols.broadcast.replies import Assessed, Evaluation, Tag
+from consilience.protocols.broadcast.replies import Assessed, Evaluation, Goal, Tag
 
 ROOT = "L1N1"
 
@@ -109,7 +109,7 @@ class Cycle:
 
     agent: str
     path: tuple[int, ...]
-    broadcast: Reply[str] | None
+    broadcast: Reply[Goal] | None
     children: tuple[Run, ...]
     rounds: int
     check: Check
