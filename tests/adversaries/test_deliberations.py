@@ -80,6 +80,8 @@ def saying(said: str, who: Callable[[str], bool] = lambda agent: True) -> Script
             body["objections"] = [{"to": "B", "text": words[:400]}]
         if "claims" in fields:
             body["claims"] = [{"text": words[:200], "ids": ["A"]}]
+        if "parts" in fields:
+            body["parts"] = [{"title": words, "instructions": words}] * 2
         if "rating" in fields:
             body["rating"] = 6
         if "personas" in fields:

@@ -11,6 +11,7 @@ from consilience.engine.protocol import Protocol
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.propose import Propose
 from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
@@ -76,6 +77,17 @@ def broadcasting(request: ModelRequest) -> str:
     return json.dumps(body)
 
 
+def dividing(request: ModelRequest) -> str:
+    """Parts for the children, one too many at the root; some replies malformed at first."""
+    words = f"{request.agent} on {request.key}: {len(request.text)}"
+    if request.attempt == 1 and request.agent.endswith("2"):
+        return '{"parts": "none", "text": 3}'
+    parts = 3 if request.agent == "L1N1" else 1 + request.agent.endswith("1")
+    body: dict[str, object] = {"parts": [{"title": f"Part {n}", "instructions": words} for n in range(parts)]}
+    body |= {"points": [f"a fact of {request.agent}"], "claims": [{"text": words, "ids": ["part 1", "Z"]}]}
+    return json.dumps({**body, "text": words})
+
+
 def proposing(request: ModelRequest) -> str:
     """Four roles, two of one name."""
     names = ("Baker", "Mayor", "baker", "Nurse")
@@ -107,6 +119,7 @@ CASES = [
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("broadcast", Broadcast(children=2, strange_loops=1, answer_pattern="yes|no"), broadcasting),
     Case("broadcast-deep", Broadcast(children=2, depth=3), broadcasting),
+    Case("decompose", Decompose(children=2, depth=3, strange_loops=1), dividing),
     Case("propose", Propose(), proposing),
     Case("solo", Solo(structured=True), weighing),
     Case("vote", Vote(votes=4, answer_pattern="yes|no"), voting),
