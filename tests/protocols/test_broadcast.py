@@ -23,6 +23,7 @@ from consilience.models.scripted import ScriptedModel
 from consilience.protocols.broadcast import Broadcast, BroadcastReport
 from consilience.protocols.broadcast.replies import read_rating
 from consilience.reporting.record import Record, record_of
+from consilience.reporting.views.evolution import fold
 from protocols.test_broadcast_calls import go, rating
 
 Extra = Callable[[ModelRequest], dict[str, object]]
@@ -596,3 +597,15 @@ def test_settings_that_cannot_be_are_refused_in_words(wrong: dict[str, object], 
         Broadcast(**wrong)
     assert word in str(refusal.value)
     assert "settings of broadcast" in str(refusal.value)
+
+
+async def test_an_agent_that_lets_its_text_stand_is_shown_with_that_text() -> None:
+    def silent(request: ModelRequest) -> str:
+        body = json.loads(rating(10)(request))
+        return json.dumps(body | ({"text": ""} if "self_reflect" in request.key else {}))
+
+    store = SqliteStore(":memory:")
+    report = await runner.start("Is it so?", Broadcast(children=2), models=ScriptedModel(silent), store=store)
+    turn = fold(record_of(store, report.session)).turns["L2N1"]["iteration 1"]
+    store.close()
+    assert (turn.excerpt, turn.revised) == ("iteration-1/execute/L2N1 says L2N1", False)
