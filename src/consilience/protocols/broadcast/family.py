@@ -98,25 +98,23 @@ class Family:
 
     async def _coordinate(self, path: Path, runs: list[Run]) -> tuple[int, list[Run]]:
         """Rounds in which siblings read each other, until there are no more or all are content; how many were held."""
-        for n in range(1, self.settings.coordination_rounds + 1):
+        runs = list(runs)
+        for index in range(1, self.settings.coordination_rounds + 1):
             speaking = [run for run in runs if run.text is not None]
             if len(speaking) < 2 or (self.settings.skip_when_satisfied and all(run.content for run in runs)):
-                return n - 1, runs
+                return index - 1, runs
             labels = self.labels(runs)
             shared = tuple(self.texts(speaking, labels))
             async with self.session.phase("coordinate", path[0]):
-                replies = await self.session.gather([self._talk(run, path, n, labels, shared) for run in speaking])
+                replies = await self.session.gather([self._talk(run, path, index, labels, shared) for run in speaking])
             came = dict(zip((run.agent for run in speaking), replies, strict=True))
-            runs = [self._talked(run, came[run.agent]) if run.agent in came else run for run in runs]
+            for n, run in enumerate(runs):
+                if run.agent in came:
+                    runs[n] = run.talked(came[run.agent], *self.flags(came[run.agent], run.flags))
         return self.settings.coordination_rounds, runs
 
-    def _talked(self, run: Run, reply: Reply[Any] | Failure) -> Run:
-        flags, surplus = self.flags(reply, run.flags)
-        run = run.with_reply(reply, flags, surplus)
-        return run if isinstance(reply, Failure) else replace(run, talks=(*run.talks, reply))
-
     async def _self_reflect(self, run: Run, goal: Reply[Goal] | None) -> Run:
-        """The author judges its own text; a better version, where it gives one, is what goes up."""
+        """The author judges its own text; a better version, where it needs one, is what goes up."""
         assert run.text is not None
         session, sealed = self.session, self.settings.ballots and not run.cycles
         shared = (session.quote(goal, "goal"),) if goal is not None else ()
@@ -133,9 +131,7 @@ class Family:
         return self.reflected(run, reply)
 
     def reflected(self, run: Run, reply: Reply[Any] | Failure) -> Run:
-        flags, surplus = self.flags(reply, run.flags)
-        run = run.with_reply(reply, flags, surplus)
-        return run if isinstance(reply, Failure) else replace(run, reflection=reply)
+        return run.reflected(reply, self.settings.satisfaction_threshold, *self.flags(reply, run.flags))
 
     # --- asks
 
@@ -307,7 +303,7 @@ class Family:
 def _responded(run: Run, reply: Said | Failure) -> Run:
     if isinstance(reply, Failure):
         return replace(run, failures=(*run.failures, reply))
-    return replace(run, response=reply, text=reply)
+    return replace(run, response=reply, text=reply, brought=reply)
 
 
 def _taken(reply: Any, failures: list[Failure]) -> Any:

@@ -266,9 +266,7 @@ def _metrics(
 
 def _talks(run: Run) -> Iterator[tuple[str, str]]:
     """The text it went into each talk with, and that it came out with."""
-    reflected = run.reflection is not None and run.reflection.text.strip()
-    first = run.reflection if reflected else run.response
-    said = [reply.text for reply in (first, *run.talks) if reply is not None]
+    said = [reply.text for reply in (run.brought, *run.talks) if reply is not None]
     yield from pairwise(said)
 
 

@@ -45,14 +45,16 @@ class Raised:
 class Run:
     """One execution of an agent, `path` the iterations of its ancestors that it belongs to.
 
-    `response` is a leaf's execution or a parent's synthesis, `text` the words it goes up with, `rating` its latest, None where
-    that could not be read. `flags` are its own, `talks` what it said to its siblings, `cycles` a parent's iterations.
+    `response` is a leaf's execution or a parent's synthesis, `brought` what it went into the talk with, `text` the words it goes
+    up with, `rating` its latest, None where that could not be read. `flags` are its own, `talks` what it said to its siblings,
+    `cycles` a parent's iterations.
     """
 
     agent: str
     path: tuple[int, ...]
     response: Said | None = None
     reflection: Reply[Any] | None = None
+    brought: Said | None = None
     talks: tuple[Reply[Any], ...] = ()
     text: Said | None = None
     rating: float | None = None
@@ -80,19 +82,26 @@ class Run:
         """It went up with other words than it was first written in."""
         return self.text is not None and self.response is not None and self.text.text != self.response.text
 
-    def with_reply(self, reply: Reply[Any] | Failure, flags: tuple[Raised, ...] = (), surplus: int = 0) -> Run:
-        """After a judgement of its own. Without one it has no rating: silence is no satisfaction."""
+    def reflected(self, reply: Reply[Any] | Failure, enough: float, raised: tuple[Raised, ...], surplus: int) -> Run:
+        """After it judged its own text. A better version counts unless the text was rated as good as that is `enough`."""
+        run = self._assessed(reply, raised, surplus)
+        if isinstance(reply, Failure):
+            return run
+        needed = run.rating is None or run.rating < enough - CLOSE
+        text = reply if needed and reply.text.strip() else self.text
+        return replace(run, reflection=reply, text=text, brought=text)
+
+    def talked(self, reply: Reply[Any] | Failure, raised: tuple[Raised, ...], surplus: int) -> Run:
+        """After it read its siblings."""
+        run = self._assessed(reply, raised, surplus)
+        return run if isinstance(reply, Failure) else replace(run, talks=(*self.talks, reply), text=reply)
+
+    def _assessed(self, reply: Reply[Any] | Failure, raised: tuple[Raised, ...], surplus: int) -> Run:
+        """Without a reply it has no rating: silence is no satisfaction."""
         if isinstance(reply, Failure):
             return replace(self, rating=None, failures=(*self.failures, reply))
         assert isinstance(reply.value, Assessed)
-        text = reply if reply.text.strip() else self.text
-        return replace(
-            self,
-            text=text,
-            rating=reply.value.rating,
-            flags=(*self.flags, *flags),
-            surplus=self.surplus + surplus,
-        )
+        return replace(self, rating=reply.value.rating, flags=(*self.flags, *raised), surplus=self.surplus + surplus)
 
     def walk(self) -> Iterator[Run]:
         """All executions beneath it and then itself, as words and flags go up."""
