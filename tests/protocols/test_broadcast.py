@@ -24,6 +24,8 @@ from consilience.protocols.broadcast import Broadcast, BroadcastReport
 from consilience.protocols.broadcast.replies import read_rating
 from consilience.reporting.record import Record, record_of
 from consilience.reporting.views.evolution import fold
+from kit.cases import Case, broadcasting
+from kit.runs import run
 from protocols.test_broadcast_calls import go, rating
 
 Extra = Callable[[ModelRequest], dict[str, object]]
@@ -535,6 +537,19 @@ async def test_a_limit_on_one_agent_ends_the_iterations_and_not_the_answer() -> 
     report, _ = await go(Broadcast(children=2, max_iterations=3), limits=Limits(agents={"L2N2": Allowance(calls=2)}))
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert (report.total_iterations, report.answer) == (1, "self_reflect/L1N1 says L1N1")
+
+
+async def test_a_whole_tree_with_nested_iterations_is_the_same_in_any_order_of_arrival() -> None:
+    """Eighty-two calls, side by side where they can be; on any budget too."""
+    case = Case("tree", Broadcast(children=2, depth=3), broadcasting)
+    for calls in (None, 30, 60):
+        reference = await run(case, calls=calls)
+        arrived = set()
+        for order in range(12):
+            outcome = await run(case, order=order, calls=calls)
+            assert outcome.same == reference.same
+            arrived.add(outcome.arrived)
+        assert len(arrived) > 1
 
 
 # --- the report
