@@ -12,7 +12,7 @@ from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology, tree
 from consilience.engine.answers import check_pattern
 from consilience.engine.protocol import Protocol
-from consilience.protocols.broadcast.replies import Tag
+from consilience.protocols.broadcast.replies import SEVERITY, Tag
 
 MOST_AGENTS = 500
 
@@ -40,7 +40,8 @@ class Settings(Protocol):
         float, Field(ge=0, le=1, description="mean rating of the children at which a parent is satisfied")
     ] = 0.7
     critical_flags: Annotated[
-        tuple[Tag, ...], Field(description="flags with which no parent is satisfied, and which make it broadcast again")
+        tuple[Tag, ...],
+        Field(description=f"flags that send a parent back to broadcast again; of {', '.join(SEVERITY)}"),
     ] = ("goal_mismatch", "needs_reframing")
     skip_when_satisfied: Annotated[
         bool, Field(description="siblings who all rate themselves above 0.9 and flag nothing do not coordinate")
