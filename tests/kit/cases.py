@@ -119,7 +119,6 @@ CASES = [
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("broadcast", Broadcast(children=2, strange_loops=1, answer_pattern="yes|no"), broadcasting),
     Case("broadcast-deep", Broadcast(children=2, depth=3, max_iterations=1), broadcasting),
-    Case("broadcast-nested", Broadcast(children=1, depth=3), broadcasting),
     Case("decompose", Decompose(children=2, depth=3, strange_loops=1), dividing),
     Case("propose", Propose(), proposing),
     Case("solo", Solo(structured=True), weighing),

@@ -17,6 +17,7 @@ from consilience.domain.outcome import Allowance, Limits, StopReason
 from consilience.domain.panels import load_panel
 from consilience.domain.topology import Topology, tree
 from consilience.engine import runner
+from consilience.engine.faults import Fault
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
@@ -25,7 +26,7 @@ from consilience.protocols.broadcast.replies import read_rating
 from consilience.reporting.record import Record, record_of
 from consilience.reporting.views.evolution import fold
 from kit.cases import Case, broadcasting
-from kit.runs import run
+from kit.runs import run, run_killed
 from protocols.test_broadcast_calls import go, rating
 
 Extra = Callable[[ModelRequest], dict[str, object]]
@@ -533,13 +534,25 @@ async def test_a_limit_in_the_second_iteration_leaves_what_the_first_came_to() -
     assert report.states["L2N1"].text == "iteration-1/coordinate-1/L2N1 says L2N1"
 
 
+async def test_a_limit_far_below_ends_the_iterations_above_it() -> None:
+    """L3N2 may be asked twice: its parent does not begin again without it, nor does the root."""
+    report, model = await go(Broadcast(children=2, depth=3), limits=Limits(agents={"L3N2": Allowance(calls=2)}))
+    broadcasts = [request.key for request in model.requests if "/broadcast/" in request.key]
+    assert "iteration-1/2/broadcast/L2N1" not in broadcasts
+    assert "iteration-1/2/broadcast/L2N2" in broadcasts, "another family goes on"
+    assert "iteration-2/broadcast/L1N1" not in broadcasts
+    assert (report.stop_reason, report.answer) == (StopReason.EXHAUSTED_BUDGET, "self_reflect/L1N1 says L1N1")
+
+
 async def test_a_limit_on_one_agent_ends_the_iterations_and_not_the_answer() -> None:
     report, _ = await go(Broadcast(children=2, max_iterations=3), limits=Limits(agents={"L2N2": Allowance(calls=2)}))
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert (report.total_iterations, report.answer) == (1, "self_reflect/L1N1 says L1N1")
 
 
-async def test_a_whole_tree_with_nested_iterations_is_the_same_in_any_order_of_arrival() -> None:
+async def test_a_tree_with_nested_iterations_is_the_same_in_any_order_of_arrival_and_after_any_kill(
+    tmp_path: Path,
+) -> None:
     """Eighty-two calls, side by side where they can be; on any budget too."""
     case = Case("tree", Broadcast(children=2, depth=3), broadcasting)
     for calls in (None, 30, 60):
@@ -550,6 +563,12 @@ async def test_a_whole_tree_with_nested_iterations_is_the_same_in_any_order_of_a
             assert outcome.same == reference.same
             arrived.add(outcome.arrived)
         assert len(arrived) > 1
+        for nth in (3, 17, 29):
+            fault = Fault("after_commit", nth=nth)
+            killed = await run_killed(case, tmp_path / f"{calls}-{nth}.db", fault, order=nth, calls=calls)
+            assert killed.crashes
+            assert killed.same == reference.same
+            assert not killed.asked_again
 
 
 # --- the report
