@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.domain.errors import RateLimited, Rejected, SettingsError
+from consilience.domain.events import MessagePublished
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
 from consilience.engine import runner
@@ -75,6 +76,11 @@ async def test_each_child_sees_its_own_part_and_nothing_of_its_siblings() -> Non
     assert shown(record, "execute/L3N3") == ["split/L2N2/part-1"]
     assert shown(record, "synthesize/L2N2") == ["execute/L3N3", "execute/L3N4", "split/L1N1/part-2"]
     assert shown(record, "synthesize/L1N1") == ["synthesize/L2N1", "synthesize/L2N2"]
+    given = [event for event in record.events if isinstance(event, MessagePublished)]
+    assert [(event.id, event.audience) for event in given if event.sender == "L1N1"] == [
+        ("split/L1N1/part-1", ("L2N1",)),
+        ("split/L1N1/part-2", ("L2N2",)),
+    ]
     asked = {request.key: request.text for request in model.requests}
     assert "L2N2's 1: do 1" in asked["execute/L3N3"]
     assert "L2N2's 2" not in asked["execute/L3N3"]
