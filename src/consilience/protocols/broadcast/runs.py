@@ -82,13 +82,12 @@ class Run:
         """It went up with other words than it was first written in."""
         return self.text is not None and self.response is not None and self.text.text != self.response.text
 
-    def reflected(self, reply: Reply[Any] | Failure, enough: float, raised: tuple[Raised, ...], surplus: int) -> Run:
-        """After it judged its own text. A better version counts unless the text was rated as good as that is `enough`."""
+    def reflected(self, reply: Reply[Any] | Failure, raised: tuple[Raised, ...], surplus: int) -> Run:
+        """After it judged its own text; a better version, where it gave one, takes its place."""
         run = self._assessed(reply, raised, surplus)
         if isinstance(reply, Failure):
             return run
-        needed = run.rating is None or run.rating < enough - CLOSE
-        text = reply if needed and reply.text.strip() else self.text
+        text = reply if reply.text.strip() else self.text
         return replace(run, reflection=reply, text=text, brought=text)
 
     def talked(self, reply: Reply[Any] | Failure, raised: tuple[Raised, ...], surplus: int) -> Run:
