@@ -392,11 +392,13 @@ async def test_a_flag_said_again_in_the_same_words_stands_once() -> None:
 async def test_a_reflection_replaces_the_text_where_it_gives_a_better_one() -> None:
     def some(request: ModelRequest) -> str:
         body = json.loads(rating(8)(request))
+        body["missing"] = " the price\n"
         if "self_reflect" in request.key and request.agent != "L2N2":
             body["text"] = "  "
         return json.dumps(body)
 
     report, record = await recorded(Broadcast(children=2, coordination_rounds=0), ScriptedModel(some))
+    assert {state.missing for state in report.states.values()} == {"the price"}
     assert shown(record, "iteration-1/evaluate/L1N1") == {
         "iteration-1/execute/L2N1",
         "iteration-1/self_reflect/L2N2",

@@ -104,17 +104,23 @@ class Voted(Assessed):
     reason: str = ""
 
 
-class Reflection(Assessed):
+class Reflecting(BaseModel):
+    """`missing` gives criticism a place of its own: without it small models write it into the better version."""
+
+    missing: str = ""
+
+
+class Reflection(Assessed, Reflecting):
     """`text` is a better version, or empty where the text stands."""
 
     text: str = ""
 
 
-class SealedReflection(Voted):
+class SealedReflection(Voted, Reflecting):
     text: str = ""
 
 
-class RootReflection(Assessed):
+class RootReflection(Assessed, Reflecting):
     """`text` is a better answer, or empty where the answer stands."""
 
     claims: Claims = Field(default_factory=list)

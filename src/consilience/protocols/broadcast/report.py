@@ -44,13 +44,14 @@ class Iteration(Frozen):
 
 class AgentState(Frozen):
     """An agent in the last execution in which it said anything. `response` is what it first wrote there, `text` what it went up
-    with, `refined` whether these differ; `iterations` those it made as a parent (a leaf makes 1); `executions` how often it was
-    asked anew."""
+    with, `refined` whether these differ, `missing` what it found wanting in it; `iterations` those it made as a parent (a leaf
+    makes 1); `executions` how often it was asked anew."""
 
     role: str
     response: str | None = None
     text: str | None = None
     refined: bool = False
+    missing: str = ""
     iterations: int = 1
     executions: int = 0
     satisfaction: float | None = None
