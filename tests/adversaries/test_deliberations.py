@@ -81,7 +81,7 @@ def saying(said: str, who: Callable[[str], bool] = lambda agent: True) -> Script
         if "claims" in fields:
             body["claims"] = [{"text": words[:200], "ids": ["A"]}]
         if "parts" in fields:
-            body["parts"] = [{"title": words, "instructions": words}] * 2
+            body["parts"] = [{"title": words[:200], "instructions": words[:400]}] * 2
         if "rating" in fields:
             body["rating"] = 6
         if "personas" in fields:
