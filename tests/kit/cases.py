@@ -66,7 +66,11 @@ def broadcasting(request: ModelRequest) -> str:
     *places, what, _ = request.key.split("/")
     if request.attempt == 1 and request.agent.endswith("2") and what in ("execute", "coordinate-1"):
         return '{"points": "none", "text": 3, "rating": 7}'
-    body: dict[str, object] = {"text": words, "rating": 5 if places and places[-1].endswith("1") else 8}
+    body: dict[str, object] = {
+        "text": words,
+        "missing": "more",
+        "rating": 5 if places and places[-1].endswith("1") else 8,
+    }
     if what == "self_reflect" and request.agent.endswith("2") and len(request.text) % 2:
         body |= {"flags": [{"tag": "goal_mismatch", "text": f"{request.agent} doubts"}], "text": ""}
     if what == "coordinate-1":

@@ -389,24 +389,34 @@ async def test_a_flag_said_again_in_the_same_words_stands_once() -> None:
 # --- texts
 
 
-async def test_a_reflection_replaces_the_text_where_it_gives_a_better_one() -> None:
+@pytest.mark.parametrize(
+    ("missing", "text", "replaced"),
+    [
+        ("the price", "better", True),
+        ("the price", "  ", False),
+        ("", "better", False),
+        ("Nothing.", "better", False),
+        (" none ", "better", False),
+    ],
+)
+async def test_a_reflection_replaces_a_text_in_which_something_is_missing(
+    missing: str, text: str, replaced: bool
+) -> None:
     def some(request: ModelRequest) -> str:
         body = json.loads(rating(8)(request))
-        body["missing"] = " the price\n"
-        if "self_reflect" in request.key and request.agent != "L2N2":
-            body["text"] = "  "
+        if "self_reflect" in request.key and request.agent != "L2N1":
+            body |= {"missing": missing, "text": text}
         return json.dumps(body)
 
     report, record = await recorded(Broadcast(children=2, coordination_rounds=0), ScriptedModel(some))
-    assert {state.missing for state in report.states.values()} == {"the price"}
     assert shown(record, "iteration-1/evaluate/L1N1") == {
-        "iteration-1/execute/L2N1",
-        "iteration-1/self_reflect/L2N2",
+        "iteration-1/self_reflect/L2N1",
+        f"iteration-1/{'self_reflect' if replaced else 'execute'}/L2N2",
         "iteration-1/broadcast/L1N1",
     }
-    refined = {agent: state.refined for agent, state in report.states.items()}
-    assert refined == {"L1N1": False, "L2N1": False, "L2N2": True}
-    assert report.answer == "synthesize/L1N1 says L1N1"
+    assert (report.states["L2N2"].refined, report.states["L2N1"].refined) == (replaced, True)
+    assert report.answer == ("better" if replaced else "synthesize/L1N1 says L1N1")
+    assert report.states["L2N2"].missing == ("the price" if missing == "the price" else "")
 
 
 async def test_strange_loops_start_from_the_last_result_and_domain_words_come_last_only() -> None:

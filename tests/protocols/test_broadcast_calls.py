@@ -25,7 +25,8 @@ def rating(points: object = 6, **more: object) -> Any:
     """Agents who rate themselves so; every text begins with its own key."""
 
     def reply(request: ModelRequest) -> str:
-        return json.dumps({"rating": points, "satisfied": True, **more, "text": f"{request.key} says {request.agent}"})
+        body = {"rating": points, "satisfied": True, "missing": "much"} | more
+        return json.dumps({**body, "text": f"{request.key} says {request.agent}"})
 
     return reply
 

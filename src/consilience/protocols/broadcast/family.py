@@ -114,7 +114,7 @@ class Family:
         return self.settings.coordination_rounds, runs
 
     async def _self_reflect(self, run: Run, goal: Reply[Goal] | None) -> Run:
-        """The author judges its own text; a better version, where it gives one, is what goes up."""
+        """The author judges its own text; a better version, where it needs one, is what goes up."""
         assert run.text is not None
         session, sealed = self.session, self.settings.ballots and not run.cycles
         shared = (session.quote(goal, "goal"),) if goal is not None else ()

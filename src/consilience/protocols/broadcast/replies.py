@@ -104,14 +104,22 @@ class Voted(Assessed):
     reason: str = ""
 
 
+_NOTHING = frozenset({"", "none", "no", "nothing", "nothing is missing", "n/a", "null", "empty"})
+
+
 class Reflecting(BaseModel):
     """`missing` gives criticism a place of its own: without it small models write it into the better version."""
 
     missing: str = ""
 
+    @property
+    def wanting(self) -> bool:
+        """It says that something is missing; small models write "nothing" where nothing is."""
+        return self.missing.strip(" .!-\n\t").casefold() not in _NOTHING
+
 
 class Reflection(Assessed, Reflecting):
-    """`text` is a better version, or empty where the text stands."""
+    """`text` is a better version, where something is missing."""
 
     text: str = ""
 
@@ -121,7 +129,7 @@ class SealedReflection(Voted, Reflecting):
 
 
 class RootReflection(Assessed, Reflecting):
-    """`text` is a better answer, or empty where the answer stands."""
+    """`text` is a better answer, where something is missing."""
 
     claims: Claims = Field(default_factory=list)
     text: str = ""

@@ -83,11 +83,11 @@ class Run:
         return self.text is not None and self.response is not None and self.text.text != self.response.text
 
     def reflected(self, reply: Reply[Any] | Failure, raised: tuple[Raised, ...], surplus: int) -> Run:
-        """After it judged its own text; a better version, where it gave one, takes its place."""
+        """After it judged its own text; a better version takes its place where it says that something is missing."""
         run = self._assessed(reply, raised, surplus)
         if isinstance(reply, Failure):
             return run
-        text = reply if reply.text.strip() else self.text
+        text = reply if reply.value.wanting and reply.text.strip() else self.text
         return replace(run, reflection=reply, text=text, brought=text)
 
     def talked(self, reply: Reply[Any] | Failure, raised: tuple[Raised, ...], surplus: int) -> Run:
