@@ -98,12 +98,16 @@ def test_the_table_of_protocols_is_that_of_the_package() -> None:
     from importlib.metadata import entry_points
 
     from consilience.engine.protocol import GROUP, find_protocol
+    from consilience.protocols.broadcast import Broadcast
+    from consilience.protocols.decompose import Decompose
     from consilience.protocols.emergence import Emergence
 
     listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
     assert sorted(listed) == sorted(point.name for point in entry_points(group=GROUP))
     assert all(find_protocol(name).name == name for name in listed)
     assert Emergence(children=3, max_rounds=2).estimate().max == 15
+    assert Broadcast(children=3, max_iterations=2).estimate().max == 24
+    assert Decompose(children=3).estimate().max == 5
 
 
 def test_exported_names_are_those_documented() -> None:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from consilience.protocols.baselines import SoloReport as SoloReport
     from consilience.protocols.baselines import Vote as Vote
     from consilience.protocols.baselines import VoteReport as VoteReport
+    from consilience.protocols.broadcast import Broadcast as Broadcast
+    from consilience.protocols.broadcast import BroadcastReport as BroadcastReport
+    from consilience.protocols.decompose import Decompose as Decompose
+    from consilience.protocols.decompose import DecomposeReport as DecomposeReport
     from consilience.protocols.emergence import Emergence as Emergence
     from consilience.protocols.emergence import EmergenceReport as EmergenceReport
     from consilience.protocols.refinement import Refinement as Refinement
@@ -59,6 +63,10 @@ _HOME = {
     "Report": "consilience.domain.report",
     "SqliteStore": "consilience.journal.sqlite",
     "ToolAgent": "consilience.models.tools",
+    "Broadcast": "consilience.protocols.broadcast",
+    "BroadcastReport": "consilience.protocols.broadcast",
+    "Decompose": "consilience.protocols.decompose",
+    "DecomposeReport": "consilience.protocols.decompose",
     "Emergence": "consilience.protocols.emergence",
     "Live": "consilience.engine.live",
     "Solo": "consilience.protocols.baselines",

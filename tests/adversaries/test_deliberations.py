@@ -84,6 +84,10 @@ def saying(said: str, who: Callable[[str], bool] = lambda agent: True) -> Script
             body["objections"] = [{"to": "B", "text": words[:400]}]
         if "claims" in fields:
             body["claims"] = [{"text": words[:200], "ids": ["A"]}]
+        if "parts" in fields:
+            body["parts"] = [{"title": words[:200], "instructions": words[:400]}] * 2
+        if "rating" in fields:
+            body["rating"] = 6
         if "personas" in fields:
             body["personas"] = [{"name": f"role {n}", "asks": f"{n} {words[:200]}"} for n in range(4)]
         return json.dumps({**body, "text": words})

@@ -48,7 +48,8 @@ def test_the_module_runs_as_the_command_does() -> None:
 
 def test_help_lists_protocols_with_the_first_sentence_of_their_package(cli: Cli) -> None:
     said = " ".join(cli("--help").stdout.split())
-    assert "Protocols: emergence Bottom-up emergence: specialists think apart" in said
+    assert "Protocols: broadcast Goals that are broadcast, not assigned" in said
+    assert "emergence Bottom-up emergence: specialists think apart" in said
     assert "(seed" not in said
 
 

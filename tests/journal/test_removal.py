@@ -188,6 +188,7 @@ def test_an_id_is_found_in_any_field_of_any_event(event: type[BaseModel]) -> Non
 def test_what_is_no_id_is_no_reference() -> None:
     id = text_id("x")
     assert ids_in(f'{{"digest":"{id}a","key":"{id[:-1]}","other":"-{id}"}}') == []
+    assert ids_in('{"satisfaction_threshold":0.7,"flags":["contradiction_detected"]}') == [], "words of that length"
 
 
 async def begin(case: Case, store: SqliteStore, session: str, task: str) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from consilience.engine.protocol import Protocol
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
+from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.propose import Propose
 from consilience.protocols.refinement import Refinement
@@ -57,6 +59,38 @@ def emergent(request: ModelRequest) -> str:
         body["answers"] = ["B.1"] if "B.1" in request.text else []
         body["claims"] = [{"text": f"claimed by {request.agent}", "ids": ["A", "Z"]}]
     return json.dumps(body)
+
+
+def broadcasting(request: ModelRequest) -> str:
+    """Ratings that fall short in every first iteration, flags from leaves and siblings, ballots, some malformed at first."""
+    words = f"{request.agent} on {request.key}: {len(request.text)}"
+    *places, what, _ = request.key.split("/")
+    if request.attempt == 1 and request.agent.endswith("2") and what in ("execute", "coordinate-1"):
+        return '{"points": "none", "text": 3, "rating": 7}'
+    body: dict[str, object] = {
+        "text": words,
+        "missing": "more",
+        "rating": 5 if places and places[-1].endswith("1") else 8,
+    }
+    if what == "self_reflect" and request.agent.endswith("2") and len(request.text) % 2:
+        body |= {"flags": [{"tag": "goal_mismatch", "text": f"{request.agent} doubts"}], "text": ""}
+    if what == "coordinate-1":
+        body |= {"flags": [{"tag": "contradiction_detected", "text": f"{words} against A"}], "cause": "A"}
+    side = "yes" if what == "coordinate-1" or request.agent[-1] in "13" else "no"
+    body |= {"position": side, "confidence": "fairly sure", "reason": f"{request.agent} thinks so"}
+    body |= {"satisfied": True, "claims": [{"text": f"claimed by {request.agent}", "ids": ["A", "Z"]}]}
+    return json.dumps(body)
+
+
+def dividing(request: ModelRequest) -> str:
+    """Parts for the children, one too many at the root; some replies malformed at first."""
+    words = f"{request.agent} on {request.key}: {len(request.text)}"
+    if request.attempt == 1 and request.agent.endswith("2"):
+        return '{"parts": "none", "text": 3}'
+    parts = 3 if request.agent == "L1N1" else 1 + request.agent.endswith("1")
+    body: dict[str, object] = {"parts": [{"title": f"Part {n}", "instructions": words} for n in range(parts)]}
+    body |= {"points": [f"a fact of {request.agent}"], "claims": [{"text": words, "ids": ["part 1", "Z"]}]}
+    return json.dumps({**body, "text": words})
 
 
 def proposing(request: ModelRequest) -> str:
@@ -119,6 +153,9 @@ CASES = [
     Case("outside-agent", OutsideAgent(), plain, outside="A2"),
     Case("agent-with-tools", NestedGathers(), plain, tools="A2"),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
+    Case("broadcast", Broadcast(children=2, strange_loops=1, answer_pattern="yes|no"), broadcasting),
+    Case("broadcast-deep", Broadcast(children=2, depth=3, max_iterations=1), broadcasting),
+    Case("decompose", Decompose(children=2, depth=3, strange_loops=1), dividing),
     Case("propose", Propose(), proposing),
     Case("refinement", Refinement(hierarchy=HOUSE, max_passes=2, draft="# Old\n\nIt was so."), refining),
     Case("solo", Solo(structured=True), weighing),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -115,8 +116,8 @@ async def test_the_longest_chain_is_that_of_the_dataflow(children: int, depth: i
 class Ticks(ScriptedModel):
     """Measures the longest chain: a call begins at the latest end of the calls whose texts it is shown, or of an earlier check."""
 
-    def __init__(self) -> None:
-        super().__init__(unlike)
+    def __init__(self, script: Callable[[ModelRequest], str] = unlike) -> None:
+        super().__init__(script)
         self._waiting: list[asyncio.Future[None]] = []
         self.longest = 0
         self._ticking: asyncio.Task[None] | None = None

@@ -19,7 +19,8 @@ from consilience.domain.errors import StoreUnusable
 if TYPE_CHECKING:
     from consilience.journal.sqlite import SqliteStore
 
-_ID = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])", re.ASCII)
+_ID = re.compile(r"(?<![\w-])[\w-]{21}[AQgw](?![\w-])", re.ASCII)
+"""16 bytes in base64: of the last character only two bits count. So few words of that length are taken for one."""
 
 _KEPT = """
 WITH RECURSIVE

@@ -79,10 +79,10 @@ def _turn(calls: Iterable[Ended], before: str | None, record: Record) -> tuple[s
         if isinstance(call, CallCompleted):
             text = record.text(call.text)
             turn = replace(turn, position=_position(text) or turn.position)
-            if call.kind not in ASIDE:
-                again = said is not None and prose(text) != said
+            if call.kind not in ASIDE and (words := prose(text)).strip():  # else it let its words stand
+                again = said is not None and words != said
                 revised = revised or (again and (phase is None or call.phase != phase))
-                said, phase = prose(text), call.phase
+                said, phase = words, call.phase
         elif call.kind not in ASIDE:
             why = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
             turn = replace(turn, failure=why)

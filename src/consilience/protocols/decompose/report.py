@@ -1,0 +1,49 @@
+"""The report of `decompose`, and the seed's export of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from consilience.domain.report import Frozen, Report
+
+
+class Part(Frozen):
+    """What an agent was given to do, and what it made of it. Where the split failed nothing was `given`: it then had the task
+    as a whole. `text` is None where it made nothing."""
+
+    agent: str
+    parent: str
+    title: str = ""
+    instructions: str = ""
+    given: bool = True
+    text: str | None = None
+
+
+class StrangeLoop(Frozen):
+    """One self-review of the root: what it started from and what it made of it, None when the call failed."""
+
+    index: int
+    before: str
+    after: str | None
+    domain: bool = False
+
+
+class DecomposeReport(Report):
+    """`parts` are those that were handed out, parents first; `idle` the agents for whom there was none. `position` is the
+    extracted answer where an `answer_pattern` was set."""
+
+    protocol: Literal["decompose"] = "decompose"
+    parts: tuple[Part, ...] = ()
+    idle: tuple[str, ...] = ()
+    strange_loops: tuple[StrangeLoop, ...] = ()
+    position: str | None = None
+
+    def final_state(self) -> dict[str, object]:
+        """The seed's `final_state.json`, as it is without its `mca_mode`."""
+        (root,) = self.topology.roots
+        return {
+            "task": self.task,
+            "final_response": self.answer,
+            "strange_loops": [loop.model_dump(mode="json") for loop in self.strange_loops],
+            "child_responses": {part.agent: part.text for part in self.parts if part.parent == root},
+        }

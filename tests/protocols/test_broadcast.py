@@ -1,0 +1,654 @@
+"""What agents of `broadcast` are shown, when parents are satisfied, where flags go, and how runs end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consilience.domain.errors import Rejected, SettingsError
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Allowance, Limits, StopReason
+from consilience.domain.panels import load_panel
+from consilience.domain.topology import Topology, tree
+from consilience.engine import runner
+from consilience.engine.faults import Fault
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
+from consilience.protocols.broadcast import Broadcast, BroadcastReport
+from consilience.protocols.broadcast.replies import read_rating
+from consilience.reporting.record import Record, record_of
+from consilience.reporting.views.evolution import fold
+from kit.cases import Case, broadcasting
+from kit.runs import run, run_killed
+from protocols.test_broadcast_calls import go, rating
+
+Extra = Callable[[ModelRequest], dict[str, object]]
+
+
+def agents(extra: Extra | None = None, points: object = 6) -> ScriptedModel:
+    """Agents who rate themselves `points`; every text begins with its own key, so prompts show what was read."""
+
+    def reply(request: ModelRequest) -> str:
+        return str(rating(points, **(extra(request) if extra else {}))(request))
+
+    return ScriptedModel(reply)
+
+
+def flagging(tag: str, *keys: str) -> Extra:
+    """The replies of these keys raise a flag."""
+    return lambda r: {"flags": [{"tag": tag, "text": f"because of {r.key}"}]} if r.key in keys else {}
+
+
+async def recorded(protocol: Broadcast, model: ScriptedModel, **options: Any) -> tuple[BroadcastReport, Record]:
+    """The report, and what every call had been shown."""
+    store = SqliteStore(":memory:")
+    report = await runner.start("Is it so?", protocol, models=model, store=store, **options)
+    assert isinstance(report, BroadcastReport)
+    record = record_of(store, report.session)
+    assert record.readings
+    store.close()
+    return report, record
+
+
+def shown(record: Record, key: str) -> set[str]:
+    return {quoted.message for quoted in record.readings[key].quoted}
+
+
+# --- who is shown what
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 3), st.integers(2, 4), st.integers(0, 2), st.integers(1, 2), st.booleans())
+async def test_every_call_is_shown_its_goal_its_own_words_and_its_family_and_nothing_else(
+    children: int, depth: int, rounds: int, iterations: int, anonymous: bool
+) -> None:
+    depth = min(depth, 3) if children > 1 else depth
+    protocol = Broadcast(
+        children=children,
+        depth=depth,
+        coordination_rounds=rounds,
+        max_iterations=iterations,
+        anonymous_peers=anonymous,
+        strange_loops=1,
+    )
+    _, record = await recorded(protocol, agents())
+    shape = tree(children, depth)
+    for key in record.readings:
+        assert shown(record, key) == allowed(key, shape, rounds, iterations), key
+
+
+def allowed(key: str, shape: Topology, rounds: int, iterations: int) -> set[str]:
+    """What a call must be shown where nobody flags anything, everybody gives a better text, and nobody is satisfied."""
+    *places, what, agent = key.removeprefix("iteration-").split("/")
+    path, (what, _, number) = "/".join(places), what.partition("-")
+    siblings, children = (*shape.siblings(agent), agent), shape.children[agent]
+
+    def near(path: str, *rest: str) -> str:
+        return "/".join([f"iteration-{path}" if path else "", *rest]).strip("/")
+
+    def left(child: str, path: str) -> str:
+        talked = rounds if len(children) > 1 else 0
+        return near(path, f"coordinate-{talked}" if talked else "self_reflect", child)
+
+    above, _, last = path.rpartition("/")
+    goal = {near(path, "broadcast", parent) for parent in shape.parents.get(agent, ())}
+    inner = {near(above, "broadcast", parent) for parent in shape.parents.get(agent, ())}
+    end = f"{path}/{iterations}".strip("/")
+    match what:
+        case "execute":
+            return goal
+        case "broadcast" if last == "1":
+            return inner
+        case "broadcast":
+            earlier = f"{above}/{int(last) - 1}".strip("/")
+            return inner | {near(earlier, "broadcast", agent), near(earlier, "evaluate", agent)}
+        case "coordinate":
+            before = f"coordinate-{int(number) - 1}" if number != "1" else "self_reflect"
+            return {near(path, before, one) for one in siblings}
+        case "evaluate":
+            return {left(child, path) for child in children} | {near(path, "broadcast", agent)}
+        case "synthesize":
+            return {left(child, end) for child in children} | {near(end, "evaluate", agent)}
+        case "strange_loop":
+            return {left(child, end) for child in children} | {near(path, "synthesize", agent)}
+    assert what == "self_reflect"
+    if not shape.parents.get(agent):
+        return {left(child, end) for child in children} | {f"strange_loop-1/{agent}"}
+    return goal | {near(path, "synthesize" if children else "execute", agent)}
+
+
+async def test_without_coordination_no_text_of_a_sibling_is_in_any_prompt() -> None:
+    protocol = Broadcast(children=3, depth=3, coordination_rounds=0, max_iterations=2)
+    _, record = await recorded(protocol, agents())
+    shape = tree(3, 3)
+    for reading in record.readings.values():
+        assert not {record.authors[q.message] for q in reading.quoted} & set(shape.siblings(reading.reader))
+    _, record = await recorded(protocol.model_copy(update={"coordination_rounds": 1}), agents())
+    talk = record.readings["iteration-1/1/coordinate-1/L3N1"]
+    assert {record.authors[q.message] for q in talk.quoted} == {"L3N1", "L3N2", "L3N3"}
+
+
+async def test_a_broadcast_assigns_nothing_and_peers_are_letters() -> None:
+    _, model = await go(Broadcast(children=3, max_iterations=1))
+    asked = {request.key: request.text for request in model.requests}
+    assert "give nobody a part of it" in asked["iteration-1/broadcast/L1N1"]
+    assert not [key for key, text in asked.items() if "L2N" in text.replace(key, "") and "from L2N" in text]
+    talk = asked["iteration-1/coordinate-1/L2N2"]
+    assert "B is your own text" in talk
+    assert [mark for mark in ("from A>", "from B>", "from C>") if mark in talk] == ["from A>", "from B>", "from C>"]
+    _, model = await go(Broadcast(children=2, max_iterations=1, anonymous_peers=False))
+    assert "from L2N1>" in next(r.text for r in model.requests if r.key == "iteration-1/coordinate-1/L2N2")
+
+
+async def test_siblings_share_all_of_the_prompt_before_their_own_part() -> None:
+    """So a prefix cache serves the first sibling's quotations to the others."""
+    _, model = await go(Broadcast(children=3, max_iterations=1))
+    texts = [r.text for r in model.requests if "/coordinate-1/" in r.key]
+    common = texts[0].rindex("</quote")
+    assert texts[0][:common] == texts[1][:common] == texts[2][:common]
+
+
+async def test_private_sources_stay_with_their_seat() -> None:
+    sources = [Source(text="The well is dry.", agents=("L2N2",))]
+    _, model = await go(Broadcast(children=2, max_iterations=1), sources=sources)
+    assert {r.agent for r in model.requests if "The well is dry." in r.text} == {"L2N2"}
+
+
+async def test_a_panel_gives_leaves_their_points_of_view_and_nobody_has_one_without() -> None:
+    panel = load_panel("markets")
+    report, model = await go(Broadcast(children=2, max_iterations=1), panel=panel)
+    assert [a.persona for a in report.agents] == ["", panel.personas[0].name, panel.personas[1].name]
+    assert panel.personas[1].description in next(r.text for r in model.requests if r.agent == "L2N2")
+    report, _ = await go(Broadcast(children=2, max_iterations=1))
+    assert {(a.perspective, a.persona) for a in report.agents} == {("", "")}
+
+
+# --- satisfaction
+
+
+@pytest.mark.parametrize(
+    ("ratings", "threshold", "mean"),
+    [
+        ((6, 7, 8), 0.7, 0.7),
+        ((7, 7, 7), 0.7, 0.7),
+        ((1, 2, 3), 0.2, 0.2),
+        (("0.55", "0.65", "0.9"), 0.7, 0.7),
+        ((10, 10, 1), 0.7, 0.7),
+    ],
+)
+async def test_a_mean_exactly_at_the_threshold_satisfies(
+    ratings: tuple[object, ...], threshold: float, mean: float
+) -> None:
+    """Although the float sum of some of these lies below it."""
+
+    def mine(request: ModelRequest) -> dict[str, object]:
+        return {"rating": ratings[int(request.agent[-1]) - 1]} if request.agent.startswith("L2") else {}
+
+    report, _ = await go(Broadcast(children=3, satisfaction_threshold=threshold), agents(mine))
+    assert report.check is not None
+    assert report.check.score == pytest.approx(mean)
+    assert (report.stop_reason, report.total_iterations) == (StopReason.CONVERGED, 1)
+    below = Broadcast(children=3, satisfaction_threshold=threshold + 0.001)
+    report, _ = await go(below, agents(mine))
+    assert (report.stop_reason, report.total_iterations) == (StopReason.EXHAUSTED_STEPS, 2)
+
+
+@pytest.mark.parametrize("said", [True, False, None])
+async def test_what_the_evaluator_says_is_reported_and_decides_nothing(said: bool | None) -> None:
+    for points, satisfied in ((8, True), (6, False)):
+        report, _ = await go(Broadcast(children=2, max_iterations=1), agents(lambda r: {"satisfied": said}, points))
+        assert [(i.satisfied, i.said_satisfied) for i in report.iterations] == [(satisfied, said)]
+        assert (report.stop_reason is StopReason.CONVERGED) == satisfied
+        contrary = "in 1 of 1 iterations the evaluator said otherwise than the ratings and flags"
+        assert (contrary in report.warnings) == (said is not None and said != satisfied)
+
+
+@pytest.mark.parametrize(
+    "unreadable", ["", "fine", None, True, -1, 11, 1e400, "7 or 8", [8], {"value": 9}, "NaN", "120%"]
+)
+async def test_a_rating_that_cannot_be_read_never_satisfies(unreadable: object) -> None:
+    def mine(request: ModelRequest) -> dict[str, object]:
+        return {"rating": unreadable} if request.agent == "L2N2" else {}
+
+    report, _ = await go(Broadcast(children=2, satisfaction_threshold=0), agents(mine, 10))
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert all(one.ratings["L2N2"] is None and one.mean is None for one in report.iterations)
+    assert report.states["L2N2"].satisfaction is None
+    assert any("ratings that were not given or could not be read: 2 (L2N2)" in w for w in report.warnings)
+
+
+@pytest.mark.parametrize("nonsense", ["", "{}", "null", '{"text": ""}', "prose, no object", '{"properties": {}}'])
+@pytest.mark.parametrize(("what", "rounds"), [("self_reflect", 0), ("coordinate-1", 1), ("execute", 1)])
+async def test_malformed_replies_never_satisfy(nonsense: str, what: str, rounds: int) -> None:
+    """Not even at a threshold of 0. The last reply of L3N2 in each iteration counts; a leaf's own text may be prose."""
+
+    def reply(request: ModelRequest) -> str:
+        struck = f"/{what}/L3N2" in request.key
+        return nonsense if struck else str(rating(9)(request))
+
+    protocol = Broadcast(children=2, depth=3, satisfaction_threshold=0, coordination_rounds=rounds)
+    report, _ = await go(protocol, ScriptedModel(reply))
+    family = [one for one in report.iterations if one.node == "L2N1"]
+    assert any(one.satisfied for one in family) == (what == "execute" and nonsense.startswith("prose"))
+    assert all(one.satisfied for one in report.iterations if one.node == "L2N2")
+
+
+@pytest.mark.parametrize(
+    "nonsense", ["", "{}", "null", '{"text": ""}', '{"properties": {}}', "x" * 300_000, "}{", "\x00\ufffd"]
+)
+async def test_no_reply_crashes_a_run(nonsense: str) -> None:
+    protocol = Broadcast(children=2, depth=3, strange_loops=1, answer_pattern="yes|no", satisfaction_threshold=0)
+    report, _ = await go(protocol, ScriptedModel(lambda request: nonsense))
+    assert report.stop_reason in (StopReason.FAILED, StopReason.EXHAUSTED_STEPS)
+    assert (report.position, report.ballots) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (0, 0.0), (7, 0.7), (10, 1.0), (7.5, 0.75), (0.85, 0.85), ("8", 0.8), ("8/10", 0.8), ("8 / 10", 0.8), ("80 %", 0.8),
+        ("0.8", 0.8), ("0.8/1", 0.8), ("9 of 10", 0.9), (1, 0.1), (1.0, 0.1), ("1", 0.1), ("12/10", None), (True, None),
+        (float("nan"), None), ("-3", None), ("Good.", 0.8), ("excellent", 0.95), ("useless", 0.0),
+        ("splendid", None), (None, None), ([7], None),
+    ],
+)  # fmt: skip
+def test_how_ratings_are_read(given: object, read: float | None) -> None:
+    assert read_rating(given) == (None if read is None else pytest.approx(read))
+
+
+# --- flags
+
+
+async def test_a_critical_flag_causes_one_broadcast_more_which_quotes_it_and_then_the_cap() -> None:
+    """Everybody is content with its text; one says that the goal is wrong."""
+    flag = flagging("goal_mismatch", "iteration-1/self_reflect/L2N2", "iteration-2/self_reflect/L2N2")
+    report, record = await recorded(Broadcast(children=2), agents(flag, 9))
+    broadcasts = [key for key in record.readings if "/broadcast/" in key]
+    assert broadcasts == ["iteration-1/broadcast/L1N1", "iteration-2/broadcast/L1N1"]
+    assert shown(record, broadcasts[1]) == {
+        "iteration-1/self_reflect/L2N2/flag-1",
+        "iteration-1/evaluate/L1N1",
+        "iteration-1/broadcast/L1N1",
+    }
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert [one.mean for one in report.iterations] == [pytest.approx(0.9)] * 2
+    assert report.iterations[1].caused_by == ("iteration-1/self_reflect/L2N2/flag-1", "iteration-1/evaluate/L1N1")
+    assert [(f.path, f.stands, f.read) for f in report.flags] == [((1,), False, True), ((2,), True, True)]
+    (dissent,) = report.dissent
+    assert (dissent.agent, dissent.text) == ("L2N2", "goal_mismatch: because of iteration-2/self_reflect/L2N2")
+    assert [(o.agent, o.to, o.read) for o in report.objections] == [("L2N2", "L1N1", True)]
+
+
+async def test_a_flag_that_is_not_raised_again_is_settled_and_stays_in_the_chain() -> None:
+    report, _ = await go(Broadcast(children=2), agents(flagging("needs_reframing", "iteration-1/self_reflect/L2N1"), 8))
+    assert (report.stop_reason, report.total_iterations) == (StopReason.CONVERGED, 2)
+    assert report.signal_chain == ("needs_reframing (L2N1)",)
+    assert (report.dissent, report.objections) == ((), ())
+
+
+async def test_a_flag_sends_back_the_lowest_parent_and_higher_only_if_it_still_stands() -> None:
+    """Raised by L3N2 in the first broadcast of L2N1, and no more in its second: the root hears of it and goes on."""
+    once = flagging("goal_mismatch", "iteration-1/1/self_reflect/L3N2")
+    report, record = await recorded(Broadcast(children=2, depth=3), agents(once, 8))
+    assert [key for key in record.readings if "/broadcast/" in key] == [
+        "iteration-1/broadcast/L1N1",
+        "iteration-1/1/broadcast/L2N1",
+        "iteration-1/2/broadcast/L2N1",
+        "iteration-1/1/broadcast/L2N2",
+    ]
+    assert (report.stop_reason, report.total_iterations) == (StopReason.CONVERGED, 1)
+    assert {node: state.iterations for node, state in report.states.items()} == {
+        "L1N1": 1, "L2N1": 2, "L2N2": 1, "L3N1": 1, "L3N2": 1, "L3N3": 1, "L3N4": 1,
+    }  # fmt: skip
+    twice = flagging("goal_mismatch", "iteration-1/1/self_reflect/L3N2", "iteration-1/2/self_reflect/L3N2")
+    report, record = await recorded(Broadcast(children=2, depth=3), agents(twice, 8))
+    assert "iteration-2/broadcast/L1N1" in record.readings
+    assert "iteration-1/2/self_reflect/L3N2/flag-1" in shown(record, "iteration-2/broadcast/L1N1")
+    assert "iteration-1/1/self_reflect/L3N2/flag-1" not in shown(record, "iteration-2/broadcast/L1N1")
+    assert "iteration-1/2/broadcast/L2N2" not in record.readings, "the other family was satisfied"
+    assert (report.stop_reason, report.total_iterations) == (StopReason.CONVERGED, 2)
+
+
+async def test_a_flag_of_a_leaf_far_below_is_in_the_roots_chain() -> None:
+    def flags(request: ModelRequest) -> dict[str, object]:
+        if request.key.endswith("self_reflect/L3N2"):
+            return {"flags": [{"tag": "unexpected_finding", "text": "a well"}]}
+        if request.key.endswith("coordinate-1/L2N1"):
+            return {"flags": [{"tag": "contradiction_detected", "text": "B says otherwise"}]}
+        return {}
+
+    report, record = await recorded(Broadcast(children=2, depth=3, max_iterations=1), agents(flags, 8))
+    assert report.signal_chain == ("unexpected_finding (L3N2)", "contradiction_detected (L2N1)")
+    assert report.stop_reason is StopReason.CONVERGED, "neither is critical"
+    for reader in ("iteration-1/1/evaluate/L2N1", "iteration-1/evaluate/L1N1", "synthesize/L1N1"):
+        assert "iteration-1/1/self_reflect/L3N2/flag-1" in shown(record, reader)
+    assert [d.text for d in report.dissent] == ["contradiction_detected: B says otherwise"]
+    assert report.states["L2N1"].flags == ("contradiction_detected", "unexpected_finding")
+
+
+async def test_flags_are_for_parents_only() -> None:
+    flag = flagging("goal_mismatch", "iteration-1/1/self_reflect/L3N2")
+    _, record = await recorded(Broadcast(children=2, depth=3), agents(flag, 8))
+    readers = {
+        reading.reader
+        for reading in record.readings.values()
+        if "iteration-1/1/self_reflect/L3N2/flag-1" in {quoted.message for quoted in reading.quoted}
+    }
+    assert readers == {"L2N1"}
+
+
+async def test_the_critical_set_is_a_setting() -> None:
+    flag = flagging("contradiction_detected", "iteration-1/coordinate-1/L2N1")
+    for critical, iterations in (((), 1), (("contradiction_detected",), 2), (("goal_mismatch",), 1)):
+        report, _ = await go(Broadcast(children=2, critical_flags=critical), agents(flag, 8))
+        assert report.total_iterations == iterations
+        assert report.flags[0].critical == (iterations == 2)
+
+
+async def test_every_flag_is_read_by_a_later_call_or_warned_about() -> None:
+    def flags(request: ModelRequest) -> dict[str, object]:
+        return {"flags": [{"tag": "resource_request", "text": f"for {request.key}"}]}
+
+    report, _ = await go(Broadcast(children=2, depth=3, strange_loops=1), agents(flags, 8))
+    unread = [flag.id for flag in report.flags if not flag.read]
+    assert unread == ["self_reflect/L1N1/flag-1"], "nobody comes after the root"
+    assert [w for w in report.warnings if "self_reflect/L1N1/flag-1" in w]
+
+
+async def test_a_flood_of_flags_drowns_nobody() -> None:
+    def flags(request: ModelRequest) -> dict[str, object]:
+        tags = ["unexpected_finding", "resource_request", "goal_mismatch"] * 30
+        return {"flags": [{"tag": tag, "text": f"{request.key} {n}"} for n, tag in enumerate(tags)]}
+
+    protocol = Broadcast(children=4, depth=3, max_iterations=1, critical_flags=("resource_request",))
+    report, record = await recorded(protocol, agents(flags, 8))
+    most = max(len([q for q in r.quoted if "/flag-" in q.message]) for r in record.readings.values())
+    assert most == 12
+    assert any(w.startswith("flags beyond the 2 that a reply may raise were left out: ") for w in report.warnings)
+    assert any(w.startswith("flags beyond the 12 that a prompt may quote") for w in report.warnings)
+    quoted = [q.message for q in record.readings["synthesize/L1N1"].quoted if "/flag-" in q.message]
+    tags = {flag.id: flag.tag for flag in report.flags}
+    assert {tags[id] for id in quoted} == {"resource_request"}, "critical ones first"
+
+
+async def test_a_flag_said_again_in_the_same_words_stands_once() -> None:
+    def flags(request: ModelRequest) -> dict[str, object]:
+        return {"flags": [{"tag": "goal_mismatch", "text": "the bridge is gone"}]} if request.agent == "L2N1" else {}
+
+    report, _ = await go(Broadcast(children=2, max_iterations=1), agents(flags))
+    assert [flag.id for flag in report.flags] == ["iteration-1/self_reflect/L2N1/flag-1"]
+
+
+# --- texts
+
+
+@pytest.mark.parametrize(
+    ("missing", "text", "replaced"),
+    [
+        ("the price", "better", True),
+        ("the price", "  ", False),
+        ("", "better", False),
+        ("Nothing.", "better", False),
+        (" none ", "better", False),
+    ],
+)
+async def test_a_reflection_replaces_a_text_in_which_something_is_missing(
+    missing: str, text: str, replaced: bool
+) -> None:
+    def some(request: ModelRequest) -> str:
+        body = json.loads(rating(8)(request))
+        if "self_reflect" in request.key and request.agent != "L2N1":
+            body |= {"missing": missing, "text": text}
+        return json.dumps(body)
+
+    report, record = await recorded(Broadcast(children=2, coordination_rounds=0), ScriptedModel(some))
+    assert shown(record, "iteration-1/evaluate/L1N1") == {
+        "iteration-1/self_reflect/L2N1",
+        f"iteration-1/{'self_reflect' if replaced else 'execute'}/L2N2",
+        "iteration-1/broadcast/L1N1",
+    }
+    assert (report.states["L2N2"].refined, report.states["L2N1"].refined) == (replaced, True)
+    assert report.answer == ("better" if replaced else "synthesize/L1N1 says L1N1")
+    assert report.states["L2N2"].missing == ("the price" if missing == "the price" else "")
+
+
+async def test_strange_loops_start_from_the_last_result_and_domain_words_come_last_only() -> None:
+    protocol = Broadcast(children=2, max_iterations=1, strange_loops=2, domain_instructions="Speak to farmers.")
+    report, model = await go(protocol)
+    loops = [request for request in model.requests if request.key.startswith("strange_loop-")]
+    assert ["Speak to farmers." in request.text for request in loops] == [False, True]
+    assert "synthesize/L1N1 says" in loops[0].text
+    assert "strange_loop-1/L1N1 says" in loops[1].text
+    assert [loop.domain for loop in report.strange_loops] == [False, True]
+    assert report.answer == "self_reflect/L1N1 says L1N1"
+
+
+async def test_claims_name_messages_and_labels_that_were_not_shown_are_dropped_and_counted() -> None:
+    def claiming(request: ModelRequest) -> dict[str, object]:
+        return {"claims": [{"text": "costs fall", "ids": ["A", "Q", "C"]}]}
+
+    report, _ = await go(Broadcast(children=3, max_iterations=1), agents(claiming))
+    (claim,) = report.claims
+    assert claim.ids == ("iteration-1/coordinate-1/L2N1", "iteration-1/coordinate-1/L2N3")
+    assert report.metrics["dropped_labels"] == 1
+
+
+# --- ballots
+
+
+async def test_leaves_vote_inside_their_replies_before_and_after_they_read_each_other() -> None:
+    def voting(request: ModelRequest) -> dict[str, object]:
+        talk = "/coordinate-" in request.key
+        side = "yes" if request.agent == "L2N1" or (talk and request.agent == "L2N2") else "no"
+        cause = {"cause": "A"} if talk and request.agent == "L2N2" else {}
+        return {"position": f"{side}!", "confidence": "certain", "reason": f"{request.key}: secret", **cause}
+
+    protocol = Broadcast(children=3, answer_pattern="yes|no", max_iterations=1)
+    plain, _ = await go(protocol.model_copy(update={"answer_pattern": ""}), agents(voting))
+    report, model = await go(protocol, agents(lambda r: voting(r) | {"claims": []}))
+    assert report.ledger.actual.calls == plain.ledger.actual.calls, "a ballot costs no call"
+    assert plain.ballots == ()
+    assert [(b.agent, b.step, b.position) for b in report.ballots] == [
+        ("L2N1", 0, "yes"), ("L2N1", 1, "yes"), ("L2N2", 0, "no"), ("L2N2", 1, "yes"), ("L2N3", 0, "no"), ("L2N3", 1, "no"),
+    ]  # fmt: skip
+    (change,) = report.position_changes
+    assert (change.agent, change.cause, change.conformity) == ("L2N2", "iteration-1/self_reflect/L2N1", False)
+    assert not [r.key for r in model.requests if "secret" in r.text], "peers never see ballots"
+    assert report.pool == {"no": 0.5, "yes": 0.5}
+
+
+async def test_final_ballots_against_the_answer_are_the_dissent() -> None:
+    def reply(request: ModelRequest) -> str:
+        side = "no" if request.agent == "L2N2" else "yes"
+        body = {"position": side, "confidence": "certain", "reason": f"{side}, says {request.agent}"}
+        return json.dumps({**body, "rating": 8, "text": f"{side}: {request.key}"})
+
+    report, _ = await go(Broadcast(children=3, answer_pattern="yes|no"), ScriptedModel(reply))
+    assert (report.position, report.stop_reason) == ("yes", StopReason.CONVERGED)
+    assert [(d.agent, d.position, d.text) for d in report.dissent] == [("L2N2", "no", "no, says L2N2")]
+    assert (report.confidence.kind, report.confidence.level) == ("share of pooled ballots", pytest.approx(2 / 3))
+
+
+async def test_a_position_that_does_not_match_is_no_ballot() -> None:
+    report, _ = await go(
+        Broadcast(children=2, answer_pattern="yes|no", max_iterations=1), agents(lambda r: {"position": "maybe"})
+    )
+    assert report.ballots == ()
+    assert "no ballot of L2N1, L2N2 holds what the answer_pattern looks for" in report.warnings
+
+
+# --- ends
+
+
+def dead(*who: str, frm: str = "") -> ScriptedModel:
+    return ScriptedModel(
+        lambda r: Rejected("gone") if r.agent in who and r.key.startswith(frm) else rating(8)(r)  # type: ignore[arg-type,return-value]
+    )
+
+
+async def test_it_goes_on_without_a_seat_and_is_never_satisfied_without_it() -> None:
+    report, model = await go(Broadcast(children=3), dead("L2N2"))
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert report.degraded == "2 of 3 agents (1 rejected)"
+    assert report.answer is not None
+    assert [m.agent for m in report.missing] == ["L2N2"]
+    assert "from B>" not in next(r.text for r in model.requests if r.key == "synthesize/L1N1")
+
+
+async def test_too_few_agents_end_it_before_the_root_is_asked() -> None:
+    report, model = await go(Broadcast(children=3), dead("L2N1", "L2N2"))
+    assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, False)
+    assert not [r for r in model.requests if r.key.startswith("synthesize")]
+
+
+async def test_without_its_chair_there_is_no_answer() -> None:
+    report, model = await go(Broadcast(children=2, max_iterations=1), dead("L1N1"))
+    assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
+    assert report.quorum_met
+    assert "from goal>" not in next(r.text for r in model.requests if r.key == "iteration-1/execute/L2N1")
+
+
+async def test_a_chair_that_cannot_judge_its_answer_leaves_it_as_it_was() -> None:
+    report, _ = await go(Broadcast(children=2), dead("L1N1", frm="self_reflect"))
+    assert (report.answer, report.root_satisfaction) == ("synthesize/L1N1 says L1N1", None)
+
+
+async def test_one_call_is_enough_for_an_answer_and_says_what_it_is() -> None:
+    report, model = await go(Broadcast(children=3), limits=Limits(calls=1))
+    assert [r.key for r in model.requests] == ["synthesize/L1N1"]
+    assert "Nobody else could be heard" in model.requests[0].text
+    assert (report.stop_reason, report.closing) == (StopReason.EXHAUSTED_BUDGET, "reserve")
+    assert report.degraded == "0 of 3 agents (3 budget)"
+
+
+async def test_a_limit_in_the_second_iteration_leaves_what_the_first_came_to() -> None:
+    """Two calls are left when it begins: the broadcast, and the closing call out of the reserve."""
+    protocol = Broadcast(children=2)
+    whole = 1 + 2 * 2 + 2 + 1
+    report, record = await recorded(protocol, agents(), limits=Limits(calls=whole + 2))
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert shown(record, "synthesize/L1N1") == {
+        "iteration-1/coordinate-1/L2N1",
+        "iteration-1/coordinate-1/L2N2",
+        "iteration-1/evaluate/L1N1",
+    }
+    assert report.states["L2N1"].text == "iteration-1/coordinate-1/L2N1 says L2N1"
+
+
+async def test_a_limit_far_below_ends_the_iterations_above_it() -> None:
+    """L3N2 may be asked twice: its parent does not begin again without it, nor does the root."""
+    report, model = await go(Broadcast(children=2, depth=3), limits=Limits(agents={"L3N2": Allowance(calls=2)}))
+    broadcasts = [request.key for request in model.requests if "/broadcast/" in request.key]
+    assert "iteration-1/2/broadcast/L2N1" not in broadcasts
+    assert "iteration-1/2/broadcast/L2N2" in broadcasts, "another family goes on"
+    assert "iteration-2/broadcast/L1N1" not in broadcasts
+    assert (report.stop_reason, report.answer) == (StopReason.EXHAUSTED_BUDGET, "self_reflect/L1N1 says L1N1")
+
+
+async def test_a_limit_on_one_agent_ends_the_iterations_and_not_the_answer() -> None:
+    report, _ = await go(Broadcast(children=2, max_iterations=3), limits=Limits(agents={"L2N2": Allowance(calls=2)}))
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert (report.total_iterations, report.answer) == (1, "self_reflect/L1N1 says L1N1")
+
+
+async def test_a_tree_with_nested_iterations_is_the_same_in_any_order_of_arrival_and_after_any_kill(
+    tmp_path: Path,
+) -> None:
+    """Eighty-two calls, side by side where they can be; on any budget too."""
+    case = Case("tree", Broadcast(children=2, depth=3), broadcasting)
+    for calls in (None, 30, 60):
+        reference = await run(case, calls=calls)
+        arrived = set()
+        for order in range(12):
+            outcome = await run(case, order=order, calls=calls)
+            assert outcome.same == reference.same
+            arrived.add(outcome.arrived)
+        assert len(arrived) > 1
+        for nth in (2, 5, 9):
+            fault = Fault("after_commit", nth=nth)
+            killed = await run_killed(case, tmp_path / f"{calls}-{nth}.db", fault, order=nth, calls=calls)
+            assert killed.crashes
+            assert killed.same == reference.same
+            assert not killed.asked_again
+
+
+# --- the report
+
+
+async def test_the_seeds_metadata_is_as_the_seed_prints_it() -> None:
+    report, _ = await go(
+        Broadcast(children=2, depth=3), agents(flagging("unexpected_finding", "iteration-1/1/self_reflect/L3N2"), 8)
+    )
+    assert report.mca_metadata() == {
+        "mode": "mca",
+        "total_iterations": 1,
+        "total_coordination_rounds": 1,
+        "root_satisfaction": 0.8,
+        "signal_chain": ["unexpected_finding (L3N2)"],
+        "satisfaction_map": {
+            "L1N1": 0.8, "L2N1": 0.8, "L2N2": 0.8, "L3N1": 0.8, "L3N2": 0.8, "L3N3": 0.8, "L3N4": 0.8,
+        },
+    }  # fmt: skip
+    state = report.final_state()
+    assert list(state) == ["task", "final_response", "strange_loops", "child_responses", "mca_metadata"]
+    assert state["child_responses"] == {
+        "L2N1": "iteration-1/coordinate-1/L2N1 says L2N1",
+        "L2N2": "iteration-1/coordinate-1/L2N2 says L2N2",
+    }
+    json.dumps(state)
+
+
+async def test_a_run_without_any_call_has_a_whole_report() -> None:
+    report, _ = await go(Broadcast(children=2), limits=Limits(calls=0))
+    assert (report.answer, report.stop_reason) == (None, StopReason.EXHAUSTED_BUDGET)
+    assert set(report.mca_metadata()["satisfaction_map"]) == {"L1N1", "L2N1", "L2N2"}  # type: ignore[arg-type]
+    json.dumps(report.final_state())
+
+
+async def test_the_report_directory_holds_the_seeds_file(tmp_path: Path) -> None:
+    from consilience.cli.run import report_files
+
+    report, _ = await go(Broadcast(children=2, max_iterations=1))
+    files = report_files(report)
+    assert json.loads(files["final_state.json"])["mca_metadata"] == report.mca_metadata()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"depth": 1}, "depth"),
+        ({"children": 0}, "children"),
+        ({"children": 60, "depth": 8}, "agents"),
+        ({"coordination_rounds": -1}, "coordination_rounds"),
+        ({"max_iterations": 0}, "max_iterations"),
+        ({"satisfaction_threshold": 1.1}, "satisfaction_threshold"),
+        ({"critical_flags": ("bored",)}, "critical_flags"),
+        ({"answer_pattern": "("}, "regular expression"),
+        ({"domain_instructions": "Be kind."}, "strange_loops"),
+        ({"colour": "blue"}, "colour"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_in_words(wrong: dict[str, object], word: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        Broadcast(**wrong)
+    assert word in str(refusal.value)
+    assert "settings of broadcast" in str(refusal.value)
+
+
+async def test_an_agent_that_lets_its_text_stand_is_shown_with_that_text() -> None:
+    def silent(request: ModelRequest) -> str:
+        body = json.loads(rating(10)(request))
+        return json.dumps(body | ({"text": ""} if "self_reflect" in request.key else {}))
+
+    store = SqliteStore(":memory:")
+    report = await runner.start("Is it so?", Broadcast(children=2), models=ScriptedModel(silent), store=store)
+    turn = fold(record_of(store, report.session)).turns["L2N1"]["iteration 1"]
+    store.close()
+    assert (turn.excerpt, turn.revised) == ("iteration-1/execute/L2N1 says L2N1", False)

@@ -1,0 +1,227 @@
+"""`decompose`: who gets which part, who sees what, how many calls, and how runs end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consilience.domain.errors import RateLimited, Rejected, SettingsError
+from consilience.domain.events import MessagePublished
+from consilience.domain.outcome import Limits, StopReason
+from consilience.domain.panels import load_panel
+from consilience.engine import runner
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
+from consilience.protocols.decompose import Decompose, DecomposeReport
+from consilience.reporting.record import Record, record_of
+from protocols.test_emergence_calls import Ticks
+
+
+def splitting(parts: int = 4, **more: object) -> Any:
+    """Leads find so many parts; every text begins with its own key."""
+
+    def reply(request: ModelRequest) -> str:
+        found = [{"title": f"{request.agent}'s {n}", "instructions": f"do {n}"} for n in range(1, parts + 1)]
+        return json.dumps({"parts": found, **more, "text": f"{request.key} says {request.agent}"})
+
+    return reply
+
+
+async def go(
+    protocol: Decompose, model: ScriptedModel | None = None, **options: Any
+) -> tuple[DecomposeReport, ScriptedModel, Record]:
+    model = model or ScriptedModel(splitting(protocol.children))
+    store = SqliteStore(":memory:")
+    try:
+        report = await runner.start("Is it so?", protocol, models=model, store=store, **options)
+        assert isinstance(report, DecomposeReport)
+        assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+        record = record_of(store, report.session)
+        assert record.readings is not None
+        return report, model, record
+    finally:
+        store.close()
+
+
+def shown(record: Record, key: str) -> list[str]:
+    return [quoted.message for quoted in record.readings[key].quoted]
+
+
+@pytest.mark.matrix(keep=20)
+@pytest.mark.parametrize(("c", "d", "loops"), list(itertools.product((1, 2, 3, 4), (2, 3, 4), (0, 2))))
+async def test_calls_made_equal_the_formula(c: int, d: int, loops: int) -> None:
+    inner, leaves = sum(c**level for level in range(d - 1)), c ** (d - 1)
+    protocol = Decompose(children=c, depth=d, strange_loops=loops)
+    report, model, _ = await go(protocol)
+    assert len(model.requests) == report.ledger.actual.calls == protocol.estimate().max == 2 * inner + leaves + loops
+    assert (report.stop_reason, report.steps) == (StopReason.SETTLED, 1)
+
+
+def test_the_examples_of_the_design() -> None:
+    found = [Decompose(children=c, depth=d).estimate().max for c, d in ((2, 2), (3, 2), (2, 3))]
+    assert found == [4, 5, 10]
+
+
+async def test_each_child_sees_its_own_part_and_nothing_of_its_siblings() -> None:
+    _, model, record = await go(Decompose(children=2, depth=3))
+    assert shown(record, "split/L1N1") == []
+    assert shown(record, "split/L2N2") == ["split/L1N1/part-2"]
+    assert shown(record, "execute/L3N3") == ["split/L2N2/part-1"]
+    assert shown(record, "synthesize/L2N2") == ["execute/L3N3", "execute/L3N4", "split/L1N1/part-2"]
+    assert shown(record, "synthesize/L1N1") == ["synthesize/L2N1", "synthesize/L2N2"]
+    given = [event for event in record.events if isinstance(event, MessagePublished)]
+    assert [(event.id, event.audience) for event in given if event.sender == "L1N1"] == [
+        ("split/L1N1/part-1", ("L2N1",)),
+        ("split/L1N1/part-2", ("L2N2",)),
+    ]
+    asked = {request.key: request.text for request in model.requests}
+    assert "L2N2's 1: do 1" in asked["execute/L3N3"]
+    assert "L2N2's 2" not in asked["execute/L3N3"]
+
+
+async def test_siblings_work_side_by_side() -> None:
+    ticks = Ticks(splitting(3))
+    await go(Decompose(children=3, depth=3, strange_loops=1), ticks)
+    assert ticks.longest == 2 + 1 + 2 + 1
+
+
+async def test_with_fewer_parts_than_children_the_others_are_not_asked() -> None:
+    report, model, _ = await go(Decompose(children=3), ScriptedModel(splitting(2)))
+    assert {r.agent for r in model.requests} == {"L1N1", "L2N1", "L2N2"}
+    assert report.idle == ("L2N3",)
+    assert "too few parts were found for all agents; not asked: L2N3" in report.warnings
+    assert (report.replied, report.quorum_met, report.degraded) == (2, True, None)
+    assert len((await go(Decompose(children=3, depth=3), ScriptedModel(splitting(1))))[1].requests) == 5
+    assert Decompose(children=3, depth=3).estimate().min == 5
+
+
+async def test_more_parts_than_children_are_left_out_and_counted() -> None:
+    report, _, _ = await go(Decompose(children=2), ScriptedModel(splitting(9)))
+    assert [part.title for part in report.parts] == ["L1N1's 1", "L1N1's 2"]
+    assert "parts beyond the number of agents were left out: 7" in report.warnings
+
+
+@pytest.mark.parametrize("nothing", ["no idea", '{"parts": []}', '{"parts": [{"title": " "}]}', "{}"])
+async def test_where_the_split_fails_each_child_has_the_task_as_a_whole(nothing: str) -> None:
+    model = ScriptedModel(lambda r: nothing if r.key == "split/L1N1" else splitting()(r))
+    report, model, _ = await go(Decompose(children=2), model)
+    assert [(part.agent, part.given, part.text) for part in report.parts] == [
+        ("L2N1", False, "execute/L2N1 says L2N1"),
+        ("L2N2", False, "execute/L2N2 says L2N2"),
+    ]
+    assert "L1N1 gave no parts out; those beneath had the task as a whole" in report.warnings
+    assert "from part>" not in next(r.text for r in model.requests if r.key == "execute/L2N1")
+
+
+async def test_strange_loops_start_from_the_last_result_and_domain_words_come_last_only() -> None:
+    protocol = Decompose(children=2, strange_loops=2, domain_instructions="Speak to farmers.")
+    report, model, _ = await go(protocol)
+    loops = [request for request in model.requests if request.key.startswith("strange_loop-")]
+    assert ["Speak to farmers." in request.text for request in loops] == [False, True]
+    assert "synthesize/L1N1 says" in loops[0].text
+    assert "strange_loop-1/L1N1 says" in loops[1].text
+    assert report.answer == report.strange_loops[-1].after == "strange_loop-2/L1N1 says L1N1"
+
+
+async def test_claims_name_results_and_an_answer_is_extracted() -> None:
+    model = ScriptedModel(splitting(2, claims=[{"text": "It is so: yes.", "ids": ["part 2", "part 9"]}]))
+    report, _, _ = await go(Decompose(children=2, answer_pattern="yes|says"), model)
+    assert [claim.ids for claim in report.claims] == [("execute/L2N2",)]
+    assert report.metrics["dropped_labels"] == 1
+    assert report.position == "says"
+
+
+async def test_a_panel_gives_workers_their_points_of_view() -> None:
+    panel = load_panel("markets")
+    report, model, _ = await go(Decompose(children=2), panel=panel)
+    assert [a.persona for a in report.agents] == ["", panel.personas[0].name, panel.personas[1].name]
+    assert panel.personas[1].description in next(r.text for r in model.requests if r.agent == "L2N2")
+
+
+def dead(*who: str) -> ScriptedModel:
+    return ScriptedModel(lambda r: Rejected("gone") if r.agent in who else splitting(3)(r))  # type: ignore[arg-type,return-value]
+
+
+async def test_it_goes_on_without_a_worker_and_fails_without_its_root() -> None:
+    report, model, _ = await go(Decompose(children=3), dead("L2N2"))
+    assert (report.stop_reason, report.degraded) == (StopReason.SETTLED, "2 of 3 agents (1 rejected)")
+    closing = next(r.text for r in model.requests if r.key == "synthesize/L1N1")
+    assert "from part 3>" in closing
+    assert "from part 2>" not in closing
+    report, _, _ = await go(Decompose(children=3), dead("L1N1"))
+    assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, True)
+    report, model, _ = await go(Decompose(children=3), dead("L2N1", "L2N2"))
+    assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, False)
+    assert "synthesize/L1N1" not in {r.key for r in model.requests}
+
+
+async def test_one_call_is_enough_for_an_answer_and_no_step_for_none() -> None:
+    report, model, _ = await go(Decompose(children=3), limits=Limits(calls=1))
+    assert [r.key for r in model.requests] == ["synthesize/L1N1"]
+    assert (report.stop_reason, report.closing) == (StopReason.EXHAUSTED_BUDGET, "reserve")
+    report, model, _ = await go(Decompose(children=3), limits=Limits(steps=0))
+    assert (report.stop_reason, report.answer, model.requests) == (StopReason.EXHAUSTED_STEPS, None, [])
+
+
+REPLIES = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from([RateLimited("slow"), Rejected("no"), '{"text": "ok"}', '{"parts": [{"title": "x"}]}', "{}"]),
+    st.builds(
+        lambda n, text: json.dumps({"parts": [{"title": text, "instructions": text}] * n, "text": text}),
+        st.integers(0, 5),
+        st.text(max_size=9),
+    ),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(REPLIES, min_size=1, max_size=12), st.data())
+async def test_any_script_of_replies_ends_within_the_bound(replies: list[object], data: st.DataObject) -> None:
+    def reply(request: ModelRequest) -> object:
+        return replies[zlib.crc32(f"{request.key} {request.attempt}".encode()) % len(replies)]
+
+    protocol = Decompose(
+        children=data.draw(st.integers(1, 3)),
+        depth=data.draw(st.integers(2, 4)),
+        strange_loops=data.draw(st.integers(0, 1)),
+    )
+    calls = data.draw(st.none() | st.integers(0, 40))
+    report, model, _ = await go(protocol, ScriptedModel(reply), limits=Limits(calls=calls))  # type: ignore[arg-type]
+    assert report.ledger.actual.calls <= protocol.estimate().max
+    assert calls is None or len(model.requests) <= calls
+    assert report.stop_reason in (StopReason.SETTLED, StopReason.FAILED, StopReason.EXHAUSTED_BUDGET)
+
+
+async def test_the_seeds_export_has_no_mca_metadata() -> None:
+    report, _, _ = await go(Decompose(children=2, depth=3))
+    state = report.final_state()
+    assert list(state) == ["task", "final_response", "strange_loops", "child_responses"]
+    assert state["child_responses"] == {
+        "L2N1": "synthesize/L2N1 says L2N1",
+        "L2N2": "synthesize/L2N2 says L2N2",
+    }
+    json.dumps(state)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"depth": 1}, "depth"),
+        ({"children": 0}, "children"),
+        ({"children": 60, "depth": 8}, "agents"),
+        ({"answer_pattern": "("}, "regular expression"),
+        ({"domain_instructions": "Be kind."}, "strange_loops"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_in_words(wrong: dict[str, object], word: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        Decompose(**wrong)
+    assert word in str(refusal.value)
+    assert "settings of decompose" in str(refusal.value)
