@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,20 @@ from consilience.domain.events import CallCompleted, CallFailed
 from consilience.domain.outcome import Allowance, FailureKind, Limits, StopReason
 from consilience.domain.report import Report
 from consilience.engine import runner
+from consilience.engine.budget import call_size
 from consilience.engine.faults import Crash, Fault
-from consilience.engine.prompt import tokens_in
+from consilience.engine.prompt import Opening, tokens_in
+from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
+from consilience.engine.templates import INSTRUCTIONS
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, retry_allowed
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
 from consilience.protocols.emergence import Emergence
-from kit.cases import emergent, well_formed
+from consilience.protocols.refinement import Refinement
+from kit.cases import HOUSE, emergent, refining, well_formed
 
 TASK = "Is it so?"
 TREE = Emergence(children=3, max_rounds=3, reply_tokens=64)
@@ -36,9 +41,11 @@ def priced(request: ModelRequest) -> Scripted:
     return Scripted(text, tokens_in=read, tokens_out=written, cost=(read + written) / 1000)
 
 
-async def play(limits: Limits, protocol: Emergence = TREE, **more: object) -> tuple[Report, ScriptedModel, SqliteStore]:
+async def play(
+    limits: Limits, protocol: Protocol = TREE, script: Callable[[ModelRequest], Scripted] = priced, **more: object
+) -> tuple[Report, ScriptedModel, SqliteStore]:
     store = SqliteStore(":memory:")
-    model = ScriptedModel(priced, price=0.001)
+    model = ScriptedModel(script, price=0.001)
     report = await runner.start(TASK, protocol, models=model, store=store, session="s", limits=limits, **more)  # type: ignore[arg-type]
     assert (await runner.replay("s", store=store)).digest() == report.digest()
     return report, model, store
@@ -265,3 +272,19 @@ async def test_a_retry_that_was_permitted_and_not_sent_is_given_back() -> None:
     asked = [e for e in store.read(store.sessions()[-1]) if isinstance(e, CallFailed) and e.agent == "L2N1"]
     assert [e.failure for e in asked] == [FailureKind.SERVER] * len(asked)
     assert Shut.requests == len(asked) == 2, "two requests of three: nothing was refused"
+
+
+@pytest.mark.parametrize("protocol", [TREE, Refinement(hierarchy=HOUSE, max_passes=1, reply_tokens=64)])
+async def test_tokens_for_the_greatest_need_are_enough(protocol: Protocol) -> None:
+    """What is set aside for corrective retries of a branch that was started early is not taken from those started later."""
+    opening = Opening(protocol.templates().render(INSTRUCTIONS), TASK)
+    tokens = int(call_size(opening, protocol, {}).tokens * protocol.estimate().max)
+    script = well_formed(emergent if isinstance(protocol, Emergence) else refining)
+
+    def counted(request: ModelRequest) -> Scripted:
+        return Scripted(script(request), tokens_in=tokens_in(request.text), tokens_out=request.max_tokens)
+
+    free, unlimited, _ = await play(Limits(), protocol, script=counted)
+    bound, limited, _ = await play(Limits(tokens=tokens), protocol, script=counted)
+    assert bound.stop_reason is free.stop_reason
+    assert sorted(r.key for r in limited.requests) == sorted(r.key for r in unlimited.requests)

@@ -35,6 +35,7 @@ class Amount:
         return self.calls >= other.calls and self.tokens >= other.tokens and self.money >= other.money
 
 
+NOTHING = Amount()
 UNLIMITED = Amount(math.inf, math.inf, math.inf)
 
 
@@ -77,12 +78,12 @@ class Account:
             self.left = Amount()
 
 
-def allot(account: Account, needs: Sequence[Amount], due: float = 0) -> list[Account]:
+def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING) -> list[Account]:
     """Fund branches from `account` in the order asked: each its whole need while that fits, then nothing.
 
     What is left over goes round once more, in the same order, as each funded branch's means for corrective retries: again
-    its need while that fits, and while `due` calls are left for what the forking branch will do before it has this back. So a
-    retry never takes a first attempt from a sibling, and nothing depends on arrival.
+    its need while that fits, and while what is `due` stays there for the calls that the forking branch will make before it has
+    this back. So a retry never takes a first attempt from a sibling, and nothing depends on arrival.
     """
     if not account.limited:
         return [Account(UNLIMITED) for _ in needs]
@@ -94,7 +95,7 @@ def allot(account: Account, needs: Sequence[Amount], due: float = 0) -> list[Acc
         granted[i] = account.bounded(need)
         funded += 1
     for i in range(funded):
-        if account.left.calls - needs[i].calls < due or not account.draw(needs[i]):
+        if not (account.left - needs[i]).covers(due) or not account.draw(needs[i]):
             break
         granted[i] += needs[i]
     return [Account(amount) for amount in granted]

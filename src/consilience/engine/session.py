@@ -188,7 +188,9 @@ class Session:
         branch = current_branch.get()
         place = branch.next_place()
         branch.due -= work.calls
-        (account,) = allot(branch.account, [work.need if branch.account.limited else Amount()], branch.due)
+        limited = branch.account.limited
+        due = self.need_of_calls(max(branch.due, 0)) if limited else Amount()
+        (account,) = allot(branch.account, [work.need if limited else Amount()], due)
         self._state.activity.enter()
         task = self._open(work, f"{place}.0.", account)
         pending: Pending[Any] = Pending(self, task, account, place, current_phase.get())
@@ -210,7 +212,7 @@ class Session:
         once = Amount(1, tokens + ask.max_tokens, self._state.price(ask.agent, tokens, ask.max_tokens))
         return once * self._state.steps.get(ask.agent, 1)
 
-    def need_of_calls(self, calls: int) -> Amount:
+    def need_of_calls(self, calls: float) -> Amount:
         return self._state.call_size * (calls * max(self._state.steps.values(), default=1))
 
     # what follows from replies
