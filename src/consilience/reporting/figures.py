@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from consilience.domain.report import Report
 from consilience.reporting.passes import passes_of
-from consilience.reporting.words import count, duration, money, share, span, step_word
+from consilience.reporting.words import count, duration, money, most_steps, several, share, span, step_word
 
 _SHARES: Mapping[str, str] = {
     "fact_survival": "Facts of the first texts found again in the answer",
@@ -17,6 +17,7 @@ _SHARES: Mapping[str, str] = {
 }
 _NAMES: Mapping[str, str] = {
     "words": "Words in the answer",
+    "flags": "Flags raised",
     "distance_share_correlation": "Correlation of the distance of two roles and the share shown (Pearson's)",
     "aggregated_minus_best": "Weighted confidence of helpers less that of the surest one, on average",
     "critic_drift": "How far the critic's score moved of a text that had not changed, on average (0 to 1)",
@@ -36,9 +37,11 @@ def figures(report: Report, data: Mapping[str, object]) -> Iterator[tuple[str, s
     yield "Money", money(report.ledger.actual.cost)
     yield "Time", duration(report.ledger.actual.seconds)
     step = step_word(report.settings)
-    most = report.settings.get("max_passes" if step == "pass" else "max_rounds")
-    steps = "Passes" if step == "pass" else "Rounds"
-    yield steps, f"{report.steps} of at most {most}" if isinstance(most, int) else str(report.steps)
+    most = report.settings.get(most_steps(step))
+    yield (
+        several(step).capitalize(),
+        f"{report.steps} of at most {most}" if isinstance(most, int) else str(report.steps),
+    )
     if (scores := _trajectory(report, data)) is not None:
         yield scores
     if report.confidence.level is not None:
@@ -83,7 +86,12 @@ def _trajectory(report: Report, data: Mapping[str, object]) -> tuple[str, str] |
         return None
     kind = f" ({check.kind})" if check else ""
     needed = f", needed {check.threshold:g}" if check and check.threshold is not None else ""
-    return f"Stability from round to round{kind}", " → ".join(f"{score:.2f}" for score in scores) + needed
+    what = (
+        "Satisfaction of those below the root"
+        if check and check.kind == "satisfaction"
+        else f"Stability from round to round{kind}"
+    )
+    return what, " → ".join(f"{score:.2f}" for score in scores) + needed
 
 
 def _qualities(data: Mapping[str, object]) -> tuple[str, str] | None:

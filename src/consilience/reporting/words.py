@@ -20,12 +20,19 @@ STOPPED: Mapping[StopReason, str] = {
     StopReason.FAILED: "it failed",
 }
 
-_STOPPED_IN_PASSES: Mapping[StopReason, str] = {
-    StopReason.CONVERGED: "the text is good enough",
-    StopReason.EXHAUSTED_STEPS: "ran out of passes before the text was good enough",
-    StopReason.STALLED: "nothing more was criticised, and the text is not good enough",
-    StopReason.INCONCLUSIVE: "nobody could say how good the text is",
+_STOPPED_OTHERWISE: Mapping[str, Mapping[StopReason, str]] = {
+    "pass": {
+        StopReason.CONVERGED: "the text is good enough",
+        StopReason.EXHAUSTED_STEPS: "ran out of passes before the text was good enough",
+        StopReason.STALLED: "nothing more was criticised, and the text is not good enough",
+        StopReason.INCONCLUSIVE: "nobody could say how good the text is",
+    },
+    "iteration": {
+        StopReason.CONVERGED: "everybody is satisfied, and no critical flag stands",
+        StopReason.EXHAUSTED_STEPS: "ran out of iterations before everybody was satisfied",
+    },
 }
+"""Where the steps of a session are no rounds, by what they are called."""
 
 _LONGEST_VIEW = 40
 # Escape sequences could repaint a reader's terminal, marks of direction reorder what is read, and half a character pair,
@@ -36,17 +43,27 @@ _BREAK = re.compile("\r\n|[\u2028\u2029]")
 
 def in_passes(settings: Mapping[str, object]) -> bool:
     """Whether a session goes over one text again and again, in passes rather than in rounds."""
-    return "max_passes" in settings
+    return step_word(settings) == "pass"
 
 
 def step_word(settings: Mapping[str, object]) -> str:
-    """What a step of a session with these settings is called."""
-    return "pass" if in_passes(settings) else "round"
+    """What a step of a session with these settings is called: a pass, an iteration, a round."""
+    return next((word for word in _STOPPED_OTHERWISE if most_steps(word) in settings), "round")
+
+
+def most_steps(word: str) -> str:
+    """The setting that bounds steps so called: `max_passes`."""
+    return f"max_{several(word)}"
+
+
+def several(word: str) -> str:
+    """`passes`, `rounds`."""
+    return f"{word}es" if word.endswith("s") else f"{word}s"
 
 
 def stopped(reason: StopReason, settings: Mapping[str, object]) -> str:
     """How a session with these settings ended."""
-    return _STOPPED_IN_PASSES.get(reason, STOPPED[reason]) if in_passes(settings) else STOPPED[reason]
+    return _STOPPED_OTHERWISE.get(step_word(settings), {}).get(reason, STOPPED[reason])
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from consilience.reporting.record import Record
-from consilience.reporting.views import convergence, distances, evolution, flow, passes, reads, tree
+from consilience.reporting.views import convergence, distances, evolution, flow, iterations, passes, reads, tree
 from consilience.reporting.views.drawing import Drawing
 
 
@@ -39,6 +39,14 @@ VIEWS: Mapping[str, View] = {
     "evolution": View("What was said, round by round", evolution.fold, evolution.text, evolution.draw),
     "convergence": View("How close it came to stopping", convergence.fold, convergence.text, convergence.draw),
     "reads": View("Who read whom", reads.fold, reads.text, reads.draw, reads.plain),
+    "iterations": View(
+        "Why a goal was broadcast again",
+        iterations.fold,
+        iterations.text,
+        iterations.draw,
+        applies=iterations.applies,
+        lacked="iterations",
+    ),
     "passes": View(
         "How the text became better, pass by pass",
         passes.fold,

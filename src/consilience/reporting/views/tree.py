@@ -23,7 +23,8 @@ _ROOMY = 12
 
 @dataclass(frozen=True)
 class Seat:
-    """`state` is in words; `well` is False where a lasting failure was the last thing heard of it."""
+    """`state` is in words; `well` is False where a lasting failure was the last thing heard of it. Where agents rate what they
+    wrote, `rating` is the last one and `flags` the tags they raised; `rates` is False where they do not."""
 
     id: str
     stands_for: str
@@ -34,6 +35,9 @@ class Seat:
     failures: int
     state: str
     well: bool
+    rates: bool = False
+    rating: float | None = None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,11 @@ def fold(record: Record) -> Tree:
     waiting = {record.flights.get(key) or _named(key, record) for key in record.course.awaited}
     flying = set(record.flights.values())
     topology = record.topology
+    rated = ratings_of(record)
     seats = []
     for id, agent in record.agents.items():
         calls = ended.get(id, [])
+        rating, flags = rated.get(id, (None, ()))
         state, well = _state(calls, id in waiting, id in flying, record)
         seats.append(
             Seat(
@@ -65,9 +71,27 @@ def fold(record: Record) -> Tree:
                 failures=len({call.key for call in calls} - {c.key for c in calls if isinstance(c, CallCompleted)}),
                 state=state,
                 well=well,
+                rates=id in rated,
+                rating=rating,
+                flags=flags,
             )
         )
     return Tree(topology.kind, tuple(seats), topology.circles)
+
+
+def ratings_of(record: Record) -> dict[str, tuple[float | None, tuple[str, ...]]]:
+    """Who rated what it wrote, how in the end, and the flags it raised; from a finished report that has such states."""
+    states = (record.report.model_dump(mode="json") if record.report else {}).get("states")
+    found: dict[str, tuple[float | None, tuple[str, ...]]] = {}
+    for id, state in states.items() if isinstance(states, dict) else ():
+        if isinstance(state, dict) and "satisfaction" in state:
+            rating, flags = state["satisfaction"], state.get("flags")
+            known = isinstance(rating, int | float) and math.isfinite(rating)
+            found[str(id)] = (
+                float(rating) if known else None,
+                tuple(one_line(str(flag), 40) for flag in flags) if isinstance(flags, list) else (),
+            )
+    return found
 
 
 def _state(calls: list[Ended], waiting: bool, flying: bool, record: Record) -> tuple[str, bool]:
@@ -112,7 +136,8 @@ def _branch(
     others = [parent for parent in seat.parents if parent != _first_parent(seat, by_id)]
     also = f" (also below {', '.join(others)})" if others else ""
     model = "" if shared or not seat.model else f" · {one_line(seat.model)}"
-    yield f"{first}{_named_seat(seat)}{also}: {_words(seat)}{model}"
+    rated = f" · {_rated(seat)}" if seat.rates else ""
+    yield f"{first}{_named_seat(seat)}{also}: {_words(seat)}{rated}{model}"
     children = below.get(seat.id, [])
     for n, child in enumerate(children, 1):
         last = n == len(children)
@@ -132,6 +157,14 @@ def _words(seat: Seat) -> str:
     return f"{seat.state}, {said}{lost}" if seat.state != "replied" else f"{said}{lost}"
 
 
+def _rated(seat: Seat) -> str:
+    """`satisfied 0.80; flags: goal_mismatch`, or nothing where agents do not rate what they wrote."""
+    if not seat.rates:
+        return ""
+    rating = "no rating" if seat.rating is None else f"satisfied {seat.rating:.2f}"
+    return f"{rating}; flags: {', '.join(seat.flags)}" if seat.flags else rating
+
+
 def _first_parent(seat: Seat, by_id: Mapping[str, Seat]) -> str:
     return next((parent for parent in seat.parents if parent in by_id), "")
 
@@ -149,6 +182,9 @@ def _below(tree: Tree) -> dict[str, list[str]]:
 # --- as a picture
 
 Point = tuple[float, float]
+
+_DARKEST = 0.55
+"""Of the colour of a rating of 1, so that words on it can still be read."""
 
 
 @dataclass(frozen=True)
@@ -191,10 +227,13 @@ def draw(tree: Tree) -> Drawing:
         _chains(drawing, tree, places, size)
     for seat in tree.seats:
         _node(drawing, seat, places[seat.id], size)
+    bottom = max(y for _, y in places.values()) + size.height / 2 + 30
     if tree.circles and not flat:
-        bottom = max(y for _, y in places.values()) + size.height / 2 + 30
         drawing.line([(16, bottom - 4), (56, bottom - 4)], "cv-side")
         drawing.words(64, bottom, "read each other (all who are joined so)", "cv-small")
+        bottom += 18
+    if any(seat.rates for seat in tree.seats):
+        drawing.words(16, bottom, "the more colour, the better an agent rates what it wrote, from 0 to 1", "cv-small")
     return drawing
 
 
@@ -213,12 +252,17 @@ def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
         style = "cv-box cv-wait"
     elif not seat.replies and seat.well:
         style = "cv-box cv-quiet"
-    drawing.box(x, y, size.width, size.height, style, tip=f"{seat.id} {seat.stands_for}: {_words(seat)}, {seat.model}")
+    said = f"{_words(seat)}{f', {_rated(seat)}' if seat.rates else ''}"
+    drawing.box(x, y, size.width, size.height, style, tip=f"{seat.id} {seat.stands_for}: {said}, {seat.model}")
+    if seat.rating is not None:
+        shade = _DARKEST * min(1.0, max(0.0, seat.rating))
+        drawing.box(x + 1, y + 1, size.width - 2, size.height - 2, "cv-shade", shade=shade)
     drawing.words(x + 10, y + 18, fitted(seat.id, size.name), "cv-strong", room=10)
     if size is _LARGE:
-        named = seat.stands_for in ("", seat.id)
-        if not named:
-            drawing.words(x + 10, y + 36, fitted(seat.stands_for, 26), room=10)
+        second = _rated(seat) or ("" if seat.stands_for == seat.id else seat.stands_for)
+        named = not second
+        if second:
+            drawing.words(x + 10, y + 36, fitted(second, 26), room=10)
         drawing.words(x + 10, y + (40 if named else 52), fitted(_words(seat), 30), "cv-small", room=10)
     else:
         drawing.words(x + 10, y + 34, fitted(_words(seat), 13), "cv-small", room=10)
