@@ -41,7 +41,8 @@ _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|/\s*100|/\s*10|of\s+10|/\s*1)?\s*
 def read_rating(given: object) -> float | None:
     """In [0, 1], or None for what cannot be read. Numbers are taken too: points of ten, or a fraction of one.
 
-    1 is one point of ten, not all of one: where a number may mean two things the lesser counts, so that no misreading satisfies.
+    A whole 1 is one point of ten, and 1.0 all of one: where a number may mean two things the lesser counts, so that no misreading
+    satisfies.
     """
     if isinstance(given, str) and (level := given.strip(" .").lower()) in LEVELS:
         return LEVELS[cast(Level, level)]
@@ -50,10 +51,10 @@ def read_rating(given: object) -> float | None:
         scale = {"%": 100.0, "/100": 100.0, "/10": 10.0, "of10": 10.0, "/1": 1.0}.get(unit)
         if scale is not None:
             return number / scale if number <= scale else None
-        given = number
+        given = number if "." in match[1] else int(number)
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         return None
-    if 0 < given < 1:
+    if 0 < given < 1 or (isinstance(given, float) and given == 1):
         return float(given)
     return given / OUT_OF if 0 <= given <= OUT_OF else None
 
