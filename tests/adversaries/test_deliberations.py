@@ -113,10 +113,12 @@ async def go(
 
 
 def course(requests: list[ModelRequest], events: list[Event]) -> object:
-    """What was asked of whom, in which words but for the quotations, and what followed."""
+    """What was asked of whom, in which words but for the quotations, and what followed. A `context` is a quotation that the engine
+    shortened; how many sentences there are to shorten is the author's."""
     asked = {(r.key, r.attempt): (r.agent, r.system, unfenced(r.user)[0], str(r.schema)) for r in requests}
     checks = [(e.index, e.check.met, e.check.kind) for e in events if isinstance(e, CheckRecorded)]
-    made = sorted((e.id, e.sender, e.kind, e.audience) for e in events if isinstance(e, MessagePublished))
+    published = [e for e in events if isinstance(e, MessagePublished) and e.kind != "context"]
+    made = sorted((e.id, e.sender, e.kind, e.audience) for e in published)
     return asked, checks, made, sorted((e.key, e.phase) for e in events if isinstance(e, CallCompleted))
 
 
