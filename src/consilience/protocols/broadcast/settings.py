@@ -6,30 +6,25 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from consilience.domain.agents import Agent
 from consilience.domain.outcome import Estimate
-from consilience.domain.panels import Panel
-from consilience.domain.topology import Topology, tree
 from consilience.engine.answers import check_pattern
-from consilience.engine.protocol import Protocol
+from consilience.engine.trees import TreeProtocol
 from consilience.protocols.broadcast.replies import SEVERITY, Tag
-
-MOST_AGENTS = 500
 
 MOST_QUOTED_FLAGS = 12
 """In one prompt, critical ones first: a large tree does not drown its root."""
 
 
-class Settings(Protocol):
-    """What can be set; see the descriptions."""
+class Settings(TreeProtocol):
+    """What can be set; see the descriptions. Leaves choose themselves what they contribute, so they have no points of view."""
+
+    roles: ClassVar[tuple[str, str, str]] = ("integrator", "coordinator", "contributor")
 
     name: ClassVar[str] = "broadcast"
     summary: ClassVar[str] = (
         "goals go down and nobody is assigned a part; siblings coordinate, everyone rates itself, flags go up and send back"
     )
 
-    children: Annotated[int, Field(ge=1, le=64, description="children of every internal node")] = 3
-    depth: Annotated[int, Field(ge=2, le=8, description="levels of the tree, the root included")] = 2
     coordination_rounds: Annotated[
         int, Field(ge=0, le=10, description="times that siblings read each other; 0 for never")
     ] = 1
@@ -57,11 +52,6 @@ class Settings(Protocol):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        agents = sum(int(self.children**level) for level in range(self.depth))
-        if agents > MOST_AGENTS:
-            raise ValueError(
-                f"a tree of {self.children} children and depth {self.depth} has {agents:,} agents; at most {MOST_AGENTS} may be"
-            )
         if self.domain_instructions and not self.strange_loops:
             raise ValueError("domain_instructions are for the last strange loop, and strange_loops is 0")
         check_pattern(self.answer_pattern)
@@ -76,25 +66,6 @@ class Settings(Protocol):
     def widest(self) -> int:
         """Children's texts, flags, the goal, the evaluation, one's own text."""
         return self.children + MOST_QUOTED_FLAGS + 3
-
-    def topology(self) -> Topology:
-        return tree(self.children, self.depth)
-
-    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
-        """Leaves have a point of view only where a panel gives them one: they choose themselves what they contribute."""
-        shape = self.topology()
-        leaves = {leaf: n for n, leaf in enumerate(shape.leaves)}
-        seats = []
-        for id in shape.agents:
-            if id not in leaves:
-                seats.append(Agent(id=id, role="coordinator" if shape.parents.get(id) else "integrator"))
-                continue
-            seat = Agent(id=id, role="contributor")
-            if panel is not None:
-                persona = panel.personas[leaves[id] % len(panel.personas)]
-                seat = seat.model_copy(update={"perspective": persona.description, "persona": persona.name})
-            seats.append(seat)
-        return tuple(seats)
 
     def calls(self, iterations: int, rounds: int, level: int = 1) -> int:
         """Calls of one execution of a node, all nodes beneath it included, with so many iterations of every parent and

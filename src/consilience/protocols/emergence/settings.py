@@ -8,13 +8,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from consilience.domain.agents import Agent
 from consilience.domain.outcome import Estimate
-from consilience.domain.panels import Panel
-from consilience.domain.topology import Topology, tree
 from consilience.engine.answers import check_pattern
 from consilience.engine.conditions import Judged, PositionsSettled, StopCondition, TextStable
-from consilience.engine.protocol import Protocol
+from consilience.engine.trees import MOST_AGENTS, TreeProtocol
 
 PERSPECTIVES: Mapping[str, str] = {
     "analytical": "You take the question apart and check whether the reasoning holds.",
@@ -28,19 +25,17 @@ PERSPECTIVES: Mapping[str, str] = {
 }
 """The seed's eight in its order, each with one sentence of ours that says what it means."""
 
-MOST_AGENTS = 500
-
 KINDS = ("jaccard", "embedding", "positions", "judge")
 
 
-class Settings(Protocol):
+class Settings(TreeProtocol):
     """What can be set; see the descriptions."""
+
+    roles: ClassVar[tuple[str, str, str]] = ("integrator", "coordinator", "specialist")
 
     name: ClassVar[str] = "emergence"
     summary: ClassVar[str] = "specialists think apart and talk; parents observe what arises; rounds until it is stable"
 
-    children: Annotated[int, Field(ge=1, le=64, description="children of every internal node")] = 3
-    depth: Annotated[int, Field(ge=2, le=8, description="levels of the tree, the root included")] = 2
     max_rounds: Annotated[int, Field(ge=1, le=100, description="most rounds")] = 5
     threshold: Annotated[
         float, Field(ge=0, le=1, description="similarity of the root's texts at which it is stable")
@@ -66,11 +61,6 @@ class Settings(Protocol):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        agents = _power_sum(self.children, 0, self.depth)
-        if agents > MOST_AGENTS:
-            raise ValueError(
-                f"a tree of {self.children} children and depth {self.depth} has {agents:,} agents; at most {MOST_AGENTS} may be"
-            )
         for kind in re.split(r"\s*[&|]\s*", self.similarity.strip()):
             if kind not in ("auto", *KINDS):
                 raise ValueError(f"similarity: {kind!r} is none of auto, {', '.join(KINDS)}")
@@ -100,24 +90,9 @@ class Settings(Protocol):
         """Children's texts, two objections of each, own text and nudge."""
         return self.children + 3
 
-    def topology(self) -> Topology:
-        return tree(self.children, self.depth)
-
-    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
-        shape = self.topology()
-        leaves = {leaf: n for n, leaf in enumerate(shape.leaves)}
-        seats = []
-        for id in shape.agents:
-            if id not in leaves:
-                seats.append(Agent(id=id, role="coordinator" if shape.parents.get(id) else "integrator"))
-            elif panel is None:
-                seats.append(
-                    Agent(id=id, role="specialist", perspective=self.perspectives[leaves[id] % len(self.perspectives)])
-                )
-            else:
-                persona = panel.personas[leaves[id] % len(panel.personas)]
-                seats.append(Agent(id=id, role="specialist", perspective=persona.description, persona=persona.name))
-        return tuple(seats)
+    @property
+    def points_of_view(self) -> tuple[str, ...]:
+        return self.perspectives
 
     def condition(self) -> StopCondition:
         """`|` binds weaker than `&`, as in Python."""
@@ -136,8 +111,8 @@ class Settings(Protocol):
 
     def calls(self, rounds: int) -> int:
         """Calls of a run of that many rounds in which every call is answered (protocols §1)."""
-        leaves = _power_sum(self.children, self.depth - 1, self.depth)
-        internal = _power_sum(self.children, 1, self.depth - 1)
+        leaves = self.on_levels(self.depth, self.depth)
+        internal = self.on_levels(2, self.depth - 1)
         lateral = leaves + internal if self.children > 1 else 0
         nudges = internal + 1 if self.signals else 0
         total = rounds * (leaves + lateral + internal + 1) + (rounds - 1) * nudges
@@ -151,11 +126,6 @@ class Settings(Protocol):
 
     def estimate(self) -> Estimate:
         return Estimate(min=self.calls(min(2, self.max_rounds)), max=self.calls(self.max_rounds))
-
-
-def _power_sum(base: int, start: int, stop: int) -> int:
-    """Agents on the levels `start` to `stop`, exclusive, of a tree in which everyone has `base` children."""
-    return sum(int(base**level) for level in range(start, stop))
 
 
 def _all(conditions: list[StopCondition]) -> StopCondition:
