@@ -508,6 +508,21 @@ async def test_a_whole_that_is_none_is_asked_for_again_and_else_the_parts_stand(
     assert any("no whole together" in warning for warning in report.warnings)
 
 
+async def test_a_whole_that_does_not_stop_is_asked_for_again() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            end = " And on it goes, in words that nobody wrote." * (60 if request.attempt == 1 else 0)
+            return json.dumps({"text": " ".join(prose(part, "x") for part in PARTS) + end})
+        return script(lambda r: critique(r, overall=9))(request)
+
+    report, model = await refine({}, reply)
+    (_, again) = [r for r in model.requests if "/integrate/" in r.key]
+    assert "add nothing of your own" in again.text
+    assert report.answer is not None
+    assert "And on it goes" not in report.answer
+    assert any("100% of the whole's sentences stand in none of its parts" in warning for warning in report.warnings)
+
+
 async def test_a_text_that_goes_round_in_circles_is_said_to() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:

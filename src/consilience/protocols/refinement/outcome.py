@@ -29,7 +29,8 @@ LOOP = 4
 """A sentence said so often is a loop; small models fall into them."""
 
 FEW = 0.5
-"""A whole that keeps less than this share of its parts' sentences is another text than the one the critic judged."""
+"""A whole that keeps less than this share of its parts' sentences, or has more of its own, is another text than the one that
+the critic judged."""
 
 
 async def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> RefinementReport:
@@ -316,6 +317,9 @@ def _warn(
         session.warn(
             f"the coordinator kept only {kept:.0%} of the parts' sentences; the critic judged the parts and not this text"
         )
+    new = metrics["novelty"]
+    if new is not None and new > FEW:
+        session.warn(f"{new:.0%} of the whole's sentences stand in none of its parts; nobody has judged them")
     shown = metrics["share_kept"]
     if settings.filter and shown is not None and 1 - shown < LITTLE:
         session.warn(

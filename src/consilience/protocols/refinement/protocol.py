@@ -25,6 +25,10 @@ from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.settings import Settings
 
 
+MARGIN = 100
+"""Words that a whole may have beyond its parts, however short these are."""
+
+
 class Refinement(Settings):
     """A coordinator, authors of parts, specialists who help them, and a critic; passes until the text is good enough."""
 
@@ -207,7 +211,12 @@ class Refinement(Settings):
 
 
 def _whole(parts: Sequence[str], reply: Whole) -> None:
-    """Reject a whole that is shorter than half an average part: nobody put anything together. Raises `ValueError`."""
+    """Reject a whole that is shorter than half an average part, or half as long again as all of them and more: nobody put
+    anything together. Raises `ValueError`."""
     words, of = len(reply.text.split()), sum(len(part.split()) for part in parts)
     if 2 * words * len(parts) < of:
         raise ValueError(f"text: it has {words} words, the parts have {of}; write out the whole text")
+    if parts and words > 1.5 * of + MARGIN:
+        raise ValueError(
+            f"text: it has {words} words, the parts have {of}; add nothing of your own, and stop at the end"
+        )
