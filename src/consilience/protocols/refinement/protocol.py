@@ -24,7 +24,6 @@ from consilience.protocols.refinement.replies import Whole
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.settings import Settings
 
-
 MARGIN = 100
 """Words that a whole may have beyond its parts, however short these are."""
 
