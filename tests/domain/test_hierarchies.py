@@ -111,6 +111,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ),
         ('name = "checker"', 'name = "body"', "two roles are named 'body'"),
         ('name = "checker"', 'name = "Checker!"', "'Checker!' cannot be a role's name"),
+        ('name = "checker"', 'name = "draft"', "'draft' is what something else is called in prompts"),
         ('name = "checker"', 'name = "critic"', "'critic' is the seat that judges"),
         ('children = ["opening", "body"]', 'children = ["opening"]', "body is an orphan: no role has it as a child"),
         ('children = ["opening", "body"]', 'children = ["body", "body"]', "'editor' names a child twice"),

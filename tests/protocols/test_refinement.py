@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import consilience
-from consilience import Limits, Refinement, RefinementReport, Source, StopReason
+from consilience import Allowance, Limits, Refinement, RefinementReport, Source, StopReason
 from consilience.domain.events import CallCompleted
 from consilience.domain.hierarchies import load_hierarchy
 from consilience.engine.runner import Options
@@ -581,6 +581,40 @@ async def test_a_budget_that_ends_in_the_middle_of_a_pass_leaves_the_best_that_w
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert report.answer == prose("coordinator", f"{text}/integrate/coordinator")
     assert report.ledger.actual.calls <= calls
+
+
+async def test_a_pass_that_was_judged_keeps_its_quality_whatever_a_limit_refused() -> None:
+    def judge(request: ModelRequest) -> str:
+        return critique(request, overall=4 if pass_of(request.key) == 1 else 9)
+
+    limits = Limits(phases={"integrate": Allowance(calls=1)})
+    report, _ = await refine({"max_passes": 3}, script(judge), limits=limits)
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert [one.quality for one in report.passes] == [pytest.approx(0.4), pytest.approx(0.9)]
+    assert report.best_pass == 2
+    assert report.quality_threshold_met
+    assert report.answer == "\n\n".join(prose(part, f"pass-2/revise/{part}") for part in PARTS)
+
+
+async def test_what_drafts_leave_unspent_is_there_for_later_passes() -> None:
+    free, model = await refine({"max_passes": 3})
+    again, bound = await refine({"max_passes": 3}, limits=Limits(tokens=300_000))
+    assert again.stop_reason is free.stop_reason
+    assert len(bound.requests) == len(model.requests) == 40
+
+
+async def test_an_author_with_many_parents_fits_the_greatest_size_of_a_call() -> None:
+    """The greatest size is set aside for every call, so no prompt may quote more texts than it allows for."""
+    names = [f"m{n}" for n in range(12)]
+    roles = [{"name": "lead", "description": "You lead.", "children": ["a"]}]
+    for name, below in zip(["a", *names], [*names, "n"], strict=True):
+        roles.append({"name": name, "description": "You write.", "children": [*([below] if below != "n" else []), "n"]})  # type: ignore[list-item]
+    roles += [{"name": "n", "description": "You write.", "children": ["s"]}, {"name": "s", "description": "You help."}]  # type: ignore[list-item]
+    settings = {"hierarchy": {"name": "n", "description": "d", "roles": roles}, "max_passes": 2, "filter": False}
+    _, model = await refine(settings)
+    most = max(request.text.count("<quote ") for request in model.requests)
+    assert most > 12
+    assert most <= Refinement(**settings).widest
 
 
 async def test_a_panel_gives_the_authors_points_of_view() -> None:

@@ -158,6 +158,16 @@ def test_a_block_comes_once_however_often_its_marker_does() -> None:
     assert lost == []
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_other_line_ends_hide_nothing(end: str) -> None:
+    draft = taken_apart(DRAFT.replace("\n", end), ("code", "front_matter"))
+    assert draft == taken_apart(DRAFT, ("code", "front_matter"))
+
+
+def test_front_matter_alone_stays_a_line_of_its_own() -> None:
+    assert taken_apart("---\ntitle: x\n---", ("front_matter",)).restored("# T")[0] == "---\ntitle: x\n---\n# T"
+
+
 def test_a_marker_the_draft_itself_holds_is_not_taken_for_one() -> None:
     draft = taken_apart("Write [[code-1]] so:\n\n```\nx\n```", ("code",))
     whole, _ = draft.restored(draft.text)

@@ -38,6 +38,9 @@ MAX_ROLES = 100
 CRITIC = "critic"
 """The seat that judges, which belongs to no hierarchy."""
 
+LABELS = frozenset({"you", "intent", "draft", "before", "text", "critique"})
+"""What other texts are called in the prompts of agents who see those of roles under their names."""
+
 NO_DISTANCE = 1e-9
 """Distances below this are rounding."""
 
@@ -191,6 +194,8 @@ def _names(roles: Sequence[Role]) -> str:
             return f"{role.name!r} cannot be a role's name; use small letters, digits, - and _, a letter first"
         if role.name == CRITIC:
             return f"{CRITIC!r} is the seat that judges the parts; give this role another name"
+        if role.name in LABELS:
+            return f"{role.name!r} is what something else is called in prompts; give this role another name"
         if role.name in taken:
             return f"two roles are named {role.name!r}"
         taken.add(role.name)

@@ -17,6 +17,7 @@ from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.refinement.course import Course, Turn
 from consilience.protocols.refinement.differences import change, differences, unified
+from consilience.protocols.refinement.filtering import NEVER_CUT
 from consilience.protocols.refinement.judging import aggregate, critique_text
 from consilience.protocols.refinement.passes import Piece
 from consilience.protocols.refinement.report import Aggregate, Handed, Pass, RefinementReport, Revision, Section
@@ -67,7 +68,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         coordinator_intent=course.intent.text if course.intent else None,
         coordinator_critique=_critique(judged[-1]) if judged else {},
         revision_requested=bool(course.requests),
-        quality_threshold_met=stop is StopReason.CONVERGED,
+        quality_threshold_met=best is not None and best.check is not None and best.check.met,
         aggregated_children=aggregated,
         distances=course.distances,
         handed_down=handed,
@@ -259,7 +260,8 @@ def _metrics(
 def _correlation(handed: Sequence[Handed]) -> float | None:
     """Pearson's, of distance and share kept over everything handed down that was long enough to be cut; None under three
     distinct distances, or where nothing varies."""
-    shares = [(one.distance, one.share) for one in handed if one.distance is not None]
+    cuttable = [one for one in handed if one.sentences > NEVER_CUT]
+    shares = [(one.distance, one.share) for one in cuttable if one.distance is not None]
     if len({d for d, _ in shares}) < 3 or len({s for _, s in shares}) < 2:
         return None
     return statistics.correlation([d for d, _ in shares], [s for _, s in shares])

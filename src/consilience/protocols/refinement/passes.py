@@ -103,6 +103,8 @@ class Pass:
             for name in sorted(drafts, key=lambda one: -tree.shape.levels[one]):
                 below = {c: served.get((name, c), texts.get(c)) for c in tree.children(name)}
                 texts[name] = session.start(session.procedure(self._revise(name, drafts[name], below), calls=1))
+        for pending in drafts.values():
+            await pending  # what a draft leaves unspent comes back here
         return Yield(
             {name: await texts[name] if name in texts else self._kept(name) for name in tree.inner},
             {
@@ -181,7 +183,7 @@ class Pass:
             what: What = "text" if self.whole else "intent"
             given = self._hand(what, parent, child, self.whole or self.intent, what)
             critiques = self._critiques(child)
-            own = self._text_before(child) if self.settings.hierarchy.writes_for(child) else None
+            own = self._text_before(child) if child in self.settings.hierarchy.sections else None
         quotes = [quote for quote, _ in given] + critiques + ([self.session.quote(own, "you")] if own else [])
         words = self._words(
             "specialist",

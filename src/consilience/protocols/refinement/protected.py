@@ -46,10 +46,11 @@ class Draft:
 
 
 def taken_apart(draft: str, protect: Collection[str]) -> Draft:
-    """A draft with what is to be protected taken out of it."""
+    """A draft with what is to be protected taken out of it. Lines end in `\n` from then on, whatever they ended in."""
+    draft = draft.replace("\r\n", "\n").replace("\r", "\n")
     front = ""
     if "front_matter" in protect and (found := _FRONT.match(draft)):
-        front, draft = found[0], draft[found.end() :]
+        front, draft = f"{found[0].rstrip()}\n", draft[found.end() :]
     if "code" not in protect:
         return Draft(draft.strip(), front)
     lines = draft.split("\n")

@@ -108,12 +108,13 @@ class Refinement(Settings):
         turn.whole = whole if isinstance(whole, Reply) else None
         turn.judged = await judging if judging is not None else None
         course.failures += [one for one in (whole, turn.judged and turn.judged.failure) if isinstance(one, Failure)]
+        if turn.judged is not None and turn.judged.failure is None:
+            turn.check = check_of(self, turn.judged, self.hierarchy.sections)
+            session.record_check(turn.check, index)
         if course.exhausted or turn.judged is None:
             return course.exhausted
-        if turn.judged.failure is not None:
+        if turn.check is None:
             return StopReason.INCONCLUSIVE
-        turn.check = check_of(self, turn.judged, self.hierarchy.sections)
-        session.record_check(turn.check, index)
         if turn.check.met:
             return StopReason.CONVERGED
         missing = len(parts) < len(self.hierarchy.sections)

@@ -90,9 +90,9 @@ class Settings(Protocol):
 
     @property
     def widest(self) -> int:
-        """Every part and the whole text at once; or an author's own text, its intent and critiques, and a result of each child."""
+        """Parts and advice; or an author's own text, critiques of parts, and a text of each parent or of each child."""
         parts = len(self.hierarchy.sections)
-        most = max(len(role.children) for role in self.hierarchy.roles)
+        most = max(max(len(role.children), len(self.hierarchy.parents(role.name))) for role in self.hierarchy.roles)
         drafted = tokens_in(self.draft) // self.reply_tokens + 1 if self.draft else 0
         return 2 * parts + most + 4 + drafted
 
