@@ -88,6 +88,8 @@ class Family:
                 ]
             )
         rounds, runs = await self._coordinate(path, runs)
+        earlier = {run.agent: run for run in before.children} if before is not None else {}
+        runs = [run.after(earlier.get(run.agent)) for run in runs]
         check = satisfaction(runs, settings.satisfaction_threshold, settings.critical_flags)
         evaluation = None
         if any(run.text for run in runs):
@@ -246,8 +248,8 @@ class Family:
         source = self.session.message(reply.key)
         for given in reply.value.flags[:MOST_FLAGS]:
             text = f"{given.tag}: {given.text.strip()}".rstrip(": ")
-            same = [one for one in (*earlier, *made) if one.tag == given.tag]
-            if any(jaccard(one.message.text, text) >= RESTATED for one in same):
+            again = any(one.tag == given.tag and jaccard(one.message.text, text) >= RESTATED for one in earlier)
+            if again or any(one.message.text == text for one in made):
                 continue
             message = Message(
                 id=f"{reply.key}/flag-{len(made) + 1}",

@@ -17,7 +17,7 @@ from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.broadcast.replies import MOST_FLAGS, MOST_POINTS, SEVERITY, LeafReply, Voted
 from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration, StrangeLoop
-from consilience.protocols.broadcast.runs import ROOT, Course, Cycle, Raised, Run, first_runs
+from consilience.protocols.broadcast.runs import ROOT, Course, Cycle, Raised, Run, first_runs, latest
 from consilience.protocols.broadcast.settings import MOST_QUOTED_FLAGS, Settings
 
 
@@ -46,7 +46,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         position_changes=tuple(changes(ballots)),
         objections=objections,
         dissent=(
-            *_against(settings, ballots, position),
+            *_against(settings, ballots, position or next(iter(pooled), None)),
             *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections),
         ),
         metrics=_metrics(session, course, runs, ballots),
@@ -110,7 +110,7 @@ def _ballots(session: Session, settings: Settings, runs: Sequence[Run]) -> Itera
 
 
 def _against(settings: Settings, ballots: Sequence[Ballot], position: str | None) -> tuple[Dissent, ...]:
-    """Final ballots that are not for the answer."""
+    """Final ballots that are not for the answer, or where it holds no position, not for the pool's first."""
     final = {ballot.agent: ballot for ballot in ballots}
     return tuple(
         Dissent(agent=b.agent, text=b.reason, position=b.position) for b in final.values() if b.position != position
@@ -299,6 +299,13 @@ def _warn(session: Session, settings: Settings, course: Course, runs: Sequence[R
     if unrated:
         who = ", ".join(dict.fromkeys(run.agent for run in unrated))
         session.warn(f"ratings that were not given or could not be read: {len(unrated)} ({who}); they satisfy nobody")
+    silent_parents = [
+        run.agent for run in runs if run.text is None and any(child.text is not None for child in latest(run.cycles))
+    ]
+    if silent_parents:
+        session.warn(
+            f"{', '.join(dict.fromkeys(silent_parents))} did not put together what was written beneath; it did not go up"
+        )
     if session.dropped:
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     voters = {

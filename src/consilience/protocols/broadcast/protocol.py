@@ -39,10 +39,10 @@ class Broadcast(Settings):
             if not _quorum(session, course.cycles[0]):
                 stop = StopReason.FAILED
                 break
-            if cycle.limited:
-                break
             course.check = cycle.check
             session.record_check(cycle.check, index)
+            if cycle.limited:
+                break
             if cycle.check.met:
                 stop = StopReason.CONVERGED
                 break

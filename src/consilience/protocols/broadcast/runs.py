@@ -73,6 +73,12 @@ class Run:
         """What its parent hears of: its own flags, then those from beneath."""
         return (*self.flags, *self.carried)
 
+    def after(self, before: Run | None) -> Run:
+        """With the flags of the execution before, where it came to no judgement of its own: silence withdraws nothing."""
+        if before is None or self.reflection is not None or self.talks:
+            return self
+        return replace(self, flags=(*before.flags, *self.flags))
+
     @property
     def content(self) -> bool:
         return self.rating is not None and self.rating > CONTENT + CLOSE and not self.standing
@@ -138,20 +144,26 @@ class Cycle:
 
 
 def latest(cycles: Sequence[Cycle]) -> tuple[Run, ...]:
-    """What each child came to in the last iteration in which it said anything: a limit that cuts in takes nothing away."""
+    """What each child came to in the last iteration, with the text of the last one in which it had any: a limit that cuts in
+    takes nothing away, neither texts nor flags."""
     if not cycles:
         return ()
     found = {run.agent: run for run in cycles[-1].children}
     for cycle in cycles[-2::-1]:
-        found |= {run.agent: run for run in cycle.children if found[run.agent].text is None and run.text is not None}
+        for run in cycle.children:
+            if found[run.agent].text is None and run.text is not None:
+                found[run.agent] = replace(found[run.agent], text=run.text, brought=run.brought)
     return tuple(found.values())
 
 
 def lacking(cycles: Sequence[Cycle]) -> Reply[Evaluation] | None:
-    """What was last said to be missing; None where the last iteration satisfied."""
+    """What was last said to be missing in the texts there are; None where the last iteration satisfied."""
     if not cycles or cycles[-1].check.met:
         return None
-    return next((cycle.evaluation for cycle in reversed(cycles) if cycle.evaluation is not None), None)
+    for cycle in reversed(cycles):
+        if cycle.evaluation is not None or any(run.text is not None for run in cycle.children):
+            return cycle.evaluation
+    return None
 
 
 def first_runs(first: Cycle, leaves: Sequence[str]) -> list[Run]:

@@ -99,6 +99,9 @@ def _warn(session: Session, settings: Settings, course: Course, position: str | 
         session.warn(f"too few parts were found for all agents; not asked: {', '.join(idle)}")
     if surplus := sum(job.surplus for job in jobs):
         session.warn(f"parts beyond the number of agents were left out: {surplus}")
+    lost = [job.agent for job in course.jobs[1:] if job.text is None and any(below.text for below in job.below)]
+    if lost:
+        session.warn(f"{', '.join(lost)} did not put together what was done beneath; it did not go up")
     if session.dropped:
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     if settings.answer_pattern and course.closing is not None and position is None:
