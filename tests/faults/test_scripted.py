@@ -79,7 +79,10 @@ async def strike(case: Case, fault: Fault, scene: Scene, store: SqliteStore) -> 
     seats = seated(case, ScriptedModel(struck))
     options = Options(patience=0)
     begun = consilience.deliberate(TASK, case.protocol, model=seats, store=store, options=options)
-    return await to_the_end(store, seats, begun), struck
+    report = await to_the_end(store, seats, begun)
+    endless = (e for e in store.read(report.session) if isinstance(e, ReplyRejected) and "stop at the end" in e.error)
+    struck.broken |= {event.key: FailureKind.MALFORMED for event in endless}  # readable, and no whole of its parts
+    return report, struck
 
 
 GRID = list(itertools.product(CALLING, FAULTS, SCENES))
