@@ -92,7 +92,9 @@ def test_mistakes_are_told_before_anything_is_asked(
 
 
 def test_hierarchies_are_listed_and_shown(cli: Cli) -> None:
-    assert "blog " in cli("hierarchies", "list").stdout
+    listed = cli("hierarchies", "list").stdout
+    assert "blog               7 roles on 3 layers" in listed
+    assert "research-summary   8 roles on 4 layers" in listed
     assert {row["name"] for row in json.loads(cli("hierarchies", "list", "--json").stdout)} >= {"blog"}
     shown = cli("hierarchies", "show", "blog").stdout
     assert "      researcher  You find facts" in shown

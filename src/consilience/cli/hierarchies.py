@@ -31,7 +31,8 @@ def _list(as_json: Json = False) -> None:
         return
     width = max(map(len, found))
     for name, hierarchy in found.items():
-        print(f"{name:<{width}}  {len(hierarchy.roles):>2} roles  {hierarchy.description}")
+        layers = max(hierarchy.layer(role.name) for role in hierarchy.roles)
+        print(f"{name:<{width}}  {len(hierarchy.roles):>2} roles on {layers} layers  {hierarchy.description}")
 
 
 @hierarchies.command("show")

@@ -88,7 +88,7 @@ def document_of(settings: Settings, turn: Turn) -> str | None:
         return turn.whole.value.document
     if turn.index > 1 and turn.judged is None:
         return None
-    parts = _parts(settings, turn)
+    parts = turn.made.parts(settings.hierarchy)
     texts = [piece.text.text for piece in parts.values() if piece.text is not None]
     return "\n\n".join(texts) or None
 
@@ -97,11 +97,6 @@ def _worth(turn: Turn) -> tuple[float, int, int]:
     """Of equals the earlier, since nothing says that the later is better; without any quality the last."""
     quality, issues = turn.rank
     return quality, issues, turn.index if quality < 0 else -turn.index
-
-
-def _parts(settings: Settings, turn: Turn) -> dict[str, Piece]:
-    below = turn.made.below(settings.hierarchy.coordinator, settings.hierarchy)
-    return {name: piece for name, piece in below.items() if name in settings.hierarchy.sections}
 
 
 def _first(settings: Settings, course: Course) -> list[Reply[object] | Failure]:
@@ -122,7 +117,7 @@ def _passes(course: Course, settings: Settings, documents: Mapping[int, str | No
     earlier: dict[str, Piece] = {}
     for turn in course.turns:
         document = documents.get(turn.index)
-        parts = _parts(settings, turn)
+        parts = turn.made.parts(settings.hierarchy)
         found.append(
             Pass(
                 index=turn.index,
@@ -303,7 +298,11 @@ def _warn(
             session.warn(
                 f"issues beyond those that one part may have were left out of pass {turn.index}: {turn.judged.surplus}"
             )
-    missing = [part for part in settings.hierarchy.sections if best is not None and part not in _parts(settings, best)]
+    missing = [
+        part
+        for part in settings.hierarchy.sections
+        if best is not None and part not in best.made.parts(settings.hierarchy)
+    ]
     if missing:
         session.warn(f"parts that nobody wrote are missing from the text: {', '.join(missing)}")
     if session.dropped:

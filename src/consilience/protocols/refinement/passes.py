@@ -64,6 +64,10 @@ class Yield:
         found = {child: self.served.get((parent, child), self.authors.get(child)) for child in tree.children(parent)}
         return {child: piece for child, piece in found.items() if piece is not None and piece.text is not None}
 
+    def parts(self, tree: Hierarchy) -> dict[str, Piece]:
+        """The parts of the text that are there, in their order."""
+        return {name: piece for name, piece in self.below(tree.coordinator, tree).items() if name in tree.sections}
+
 
 Future = Pending[Piece]
 What = Literal["intent", "text", "draft", "before"]

@@ -93,7 +93,7 @@ class Refinement(Settings):
         turn = Turn(index, made)
         course.turns.append(turn)
         course.failures.extend(made.failures)
-        parts = self.parts(made)
+        parts = made.parts(self.hierarchy)
         if index == 1 and not self._quorum(session, made):
             return StopReason.FAILED
         if course.exhausted and index > 1:
@@ -119,14 +119,6 @@ class Refinement(Settings):
             return StopReason.CONVERGED
         missing = len(parts) < len(self.hierarchy.sections)
         return None if turn.judged.criticised or missing else StopReason.STALLED
-
-    def parts(self, made: Yield) -> dict[str, Piece]:
-        """The parts of the text that are there, in their order."""
-        return {
-            name: piece
-            for name, piece in made.below(self.hierarchy.coordinator, self.hierarchy).items()
-            if name in self.hierarchy.sections
-        }
 
     def _quorum(self, session: Session, made: Yield) -> bool:
         """Authors who failed for good leave a quorum; refusals by a limit are no failure of theirs."""
@@ -171,7 +163,7 @@ class Refinement(Settings):
         course.requests = {}
         for part in turn.judged.criticised:
             concerned = self._concerned(part)
-            text = self.parts(turn.made)[part].text
+            text = turn.made.parts(self.hierarchy)[part].text
             critique = Message(
                 id=f"pass-{index}/critique/{part}",
                 sender=self.judge,
