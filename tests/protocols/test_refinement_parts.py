@@ -149,6 +149,13 @@ def test_a_lost_block_goes_behind_the_paragraph_most_like_the_one_it_followed() 
     assert places == sorted(places)
 
 
+def test_a_title_in_the_same_words_draws_no_block_to_itself() -> None:
+    draft = taken_apart("Cron runs jobs at fixed times.\n\n```\n0 5 * * *\n```\n", ("code",))
+    written = "# Why we watch cron jobs\n\nIn most houses cron runs a good many jobs, and nobody sees them at all.\n\nThe end."
+    whole, _ = draft.restored(written)
+    assert whole.index("nobody sees") < whole.index("0 5 * * *") < whole.index("The end.")
+
+
 def test_a_block_comes_once_however_often_its_marker_does() -> None:
     draft = taken_apart("Look:\n\n```\ncode\n```\n", ("code",))
     whole, lost = draft.restored("See [[code-1]] and again [[code-1]] here.")

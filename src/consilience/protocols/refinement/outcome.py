@@ -308,7 +308,8 @@ def _warn(
     if session.dropped:
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     if lost:
-        session.warn(f"{len(lost)} protected parts had been lost from the text and were put back where they fit best")
+        parts = "1 protected part was" if len(lost) == 1 else f"{len(lost)} protected parts were"
+        session.warn(f"{parts} lost from the text and put back where it fits best")
     said = Counter(sentences(best.whole.value.text)) if best is not None and best.whole is not None else Counter()
     for sentence, n in said.most_common(1):
         if n >= LOOP:

@@ -84,7 +84,11 @@ def _marker(n: int, draft: str) -> str:
 
 def _inserted(written: str, block: Block) -> str:
     paragraphs = _PARAGRAPHS.split(written.strip())
-    likeness = [jaccard(paragraph, block.after) for paragraph in paragraphs]
+    under_heading = block.after.startswith("#")
+    likeness = [
+        jaccard(paragraph, block.after) if paragraph.startswith("#") == under_heading else 0.0
+        for paragraph in paragraphs
+    ]
     best = max(likeness, default=0.0)
     place = likeness.index(best) + 1 if best > 0 and block.after else len(paragraphs)
     return "\n\n".join([*paragraphs[:place], block.marker, *paragraphs[place:]]).strip()
