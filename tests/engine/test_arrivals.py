@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -11,10 +13,11 @@ import pytest
 
 from consilience.domain.outcome import StopReason
 from consilience.engine import runner
-from consilience.engine.faults import POINTS, Fault
+from consilience.engine.faults import POINTS, Crash, Fault
+from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from kit.cases import CASES, Case, well_formed
-from kit.runs import run, run_killed
+from kit.runs import TASK, Shuffled, run, run_killed, seated
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 EXHAUSTED = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
@@ -100,3 +103,20 @@ async def test_resume_of_a_finished_session_gives_its_report(case: Case, tmp_pat
     report = await runner.resume(outcome.report.session, store=store, models="no model is needed")
     assert report == outcome.report
     store.close()
+
+
+@every_case
+async def test_a_simulated_kill_leaves_nothing_running_and_nothing_unheard(case: Case, tmp_path: Path) -> None:
+    """What an earlier test leaves behind would be told in the middle of a later one."""
+    heard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(str(context)))
+    store = SqliteStore(tmp_path / "journal.db")
+    fault = Fault("after_commit", nth=min(2, case.need))
+    seats, options = seated(case, Shuffled(case, 1)), Options(faults=fault.hit, patience=0)
+    begun = runner.start(TASK, case.protocol, models=seats, store=store, options=options)
+    with pytest.raises(Crash):
+        await begun
+    del begun
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    gc.collect()
+    assert not heard

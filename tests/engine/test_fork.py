@@ -26,8 +26,11 @@ from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
+from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.emergence import Emergence
-from kit.cases import CALLING, Case, emergent
+from consilience.protocols.refinement import Refinement
+from consilience.reporting.record import record_of
+from kit.cases import CALLING, HOUSE, Case, broadcasting, emergent, refining
 from kit.runs import TASK, run, seated, to_the_end
 
 every_case = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
@@ -203,6 +206,68 @@ async def test_inherited_replies_without_a_place_are_listed() -> None:
     asked = {k for k in replies(store, "p") if k.startswith("round-1/") and "/signal/" not in k}
     assert report.ledger.actual.inherited == len(asked)
     assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+
+
+def shown(store: SqliteStore, call: CallCompleted) -> set[str]:
+    """The messages a call was shown."""
+    return {part.split(":", 2)[2] for part in store.prompt(call.prompt) if part.startswith("q:")}
+
+
+LARGER = {
+    **HOUSE,
+    "roles": [
+        {**HOUSE["roles"][0], "children": ["one", "two", "three", "adviser"]},
+        *HOUSE["roles"][1:],
+        {"name": "three", "description": "You write three.", "vector": [0, 2]},
+    ],
+}
+
+LATER = [
+    (Emergence(children=2, max_rounds=1, strange_loops=1, threshold=1.0), emergent, {"max_rounds": 2}, "finalize/1"),
+    (
+        Broadcast(children=2, max_iterations=1, satisfaction_threshold=1.0),
+        broadcasting,
+        {"max_iterations": 2},
+        "synthesize/L1N1",
+    ),
+    (Refinement(hierarchy=HOUSE, max_passes=1), refining, {"hierarchy": LARGER}, "pass-1/integrate/lead"),
+]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "script", "change", "closing"), LATER, ids=lambda given: getattr(given, "name", "")
+)
+async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script, change, closing) -> None:  # type: ignore[no-untyped-def]
+    store = SqliteStore(":memory:")
+    await runner.start(TASK, protocol, models=ScriptedModel(script), store=store, session="p")
+    model = ScriptedModel(script)
+    report = await fork("p", store=store, at="end", settings=change, models=model, session="c")
+    assert closing in replies(store, "p")
+    assert closing in {request.key for request in model.requests}
+    live = replies(store, "c", inherited=False)
+    assert shown(store, live[closing]) & live.keys()
+    taken = {key: call for key, call in replies(store, "c", inherited=True).items() if key not in live}
+    assert taken
+    assert not any(shown(store, call) & live.keys() for call in taken.values())
+    (warning,) = [w for w in report.warnings if "asked for again, since they were about other texts" in w]
+    assert closing in warning
+    again = await runner.replay("c", store=store)
+    assert (again.digest(), again.warnings) == (report.digest(), report.warnings)
+    read = record_of(store, "c").calls
+    assert len({(call.key, call.attempt) for call in read}) == len(read)
+    assert not next(call for call in read if call.key == closing).inherited
+
+
+async def test_whoever_was_refused_by_a_limit_is_read_when_a_fork_can_pay() -> None:
+    """The root had answered from what there was; in the fork there is more."""
+    store, before = await parent(limits=Limits(calls=2))
+    assert before.answer is not None
+    model = ScriptedModel(emergent)
+    await fork("p", store=store, limits=Limits(), models=model, session="c")
+    free = {request.key for request in model.requests} | replies(store, "c", inherited=True).keys()
+    root = replies(store, "c", inherited=False)["round-1/observe/L1N1"]
+    assert shown(store, root) >= {"round-1/lateral/L2N1", "round-1/lateral/L2N2"}
+    assert "round-1/leaf_respond/L2N2" in free
 
 
 async def test_a_fork_of_a_fork_and_what_it_shares(tmp_path: Path) -> None:

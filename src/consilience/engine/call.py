@@ -111,10 +111,17 @@ class Call(Generic[T]):
         return Reply(ask.key, ask.agent, value, prose, made.shown, made.labels, ended.reserve)
 
     def _inherited(self, attempt: int) -> _Attempt[T] | None:
-        """What the session this one is forked from got; None where it got nothing that these settings can use."""
-        recorder = self.state.recorder
+        """What the session this one is forked from got; None where it got nothing that these settings can use.
+
+        A reply is taken over only by a call that is shown nothing new: it would be about other texts.
+        """
+        recorder, prompt = self.state.recorder, self.ask.prompt
         found = recorder.inherited(self.ask.key, attempt)
         if found is None:
+            return None
+        if any(self.state.is_new(quote.id) for quote in (*prompt.shared, *prompt.quotes)):
+            if attempt == 1:
+                self.state.outdated.append(self.ask.key)
             return None
         text = "" if isinstance(found, CallFailed) else recorder.text(found.text)
         value: T | None = None
@@ -132,6 +139,7 @@ class Call(Generic[T]):
     async def _made(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
         """What is recorded of this attempt, or what comes of it now."""
         state, ask = self.state, self.ask
+        state.live.add(ask.key)
         rendered = state.render(ask.agent, ask.prompt, fix)
         returns: type[Any] = ask.returns
         schema, schema_digest = schema_for(returns, rendered.kinds)

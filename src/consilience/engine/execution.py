@@ -112,7 +112,9 @@ async def execute(protocol: Protocol, state: State, options: Options) -> Report:
             await state.recorder.commit(SessionParked(awaited=awaited))
             raise SessionWaiting(state.id, awaited)
         return main.result()
-    except Crash:
+    except Crash:  # what still runs can record nothing any more
+        state.recorder.journal.abandon()
+        await _stop(main, session)
         raise
     except BaseException:
         await _stop(main, session)

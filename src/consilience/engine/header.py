@@ -151,6 +151,11 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
             f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} had no place in this run: "
             + ", ".join(unclaimed[:5])
         )
+    if outdated := sorted(state.outdated):
+        found.append(
+            f"{counted(len(outdated), 'inherited reply', 'inherited replies')} asked for again, since they were about other texts: "
+            + ", ".join(outdated[:5])
+        )
     if state.lost:
         found.append(f"lost calls: {state.lost} in flight when a process ended, perhaps paid for")
     return found

@@ -42,6 +42,7 @@ class Recorder:
         self._keys: set[str] = set()
         self.reached: dict[tuple[str, int], Ended] = {}
         self._calls: dict[tuple[str, int], Ended] = {}
+        self._inherited: dict[tuple[str, int], Ended] = {}
         self._vectors: dict[tuple[str, ...], TextsEmbedded] = {}
         self._derived: dict[tuple[str, str], Event] = {}
         self._matched: set[tuple[str, str]] = set()
@@ -64,14 +65,14 @@ class Recorder:
 
     def unasked(self) -> list[str]:
         """What is recorded and this run did not come to, by key or place."""
-        keys = {key for (key, _), event in self._calls.items() if not event.inherited} - self._keys
+        keys = {key for key, _ in self._calls} - self._keys
         ends = {"SessionFinished", "SessionParked"}
         places = {f"{name} at {place}" for place, name in self._derived.keys() - self._matched if name not in ends}
         return sorted(keys | places)
 
     def unclaimed(self) -> list[str]:
         """Inherited calls that this run had no use for, by key."""
-        return sorted({key for (key, _), event in self._calls.items() if event.inherited} - self._keys)
+        return sorted({key for key, _ in self._inherited} - self._keys)
 
     def claim(self, key: str) -> None:
         """A key names one place in a session. Raises `ProtocolViolation` the second time."""
@@ -82,7 +83,7 @@ class Recorder:
     def recorded(self, key: str, attempt: int, place: str, digest: str, request: Rendered) -> Ended | None:
         """What this attempt came to before, if it is the same request at the same place."""
         found = self._calls.get((key, attempt))
-        if found is None or found.inherited:
+        if found is None:
             if self.replay:
                 raise ReplayMiss(
                     f"the call {key!r} (attempt {attempt}) is not in the journal; {self._nearest(key, request)}"
@@ -99,9 +100,8 @@ class Recorder:
         return found
 
     def inherited(self, key: str, attempt: int) -> Ended | None:
-        """What this attempt came to in the session this one is forked from, unless it was made here."""
-        found = self._calls.get((key, attempt))
-        return found if found is not None and found.inherited else None
+        """What this attempt came to in the session this one is forked from."""
+        return self._inherited.get((key, attempt))
 
     def inherit(self, event: Ended, place: str) -> None:
         """Take what was inherited as what came of the call at this place."""
@@ -189,7 +189,7 @@ class Recorder:
         if isinstance(t, int | float):
             self._active = max(self._active, float(t))
         if isinstance(event, Ended):
-            self._calls[event.key, event.attempt] = event
+            (self._inherited if event.inherited else self._calls)[event.key, event.attempt] = event
             self.answers.pop(event.key, None)
         elif isinstance(event, StepCompleted):
             self._steps[event.key, event.attempt] = event
@@ -204,7 +204,8 @@ class Recorder:
 
     def _nearest(self, key: str, request: Rendered) -> str:
         """The recorded call that is most like the one that is missing, and how its request differs."""
-        sent = {k: event for (k, _), event in self._calls.items() if event.prompt}
+        known = {**self._inherited, **self._calls}
+        sent = {k: event for (k, _), event in known.items() if event.prompt}
         close = nearest(key, sent)
         if close is None:
             return "no call is recorded"

@@ -218,7 +218,10 @@ class Session:
     # what follows from replies
 
     def publish(self, message: Message) -> None:
-        """Say something that is not itself a reply; quotable from now on."""
+        """Say something that is not itself a reply; quotable from now on.
+
+        One made of a reply has an id that begins with that reply's key, or replies to it: so a fork knows that it is new.
+        """
         state = self._state
         place = current_branch.get().next_place()
         state.register(message)

@@ -32,7 +32,10 @@ def nothing_held(phase: Phase | None) -> bool:
 
 @dataclass
 class State:
-    """`reserve` is what is held back for the closing call: one call of the greatest size, or all there is if that is less."""
+    """`reserve` is what is held back for the closing call: one call of the greatest size, or all there is if that is less.
+
+    In a fork `live` are the calls made anew, and `outdated` those of them that its parent had made too.
+    """
 
     id: str
     protocol: str
@@ -65,6 +68,8 @@ class State:
     hold: Callable[[Phase | None], bool] = nothing_held
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
+    outdated: list[str] = field(default_factory=list)
     dropped: int = 0
     late: bool = False
     reserve_drawn: bool = False
@@ -88,6 +93,15 @@ class State:
         """Whether there is such a message, of somebody else."""
         found = self._messages.get(id)
         return found is not None and found.sender != agent
+
+    def is_new(self, id: str) -> bool:
+        """Whether a message came of a reply that a fork did not inherit: it is one, is made of one, or replies to one."""
+        found = self._messages.get(id)
+        if found is None:
+            return False
+        parts = id.split("/")
+        beginnings = {"/".join(parts[:n]) for n in range(1, len(parts) + 1)}
+        return bool(beginnings & self.live) or found.reply_to in self.live
 
     @property
     def messages(self) -> Mapping[str, Message]:

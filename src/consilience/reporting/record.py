@@ -124,8 +124,11 @@ class Record:
 
     @cached_property
     def calls(self) -> list[Ended]:
-        """Every ended attempt in program order, which is the same whatever the order of arrival was."""
-        return sorted(self.course.calls, key=lambda call: (place_key(call.place), call.attempt))
+        """Every ended attempt in program order, which is the same whatever the order of arrival was; of what a fork inherited, that
+        which it did not ask for again."""
+        anew = {call.key for call in self.course.calls if not call.inherited and call.attempt == 1}
+        counting = [call for call in self.course.calls if not (call.inherited and call.key in anew)]
+        return sorted(counting, key=lambda call: (place_key(call.place), call.attempt))
 
     @cached_property
     def authors(self) -> dict[str, str]:
