@@ -111,7 +111,7 @@ async def test_a_simulated_kill_leaves_nothing_running_and_nothing_unheard(case:
     heard: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(str(context)))
     store = SqliteStore(tmp_path / "journal.db")
-    fault = Fault("after_commit", nth=min(2, case.need))
+    fault = Fault("before_call", nth=min(2, case.need))
     seats, options = seated(case, Shuffled(case, 1)), Options(faults=fault.hit, patience=0)
     begun = runner.start(TASK, case.protocol, models=seats, store=store, options=options)
     with pytest.raises(Crash):
