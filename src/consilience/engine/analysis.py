@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import accumulate, pairwise
 
 from consilience.domain.agents import Agent
 from consilience.domain.report import Independence, SharedModel
@@ -19,11 +21,19 @@ def sentences(text: str) -> list[str]:
     return [found for found in (s.strip() for s in _segmenter()(text)) if found]
 
 
+_WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
+
+
 @cache
 def _segmenter() -> Callable[[str], list[str]]:
+    """The library's, on plain spaces: a capital, a space of several bytes and a full stop make it panic (sentencex 1.0.32)."""
     from sentencex import segment
 
-    return lambda text: list(segment("en", text))
+    def split(text: str) -> list[str]:
+        ends = list(accumulate(map(len, segment("en", _WIDE_SPACE.sub(" ", text)))))
+        return [text[start:end] for start, end in pairwise([0, *ends])]
+
+    return split
 
 
 def bare(sentence: str) -> frozenset[str]:

@@ -1,0 +1,33 @@
+"""Sentences of whatever a model may write."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.engine.analysis import sentences
+
+ODD = st.text(
+    alphabet=st.one_of(st.characters(), st.sampled_from("AD. \u00a0\u2028\u2029\u0085\u3000!?\n字é")), max_size=40
+)
+
+
+@given(ODD)
+def test_any_text_comes_apart_into_its_own_words_in_order(text: str) -> None:
+    place = 0
+    for sentence in sentences(text):
+        assert sentence.strip() == sentence != ""
+        place = text.index(sentence, place) + len(sentence)
+    assert "".join("".join(sentences(text)).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u2028", "\u2029", "\u0085", "\u3000"])
+def test_a_capital_a_wide_space_and_a_full_stop_are_text_like_any(space: str) -> None:
+    """The library panics on them, which is no exception that anybody catches."""
+    assert "".join(sentences(f"It needs vitamin D{space}. Next.")).startswith(f"It needs vitamin D{space}.")
+
+
+def test_numbers_and_abbreviations_stay_whole() -> None:
+    text = "Pi is 3.14, e.g. in Dr. Lee's book. The U.S. edition differs! Is it so?"
+    assert sentences(text) == ["Pi is 3.14, e.g. in Dr. Lee's book.", "The U.S. edition differs!", "Is it so?"]
