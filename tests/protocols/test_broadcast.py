@@ -465,6 +465,21 @@ async def test_leaves_vote_inside_their_replies_before_and_after_they_read_each_
     assert report.pool == {"no": 0.5, "yes": 0.5}
 
 
+async def test_in_later_iterations_a_ballot_is_cast_where_its_cause_can_be_named() -> None:
+    def voting(request: ModelRequest) -> dict[str, object]:
+        return {"position": "yes" if "/coordinate-" in request.key else "no", "confidence": "certain", "cause": "B"}
+
+    protocol = Broadcast(children=2, answer_pattern="yes|no", max_iterations=2)
+    report, model = await go(protocol, agents(voting))
+    assert report.total_iterations == 2
+    voted = [r.key for r in model.requests if r.agent == "L2N1" and "position" in str(r.schema)]
+    assert voted == ["iteration-1/self_reflect/L2N1", "iteration-1/coordinate-1/L2N1", "iteration-2/coordinate-1/L2N1"]
+    assert [(c.agent, c.conformity) for c in report.position_changes] == [("L2N1", False), ("L2N2", True)]
+    silent, model = await go(protocol.model_copy(update={"coordination_rounds": 0}), agents(voting))
+    assert silent.total_iterations == 2
+    assert [b.step for b in silent.ballots if b.agent == "L2N1"] == [0, 1], "without talk the reflections take them all"
+
+
 async def test_final_ballots_against_the_answer_are_the_dissent() -> None:
     def reply(request: ModelRequest) -> str:
         side = "no" if request.agent == "L2N2" else "yes"
@@ -653,62 +668,3 @@ async def test_an_agent_that_lets_its_text_stand_is_shown_with_that_text() -> No
     turn = fold(record_of(store, report.session)).turns["L2N1"]["iteration 1"]
     store.close()
     assert (turn.excerpt, turn.revised) == ("iteration-1/execute/L2N1 says L2N1", False)
-
-
-# --- silence takes nothing away
-
-
-async def test_a_flag_stands_while_its_author_cannot_judge_again() -> None:
-    """L3N2 flags first; in its family's second iteration it writes a text, and its judgement of it cannot be read."""
-
-    def reply(request: ModelRequest) -> str:
-        if request.key == "iteration-1/2/self_reflect/L3N2":
-            return "{}"
-        body: dict[str, object] = {"text": f"{request.key} says {request.agent}", "rating": 8}
-        if request.key == "iteration-1/1/self_reflect/L3N2":
-            body["flags"] = [{"tag": "goal_mismatch", "text": "the goal is another"}]
-        return json.dumps(body) if request.returns is not None else str(body["text"])
-
-    protocol = Broadcast(children=2, depth=3, coordination_rounds=0, max_iterations=2)
-    report, _ = await go(protocol, ScriptedModel(reply))
-    assert report.total_iterations == 2, "it goes up, and the root broadcasts again"
-    assert any(i.node == "L2N1" and i.path == (1, 2) and i.flags for i in report.iterations)
-    assert any(one == "goal_mismatch (L3N2)" for one in report.signal_chain)
-
-
-async def test_flags_beneath_a_parent_that_cannot_write_still_stand() -> None:
-    def reply(request: ModelRequest) -> str:
-        if request.key == "iteration-2/synthesize/L2N1":
-            return "{}" if request.returns is None else ""
-        body: dict[str, object] = {"text": f"{request.key} says {request.agent}", "rating": 8}
-        if request.key.startswith("iteration-2/") and request.key.endswith("self_reflect/L3N1"):
-            body["flags"] = [{"tag": "goal_mismatch", "text": f"wrong in {request.key}"}]
-        if request.key.startswith("iteration-1/") and request.key.endswith("self_reflect/L3N1"):
-            body["flags"] = [{"tag": "needs_reframing", "text": "say it otherwise"}]
-        return json.dumps(body) if request.returns is not None else str(body["text"])
-
-    protocol = Broadcast(children=2, depth=3, coordination_rounds=0, max_iterations=2)
-    report, _ = await go(protocol, ScriptedModel(reply))
-    standing = {flag.tag for flag in report.flags if flag.stands}
-    assert "goal_mismatch" in standing
-    assert any("wrong in" in one.text for one in report.dissent)
-    assert any("L2N1 did not put together what was written beneath" in warning for warning in report.warnings)
-
-
-async def test_a_limit_that_cuts_in_leaves_the_check_that_was_made() -> None:
-    limits = Limits(phases={"evaluate": Allowance(calls=0)})
-    report, _ = await go(Broadcast(children=2, max_iterations=1), agents(points=8), limits=limits)
-    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
-    assert report.check is not None
-    assert report.check.score == pytest.approx(0.8)
-
-
-async def test_two_flags_of_one_reply_are_two() -> None:
-    def flags(request: ModelRequest) -> dict[str, object]:
-        if "/self_reflect/L2N1" not in request.key:
-            return {}
-        texts = [f"I lack the price of one ton of steel in {year}" for year in (2019, 2024)]
-        return {"flags": [{"tag": "resource_request", "text": text} for text in texts]}
-
-    report, _ = await go(Broadcast(children=2, max_iterations=1, coordination_rounds=0), agents(flags, 8))
-    assert len(report.flags) == 2

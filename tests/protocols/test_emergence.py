@@ -312,11 +312,25 @@ async def test_points_that_the_answer_repeats_survive() -> None:
             return {
                 "points": ["L2N1 counted seven hundred sheep" if request.agent == "L2N1" else "rain is due on Friday"]
             }
-        return {"text": "L2N1 counted seven hundred sheep. Nothing else is known."}
+        if request.agent == "L1N1":
+            return {"text": "L2N1 counted seven hundred sheep. Nothing else is known."}
+        return {}
 
     report, _ = await go(Emergence(children=2, max_rounds=1), ScriptedModel(speaking(facts)))
     assert report.metrics["facts"] == 2
     assert report.metrics["fact_survival"] == 0.5
+    assert report.metrics["novelty"] == 0.5
+
+
+async def test_what_anybody_but_the_root_had_written_is_nothing_new() -> None:
+    """Written first in lateral talk, in the second round: nobody's first words, and not the root's."""
+
+    def late(request: ModelRequest) -> dict[str, object]:
+        if request.agent == "L1N1":
+            return {"text": "The sheep were counted twice by night. Nobody knows who counted them at all."}
+        return {"text": "The sheep were counted twice by night."} if "round-2/lateral/L2N2" in request.key else {}
+
+    report, _ = await go(Emergence(children=2, max_rounds=2, threshold=1.0), ScriptedModel(speaking(late)))
     assert report.metrics["novelty"] == 0.5
 
 

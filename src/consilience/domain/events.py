@@ -124,7 +124,8 @@ class CallStarted(CallEvent):
 
 
 class CallCompleted(CallEvent):
-    """A `cached` one was answered by a recorded reply to the very same request, and cost nothing."""
+    """A `cached` one was answered by a recorded reply to the very same request, and cost nothing. Where the model told no tokens
+    they are `estimated` from the texts, and so is the cost."""
 
     type: Literal["call_completed"] = "call_completed"
     audience: tuple[str, ...] = ()
@@ -132,6 +133,7 @@ class CallCompleted(CallEvent):
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = None
+    estimated: bool = False
     finish: str = "stop"
     cached: bool = False
     reserve: bool = False
@@ -146,6 +148,7 @@ class ReplyRejected(CallEvent):
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = None
+    estimated: bool = False
     reserve: bool = False
 
 

@@ -31,7 +31,7 @@ class Claim(Frozen):
 
 class Spent(Frozen):
     """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `fallbacks` calls that another model answered
-    than the one asked first; `cost` in US dollars, None where unknown.
+    than the one asked first; `cost` in US dollars, None where unknown; `estimated` replies whose model told no tokens.
 
     `inherited` calls were made by the session this one is forked from, `cached` ones answered by a recorded reply to the same
     request, `lost` ones in flight when a process ended and perhaps paid for; none of these are in any other figure.
@@ -48,6 +48,7 @@ class Spent(Frozen):
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0
+    estimated: int = 0
     cost: float | None = None
     seconds: float = 0.0
 

@@ -35,6 +35,9 @@ class Amount:
         return self.calls >= other.calls and self.tokens >= other.tokens and self.money >= other.money
 
 
+RETRIES = 9
+"""Sendings of a call beside the first that a budget has means for where there is enough: five of each of two models."""
+
 NOTHING = Amount()
 UNLIMITED = Amount(math.inf, math.inf, math.inf)
 
@@ -81,9 +84,9 @@ class Account:
 def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING) -> list[Account]:
     """Fund branches from `account` in the order asked: each its whole need while that fits, then nothing.
 
-    What is left over goes round once more, in the same order, as each funded branch's means for corrective retries: again
-    its need while that fits, and while what is `due` stays there for the calls that the forking branch will make before it has
-    this back. So a retry never takes a first attempt from a sibling, and nothing depends on arrival.
+    What is left over goes round again, `RETRIES` times at most, in the same order, as each funded branch's means for retries: once
+    more its need while that fits, and while what is `due` stays there for the calls that the forking branch will make before it
+    has this back. So a retry never takes a first attempt from a sibling, and nothing depends on arrival.
     """
     if not account.limited:
         return [Account(UNLIMITED) for _ in needs]
@@ -94,11 +97,24 @@ def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING) -> l
             break
         granted[i] = account.bounded(need)
         funded += 1
+    whole = _rounds(account.left - due, needs[:funded])
     for i in range(funded):
+        account.draw(needs[i] * whole)
+        granted[i] += needs[i] * whole
+    for i in range(funded if whole < RETRIES else 0):
         if not (account.left - needs[i]).covers(due) or not account.draw(needs[i]):
             break
         granted[i] += needs[i]
     return [Account(amount) for amount in granted]
+
+
+def _rounds(spare: Amount, needs: Sequence[Amount]) -> int:
+    """How many whole rounds of these needs `spare` has means for, `RETRIES` at most."""
+    total = sum(needs, NOTHING)
+    whole = RETRIES
+    while whole and not spare.covers(total * whole):
+        whole -= 1
+    return whole
 
 
 @dataclass(slots=True)

@@ -41,6 +41,7 @@ from consilience.engine.recorder import Ended
 from consilience.engine.state import State
 from consilience.engine.steps import OutOfBudget, StepLog
 from consilience.engine.telemetry import describe, span
+from consilience.engine.usage import counted
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field
@@ -83,6 +84,7 @@ class Call(Generic[T]):
         self.port = state.ports[ask.agent]
         self.reserve = False
         self.permitted = 0
+        self.refused: Refusal | None = None
 
     async def run(self) -> Reply[T] | Failure:
         state, ask = self.state, self.ask
@@ -187,7 +189,9 @@ class Call(Generic[T]):
                 event: Ended = self._failed(common, failure, steps)
                 text, value = "", None
             else:
-                event, text, value = self._read({**common, "steps": steps.taken if steps else 1}, completion)
+                completion, estimated = (completion, False) if answered else counted(completion, rendered, self.port)
+                more = {"steps": steps.taken if steps else 1, "estimated": estimated}
+                event, text, value = self._read({**common, **more}, completion)
             describe(current, event)
         reserved = Amount() if answered else cost + (steps.drawn if steps else Amount())
         self._settle(reserved, _amount_of(event), time.monotonic() - began)
@@ -317,7 +321,8 @@ class Call(Generic[T]):
         return done, text, value
 
     def _failed(self, common: dict[str, object], failure: ProviderError, steps: StepLog | None) -> CallFailed:
-        """A failure, with what was paid for all the same: a refusal that came as a completion, or steps before that."""
+        """A failure, with what was paid for all the same: a refusal that came as a completion, or steps before that. Where it was
+        a limit that forbade to ask on, the limit has refused the call."""
         paid = failure.completion
         figures: dict[str, object] = {}
         requests = failure.requests
@@ -329,8 +334,9 @@ class Call(Generic[T]):
             figures = {"tokens_in": paid.tokens_in, "tokens_out": paid.tokens_out, "cost": paid.cost}
         return CallFailed(
             **{**common, **figures},
-            failure=_kind(failure),
-            detail=failure.detail[:500],
+            failure=self.refused.kind if self.refused else _kind(failure),
+            detail=("a limit allowed no further attempt; " if self.refused else "") + failure.detail[:500],
+            limit=self.refused.whose if self.refused else "",
             reserve=self.reserve,
             volatile={"requests": requests},
         )
@@ -365,12 +371,14 @@ class Call(Generic[T]):
 
     def _fund_retry(self) -> bool:
         """Whether a provider may be asked once more for the same."""
-        if self.state.allowances.draw(self.ask.agent, self.phase, ONE) is not None:
+        self.refused = self.state.allowances.draw(self.ask.agent, self.phase, ONE)
+        if self.refused is not None:
             return False
         if self.account.draw(ONE):
             self.permitted += 1
             return True
         self.state.allowances.charge(self.ask.agent, self.phase, Amount() - ONE)
+        self.refused = Refusal(FailureKind.BUDGET)
         return False
 
     def _draw_reserve(self) -> None:
@@ -383,6 +391,7 @@ class Call(Generic[T]):
             difference = spent - reserved - Amount(calls=self.permitted)
             self.account.charge(difference)
             self.state.allowances.charge(self.ask.agent, self.phase, difference, seconds)
+        self.permitted, self.refused = 0, None
 
     def _charge(self, ended: Ended) -> None:
         if ended.reserve:

@@ -75,6 +75,7 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
         tokens_in=sum(event.tokens_in for event in ended),
         tokens_out=sum(event.tokens_out for event in ended),
         tokens_cached=total("cached"),
+        estimated=sum(not isinstance(event, CallFailed) and event.estimated for event in ended),
         cost=math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
         seconds=round(state.recorder.now(), 3),
     )
@@ -141,6 +142,10 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     false = sum(not quotation.verified for quotation in cited)
     if false:
         found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
+    if estimated := sum(not isinstance(event, CallFailed) and event.estimated for event in ended):
+        found.append(
+            f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; theirs are estimated, and limits hold as far"
+        )
     if any(event.cost is None for event in ended):
         found.append("the price of a model is not known; money is not counted in full")
     refused = Counter(event.limit for event in ended if isinstance(event, CallFailed) and event.limit)

@@ -69,7 +69,8 @@ def _tokens(report: Report) -> str:
     reused = (
         f" ({share(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
     )
-    return f"{spent.tokens_in:,} read{reused}, {spent.tokens_out:,} written"
+    guessed = f"; of {spent.estimated} replies estimated, whose models told none" if spent.estimated else ""
+    return f"{spent.tokens_in:,} read{reused}, {spent.tokens_out:,} written{guessed}"
 
 
 def _trajectory(report: Report, data: Mapping[str, object]) -> tuple[str, str] | None:

@@ -149,6 +149,21 @@ def _dissent(report: Report, data: Mapping[str, object], names: Mapping[str, str
     return "**Dissent:** none was declared, and no objection stands unanswered."
 
 
+def _flags(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
+    """What agents flagged on the way, apart from what stands among the objections."""
+    flags, objected = data.get("flags"), {one.id for one in report.objections}
+    lines = []
+    for flag in flags if isinstance(flags, list) else []:
+        if not isinstance(flag, dict) or flag["id"] in objected:
+            continue
+        what = f"{plain(str(flag['tag']))} ({plain(str(flag['severity']))})"
+        said = f": {_quoted(str(flag['text']))}" if flag["text"] else ""
+        became = "stands" if flag["stands"] else "not raised again"
+        unread = "" if flag["read"] else "; nobody was shown it"
+        lines.append(f"- {what} from {plain(names.get(flag['node'], flag['node']))}{said} — {became}{unread}")
+    return "## Flags on the way\n\n" + "\n".join(lines) if lines else ""
+
+
 def _objection(one: Objection, names: Mapping[str, str]) -> str:
     to = f" to {plain(names.get(one.to, one.to))}" if one.to else ""
     unread = "" if one.read else "; nobody was shown it"
@@ -244,6 +259,7 @@ _SECTIONS: tuple[Callable[[Report, Mapping[str, object], Mapping[str, str]], str
     _tally,
     _weighed,
     _dissent,
+    _flags,
     refined.scores,
     refined.changed,
     refined.last_word,

@@ -29,7 +29,7 @@ from consilience.protocols.broadcast.replies import (
     SealedReflection,
     Synthesis,
 )
-from consilience.protocols.broadcast.runs import Cycle, Raised, Run, Said, lacking, latest, satisfaction
+from consilience.protocols.broadcast.runs import Cycle, Raised, Run, Said, heard, lacking, latest, satisfaction
 from consilience.protocols.broadcast.settings import MOST_QUOTED_FLAGS, Settings
 
 Path = tuple[int, ...]
@@ -48,10 +48,10 @@ class Family:
     session: Session
     settings: Settings
 
-    async def execute(self, agent: str, path: Path, goal: Reply[Goal] | None) -> Run:
-        """One execution of a node below the root, with all that is beneath it."""
+    async def execute(self, agent: str, path: Path, goal: Reply[Goal] | None, before: Run | None) -> Run:
+        """One execution of a node below the root, with all that is beneath it; `before` is the one before."""
         children = self.session.topology.children[agent]
-        run = await (self._integrate(agent, path, goal) if children else self._contribute(agent, path, goal))
+        run = await (self._integrate(agent, path, goal, before) if children else self._contribute(agent, path, goal))
         return await self._self_reflect(run, goal) if run.text is not None else run
 
     async def _contribute(self, agent: str, path: Path, goal: Reply[Goal] | None) -> Run:
@@ -59,23 +59,28 @@ class Family:
             reply = await self._execute(agent, path, goal)
         return _responded(Run(agent, path), reply)
 
-    async def _integrate(self, agent: str, path: Path, goal: Reply[Goal] | None) -> Run:
+    async def _integrate(self, agent: str, path: Path, goal: Reply[Goal] | None, before: Run | None) -> Run:
         """Iterations until satisfied or at an end, and what the last one's texts come to together."""
         cycles: list[Cycle] = []
+        earlier = before.beneath if before is not None else ()
         for index in range(1, self.settings.max_iterations + 1):
-            cycles.append(await self.iterate(agent, (*path, index), goal, cycles[-1] if cycles else None))
+            cycles.append(await self.iterate(agent, (*path, index), goal, cycles[-1] if cycles else None, earlier))
+            earlier = cycles[-1].children
             if cycles[-1].check.met or cycles[-1].limited:
                 break
         run = Run(agent, path, cycles=tuple(cycles))
-        if not any(child.text for child in latest(cycles)):
+        if not heard(cycles):
             return run
         async with self.session.phase("synthesize", path[0]):
             reply = await self._synthesize(agent, path, cycles)
         return _responded(run, reply)
 
-    async def iterate(self, agent: str, path: Path, goal: Reply[Goal] | None, before: Cycle | None) -> Cycle:
-        """One iteration, `before` the one that did not satisfy. Where the broadcast fails the children have the task alone."""
-        session, settings = self.session, self.settings
+    async def iterate(
+        self, agent: str, path: Path, goal: Reply[Goal] | None, before: Cycle | None, earlier: Sequence[Run]
+    ) -> Cycle:
+        """One iteration, `before` the one that did not satisfy and `earlier` the children's executions before, which may belong to
+        another execution of their parent. Where the broadcast fails the children have the task alone."""
+        session, settings, known = self.session, self.settings, {run.agent: run for run in earlier}
         failures: list[Failure] = []
         async with session.phase("re_broadcast" if before else "broadcast", path[0]):
             said = _taken(await self._broadcast(agent, path, goal, before), failures)
@@ -83,13 +88,12 @@ class Family:
         async with session.phase("execute_children", path[0]):
             runs = await session.gather(
                 [
-                    session.procedure(self.execute(child, path, said), calls=settings.need(level))
+                    session.procedure(self.execute(child, path, said, known.get(child)), calls=settings.need(level))
                     for child in session.topology.children[agent]
                 ]
             )
         rounds, runs = await self._coordinate(path, runs)
-        earlier = {run.agent: run for run in before.children} if before is not None else {}
-        runs = [run.after(earlier.get(run.agent)) for run in runs]
+        runs = [run.after(known.get(run.agent)) for run in runs]
         check = satisfaction(runs, settings.satisfaction_threshold, settings.critical_flags)
         evaluation = None
         if any(run.text for run in runs):
@@ -118,7 +122,7 @@ class Family:
     async def _self_reflect(self, run: Run, goal: Reply[Goal] | None) -> Run:
         """The author judges its own text; a better version, where it needs one, is what goes up."""
         assert run.text is not None
-        session, sealed = self.session, self.settings.ballots and not run.cycles
+        session, sealed = self.session, self._votes_alone(run)
         shared = (session.quote(goal, "goal"),) if goal is not None else ()
         words = self.words("self_reflect", run.agent, root=False, goal=goal is not None, ballot=sealed)
         async with session.phase("self_reflect", run.path[0]):
@@ -131,6 +135,11 @@ class Family:
                 max_tokens=self.settings.reply_tokens,
             )
         return self.reflected(run, reply)
+
+    def _votes_alone(self, run: Run) -> bool:
+        """Whether a ballot rides in its reflection: the opening one, and where no talk follows in which it could be cast."""
+        talks = self.settings.coordination_rounds > 0 and bool(self.session.topology.siblings(run.agent))
+        return self.settings.ballots and not run.cycles and (set(run.path) == {1} or not talks)
 
     def reflected(self, run: Run, reply: Reply[Any] | Failure) -> Run:
         return run.reflected(reply, *self.flags(reply, run.flags))

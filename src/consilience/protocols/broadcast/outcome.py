@@ -17,7 +17,7 @@ from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.broadcast.replies import MOST_FLAGS, MOST_POINTS, SEVERITY, LeafReply, Voted
 from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration, StrangeLoop
-from consilience.protocols.broadcast.runs import ROOT, Course, Cycle, Raised, Run, first_runs, latest
+from consilience.protocols.broadcast.runs import ROOT, Course, Cycle, Raised, Run, first_runs, heard
 from consilience.protocols.broadcast.settings import MOST_QUOTED_FLAGS, Settings
 
 
@@ -148,6 +148,10 @@ def _standing(session: Session, settings: Settings, course: Course) -> tuple[Obj
 
 def _flags(session: Session, settings: Settings, course: Course, runs: Sequence[Run]) -> tuple[Flag, ...]:
     shown, standing = session.shown(), {flag.message.id for flag in course.standing}
+    raised: dict[str, tuple[Raised, Run]] = {}
+    for run in runs:  # one kept over a silence is met again
+        for flag in run.flags:
+            raised.setdefault(flag.message.id, (flag, run))
     return tuple(
         Flag(
             id=flag.message.id,
@@ -160,8 +164,7 @@ def _flags(session: Session, settings: Settings, course: Course, runs: Sequence[
             stands=flag.message.id in standing,
             read=flag.message.id in shown,
         )
-        for run in runs
-        for flag in run.flags
+        for flag, run in raised.values()
     )
 
 
@@ -246,7 +249,7 @@ def _metrics(
         for point in reply.value.points[:MOST_POINTS]
         if point.strip()
     ]
-    inputs = [run.text.text for run in runs if run.text is not None and run.agent in session.topology.leaves]
+    inputs = [said.text for run in runs if run.agent != ROOT for said in (run.response, run.text) if said is not None]
     answer = course.closing.text if course.closing else ""
     changed = [before.split() != after.split() for run in runs for before, after in _talks(run)]
     found: dict[str, float | int | None] = {
@@ -256,7 +259,7 @@ def _metrics(
         "revision_rate": sum(changed) / len(changed) if changed else None,
         "dropped_labels": session.dropped,
         "conformity": sum(change.conformity for change in changes(ballots)),
-        "flags": sum(len(run.flags) for run in runs),
+        "flags": len({flag.message.id for run in runs for flag in run.flags}),
     }
     for n, cycle in enumerate(course.cycles, 1):
         below = [run for child in cycle.children for run in child.walk() if not run.cycles]
@@ -299,9 +302,7 @@ def _warn(session: Session, settings: Settings, course: Course, runs: Sequence[R
     if unrated:
         who = ", ".join(dict.fromkeys(run.agent for run in unrated))
         session.warn(f"ratings that were not given or could not be read: {len(unrated)} ({who}); they satisfy nobody")
-    silent_parents = [
-        run.agent for run in runs if run.text is None and any(child.text is not None for child in latest(run.cycles))
-    ]
+    silent_parents = [run.agent for run in runs if run.text is None and heard(run.cycles)]
     if silent_parents:
         session.warn(
             f"{', '.join(dict.fromkeys(silent_parents))} did not put together what was written beneath; it did not go up"

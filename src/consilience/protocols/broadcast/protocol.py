@@ -34,7 +34,8 @@ class Broadcast(Settings):
         )
         stop = StopReason.EXHAUSTED_STEPS
         for index in range(1, iterations + 1):
-            cycle = await family.iterate(ROOT, (index,), None, course.cycles[-1] if course.cycles else None)
+            before = course.cycles[-1] if course.cycles else None
+            cycle = await family.iterate(ROOT, (index,), None, before, before.children if before else ())
             course.cycles.append(cycle)
             if not _quorum(session, course.cycles[0]):
                 stop = StopReason.FAILED

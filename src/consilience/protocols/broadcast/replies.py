@@ -66,10 +66,15 @@ Rating = Annotated[
 ]
 
 
+def _spelt(tag: object) -> object:
+    """`Goal mismatch` as the tag it is."""
+    return re.sub(r"[\s-]+", "_", tag.strip().lower()) if isinstance(tag, str) else tag
+
+
 class FlagReply(BaseModel):
     """Something the parents must know, and why."""
 
-    tag: Tag
+    tag: Annotated[Tag, BeforeValidator(_spelt)]
     text: str = ""
 
 

@@ -47,7 +47,7 @@ class Run:
 
     `response` is a leaf's execution or a parent's synthesis, `brought` what it went into the talk with, `text` the words it goes
     up with, `rating` its latest, None where that could not be read. `flags` are its own, `talks` what it said to its siblings,
-    `cycles` a parent's iterations.
+    `cycles` a parent's iterations. `kept` is what it went up with when it was last heard, where it was not heard in this one.
     """
 
     agent: str
@@ -57,6 +57,7 @@ class Run:
     brought: Said | None = None
     talks: tuple[Reply[Any], ...] = ()
     text: Said | None = None
+    kept: Said | None = None
     rating: float | None = None
     flags: tuple[Raised, ...] = ()
     cycles: tuple[Cycle, ...] = ()
@@ -74,10 +75,13 @@ class Run:
         return (*self.flags, *self.carried)
 
     def after(self, before: Run | None) -> Run:
-        """With the flags of the execution before, where it came to no judgement of its own: silence withdraws nothing."""
-        if before is None or self.reflection is not None or self.talks:
+        """With the words of the execution before, where it found none, and its flags, where it came to no judgement: silence
+        withdraws nothing."""
+        if before is None:
             return self
-        return replace(self, flags=(*before.flags, *self.flags))
+        kept = (before.text or before.kept) if self.text is None else None
+        judged = self.reflection is not None or self.talks
+        return replace(self, kept=kept, flags=self.flags if judged else (*before.flags, *self.flags))
 
     @property
     def content(self) -> bool:
@@ -107,6 +111,11 @@ class Run:
             return replace(self, rating=None, failures=(*self.failures, reply))
         assert isinstance(reply.value, Assessed)
         return replace(self, rating=reply.value.rating, flags=(*self.flags, *raised), surplus=self.surplus + surplus)
+
+    @property
+    def beneath(self) -> tuple[Run, ...]:
+        """Its children as its last iteration left them."""
+        return self.cycles[-1].children if self.cycles else ()
 
     def walk(self) -> Iterator[Run]:
         """All executions beneath it and then itself, as words and flags go up."""
@@ -146,14 +155,12 @@ class Cycle:
 def latest(cycles: Sequence[Cycle]) -> tuple[Run, ...]:
     """What each child came to in the last iteration, with the text of the last one in which it had any: a limit that cuts in
     takes nothing away, neither texts nor flags."""
-    if not cycles:
-        return ()
-    found = {run.agent: run for run in cycles[-1].children}
-    for cycle in cycles[-2::-1]:
-        for run in cycle.children:
-            if found[run.agent].text is None and run.text is not None:
-                found[run.agent] = replace(found[run.agent], text=run.text, brought=run.brought)
-    return tuple(found.values())
+    return tuple(replace(run, text=run.text or run.kept) for run in cycles[-1].children) if cycles else ()
+
+
+def heard(cycles: Sequence[Cycle]) -> bool:
+    """Whether any child found words in any of them."""
+    return any(child.text is not None for cycle in cycles for child in cycle.children)
 
 
 def lacking(cycles: Sequence[Cycle]) -> Reply[Evaluation] | None:

@@ -83,7 +83,7 @@ def _metrics(session: Session, course: Course) -> dict[str, float | int | None]:
     return {
         "facts": len(points),
         "fact_survival": survival(points, answer, [claim.text for claim in _claims(course)]) if answer else None,
-        "novelty": novelty(answer, [*texts, *points]),
+        "novelty": novelty(answer, [*(job.text.text for job in course.jobs[1:] if job.text is not None), *points]),
         "dropped_labels": session.dropped,
         "sibling_similarity/execute/1": mean_pairwise(texts),
     }

@@ -200,15 +200,17 @@ def _revised(turn: Turn) -> bool:
     return turn.before is None or turn.lateral.text.split() != turn.before.text.split()
 
 
+def _read_by_root(course: Course) -> list[str]:
+    """What everybody but the root has said, in every round."""
+    turns = [turn for turns in course.rounds for turn in turns.values() if turn.agent != ROOT]
+    return [said.text for turn in turns for said in (turn.response, turn.lateral) if said is not None]
+
+
 def _metrics(session: Session, course: Course, revision_rate: float | None) -> dict[str, float | int | None]:
-    points: list[str] = []
-    inputs: list[str] = []
-    for leaf in session.topology.leaves:
-        response = course.rounds[0][leaf].response if course.rounds else None
-        if response is not None:
-            inputs.append(response.text)
-            if isinstance(response.value, LeafReply):
-                points.extend(p for p in response.value.points[:MOST_POINTS] if p.strip())
+    first = [turn.response for turn in course.rounds[0].values()] if course.rounds else []
+    replies = [reply.value for reply in first if reply is not None and isinstance(reply.value, LeafReply)]
+    points = [point for reply in replies for point in reply.points[:MOST_POINTS] if point.strip()]
+    inputs = _read_by_root(course)
     answer = course.closing.text if course.closing else ""
     claims = [c.text for c in _claims(course)]
     found: dict[str, float | int | None] = {

@@ -24,6 +24,7 @@ from consilience.protocols.emergence.settings import Settings
 class Emergence(Settings):
     """Tree of integrator, coordinators and specialists; rounds until the root's text, or the leaves' positions, are stable."""
 
+    version: ClassVar[int] = 2  # 1 measured what is new in the answer by the first texts alone
     report: ClassVar[type[EmergenceReport]] = EmergenceReport
 
     async def run(self, session: Session) -> EmergenceReport:

@@ -1,0 +1,139 @@
+"""Retries, fallbacks and uncounted tokens under limits: what is sent is what is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from consilience.domain.errors import Rejected, ServerError
+from consilience.domain.events import CallCompleted, CallFailed
+from consilience.domain.outcome import Allowance, Limits, StopReason
+from consilience.engine import runner
+from consilience.engine.faults import Crash, Fault
+from consilience.engine.runner import Options
+from consilience.journal.canonical import canonical_digest
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.fallback import Fallback
+from consilience.models.limiter import Limited, Pace
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import Answer, Scripted, ScriptedModel
+from consilience.protocols.baselines import Vote
+from consilience.protocols.emergence import Emergence
+from kit.cases import emergent, well_formed
+
+TASK = "Is it so?"
+QUICK = Pace(backoff=1e-4, longest_backoff=1e-3)
+agreeable = well_formed(emergent)
+
+
+def limited(model: ScriptedModel, retries: int = 4) -> Limited:
+    return Limited(model, deadline=5.0, retries=retries, pace=QUICK)
+
+
+def failing(request: ModelRequest) -> Answer:
+    return ServerError("busy")
+
+
+def uncounted(request: ModelRequest) -> Scripted:
+    return Scripted(agreeable(request), tokens_in=0, tokens_out=0, cost=None)
+
+
+@pytest.mark.parametrize("calls", [5, 10, 15, 20, 28])
+@pytest.mark.parametrize("whose", ["session", "agent"])
+async def test_a_retry_of_one_attempt_is_not_given_back_by_the_next(calls: int, whose: str) -> None:
+    """Every request of the root fails once with a server, then comes back empty, then is answered."""
+    sent = Counter[str]()
+
+    def reply(request: ModelRequest) -> Answer:
+        sent[request.key] += 1
+        if request.agent != "L1N1":
+            return agreeable(request)
+        if sent[request.key] == 1:
+            return ServerError("500")
+        return "" if request.attempt == 1 else agreeable(request)
+
+    model = ScriptedModel(reply)
+    limits = Limits(calls=calls) if whose == "session" else Limits(agents={"L1N1": Allowance(calls=calls)})
+    protocol = Emergence(children=1, max_rounds=1, strange_loops=10)
+    report = await runner.start(TASK, protocol, models=limited(model), store=SqliteStore(":memory:"), limits=limits)
+    counting = [request for request in model.requests if whose == "session" or request.agent == "L1N1"]
+    assert len(counting) <= calls
+    assert report.ledger.actual.requests == len(model.requests)
+
+
+@pytest.mark.parametrize("calls", [None, 1000])
+async def test_a_large_budget_has_means_for_every_retry_and_for_the_fallback(calls: int | None) -> None:
+    down, well = ScriptedModel(failing, name="down"), ScriptedModel(agreeable, name="well")
+    models = Fallback([limited(down), limited(well)])
+    protocol = Emergence(children=3, max_rounds=1)
+    report = await runner.start(
+        TASK, protocol, models=models, store=SqliteStore(":memory:"), limits=Limits(calls=calls)
+    )
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert report.ledger.actual.fallbacks == report.ledger.actual.calls == 7
+    assert len(down.requests) == 5 * 7
+
+
+async def test_a_limit_that_forbids_the_next_attempt_is_what_ended_the_run() -> None:
+    down, well = ScriptedModel(failing, name="down"), ScriptedModel(lambda request: "yes", name="well")
+    store = SqliteStore(":memory:")
+    models = Fallback([limited(down), limited(well)])
+    report = await runner.start(TASK, Vote(votes=3), models=models, store=store, limits=Limits(calls=3), session="s")
+    assert (report.stop_reason, report.answer) == (StopReason.EXHAUSTED_BUDGET, None)
+    failed = [event for event in store.read("s") if isinstance(event, CallFailed)]
+    assert all(event.failure.is_limit for event in failed)
+    assert any("a limit allowed no further attempt; " in event.detail and "busy" in event.detail for event in failed)
+    assert not report.missing, "nobody is dead: there was no money to find out"
+
+
+async def test_a_failure_that_no_limit_had_a_part_in_stays_one() -> None:
+    """The first attempt is refused a retry, the second is turned down for good."""
+
+    def reply(request: ModelRequest) -> Answer:
+        return Rejected("no such model") if request.agent == "V2" else "yes"
+
+    report = await runner.start(
+        TASK, Vote(votes=3), models=limited(ScriptedModel(reply)), store=SqliteStore(":memory:"), limits=Limits(calls=3)
+    )
+    assert [one.agent for one in report.missing] == ["V2"]
+    assert report.stop_reason is not StopReason.EXHAUSTED_BUDGET
+
+
+async def test_uncounted_tokens_are_estimated_and_so_limits_bind() -> None:
+    store = SqliteStore(":memory:")
+    model = ScriptedModel(uncounted, price=0.001)
+    limits = Limits(tokens=5_000, money=4.0)
+    protocol = Emergence(children=4, max_rounds=20, threshold=1.0, reply_tokens=64)
+    report = await runner.start(TASK, protocol, models=model, store=store, limits=limits, session="s")
+    spent = report.ledger.actual
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert 0 < spent.tokens_in + spent.tokens_out <= 5_000
+    assert spent.cost is not None
+    assert 0 < spent.cost <= 4.0
+    assert spent.estimated == len(model.requests)
+    assert any("without a count of tokens" in warning for warning in report.warnings)
+    assert all(event.estimated for event in store.read("s") if isinstance(event, CallCompleted))
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_a_killed_run_of_uncounted_tokens_holds_to_the_same_limit(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    limits = Limits(tokens=5_000)
+    protocol = Emergence(children=2, max_rounds=20, threshold=1.0, reply_tokens=64)
+    whole, store = SqliteStore(":memory:"), SqliteStore(tmp_path / "journal.db")
+    model = ScriptedModel(uncounted)
+    await runner.start(TASK, protocol, models=model, store=whole, limits=limits, session="s")
+    options = Options(faults=Fault("after_commit", nth=9).hit)
+    with pytest.raises(Crash):
+        await runner.start(TASK, protocol, models=model, store=store, limits=limits, session="s", options=options)
+    store = SqliteStore(tmp_path / "journal.db")
+    await runner.resume("s", store=store, models=model)
+    assert canonical_digest(store.read("s")) == canonical_digest(whole.read("s"))
+
+
+async def test_tokens_that_are_told_are_not_estimated() -> None:
+    report = await runner.start(
+        TASK, Emergence(children=2, max_rounds=1), models=ScriptedModel(agreeable), store=SqliteStore(":memory:")
+    )
+    assert report.ledger.actual.estimated == 0
+    assert not any("count of tokens" in warning for warning in report.warnings)
