@@ -349,3 +349,17 @@ def test_ctrl_c_says_how_to_go_on(env: dict[str, str], here: Path) -> None:
         done = command(*given, env=env, cwd=here)
     assert done.returncode == 0, done.stderr
     assert [run.calls for run in Comparison.model_validate_json(done.stdout).runs] == [5, 5]
+
+
+def test_a_dry_run_says_whom_the_budget_may_cut_short(cli: Cli) -> None:
+    told = cli(*ASKED, "--budget-calls", "3", "--dry-run").stdout
+    assert "circle may be cut short**: it needs up to 4 calls and the budget is sure to pay for 3" in " ".join(
+        told.split()
+    )
+    assert "cut short" not in cli(*ASKED, "--budget-calls", "4", "--dry-run").stdout
+    rows = json.loads(cli(*ASKED, "--budget-calls", "3", "--dry-run", "--json").stdout)["rows"]
+    assert [(row["row"], row["needs"], row["allowed"]) for row in rows] == [
+        ("circle", 4, 3),
+        ("solo", 0, 0),
+        ("vote", 0, 0),
+    ]

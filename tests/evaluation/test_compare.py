@@ -11,7 +11,19 @@ from pydantic import BaseModel
 from consilience.domain.errors import SessionBusy, SettingsError
 from consilience.domain.outcome import StopReason
 from consilience.engine.protocol import find_protocol
-from consilience.evaluation import Budget, Comparison, Observer, Row, Run, Task, TaskSource, compare, plan
+from consilience.evaluation import (
+    Budget,
+    Comparison,
+    Observer,
+    Row,
+    Run,
+    Task,
+    TaskSource,
+    compare,
+    foresee,
+    markdown,
+    plan,
+)
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import Scripted, ScriptedModel
@@ -358,3 +370,34 @@ def test_a_protocol_of_one_size_is_itself_at_every_size() -> None:
     assert not Row("", emergence).sizable
     assert not Row("", Alone()).sizable
     assert Row("", Poll()).sizable
+
+
+async def test_a_row_that_the_budget_cuts_short_is_said_before_and_after(store: SqliteStore) -> None:
+    """The circle needs four calls; its votes and their sum are not all heard with three."""
+    planned = plan(SPLIT, ROWS, models=ScriptedModel(adding_up), budget=Budget(calls=3))
+    assert {row.row: (row.needs, row.allowed) for row in foresee(planned)} == {
+        "circle": (4, 3), "solo": (0, 0), "vote": (0, 0), "solo, all sources": (0, 0),
+    }  # fmt: skip
+    comparison = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=3))
+    rows = {row.row: row for row in comparison.rows}
+    assert rows["circle"].stops == {StopReason.EXHAUSTED_BUDGET: 3}
+    assert (rows["circle"].cut_short, rows["solo"].cut_short, rows["vote"].cut_short) == (3, 0, 0)
+    said = markdown(comparison)
+    assert "Cut short by the budget, so that it is not their whole course that was compared: circle 3 of 3." in said
+    assert "| exhausted_budget 3 |" in said
+    enough = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=4))
+    assert "Cut short" not in markdown(enough)
+
+
+async def test_programs_whose_tokens_nobody_tells_are_compared_at_equal_cost_all_the_same(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """Told none, they once counted as none, and a vote was sized to cost what nothing costs."""
+    program = tmp_path / "three.sh"
+    program.write_text("#!/bin/sh\ncat > /dev/null\necho 'answer: 3'\n")
+    program.chmod(0o755)
+    comparison = await compare(OPEN, ROWS, models=f"exec:{program}", store=store)
+    runs = {run.row: run for run in comparison.runs}
+    assert runs["circle"].tokens > 0
+    assert 0.6 * runs["circle"].tokens <= runs["vote"].tokens <= runs["circle"].tokens
+    assert runs["vote"].calls > 1

@@ -433,6 +433,12 @@ def _dry(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> str:
         f"- Calls foreseen: {span(cost.estimate.min, cost.estimate.max)}, those recorded before included",
         f"- Tokens: at most {cost.most_tokens:,}, if every prompt were as long as it can be",
         f"- Money: {cost_words(cost)}",
+        *(
+            f"- **{r.row} may be cut short**: it needs up to {count(r.needs, 'call')} and the budget is sure to pay for "
+            f"{r.allowed:,}; then it is not its whole course that is compared"
+            for r in foreseen
+            if r.needs
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -448,7 +454,15 @@ def _dry_json(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> Map
     return {
         "dry_run": True,
         "rows": [
-            {"row": r.row, "runs": r.runs, "calls": r.calls.model_dump(), "most_tokens": r.tokens} for r in foreseen
+            {
+                "row": r.row,
+                "runs": r.runs,
+                "calls": r.calls.model_dump(),
+                "most_tokens": r.tokens,
+                "needs": r.needs,
+                "allowed": r.allowed,
+            }
+            for r in foreseen
         ],
         "tasks": [task.id for task in planned.tasks],
         "seeds": list(planned.seeds),

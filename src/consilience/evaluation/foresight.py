@@ -12,7 +12,8 @@ from consilience.evaluation.rows import Row
 @dataclass(frozen=True)
 class Foreseen:
     """A row over all its runs. `tokens` bounds runs whose every prompt is as long as it can be; `read` and `written` are the
-    most of one call."""
+    most of one call. `needs` are the most calls of one run where its budget pays for fewer, `allowed` the fewest that it pays
+    for; 0 where no run can be cut short."""
 
     row: str
     runs: int
@@ -20,6 +21,8 @@ class Foreseen:
     tokens: int
     read: int
     written: int
+    needs: int = 0
+    allowed: int = 0
 
 
 def foresee(planned: Plan) -> list[Foreseen]:
@@ -29,7 +32,8 @@ def foresee(planned: Plan) -> list[Foreseen]:
 
 
 def _of(planned: Plan, row: Row) -> Foreseen:
-    least = most = tokens = read = runs = 0
+    least = most = tokens = read = runs = needs = 0
+    allowed: list[int] = []
     for task in planned.tasks:
         if row.ceiling and not task.private:
             continue
@@ -39,6 +43,10 @@ def _of(planned: Plan, row: Row) -> Foreseen:
         probes = int(allotment.resized(asked) and planned.budget.matched and not row.ceiling)
         once = estimate.max * size
         runs += 1
+        whole, pays_for = asked.protocol.estimate().max, allotment.most_calls(asked, task)
+        if not allotment.resized(asked) and whole > pays_for:
+            needs = max(needs, whole)
+            allowed.append(pays_for)
         least += estimate.min + probes
         most += estimate.max + probes
         tokens += (once if planned.budget.calls is not None else min(once, allotment.bound)) + probes * size
@@ -51,4 +59,6 @@ def _of(planned: Plan, row: Row) -> Foreseen:
         tokens=tokens * repeats,
         read=read,
         written=row.protocol.reply_tokens,
+        needs=needs,
+        allowed=min(allowed, default=0),
     )

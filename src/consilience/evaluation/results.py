@@ -34,6 +34,9 @@ class Setup(Frozen):
     ceiling: bool = False
 
 
+CUT = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
+
+
 class Run(Frozen):
     """One row on one task with one seed; `session` is its record in the journal.
 
@@ -82,6 +85,7 @@ class RowResult(Frozen):
 
     `holds` is the mean over tasks of the share of repeats with the most frequent position, None without repeats. `orders` is the
     mean distance in orders of magnitude over the runs that gave one. `spent` is the mean share of the budget that was spent.
+    `stops` counts the runs by the reason they stopped, the most frequent first.
     """
 
     row: str
@@ -103,6 +107,12 @@ class RowResult(Frozen):
     conformity: int
     holds: float | None
     orders: float | None
+    stops: dict[StopReason, int] = {}
+
+    @property
+    def cut_short(self) -> int:
+        """Runs that a limit ended before they had run their course."""
+        return sum(n for reason, n in self.stops.items() if reason in CUT)
 
 
 Verdict = Literal["won", "lost", "cannot tell"]

@@ -40,6 +40,7 @@ def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResu
         conformity=sum(run.conformity for run in runs),
         holds=fmean(holding(group) for group in by_task.values()) if len(runs) > len(by_task) else None,
         orders=fmean(orders) if orders else None,
+        stops=dict(Counter(run.stop_reason for run in runs).most_common()),
     )
 
 

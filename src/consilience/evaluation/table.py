@@ -40,6 +40,10 @@ def words(comparison: Comparison) -> list[str]:
     if unanswered:
         counted = ", ".join(f"{row} {n} of {_row(comparison, row).runs}" for row, n in unanswered.items())
         said.append(f"Not answered, and counted as wrong where there is a reference: {counted}.")
+    if cut := [f"{row.row} {row.cut_short} of {row.runs}" for row in comparison.rows if row.cut_short]:
+        said.append(
+            f"Cut short by the budget, so that it is not their whole course that was compared: {', '.join(cut)}."
+        )
     if unequal := _unequal(comparison):
         said.append(unequal)
     return said
@@ -126,7 +130,7 @@ def _costs(comparison: Comparison) -> list[str]:
     matched = comparison.budget.matched
     dearest = max((row.tokens for row in comparison.rows if not row.ceiling), default=0.0)
     last = "of the dearest" if matched else "of the budget"
-    head = ["protocol", "calls", "tokens", last, "money", "time", "likeness", "voices", "conformity"]
+    head = ["protocol", "calls", "tokens", last, "money", "time", "stopped", "likeness", "voices", "conformity"]
     rows = []
     for row in comparison.rows:
         part = (row.tokens / dearest if dearest else 0.0) if matched else row.spent
@@ -138,6 +142,7 @@ def _costs(comparison: Comparison) -> list[str]:
                 share(part),
                 money(row.cost),
                 duration(row.seconds),
+                ", ".join(f"{reason.value} {n}" for reason, n in row.stops.items()),
                 NOTHING if row.likeness is None else f"{row.likeness:.2f}",
                 _voices(row, comparison.of(row.row)),
                 f"{row.conformity} of {row.changes}" if row.changes else NOTHING,
