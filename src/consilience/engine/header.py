@@ -144,7 +144,7 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
         found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
     if estimated := sum(not isinstance(event, CallFailed) and event.estimated for event in ended):
         found.append(
-            f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; theirs are estimated, and limits hold as far"
+            f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; theirs are estimated, and limits go by that"
         )
     if any(event.cost is None for event in ended):
         found.append("the price of a model is not known; money is not counted in full")
