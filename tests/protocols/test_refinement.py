@@ -183,6 +183,41 @@ async def test_who_helps_a_part_from_further_below_works_again_when_it_is_critic
     assert prose("deep", "pass-2/revise/deep") in asked(model)["pass-2/revise/one"].text
 
 
+@pytest.mark.parametrize("criticised", ["b", "c"])
+async def test_who_serves_the_coordinator_and_an_author_serves_each_of_them_by_itself(criticised: str) -> None:
+    shared = {
+        "name": "shared",
+        "description": "x helps the author of b, and advises on the whole as y does.",
+        "roles": [
+            {"name": "lead", "description": "You lead.", "children": ["b", "c", "x", "y"]},
+            {"name": "b", "description": "You write b.", "children": ["x"]},
+            {"name": "c", "description": "You write c.", "children": ["z"]},
+            *({"name": name, "description": f"You help as {name}."} for name in "xyz"),
+        ],
+    }
+    issues = {criticised: [f"{criticised} is thin"]}
+    _, model = await refine(
+        {"hierarchy": shared, "max_passes": 2, "filter": False}, script(lambda r: critique(r, issues=issues))
+    )
+    helper = {"b": "x", "c": "z"}[criticised]
+    assert set(asked(model, "pass-2/specialist/")) == {
+        "pass-2/specialist/lead/x",
+        "pass-2/specialist/lead/y",
+        f"pass-2/specialist/{criticised}/{helper}",
+    }
+    assert {key for key, r in asked(model, "pass-2/").items() if f"{criticised} is thin" in r.text} == {
+        f"pass-2/draft/{criticised}",
+        f"pass-2/specialist/{criticised}/{helper}",
+        f"pass-2/revise/{criticised}",
+    }
+    advice = asked(model)["pass-2/specialist/lead/x"]
+    assert prose("lead", "pass-1/integrate/lead") in advice.text
+    assert "version before" not in advice.text
+    for name in "xy":
+        assert prose(name, f"pass-2/specialist/lead/{name}") in asked(model)["pass-2/integrate/lead"].text
+        assert prose(name, f"pass-1/specialist/lead/{name}") not in asked(model)["pass-2/integrate/lead"].text
+
+
 async def test_two_layers_are_enough() -> None:
     """Without authors in between the coordinator's specialists write the parts."""
     flat = {
