@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from consilience.engine.similarity import jaccard
 
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\n.*?\n\1[ \t]*(?:\n|\Z)", re.DOTALL)
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n")
+_BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
+_PREFIX = r"^(?:[ \t]*(?:>|[-*+][ \t]|\d{1,9}[.)][ \t]))*[ \t]*"
+"""What makes a line a quotation or an item of a list."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Draft:
         for block in self.blocks:
             if block.marker in lost:
                 written = _inserted(written, block)
+        written = _bare(written, [block.marker for block in self.blocks])
         for block in self.blocks:
             head, _, tail = written.partition(block.marker)
             tail = tail.replace(block.marker, "")
@@ -47,32 +51,66 @@ class Draft:
 
 def taken_apart(draft: str, protect: Collection[str]) -> Draft:
     """A draft with what is to be protected taken out of it. Lines end in `\n` from then on, whatever they ended in."""
-    draft = draft.replace("\r\n", "\n").replace("\r", "\n")
+    draft = _with_plain_ends(draft)
     front = ""
     if "front_matter" in protect and (found := _FRONT.match(draft)):
         front, draft = f"{found[0].rstrip()}\n", draft[found.end() :]
     if "code" not in protect:
-        return Draft(draft.strip(), front)
+        return Draft(_without_blank_ends(draft), front)
     lines = draft.split("\n")
     blocks: list[Block] = []
     kept: list[str] = []
     at = 0
-    for first, end in _fences(draft):
+    for first, end, _ in _fences(draft):
         kept += lines[at:first]
         marker = _marker(len(blocks) + 1, draft)
         paragraphs = _PARAGRAPHS.split("\n".join(kept).rstrip())
         blocks.append(Block(marker, "\n".join(lines[first:end]), paragraphs[-1]))
         kept.append(marker)
         at = end
-    return Draft("\n".join([*kept, *lines[at:]]).strip(), front, tuple(blocks))
+    return Draft(_without_blank_ends("\n".join([*kept, *lines[at:]])), front, tuple(blocks))
 
 
-def _fences(draft: str) -> list[tuple[int, int]]:
-    """First line and the one behind the last, of every fenced block that stands in no other."""
+def _without_blank_ends(text: str) -> str:
+    """The first line keeps its indentation, which may make it code."""
+    return _BLANK_LINES.sub("", text).rstrip()
+
+
+def _with_plain_ends(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _fences(text: str) -> list[tuple[int, int, str]]:
+    """First line, the one behind the last, and what stands between, of every fenced block that stands in no other."""
     from markdown_it import MarkdownIt
 
-    tokens = MarkdownIt("commonmark").parse(draft)
-    return [(token.map[0], token.map[1]) for token in tokens if token.type == "fence" and token.map]
+    tokens = MarkdownIt("commonmark").parse(text)
+    return [(token.map[0], token.map[1], token.content) for token in tokens if token.type == "fence" and token.map]
+
+
+def _bare(written: str, markers: Sequence[str]) -> str:
+    """A text whose markers stand for themselves, since models set them as code, in bold, as quotations or as items.
+
+    Out of a fence they come before it; a fence with nothing else in it goes.
+    """
+    if not markers:
+        return written
+    lines = _with_plain_ends(written).split("\n")
+    for first, end, content in reversed(_fences("\n".join(lines))):
+        rest = "\n".join(lines[first:end])
+        held = sorted((marker for marker in markers if marker in rest), key=rest.index)
+        if not held:
+            continue
+        for marker in held:
+            content, rest = content.replace(marker, ""), rest.replace(marker, "")
+        lines[first:end] = [*held, rest] if content.strip() else held
+    written = "\n".join(lines)
+    for marker in map(re.escape, markers):
+        written = re.sub(rf"{_PREFIX}(?=[`*_]*{marker})", "", written, flags=re.MULTILINE)
+        set_off, times = re.compile(rf"(`+|\*+|_+)[ \t]*({marker})[ \t]*\1"), 1
+        while times:
+            written, times = set_off.subn(r"\2", written)
+    return written
 
 
 def _marker(n: int, draft: str) -> str:
