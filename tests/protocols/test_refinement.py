@@ -474,6 +474,29 @@ async def test_a_block_that_got_lost_is_put_back_and_said() -> None:
     assert any("1 protected part" in warning for warning in report.warnings)
 
 
+async def test_protected_parts_are_in_all_that_is_told_of_the_text() -> None:
+    code = "```py\n" + "\n".join(f"x{n} = {n}." for n in range(60)) + "\n```"
+    draft = f"---\ntitle: Loops\n---\nThey go round. Look:\n{code}\nThe end."
+
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            texts = [prose(part, f"pass-1/revise/{part}") for part in PARTS]
+            return json.dumps({"text": "They go round.\n\n" + "\n\n".join(texts)})
+        return script()(request)
+
+    report, _ = await refine({"draft": draft, "max_passes": 2}, reply)
+    assert report.answer is not None
+    assert report.metrics["words"] == len(report.answer.split()) > 240
+    first, second = report.passes
+    assert first.document == second.document == report.answer
+    changed = [line for line in first.diff.splitlines() if line[0] in "+-"]
+    assert changed[:2] == ["-Look:", "-The end."]
+    assert len(changed) == 2 + 15
+    assert not any("x1" in line or "[[" in line or "title" in line for line in changed)
+    assert first.change == pytest.approx(1 - 2 * 2 / (4 + 17)), "the code is one sentence that stays"
+    assert (second.diff, second.change) == ("", 0.0)
+
+
 async def test_documents_are_for_those_who_read_them_and_quotations_are_checked_everywhere() -> None:
     source = Source(text="Loops were named in 1843.\nBy Ada.", name="history")
 

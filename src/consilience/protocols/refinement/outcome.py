@@ -41,13 +41,17 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     best = max((turn for turn in course.turns if documents.get(turn.index)), key=_worth, default=None)
     passes = _passes(course, settings, documents)
     answer, lost = course.draft.restored(documents[best.index] or "") if best else (None, [])
+    document = documents[best.index] or "" if best else ""
     handed = tuple(handed for turn in course.turns for handed in turn.made.handed)
     aggregated = _aggregated(settings, best) if best else {}
     standing = _standing(session, settings, best)
     whole = best.whole if best else None
     said = whole.value.claims[:MOST_CLAIMS] if whole is not None else []
     claims = tuple(session.claim(whole, c.text, c.ids) for c in said if whole is not None and c.text.strip())
-    metrics = _metrics(session, course, best, passes, handed, aggregated)
+    metrics = {
+        "words": len((answer or "").split()),
+        **_metrics(session, course, best, document, passes, handed, aggregated),
+    }
     _warn(session, settings, course, best, metrics, lost)
     judged = [turn for turn in course.turns if turn.judged is not None and turn.judged.failure is None]
     return await session.report(
@@ -113,23 +117,25 @@ def _first(settings: Settings, course: Course) -> list[Reply[object] | Failure]:
 
 def _passes(course: Course, settings: Settings, documents: Mapping[int, str | None]) -> tuple[Pass, ...]:
     found: list[Pass] = []
-    before = course.draft.text
+    draft = course.draft
+    before = draft.comparable(draft.text) if draft.text else ""
     earlier: dict[str, Piece] = {}
     for turn in course.turns:
         document = documents.get(turn.index)
+        after = draft.comparable(document) if document else ""
         parts = turn.made.parts(settings.hierarchy)
         found.append(
             Pass(
                 index=turn.index,
                 sections={name: _section(turn, name, piece, earlier.get(name)) for name, piece in parts.items()},
-                document=document,
+                document=draft.restored(document)[0] if document else None,
                 quality=turn.check.score if turn.check else None,
                 met=turn.check.met if turn.check else False,
-                change=change(before, document) if before and document else None,
-                diff=unified(before, document) if before and document else "",
+                change=change(before, after) if before and after else None,
+                diff=draft.told(unified(before, after)) if before and after else "",
             )
         )
-        before = document or before
+        before = after or before
         earlier = {**earlier, **parts}
     return tuple(found)
 
@@ -220,12 +226,12 @@ def _metrics(
     session: Session,
     course: Course,
     best: Turn | None,
+    document: str,
     passes: Sequence[Pass],
     handed: Sequence[Handed],
     aggregated: Mapping[str, Aggregate],
 ) -> dict[str, float | int | None]:
     parts = [section.text for section in passes[best.index - 1].sections.values()] if best else []
-    document = passes[best.index - 1].document or "" if best else ""
     revised = [
         p for turn in course.turns for p in turn.made.authors.values() if p.draft is not None and p.text is not p.draft
     ]
@@ -234,7 +240,6 @@ def _metrics(
     ]
     gains = [one.weighted_confidence - one.best_individual for one in aggregated.values()]
     found: dict[str, float | int | None] = {
-        "words": len(document.split()),
         "novelty": novelty(document, parts) if document and best and best.whole is not None else None,
         "parts_kept": survival([s for part in parts for s in sentences(part)], document) if document else None,
         "revision_rate": len(changed) / len(revised) if revised else None,

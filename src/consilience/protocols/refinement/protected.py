@@ -37,16 +37,36 @@ class Draft:
 
         A lost block goes behind the paragraph most like the one it followed in the draft, or to the end where none is like it.
         """
+        placed, lost = self._placed(written)
+        for block in self.blocks:
+            head, _, tail = placed.partition(block.marker)
+            placed = f"{_on_its_own(head)}{block.text}{_below(tail)}"
+        return f"{self.front_matter}{placed}", lost
+
+    def comparable(self, written: str) -> str:
+        """A text with every marker in it exactly once, as a paragraph of its own, so that a block counts as one sentence."""
+        placed, _ = self._placed(written)
+        for block in self.blocks:
+            head, _, tail = placed.partition(block.marker)
+            placed = "\n\n".join(filter(None, (head.rstrip(), block.marker, tail.lstrip())))
+        return placed
+
+    def told(self, line: str) -> str:
+        """Words with every block where its marker stood, on one line."""
+        for block in self.blocks:
+            line = line.replace(block.marker, " ".join(block.text.split()))
+        return line
+
+    def _placed(self, written: str) -> tuple[str, list[str]]:
         lost = [block.marker for block in self.blocks if block.marker not in written]
         for block in self.blocks:
             if block.marker in lost:
                 written = _inserted(written, block)
         written = _bare(written, [block.marker for block in self.blocks])
         for block in self.blocks:
-            head, _, tail = written.partition(block.marker)
-            tail = tail.replace(block.marker, "")
-            written = f"{_on_its_own(head)}{block.text}{_below(tail)}"
-        return f"{self.front_matter}{written}", lost
+            head, marker, tail = written.partition(block.marker)
+            written = f"{head}{marker}{tail.replace(block.marker, '')}"
+        return written, lost
 
 
 def taken_apart(draft: str, protect: Collection[str]) -> Draft:
