@@ -607,6 +607,25 @@ async def test_a_missing_author_leaves_a_hole_that_is_named_and_never_good_enoug
     assert not asked(model, "specialist/conclusion")
 
 
+async def test_a_critique_that_was_handed_back_once_was_whatever_came_after() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if request.agent == "body":
+            return "{}"
+        first = request.key.startswith("pass-1/")
+        return script(lambda r: critique(r, issues={"intro": ["intro is thin"]} if first else {}))(request)
+
+    report, model = await refine({"max_passes": 3}, reply)
+    assert "intro is thin" in asked(model)["pass-2/draft/intro"].text
+    assert len(report.passes) == 3, "the hole is tried again, though nothing is criticised any more"
+    assert report.revision_requested
+
+
+async def test_nothing_handed_back_is_no_revision_requested() -> None:
+    report, _ = await refine({"max_passes": 1})
+    assert report.objections
+    assert not report.revision_requested
+
+
 async def test_too_few_authors_end_it() -> None:
     report, _ = await refine(reply=lambda r: "{}" if r.agent in ("intro", "body") else script()(r))
     assert report.stop_reason is StopReason.FAILED

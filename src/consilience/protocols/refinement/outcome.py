@@ -71,7 +71,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         best_pass=best.index if best else None,
         coordinator_intent=course.intent.text if course.intent else None,
         coordinator_critique=_critique(judged[-1]) if judged else {},
-        revision_requested=bool(course.requests),
+        revision_requested=any(turn.requests for turn in course.turns),
         quality_threshold_met=best is not None and best.check is not None and best.check.met,
         aggregated_children=aggregated,
         distances=course.distances,

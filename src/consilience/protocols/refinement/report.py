@@ -34,7 +34,8 @@ class Pass(Frozen):
     """One pass. `quality` is the mean confidence of the parts, None where one is missing; `met` whether it reached the threshold.
 
     `document` is None where the pass was cut off before the parts were put together; protected parts of the draft stand in it.
-    `diff` compares it, a protected block as one sentence, with the document of the pass before (in the first pass with the draft), as a unified diff.
+    `diff` compares it, sentence by sentence and a protected block as one, with the document of the pass before (in the first
+    pass with the draft), as a unified diff.
     """
 
     index: int
