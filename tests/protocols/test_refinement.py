@@ -304,6 +304,7 @@ async def test_a_critic_who_fails_later_leaves_the_best_of_what_it_judged() -> N
     report, _ = await refine({}, script(lambda r: critique(r, overall=6) if pass_of(r.key) == 1 else "no"))
     assert report.stop_reason is StopReason.INCONCLUSIVE
     assert report.best_pass == 1
+    assert "the answer is pass 1 of 2: no later one was judged" in report.warnings
     assert set(report.coordinator_critique) == set(PARTS), "what was said last is what could be read"
 
 
@@ -658,6 +659,29 @@ async def test_a_budget_that_ends_in_the_middle_of_a_pass_leaves_the_best_that_w
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert report.answer == prose("coordinator", f"{text}/integrate/coordinator")
     assert report.ledger.actual.calls <= calls
+
+
+@pytest.mark.parametrize(("calls", "passes"), [(0, 0), (14, 1), (15, 1), (18, 2), (27, 2), (31, 3)])
+async def test_a_pass_of_which_nothing_came_is_none(calls: int, passes: int) -> None:
+    report, model = await refine(
+        {"max_passes": 3}, script(lambda r: critique(r, overall=3 + pass_of(r.key))), limits=Limits(calls=calls)
+    )
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert {pass_of(key) for key in asked(model, "pass-")} == set(range(1, passes + 1))
+    assert report.steps == len(report.passes) == passes
+    assert {one.step for one in report.handed_down} <= set(range(1, passes + 1))
+    assert report.revision_requested == (passes > 1)
+    warned = [warning for warning in report.warnings if warning.startswith("the answer is pass")]
+    assert warned == {
+        18: ["the answer is pass 1 of 2: no later one was judged"],
+        31: ["the answer is pass 2 of 3: no later one was judged"],
+    }.get(calls, [])
+
+
+async def test_a_pass_in_which_every_call_failed_was_one_all_the_same() -> None:
+    report, _ = await refine({"max_passes": 2}, lambda r: "{}" if r.key.startswith("pass-2/") else script()(r))
+    assert report.steps == len(report.passes) == 2
+    assert report.revision_requested
 
 
 async def test_a_pass_that_was_judged_keeps_its_quality_whatever_a_limit_refused() -> None:

@@ -27,6 +27,12 @@ class Turn:
     requests: Mapping[str, Message] = field(default_factory=dict)
 
     @property
+    def begun(self) -> bool:
+        """Whether it came to anything at all: one that a limit refused from its first call on is none."""
+        refused = all(failure.kind.is_limit for failure in self.made.failures)
+        return self.whole is not None or any(piece.written for piece in self.made.all) or not refused
+
+    @property
     def rank(self) -> tuple[float, int]:
         """Passes in order of worth: quality, then fewer issues. A pass without a quality is worth less than any with one."""
         quality = self.check.score if self.check is not None else None
@@ -43,6 +49,11 @@ class Course:
     intent: Reply[str] | None = None
     turns: list[Turn] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def begun(self) -> list[Turn]:
+        """The passes that came to anything. The last may not have; nothing is made of it."""
+        return [turn for turn in self.turns if turn.begun]
 
     @property
     def edges(self) -> dict[tuple[str, str], float]:

@@ -37,12 +37,13 @@ the critic judged."""
 async def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> RefinementReport:
     """The report. The answer is the best pass, its quality the confidence; issues that stand in it are the dissent."""
     failed = stop is StopReason.FAILED
-    documents = {} if failed else {turn.index: document_of(settings, turn) for turn in course.turns}
-    best = max((turn for turn in course.turns if documents.get(turn.index)), key=_worth, default=None)
+    turns = course.begun
+    documents = {} if failed else {turn.index: document_of(settings, turn) for turn in turns}
+    best = max((turn for turn in turns if documents.get(turn.index)), key=_worth, default=None)
     passes = _passes(course, settings, documents)
     answer, lost = course.draft.restored(documents[best.index] or "") if best else (None, [])
     document = documents[best.index] or "" if best else ""
-    handed = tuple(handed for turn in course.turns for handed in turn.made.handed)
+    handed = tuple(handed for turn in turns for handed in turn.made.handed)
     aggregated = _aggregated(settings, best) if best else {}
     standing = _standing(session, settings, best)
     whole = best.whole if best else None
@@ -53,14 +54,14 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         **_metrics(session, course, best, document, passes, handed, aggregated),
     }
     _warn(session, settings, course, best, metrics, lost)
-    judged = [turn for turn in course.turns if turn.judged is not None and turn.judged.failure is None]
+    judged = [turn for turn in turns if turn.judged is not None and turn.judged.failure is None]
     return await session.report(
         RefinementReport,
         first=_first(settings, course),
         stop_reason=stop,
         check=best.check if best else None,
         confidence=_confidence(settings, best),
-        steps=len(course.turns),
+        steps=len(turns),
         answer=answer,
         closing=None if whole is None else "reserve" if whole.reserve and course.exhausted else "ordinary",
         claims=claims,
@@ -71,7 +72,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         best_pass=best.index if best else None,
         coordinator_intent=course.intent.text if course.intent else None,
         coordinator_critique=_critique(judged[-1]) if judged else {},
-        revision_requested=any(turn.requests for turn in course.turns),
+        revision_requested=any(turn.requests for turn in turns[:-1]),
         quality_threshold_met=best is not None and best.check is not None and best.check.met,
         aggregated_children=aggregated,
         distances=course.distances,
@@ -120,7 +121,7 @@ def _passes(course: Course, settings: Settings, documents: Mapping[int, str | No
     draft = course.draft
     before = draft.comparable(draft.text) if draft.text else ""
     earlier: dict[str, Piece] = {}
-    for turn in course.turns:
+    for turn in course.begun:
         document = documents.get(turn.index)
         after = draft.comparable(document) if document else ""
         parts = turn.made.parts(settings.hierarchy)
@@ -286,8 +287,10 @@ def _warn(
     metrics: Mapping[str, float | int | None],
     lost: Sequence[str],
 ) -> None:
-    if best is not None and course.turns and best.index < len(course.turns):
-        session.warn(f"the answer is pass {best.index} of {len(course.turns)}: no later one was judged better")
+    if best is not None and (later := course.begun[best.index :]):
+        judged = any(turn.check is not None and turn.check.score is not None for turn in later)
+        said = "no later one was judged better" if judged else "no later one was judged"
+        session.warn(f"the answer is pass {best.index} of {later[-1].index}: {said}")
     if best is not None and best.whole is None:
         session.warn("the coordinator put no whole together; the text is its parts one after another")
     for turn in course.turns:
@@ -315,8 +318,8 @@ def _warn(
     if lost:
         parts = "1 protected part was" if len(lost) == 1 else f"{len(lost)} protected parts were"
         session.warn(f"{parts} lost from the text and put back where it fits best")
-    said = Counter(sentences(best.whole.value.text)) if best is not None and best.whole is not None else Counter()
-    for sentence, n in said.most_common(1):
+    times = Counter(sentences(best.whole.value.text)) if best is not None and best.whole is not None else Counter()
+    for sentence, n in times.most_common(1):
         if n >= LOOP:
             session.warn(f"the text says one sentence {n} times: {sentence[:80]}")
     kept = metrics["parts_kept"]
