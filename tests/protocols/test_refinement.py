@@ -582,6 +582,43 @@ async def test_a_whole_that_does_not_stop_is_asked_for_again() -> None:
     assert any("100% of the whole's sentences stand in none of its parts" in warning for warning in report.warnings)
 
 
+async def test_what_somebody_had_written_is_not_new_and_what_no_part_holds_was_not_judged() -> None:
+    advised = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
+
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            texts = [
+                prose("one", "pass-1/revise/one"),
+                prose("adviser", "pass-1/specialist/lead/adviser"),
+                "A line of the old text stood here. The readers are those who loop all day.",
+                "Of this sentence nobody has ever thought. Nor has anyone heard about that one yet.",
+            ]
+            return json.dumps({"text": "\n\n".join(texts)})
+        if request.key.startswith("intent"):
+            return "The readers are those who loop all day."
+        return script(lambda r: critique(r, overall=9))(request)
+
+    report, _ = await refine(
+        {"hierarchy": advised, "filter": False, "draft": "A line of the old text stood here."}, reply
+    )
+    assert report.metrics["novelty"] == pytest.approx(2 / 14)
+    assert report.metrics["beyond_parts"] == pytest.approx(9 / 14)
+    assert any("64% of the whole's sentences stand in none of its parts" in warning for warning in report.warnings)
+
+
+async def test_what_an_earlier_whole_said_is_not_new_in_a_later_one() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            return json.dumps({"text": "The coordinator says the same in every pass. " * 3})
+        return script(lambda r: critique(r, overall=3 + pass_of(r.key)))(request)
+
+    first, _ = await refine({"max_passes": 1}, reply)
+    second, _ = await refine({"max_passes": 2}, reply)
+    assert (first.best_pass, first.metrics["novelty"]) == (1, 1.0)
+    assert (second.best_pass, second.metrics["novelty"]) == (2, 0.0)
+    assert second.metrics["beyond_parts"] == 1.0
+
+
 async def test_a_text_that_goes_round_in_circles_is_said_to() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:

@@ -241,7 +241,8 @@ def _metrics(
     ]
     gains = [one.weighted_confidence - one.best_individual for one in aggregated.values()]
     found: dict[str, float | int | None] = {
-        "novelty": novelty(document, parts) if document and best and best.whole is not None else None,
+        "novelty": novelty(document, _written(course, best)) if document and best and best.whole else None,
+        "beyond_parts": novelty(document, parts) if document and best and best.whole else None,
         "parts_kept": survival([s for part in parts for s in sentences(part)], document) if document else None,
         "revision_rate": len(changed) / len(revised) if revised else None,
         "dropped_labels": session.dropped,
@@ -256,6 +257,15 @@ def _metrics(
         texts = [section.text for section in one.sections.values()]
         found[f"sibling_similarity/revise/{one.index}"] = mean_pairwise(texts)
     return found
+
+
+def _written(course: Course, best: Turn) -> list[str]:
+    """All that anybody had written when the whole of a pass was put together: the draft, the intent, drafts, parts, advice,
+    earlier wholes."""
+    made = [one for turn in course.turns[: best.index] for piece in turn.made.all for one in (piece.draft, piece.text)]
+    texts = [one.text for one in made if one is not None]
+    wholes = [turn.whole.value.document for turn in course.turns[: best.index - 1] if turn.whole is not None]
+    return [course.draft.text, course.intent.text if course.intent is not None else "", *texts, *wholes]
 
 
 def _correlation(handed: Sequence[Handed]) -> float | None:
@@ -327,7 +337,7 @@ def _warn(
         session.warn(
             f"the coordinator kept only {kept:.0%} of the parts' sentences; the critic judged the parts and not this text"
         )
-    new = metrics["novelty"]
+    new = metrics["beyond_parts"]
     if new is not None and new > FEW:
         session.warn(f"{new:.0%} of the whole's sentences stand in none of its parts; nobody has judged them")
     shown = metrics["share_kept"]
