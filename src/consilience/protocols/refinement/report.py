@@ -78,7 +78,8 @@ class Aggregate(Frozen):
 
 
 class Revision(Frozen):
-    """What the critic said of a part after pass `step`, and what its text lost and won in the pass after it."""
+    """What the critic said of a part after pass `step`, and what its text lost and won in the pass after it. `before` and
+    `after` are its confidence, of the kind that the settings name; the critic's scores stand in the sections."""
 
     step: int
     role: str
