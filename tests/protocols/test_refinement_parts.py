@@ -214,6 +214,42 @@ def test_other_line_ends_hide_nothing(end: str) -> None:
     assert draft == taken_apart(DRAFT, ("code", "front_matter"))
 
 
+@pytest.mark.parametrize(
+    "front",
+    [
+        "---\ntitle: x\n---",
+        "---\ntitle: x\ndate: 2020\n...",
+        "---\n---",
+        "---\n# by hand\n\ntags:\n- a\n- b\n\ndate created: 2020\n'a key': |\n  Words: as\n  they come.\nlist: [\n  a,\n]\n---",
+        "+++\ntitle = 'x'\n+++",
+        "+++\n\n[params]\n+++",
+    ],
+)
+def test_front_matter_is_kept_from_everybody(front: str) -> None:
+    draft = taken_apart(f"{front}\nThey go round.\n\n---\n\nThe end.", ("front_matter",))
+    assert draft.text == "They go round.\n\n---\n\nThe end."
+    assert draft.restored("New.") == (f"{front}\nNew.", [])
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "---\n\nA paragraph.\n\n---",
+        "---\n\nNote: it is one.\n\n---",
+        "---\nA heading\n---",
+        "---\n- an item\n---",
+        "---\ntitle: x\nA paragraph.\n---",
+        "---\n\n---",
+        "----\ntitle: x\n----",
+        "Text.\n---\ntitle: x\n---",
+    ],
+)
+def test_what_stands_between_horizontal_rules_is_shown(begun: str) -> None:
+    draft = taken_apart(f"{begun}\n\nThe end.", ("code", "front_matter"))
+    assert draft.text == f"{begun}\n\nThe end."
+    assert draft.front_matter == ""
+
+
 def test_front_matter_alone_stays_a_line_of_its_own() -> None:
     assert taken_apart("---\ntitle: x\n---", ("front_matter",)).restored("# T")[0] == "---\ntitle: x\n---\n# T"
 

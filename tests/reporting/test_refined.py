@@ -171,20 +171,36 @@ async def test_figures_are_in_words(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "said", "left"),
     [
-        (StopReason.CONVERGED, "the text is good enough"),
-        (StopReason.STALLED, "nothing more was criticised, and the text is not good enough"),
+        (StopReason.CONVERGED, "the text is good enough", "nobody has an issue left with this text."),
+        (
+            StopReason.STALLED,
+            "nothing more was criticised, and the text is not good enough",
+            "no issue was named, but the text is not good enough: 0.78 of the 0.90 needed.",
+        ),
     ],
 )
-async def test_endings_are_those_of_a_text(store: SqliteStore, reason: StopReason, said: str) -> None:
+async def test_endings_are_those_of_a_text(store: SqliteStore, reason: StopReason, said: str, left: str) -> None:
     protocol = Refinement(
         critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9
     )
     text = markdown(report_of(await refined(store, protocol)))
     assert f"**Stopped: {said} ({reason.value})**" in text
-    assert "**Dissent:** nobody has an issue left with this text." in text
+    assert f"**Dissent:** {left}\n" in text
     assert "last word" not in text
+
+
+async def test_no_issue_with_a_text_that_has_a_hole_is_no_approval(store: SqliteStore) -> None:
+    def reply(request: ModelRequest) -> Any:
+        if request.agent != "critic":
+            return "{}" if request.agent == "body" else editing(request)
+        marks = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), "excellent")
+        assert request.schema is not None
+        return json.dumps({part: {**marks, "issues": []} for part in request.schema["required"]})  # type: ignore[attr-defined]
+
+    text = markdown(report_of(await refined(store, Refinement(max_passes=1), reply=reply)))
+    assert "**Dissent:** no issue was named, but not every part was judged.\n" in text
 
 
 async def test_cut_off_before_anybody_judged_it(store: SqliteStore) -> None:

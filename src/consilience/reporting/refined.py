@@ -107,9 +107,15 @@ def issue(one: Objection, names: Mapping[str, str]) -> str:
 def silence(data: Data) -> str:
     """What it means that no issue stands."""
     found = passes_of(data)
-    if any(one.index == found.best and judged(one) for one in found.all):
+    best = next((one for one in found.all if one.index == found.best), None)
+    if best is None or not judged(best):
+        return "**Dissent:** none was declared, but nobody judged this text either."
+    if best.met:
         return "**Dissent:** nobody has an issue left with this text."
-    return "**Dissent:** none was declared, but nobody judged this text either."
+    if best.quality is None:
+        return "**Dissent:** no issue was named, but not every part was judged."
+    needed = f" of the {found.needed:.2f} needed" if found.needed is not None else ""
+    return f"**Dissent:** no issue was named, but the text is not good enough: {best.quality:.2f}{needed}."
 
 
 def _name(one: Pass, found: Passes) -> str:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 from consilience.engine.similarity import jaccard
 
-_FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\n.*?\n\1[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT = re.compile(
+    r"\A(?:---[ \t]*\n(?P<yaml>(?:.*\n)*?)(?:---|\.\.\.)|\+\+\+[ \t]*\n(?:.*\n)*?\+\+\+)[ \t]*(?:\n|\Z)"
+)
+_KEY = re.compile(r"""(?:(?:"[^"]*"|'[^']*')[ \t]*|[^\s\-?:,\[\]{}#&*!|>'"%@`].*?):(?:[ \t]|\Z)""")
+"""What begins a line of front matter in YAML; the value may go on in lines that are indented, empty or items of a list."""
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n")
 _BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 _PREFIX = r"^(?:[ \t]*(?:>|[-*+][ \t]|\d{1,9}[.)][ \t]))*[ \t]*"
@@ -73,7 +77,7 @@ def taken_apart(draft: str, protect: Collection[str]) -> Draft:
     """A draft with what is to be protected taken out of it. Lines end in `\n` from then on, whatever they ended in."""
     draft = _with_plain_ends(draft)
     front = ""
-    if "front_matter" in protect and (found := _FRONT.match(draft)):
+    if "front_matter" in protect and (found := _FRONT.match(draft)) and _is_front(found["yaml"] or ""):
         front, draft = f"{found[0].rstrip()}\n", draft[found.end() :]
     if "code" not in protect:
         return Draft(_without_blank_ends(draft), front)
@@ -89,6 +93,16 @@ def taken_apart(draft: str, protect: Collection[str]) -> Draft:
         kept.append(marker)
         at = end
     return Draft(_without_blank_ends("\n".join([*kept, *lines[at:]])), front, tuple(blocks))
+
+
+def _is_front(yaml: str) -> bool:
+    """Whether two lines of hyphens hold fields between them. Behind a horizontal rule there is an empty line."""
+    lines = yaml.split("\n")
+    fields = [line for line in lines if line.strip() and not line[0].isspace() and line[0] != "#"]
+    if not yaml or not lines[0].strip() or not fields:
+        return not yaml
+    first, *others = fields
+    return _KEY.match(first) is not None and all(_KEY.match(one) or one.startswith(("- ", "]", "}")) for one in others)
 
 
 def _without_blank_ends(text: str) -> str:
