@@ -183,6 +183,41 @@ async def test_who_helps_a_part_from_further_below_works_again_when_it_is_critic
     assert prose("deep", "pass-2/revise/deep") in asked(model)["pass-2/revise/one"].text
 
 
+@pytest.mark.parametrize("criticised", ["b", "c"])
+async def test_who_serves_the_coordinator_and_an_author_serves_each_of_them_by_itself(criticised: str) -> None:
+    shared = {
+        "name": "shared",
+        "description": "x helps the author of b, and advises on the whole as y does.",
+        "roles": [
+            {"name": "lead", "description": "You lead.", "children": ["b", "c", "x", "y"]},
+            {"name": "b", "description": "You write b.", "children": ["x"]},
+            {"name": "c", "description": "You write c.", "children": ["z"]},
+            *({"name": name, "description": f"You help as {name}."} for name in "xyz"),
+        ],
+    }
+    issues = {criticised: [f"{criticised} is thin"]}
+    _, model = await refine(
+        {"hierarchy": shared, "max_passes": 2, "filter": False}, script(lambda r: critique(r, issues=issues))
+    )
+    helper = {"b": "x", "c": "z"}[criticised]
+    assert set(asked(model, "pass-2/specialist/")) == {
+        "pass-2/specialist/lead/x",
+        "pass-2/specialist/lead/y",
+        f"pass-2/specialist/{criticised}/{helper}",
+    }
+    assert {key for key, r in asked(model, "pass-2/").items() if f"{criticised} is thin" in r.text} == {
+        f"pass-2/draft/{criticised}",
+        f"pass-2/specialist/{criticised}/{helper}",
+        f"pass-2/revise/{criticised}",
+    }
+    advice = asked(model)["pass-2/specialist/lead/x"]
+    assert prose("lead", "pass-1/integrate/lead") in advice.text
+    assert "version before" not in advice.text
+    for name in "xy":
+        assert prose(name, f"pass-2/specialist/lead/{name}") in asked(model)["pass-2/integrate/lead"].text
+        assert prose(name, f"pass-1/specialist/lead/{name}") not in asked(model)["pass-2/integrate/lead"].text
+
+
 async def test_two_layers_are_enough() -> None:
     """Without authors in between the coordinator's specialists write the parts."""
     flat = {
@@ -269,6 +304,7 @@ async def test_a_critic_who_fails_later_leaves_the_best_of_what_it_judged() -> N
     report, _ = await refine({}, script(lambda r: critique(r, overall=6) if pass_of(r.key) == 1 else "no"))
     assert report.stop_reason is StopReason.INCONCLUSIVE
     assert report.best_pass == 1
+    assert "the answer is pass 1 of 2: no later one was judged" in report.warnings
     assert set(report.coordinator_critique) == set(PARTS), "what was said last is what could be read"
 
 
@@ -439,6 +475,29 @@ async def test_a_block_that_got_lost_is_put_back_and_said() -> None:
     assert any("1 protected part" in warning for warning in report.warnings)
 
 
+async def test_protected_parts_are_in_all_that_is_told_of_the_text() -> None:
+    code = "```py\n" + "\n".join(f"x{n} = {n}." for n in range(60)) + "\n```"
+    draft = f"---\ntitle: Loops\n---\nThey go round. Look:\n{code}\nThe end."
+
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            texts = [prose(part, f"pass-1/revise/{part}") for part in PARTS]
+            return json.dumps({"text": "They go round.\n\n" + "\n\n".join(texts)})
+        return script()(request)
+
+    report, _ = await refine({"draft": draft, "max_passes": 2}, reply)
+    assert report.answer is not None
+    assert report.metrics["words"] == len(report.answer.split()) > 240
+    first, second = report.passes
+    assert first.document == second.document == report.answer
+    changed = [line for line in first.diff.splitlines() if line[0] in "+-"]
+    assert changed[:2] == ["-Look:", "-The end."]
+    assert len(changed) == 2 + 15
+    assert not any("x1" in line or "[[" in line or "title" in line for line in changed)
+    assert first.change == pytest.approx(1 - 2 * 2 / (4 + 17)), "the code is one sentence that stays"
+    assert (second.diff, second.change) == ("", 0.0)
+
+
 async def test_documents_are_for_those_who_read_them_and_quotations_are_checked_everywhere() -> None:
     source = Source(text="Loops were named in 1843.\nBy Ada.", name="history")
 
@@ -523,6 +582,43 @@ async def test_a_whole_that_does_not_stop_is_asked_for_again() -> None:
     assert any("100% of the whole's sentences stand in none of its parts" in warning for warning in report.warnings)
 
 
+async def test_what_somebody_had_written_is_not_new_and_what_no_part_holds_was_not_judged() -> None:
+    advised = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
+
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            texts = [
+                prose("one", "pass-1/revise/one"),
+                prose("adviser", "pass-1/specialist/lead/adviser"),
+                "A line of the old text stood here. The readers are those who loop all day.",
+                "Of this sentence nobody has ever thought. Nor has anyone heard about that one yet.",
+            ]
+            return json.dumps({"text": "\n\n".join(texts)})
+        if request.key.startswith("intent"):
+            return "The readers are those who loop all day."
+        return script(lambda r: critique(r, overall=9))(request)
+
+    report, _ = await refine(
+        {"hierarchy": advised, "filter": False, "draft": "A line of the old text stood here."}, reply
+    )
+    assert report.metrics["novelty"] == pytest.approx(2 / 14)
+    assert report.metrics["beyond_parts"] == pytest.approx(9 / 14)
+    assert any("64% of the whole's sentences stand in none of its parts" in warning for warning in report.warnings)
+
+
+async def test_what_an_earlier_whole_said_is_not_new_in_a_later_one() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            return json.dumps({"text": "The coordinator says the same in every pass. " * 3})
+        return script(lambda r: critique(r, overall=3 + pass_of(r.key)))(request)
+
+    first, _ = await refine({"max_passes": 1}, reply)
+    second, _ = await refine({"max_passes": 2}, reply)
+    assert (first.best_pass, first.metrics["novelty"]) == (1, 1.0)
+    assert (second.best_pass, second.metrics["novelty"]) == (2, 0.0)
+    assert second.metrics["beyond_parts"] == 1.0
+
+
 async def test_a_text_that_goes_round_in_circles_is_said_to() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
@@ -547,6 +643,25 @@ async def test_a_missing_author_leaves_a_hole_that_is_named_and_never_good_enoug
     assert any("nobody wrote are missing from the text: conclusion" in warning for warning in report.warnings)
     assert set(asked(model, "pass-2/", "draft")) == {"pass-2/draft/conclusion"}, "only the hole is tried again"
     assert not asked(model, "specialist/conclusion")
+
+
+async def test_a_critique_that_was_handed_back_once_was_whatever_came_after() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if request.agent == "body":
+            return "{}"
+        first = request.key.startswith("pass-1/")
+        return script(lambda r: critique(r, issues={"intro": ["intro is thin"]} if first else {}))(request)
+
+    report, model = await refine({"max_passes": 3}, reply)
+    assert "intro is thin" in asked(model)["pass-2/draft/intro"].text
+    assert len(report.passes) == 3, "the hole is tried again, though nothing is criticised any more"
+    assert report.revision_requested
+
+
+async def test_nothing_handed_back_is_no_revision_requested() -> None:
+    report, _ = await refine({"max_passes": 1})
+    assert report.objections
+    assert not report.revision_requested
 
 
 async def test_too_few_authors_end_it() -> None:
@@ -581,6 +696,29 @@ async def test_a_budget_that_ends_in_the_middle_of_a_pass_leaves_the_best_that_w
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert report.answer == prose("coordinator", f"{text}/integrate/coordinator")
     assert report.ledger.actual.calls <= calls
+
+
+@pytest.mark.parametrize(("calls", "passes"), [(0, 0), (14, 1), (15, 1), (18, 2), (27, 2), (31, 3)])
+async def test_a_pass_of_which_nothing_came_is_none(calls: int, passes: int) -> None:
+    report, model = await refine(
+        {"max_passes": 3}, script(lambda r: critique(r, overall=3 + pass_of(r.key))), limits=Limits(calls=calls)
+    )
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert {pass_of(key) for key in asked(model, "pass-")} == set(range(1, passes + 1))
+    assert report.steps == len(report.passes) == passes
+    assert {one.step for one in report.handed_down} <= set(range(1, passes + 1))
+    assert report.revision_requested == (passes > 1)
+    warned = [warning for warning in report.warnings if warning.startswith("the answer is pass")]
+    assert warned == {
+        18: ["the answer is pass 1 of 2: no later one was judged"],
+        31: ["the answer is pass 2 of 3: no later one was judged"],
+    }.get(calls, [])
+
+
+async def test_a_pass_in_which_every_call_failed_was_one_all_the_same() -> None:
+    report, _ = await refine({"max_passes": 2}, lambda r: "{}" if r.key.startswith("pass-2/") else script()(r))
+    assert report.steps == len(report.passes) == 2
+    assert report.revision_requested
 
 
 async def test_a_pass_that_was_judged_keeps_its_quality_whatever_a_limit_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from consilience.engine.analysis import sentences
 from consilience.protocols.refinement.differences import change, differences, unified
@@ -165,10 +166,88 @@ def test_a_block_comes_once_however_often_its_marker_does() -> None:
     assert lost == []
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "A.\n\n```\n[[code-1]]\n```\n\nB.",
+        "A.\n\n~~~~python\n\n  [[code-1]]\n\n~~~~\n\nB.",
+        "A.\r\n\r\n```\r\n[[code-1]]\r\n```\r\n\r\nB.",
+        "A.\n\n``` [[code-1]]\n```\n\nB.",
+        "A.\n\n`[[code-1]]`\n\nB.",
+        "A.\n\n`` [[code-1]] ``\n\nB.",
+        "A.\n\n**[[code-1]]**\n\nB.",
+        "A.\n\n- **`[[code-1]]`**\n\nB.",
+        "A.\n\n> [[code-1]]\n\nB.",
+        "A.\n\n> ```\n> [[code-1]]\n> ```\n\nB.",
+        "A.\n\n1. ```\n   [[code-1]]\n   ```\n\nB.",
+        "A. `[[code-1]]` B.",
+        "A.\n\n[[code-1]]\n\nB. `[[code-1]]`",
+    ],
+)
+def test_a_marker_that_a_model_set_as_code_or_otherwise_is_the_block_and_nothing_more(written: str) -> None:
+    draft = taken_apart("A.\n\n```py\nx = 1\n```\n\nB.", ("code",))
+    whole, lost = draft.restored(written)
+    assert whole.rstrip() == "A.\n\n```py\nx = 1\n```\n\nB."
+    assert lost == []
+
+
+def test_markers_come_out_of_code_that_a_model_wrote_itself() -> None:
+    draft = taken_apart("```py\nx = 1\n```\n\n~~~\ny\n~~~", ("code",))
+    whole, lost = draft.restored("Look:\n\n```\n# as here\n[[code-2]]\n[[code-1]]\n```")
+    assert whole == "Look:\n\n~~~\ny\n~~~\n```py\nx = 1\n```\n```\n# as here\n\n\n```"
+    assert lost == []
+    fences = [token.content for token in MarkdownIt("commonmark").parse(whole) if token.type == "fence"]
+    assert [one.strip() for one in fences] == ["y", "x = 1", "# as here"]
+
+
+def test_a_block_that_goes_back_into_code_of_the_model_does_not_break_it() -> None:
+    draft = taken_apart("It is set in one place.\n\n```py\nx = 1\n```", ("code",))
+    whole, lost = draft.restored("```\nIt is set in one place.\n\nfoo\n```\n\nEnd.")
+    fences = [token.content.strip() for token in MarkdownIt("commonmark").parse(whole) if token.type == "fence"]
+    assert fences == ["x = 1", "It is set in one place.\n\n\n\nfoo"]
+    assert lost == ["[[code-1]]"]
+
+
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_other_line_ends_hide_nothing(end: str) -> None:
     draft = taken_apart(DRAFT.replace("\n", end), ("code", "front_matter"))
     assert draft == taken_apart(DRAFT, ("code", "front_matter"))
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "---\ntitle: x\n---",
+        "---\ntitle: x\ndate: 2020\n...",
+        "---\n---",
+        "---\n# by hand\n\ntags:\n- a\n- b\n\ndate created: 2020\n'a key': |\n  Words: as\n  they come.\nlist: [\n  a,\n]\n---",
+        "+++\ntitle = 'x'\n+++",
+        "+++\n\n[params]\n+++",
+    ],
+)
+def test_front_matter_is_kept_from_everybody(front: str) -> None:
+    draft = taken_apart(f"{front}\nThey go round.\n\n---\n\nThe end.", ("front_matter",))
+    assert draft.text == "They go round.\n\n---\n\nThe end."
+    assert draft.restored("New.") == (f"{front}\nNew.", [])
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "---\n\nA paragraph.\n\n---",
+        "---\n\nNote: it is one.\n\n---",
+        "---\nA heading\n---",
+        "---\n- an item\n---",
+        "---\ntitle: x\nA paragraph.\n---",
+        "---\n\n---",
+        "----\ntitle: x\n----",
+        "Text.\n---\ntitle: x\n---",
+    ],
+)
+def test_what_stands_between_horizontal_rules_is_shown(begun: str) -> None:
+    draft = taken_apart(f"{begun}\n\nThe end.", ("code", "front_matter"))
+    assert draft.text == f"{begun}\n\nThe end."
+    assert draft.front_matter == ""
 
 
 def test_front_matter_alone_stays_a_line_of_its_own() -> None:
@@ -189,14 +268,30 @@ def test_what_is_not_protected_stays_in_the_draft() -> None:
 
 @given(
     st.lists(
-        st.sampled_from(["Text.", "```\na\n```", "~~~\nb\n~~~", "", "- item", "> quote", "[[code-1]]"]), max_size=8
-    )
+        st.sampled_from(
+            [
+                "Text.",
+                "```\na\n```",
+                "~~~\nb\n~~~",
+                "",
+                "- item",
+                "> quote",
+                "[[code-1]]",
+                "    ```",
+                "> ```",
+                "- ```",
+                "<div>",
+            ]
+        ),
+        max_size=8,
+    ),
+    st.sampled_from(["\n", "\n\n"]),
 )
-def test_restoring_an_unchanged_draft_gives_the_draft(paragraphs: list[str]) -> None:
-    text = "\n\n".join(paragraphs)
+def test_restoring_an_unchanged_draft_gives_the_draft(paragraphs: list[str], between: str) -> None:
+    text = between.join(paragraphs)
     draft = taken_apart(text, ("code", "front_matter"))
     whole, lost = draft.restored(draft.text)
-    assert whole.strip() == text.strip()
+    assert whole.strip("\n") == text.strip("\n")
     assert not lost
 
 

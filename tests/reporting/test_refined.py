@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -88,6 +88,51 @@ async def test_what_the_critic_said_stands_beside_what_changed(store: SqliteStor
     assert again[0].startswith("intro, pass 2, 0.70 → 0.50: ")
 
 
+@pytest.mark.parametrize(
+    ("kind", "word", "what", "figures"),
+    [
+        ("length", "length", "what each part has of a full length", ("0.61", "0.59", "0.58", "0.66")),
+        ("self", "declared", "what its author declares of each part", ("0.78", "0.95", "0.70", "0.70")),
+    ],
+)
+async def test_what_quality_is_and_what_the_critic_gave_are_told_apart(
+    store: SqliteStore, kind: Literal["length", "self"], word: str, what: str, figures: tuple[str, ...]
+) -> None:
+    protocol = Refinement(confidence=kind, threshold=0.99, max_passes=2)
+    text = markdown(report_of(await refined(store, protocol)))
+    assert f"**Quality by pass ({word}):** {figures[0]} → **{figures[0]}** (the answer), needed 0.99" in text
+    assert f"From 0 to 1: {what}, then the critic's overall score, with the number of issues." in text
+    quality, intro, body, conclusion = figures
+    _, first, second = table(text, "Scores")
+    assert first == [
+        "1",
+        quality,
+        f"{intro}, critic 0.40 (2 issues)",
+        f"{body}, critic 0.50 (1 issue)",
+        f"{conclusion}, critic 0.50 (2 issues)",
+    ]
+    assert second[2:] == [
+        f"{intro}, critic 0.70 (2 issues)",
+        f"{body}, critic 0.80",
+        f"{conclusion}, critic 0.80",
+    ]
+    _, moved, *_ = table(text, "Critic said, text changed")
+    assert moved[0].startswith("intro, pass 1, 0.40 → 0.70: "), "the critic's own, beside its issues"
+
+
+async def test_where_the_critic_gives_no_scores_what_is_told_is_named(store: SqliteStore) -> None:
+    def reply(request: ModelRequest) -> Any:
+        if request.agent == "body":
+            return json.dumps({"confidence": "unsure", "text": f"Short. {request.key}."})
+        return editing(request)
+
+    protocol = Refinement(critic="heuristic", confidence="self", threshold=0.9, max_passes=2)
+    text = markdown(report_of(await refined(store, protocol, reply=reply)))
+    assert "From 0 to 1: what its author declares of each part, with the number of issues." in text
+    assert table(text, "Scores")[1] == ["1, the answer", "0.68", "0.95", "0.40 (2 issues)", "0.70"]
+    assert table(text, "Critic said, text changed")[1][0].startswith("body, pass 1, declared 0.40 → 0.40: too short")
+
+
 async def test_long_changes_are_cut_and_counted(store: SqliteStore) -> None:
     def rewriting(request: ModelRequest) -> Any:
         if "/revise/" in request.key:
@@ -126,20 +171,36 @@ async def test_figures_are_in_words(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "said", "left"),
     [
-        (StopReason.CONVERGED, "the text is good enough"),
-        (StopReason.STALLED, "nothing more was criticised, and the text is not good enough"),
+        (StopReason.CONVERGED, "the text is good enough", "nobody has an issue left with this text."),
+        (
+            StopReason.STALLED,
+            "nothing more was criticised, and the text is not good enough",
+            "no issue was named, but the text is not good enough: 0.78 of the 0.90 needed.",
+        ),
     ],
 )
-async def test_endings_are_those_of_a_text(store: SqliteStore, reason: StopReason, said: str) -> None:
+async def test_endings_are_those_of_a_text(store: SqliteStore, reason: StopReason, said: str, left: str) -> None:
     protocol = Refinement(
         critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9
     )
     text = markdown(report_of(await refined(store, protocol)))
     assert f"**Stopped: {said} ({reason.value})**" in text
-    assert "**Dissent:** nobody has an issue left with this text." in text
+    assert f"**Dissent:** {left}\n" in text
     assert "last word" not in text
+
+
+async def test_no_issue_with_a_text_that_has_a_hole_is_no_approval(store: SqliteStore) -> None:
+    def reply(request: ModelRequest) -> Any:
+        if request.agent != "critic":
+            return "{}" if request.agent == "body" else editing(request)
+        marks = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), "excellent")
+        assert request.schema is not None
+        return json.dumps({part: {**marks, "issues": []} for part in request.schema["required"]})  # type: ignore[attr-defined]
+
+    text = markdown(report_of(await refined(store, Refinement(max_passes=1), reply=reply)))
+    assert "**Dissent:** no issue was named, but not every part was judged.\n" in text
 
 
 async def test_cut_off_before_anybody_judged_it(store: SqliteStore) -> None:

@@ -66,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     "no filter": {"protocol": Refinement(filter=False, max_passes=2)},
     "a draft": {"protocol": Refinement(draft="# Old\n\nIt was short. It was bad.\n\n```\ncode\n```\n", max_passes=2)},
     "heuristic": {"protocol": Refinement(critic="heuristic", confidence="self", threshold=0.9)},
+    "by length": {"protocol": Refinement(confidence="length", threshold=0.99, max_passes=2)},
     "an author fails": {"reply": without_body, "protocol": Refinement(max_passes=2)},
     "hostile": {"reply": lambda request: editing(request, HOSTILE), "protocol": Refinement(max_passes=2)},
 }
@@ -138,6 +139,33 @@ async def test_a_met_threshold_and_an_unjudged_pass_are_told_apart(store: Sqlite
     cut = await refined(store, limits=Limits(calls=20), session="cut")
     assert rows(view_text("passes", cut), "pass 2") == ["pass 2 – – – 3 –", "pass 2: not judged"]
     assert rows(view_text("passes", cut), "body ")[1] == "body – – – – – written, 20 % new"
+
+
+async def test_what_quality_is_made_of_stands_beside_the_critics_scores(store: SqliteStore) -> None:
+    record = await refined(store, **CASES["by length"])
+    text = view_text("passes", record)
+    assert rows(text, "part ")[0] == "part length overall coherence accuracy depth issues text"
+    assert rows(text, "body ")[0] == "body 0.58 0.50 0.60 0.50 0.40 1 written"
+    assert "body: length 0.58, overall 0.50, coherence" in " ".join(view_text("passes", record, 50).split())
+    drawn = ElementTree.fromstring(view_svg("passes", record))
+    bars = [float(bar.attrib["width"]) for bar in drawn.iterfind(f"{SVG}rect[@class='cv-dot']")]
+    whole = max(float(box.attrib["width"]) for box in drawn.iterfind(f"{SVG}rect[@rx='2']"))
+    assert [round(bar / whole, 2) for bar in bars[:4]] == [0.61, 0.59, 0.58, 0.66], "one kind"
+    words = [found.text for found in drawn.iterfind(f"{SVG}text")]
+    assert words.count("critic: overall 0.50") == 2
+    assert "bars from 0 to 1: length · dashed: what is needed · grey: kept as it was" in words
+
+
+async def test_a_critic_without_scores_has_no_columns_for_them(store: SqliteStore) -> None:
+    text = view_text("passes", await refined(store, **CASES["heuristic"]))
+    assert rows(text, "part ")[0] == "part declared issues text"
+    assert rows(text, "intro ")[0] == "intro 0.95 0 written"
+
+
+async def test_a_length_alone_is_no_judgement(store: SqliteStore) -> None:
+    text = view_text("passes", await refined(store, Refinement(confidence="length"), reply=silent))
+    assert rows(text, "pass 1")[1] == "pass 1 (the answer): not judged"
+    assert rows(text, "body ") == ["body 0.58 – written"]
 
 
 async def test_the_picture_has_a_bar_for_every_score_as_long_as_it_is_high(store: SqliteStore) -> None:

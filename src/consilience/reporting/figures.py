@@ -14,6 +14,7 @@ _SHARES: Mapping[str, str] = {
     "revision_rate": "Texts changed after reading those of others",
     "share_kept": "Share of what was handed down that was shown",
     "parts_kept": "Sentences of the parts found again in the whole",
+    "beyond_parts": "Sentences of the whole that stand in none of its parts",
 }
 _NAMES: Mapping[str, str] = {
     "words": "Words in the answer",

@@ -13,6 +13,10 @@ Data = Mapping[str, object]
 
 SCORES = ("overall", "coherence", "accuracy", "depth")
 
+MEASURED: Mapping[str, str] = {"length": "length", "self": "declared"}
+"""What quality is the mean of where that is not the critic's overall scores, in a word, by kind. The critic's own are shown
+beside it and never in its place."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -29,8 +33,8 @@ class Part:
 
     @property
     def overall(self) -> float | None:
-        """The critic's, else whatever quality is made of."""
-        return self.scores.get("overall", self.confidence)
+        """The critic's."""
+        return self.scores.get("overall")
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,10 @@ class Passes:
     best: int | None
     needed: float | None
     kind: str
+
+    def part(self, index: int, name: str) -> Part | None:
+        """As it was at the end of a pass."""
+        return next((part for one in self.all if one.index == index for part in one.parts if part.name == name), None)
 
 
 def passes_of(data: Data) -> Passes:

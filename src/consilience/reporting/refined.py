@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from consilience.domain.report import Objection, Report
 from consilience.reporting.contained import plain
-from consilience.reporting.passes import Data, Part, Pass, Passes, judged, passes_of, revisions_of
+from consilience.reporting.passes import MEASURED, Data, Part, Pass, Passes, Revision, judged, passes_of, revisions_of
 from consilience.reporting.words import count, one_line
 
 _MOST_ROWS = 40
@@ -15,6 +15,10 @@ _MOST_SENTENCES = 4
 """Of those that went or came, in a cell."""
 _LONGEST_SENTENCE = 200
 _MOST_COLUMNS = 8
+_EACH: Mapping[str, str] = {
+    "length": "From 0 to 1: what each part has of a full length",
+    "self": "From 0 to 1: what its author declares of each part",
+}
 
 
 def quality(report: Report, data: Data, names: Mapping[str, str]) -> str:
@@ -27,7 +31,8 @@ def quality(report: Report, data: Data, names: Mapping[str, str]) -> str:
         for one in found.all
     ]
     needed = f", needed {found.needed:.2f}" if found.needed is not None else ""
-    return f"**Quality by pass:** {' → '.join(scores)}{needed}"
+    kind = f" ({MEASURED[found.kind]})" if found.kind in MEASURED else ""
+    return f"**Quality by pass{kind}:** {' → '.join(scores)}{needed}"
 
 
 def scores(report: Report, data: Data, names: Mapping[str, str]) -> str:
@@ -37,7 +42,7 @@ def scores(report: Report, data: Data, names: Mapping[str, str]) -> str:
     if not rated:
         return ""
     parts = list(dict.fromkeys(part.name for one in rated for part in one.parts))
-    by_pass = [(one, {part.name: _scored(part) for part in one.parts}) for one in rated]
+    by_pass = [(one, {part.name: _scored(part, found.kind) for part in one.parts}) for one in rated]
     if len(parts) <= _MOST_COLUMNS:
         heads = ["pass", "quality", *map(plain, parts)]
         rows = [
@@ -47,7 +52,10 @@ def scores(report: Report, data: Data, names: Mapping[str, str]) -> str:
         by_pass = by_pass[-_MOST_COLUMNS:]
         heads = ["part", *(_name(one, found) for one, _ in by_pass)]
         rows = [[plain(part), *(cells.get(part, "–") for _, cells in by_pass)] for part in parts]
-    return "## Scores\n\nFrom 0 to 1: overall, with the number of issues.\n\n" + _table(heads, rows)
+    scored = any(part.scores for one in rated for part in one.parts)
+    what = _EACH.get(found.kind, "From 0 to 1: overall")
+    critic = ", then the critic's overall score" if found.kind in _EACH and scored else ""
+    return f"## Scores\n\n{what}{critic}, with the number of issues.\n\n" + _table(heads, rows)
 
 
 def changed(report: Report, data: Data, names: Mapping[str, str]) -> str:
@@ -56,12 +64,15 @@ def changed(report: Report, data: Data, names: Mapping[str, str]) -> str:
     if not revisions:
         return ""
     rows = []
+    found = passes_of(data)
     for one in revisions:
         issues = " · ".join(plain(one_line(issue, 300)) for issue in one.issues)
-        moved = f", {_figure(one.before)} → {_figure(one.after)}" if one.before is not None else ""
         sentences = [*_marked("−", one.removed), *_marked("+", one.added)]
         rows.append(
-            [f"**{plain(one.role)}**, pass {one.step}{moved}: {issues}", " ".join(sentences) or "no sentence changed"]
+            [
+                f"**{plain(one.role)}**, pass {one.step}{_moved(one, found)}: {issues}",
+                " ".join(sentences) or "no sentence changed",
+            ]
         )
     return "## Critic said, text changed\n\n" + _table(["the critic said", "what changed: − gone, + new"], rows)
 
@@ -96,18 +107,36 @@ def issue(one: Objection, names: Mapping[str, str]) -> str:
 def silence(data: Data) -> str:
     """What it means that no issue stands."""
     found = passes_of(data)
-    if any(one.index == found.best and judged(one) for one in found.all):
+    best = next((one for one in found.all if one.index == found.best), None)
+    if best is None or not judged(best):
+        return "**Dissent:** none was declared, but nobody judged this text either."
+    if best.met:
         return "**Dissent:** nobody has an issue left with this text."
-    return "**Dissent:** none was declared, but nobody judged this text either."
+    if best.quality is None:
+        return "**Dissent:** no issue was named, but not every part was judged."
+    needed = f" of the {found.needed:.2f} needed" if found.needed is not None else ""
+    return f"**Dissent:** no issue was named, but the text is not good enough: {best.quality:.2f}{needed}."
 
 
 def _name(one: Pass, found: Passes) -> str:
     return f"**{one.index}, the answer**" if one.index == found.best else str(one.index)
 
 
-def _scored(part: Part) -> str:
+def _scored(part: Part, kind: str) -> str:
+    score = _figure(part.overall)
+    if kind in MEASURED:
+        score = f"{_figure(part.confidence)}{f', critic {score}' if part.scores else ''}"
     issues = f" ({count(len(part.issues), 'issue')})" if part.issues else ""
-    return f"{_figure(part.overall)}{issues}{'' if part.written else ', kept'}"
+    return f"{score}{issues}{'' if part.written else ', kept'}"
+
+
+def _moved(one: Revision, found: Passes) -> str:
+    """What the critic gave the part before and after; where it gives no scores, what quality is made of, by name."""
+    part, later = found.part(one.step, one.role), found.part(one.step + 1, one.role)
+    if part is not None and part.scores:
+        return f", {_figure(part.overall)} → {_figure(later.overall if later is not None else None)}"
+    kind = f"{MEASURED[found.kind]} " if found.kind in MEASURED else ""
+    return f", {kind}{_figure(one.before)} → {_figure(one.after)}" if one.before is not None else ""
 
 
 def _marked(mark: str, sentences: Sequence[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from consilience.domain.messages import Message
@@ -15,13 +16,21 @@ from consilience.protocols.refinement.replies import Whole
 
 @dataclass
 class Turn:
-    """One pass: what was made, the parts as one text, what the critic said; None for what it did not come to."""
+    """One pass: what was made, the parts as one text, what the critic said; None for what it did not come to. `requests` are
+    the critiques handed back for the next pass, by part."""
 
     index: int
     made: Yield
     whole: Reply[Whole] | None = None
     judged: Judged | None = None
     check: Check | None = None
+    requests: Mapping[str, Message] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it came to anything at all: one that a limit refused from its first call on is none."""
+        refused = all(failure.kind.is_limit for failure in self.made.failures)
+        return self.whole is not None or any(piece.written for piece in self.made.all) or not refused
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -33,14 +42,18 @@ class Turn:
 
 @dataclass
 class Course:
-    """`requests` are the critiques handed back for the next pass, by part."""
+    """The passes so far, and what they began with."""
 
     draft: Draft
     distances: dict[str, dict[str, float]] = field(default_factory=dict)
     intent: Reply[str] | None = None
     turns: list[Turn] = field(default_factory=list)
-    requests: dict[str, Message] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def begun(self) -> list[Turn]:
+        """The passes that came to anything. The last may not have; nothing is made of it."""
+        return [turn for turn in self.turns if turn.begun]
 
     @property
     def edges(self) -> dict[tuple[str, str], float]:

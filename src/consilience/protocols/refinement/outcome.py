@@ -37,26 +37,31 @@ the critic judged."""
 async def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> RefinementReport:
     """The report. The answer is the best pass, its quality the confidence; issues that stand in it are the dissent."""
     failed = stop is StopReason.FAILED
-    documents = {} if failed else {turn.index: document_of(settings, turn) for turn in course.turns}
-    best = max((turn for turn in course.turns if documents.get(turn.index)), key=_worth, default=None)
+    turns = course.begun
+    documents = {} if failed else {turn.index: document_of(settings, turn) for turn in turns}
+    best = max((turn for turn in turns if documents.get(turn.index)), key=_worth, default=None)
     passes = _passes(course, settings, documents)
     answer, lost = course.draft.restored(documents[best.index] or "") if best else (None, [])
-    handed = tuple(handed for turn in course.turns for handed in turn.made.handed)
+    document = documents[best.index] or "" if best else ""
+    handed = tuple(handed for turn in turns for handed in turn.made.handed)
     aggregated = _aggregated(settings, best) if best else {}
     standing = _standing(session, settings, best)
     whole = best.whole if best else None
     said = whole.value.claims[:MOST_CLAIMS] if whole is not None else []
     claims = tuple(session.claim(whole, c.text, c.ids) for c in said if whole is not None and c.text.strip())
-    metrics = _metrics(session, course, best, passes, handed, aggregated)
+    metrics = {
+        "words": len((answer or "").split()),
+        **_metrics(session, course, best, document, passes, handed, aggregated),
+    }
     _warn(session, settings, course, best, metrics, lost)
-    judged = [turn for turn in course.turns if turn.judged is not None and turn.judged.failure is None]
+    judged = [turn for turn in turns if turn.judged is not None and turn.judged.failure is None]
     return await session.report(
         RefinementReport,
         first=_first(settings, course),
         stop_reason=stop,
         check=best.check if best else None,
         confidence=_confidence(settings, best),
-        steps=len(course.turns),
+        steps=len(turns),
         answer=answer,
         closing=None if whole is None else "reserve" if whole.reserve and course.exhausted else "ordinary",
         claims=claims,
@@ -67,7 +72,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         best_pass=best.index if best else None,
         coordinator_intent=course.intent.text if course.intent else None,
         coordinator_critique=_critique(judged[-1]) if judged else {},
-        revision_requested=bool(course.requests),
+        revision_requested=any(turn.requests for turn in turns[:-1]),
         quality_threshold_met=best is not None and best.check is not None and best.check.met,
         aggregated_children=aggregated,
         distances=course.distances,
@@ -113,23 +118,25 @@ def _first(settings: Settings, course: Course) -> list[Reply[object] | Failure]:
 
 def _passes(course: Course, settings: Settings, documents: Mapping[int, str | None]) -> tuple[Pass, ...]:
     found: list[Pass] = []
-    before = course.draft.text
+    draft = course.draft
+    before = draft.comparable(draft.text) if draft.text else ""
     earlier: dict[str, Piece] = {}
-    for turn in course.turns:
+    for turn in course.begun:
         document = documents.get(turn.index)
+        after = draft.comparable(document) if document else ""
         parts = turn.made.parts(settings.hierarchy)
         found.append(
             Pass(
                 index=turn.index,
                 sections={name: _section(turn, name, piece, earlier.get(name)) for name, piece in parts.items()},
-                document=document,
+                document=draft.restored(document)[0] if document else None,
                 quality=turn.check.score if turn.check else None,
                 met=turn.check.met if turn.check else False,
-                change=change(before, document) if before and document else None,
-                diff=unified(before, document) if before and document else "",
+                change=change(before, after) if before and after else None,
+                diff=draft.told(unified(before, after)) if before and after else "",
             )
         )
-        before = document or before
+        before = after or before
         earlier = {**earlier, **parts}
     return tuple(found)
 
@@ -220,12 +227,12 @@ def _metrics(
     session: Session,
     course: Course,
     best: Turn | None,
+    document: str,
     passes: Sequence[Pass],
     handed: Sequence[Handed],
     aggregated: Mapping[str, Aggregate],
 ) -> dict[str, float | int | None]:
     parts = [section.text for section in passes[best.index - 1].sections.values()] if best else []
-    document = passes[best.index - 1].document or "" if best else ""
     revised = [
         p for turn in course.turns for p in turn.made.authors.values() if p.draft is not None and p.text is not p.draft
     ]
@@ -234,8 +241,8 @@ def _metrics(
     ]
     gains = [one.weighted_confidence - one.best_individual for one in aggregated.values()]
     found: dict[str, float | int | None] = {
-        "words": len(document.split()),
-        "novelty": novelty(document, parts) if document and best and best.whole is not None else None,
+        "novelty": novelty(document, _written(course, best)) if document and best and best.whole else None,
+        "beyond_parts": novelty(document, parts) if document and best and best.whole else None,
         "parts_kept": survival([s for part in parts for s in sentences(part)], document) if document else None,
         "revision_rate": len(changed) / len(revised) if revised else None,
         "dropped_labels": session.dropped,
@@ -250,6 +257,15 @@ def _metrics(
         texts = [section.text for section in one.sections.values()]
         found[f"sibling_similarity/revise/{one.index}"] = mean_pairwise(texts)
     return found
+
+
+def _written(course: Course, best: Turn) -> list[str]:
+    """All that anybody had written when the whole of a pass was put together: the draft, the intent, drafts, parts, advice,
+    earlier wholes."""
+    made = [one for turn in course.turns[: best.index] for piece in turn.made.all for one in (piece.draft, piece.text)]
+    texts = [one.text for one in made if one is not None]
+    wholes = [turn.whole.value.document for turn in course.turns[: best.index - 1] if turn.whole is not None]
+    return [course.draft.text, course.intent.text if course.intent is not None else "", *texts, *wholes]
 
 
 def _correlation(handed: Sequence[Handed]) -> float | None:
@@ -281,8 +297,10 @@ def _warn(
     metrics: Mapping[str, float | int | None],
     lost: Sequence[str],
 ) -> None:
-    if best is not None and course.turns and best.index < len(course.turns):
-        session.warn(f"the answer is pass {best.index} of {len(course.turns)}: no later one was judged better")
+    if best is not None and (later := course.begun[best.index :]):
+        judged = any(turn.check is not None and turn.check.score is not None for turn in later)
+        said = "no later one was judged better" if judged else "no later one was judged"
+        session.warn(f"the answer is pass {best.index} of {later[-1].index}: {said}")
     if best is not None and best.whole is None:
         session.warn("the coordinator put no whole together; the text is its parts one after another")
     for turn in course.turns:
@@ -310,8 +328,8 @@ def _warn(
     if lost:
         parts = "1 protected part was" if len(lost) == 1 else f"{len(lost)} protected parts were"
         session.warn(f"{parts} lost from the text and put back where it fits best")
-    said = Counter(sentences(best.whole.value.text)) if best is not None and best.whole is not None else Counter()
-    for sentence, n in said.most_common(1):
+    times = Counter(sentences(best.whole.value.text)) if best is not None and best.whole is not None else Counter()
+    for sentence, n in times.most_common(1):
         if n >= LOOP:
             session.warn(f"the text says one sentence {n} times: {sentence[:80]}")
     kept = metrics["parts_kept"]
@@ -319,7 +337,7 @@ def _warn(
         session.warn(
             f"the coordinator kept only {kept:.0%} of the parts' sentences; the critic judged the parts and not this text"
         )
-    new = metrics["novelty"]
+    new = metrics["beyond_parts"]
     if new is not None and new > FEW:
         session.warn(f"{new:.0%} of the whole's sentences stand in none of its parts; nobody has judged them")
     shown = metrics["share_kept"]

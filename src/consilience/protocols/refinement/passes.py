@@ -100,7 +100,7 @@ class Pass:
                 drafts[name] = session.start(session.procedure(self._draft(name, drafts), calls=1))
         async with session.phase("specialist", self.index):
             for parent, child in tree.edges_to_leaves:
-                if parent in drafts or (parent == tree.coordinator and self.due(child)):
+                if parent in drafts or (parent == tree.coordinator and (self._advises(child) or self.due(child))):
                     work = self._specialist(parent, child, drafts.get(parent))
                     served[parent, child] = session.start(session.procedure(work, calls=1))
         async with session.phase("revise", self.index):
@@ -123,11 +123,14 @@ class Pass:
         return Piece(name, text=before.text) if before is not None else Piece(name)
 
     def due(self, name: str) -> bool:
-        """Whether a role works in this pass: a part that it writes or helps to write was criticised, or is not there yet."""
+        """Whether who writes works in this pass: a part that it writes or helps to write was criticised, or is not there yet."""
         parts = self.settings.hierarchy.writes_for(name)
-        if not parts:
-            return True  # a specialist of the coordinator serves the whole text
         return any(part in self.critiques or self._text_before(part) is None for part in parts)
+
+    def _advises(self, name: str) -> bool:
+        """Whether a specialist serves the coordinator with advice on the whole, in every pass, and not with a part. For authors
+        whom it serves too it works apart from that."""
+        return name not in self.settings.hierarchy.sections
 
     def concerning(self, name: str) -> list[str]:
         """The parts criticised whose critique concerns a role: its own, or those it writes for."""
@@ -186,14 +189,14 @@ class Pass:
         else:
             what: What = "text" if self.whole else "intent"
             given = self._hand(what, parent, child, self.whole or self.intent, what)
-            critiques = self._critiques(child)
-            own = self._text_before(child) if child in self.settings.hierarchy.sections else None
+            critiques = [] if self._advises(child) else self._critiques(child)
+            own = None if self._advises(child) else self._text_before(child)
         quotes = [quote for quote, _ in given] + critiques + ([self.session.quote(own, "you")] if own else [])
         words = self._words(
             "specialist",
             child,
             parent=parent if drafted is not None else "",
-            part=drafted is None and child in self.settings.hierarchy.sections,
+            part=drafted is None and not self._advises(child),
             on=given[0][0].label if given else "",
             before=own is not None or len(given) > 1,
             critiques=len(critiques),

@@ -48,7 +48,7 @@ class Refinement(Settings):
                 stop = ended
                 break
             if index < passes:
-                self._request_revision(session, course, index)
+                self._request_revision(session, course.turns[-1])
         return await conclude(session, self, course, stop)
 
     async def _intent(self, session: Session, course: Course) -> Reply[str] | None:
@@ -77,13 +77,13 @@ class Refinement(Settings):
 
     async def _pass(self, session: Session, course: Course, index: int, draft: Message | None) -> StopReason | None:
         """One pass from drafts to critique; the reason where the run ends with it."""
-        before = course.turns[-1].made if course.turns else Yield()
+        before = course.turns[-1] if course.turns else Turn(0, Yield())
         made = await Pass(
             session=session,
             settings=self,
             index=index,
-            before=before,
-            critiques=course.requests,
+            before=before.made,
+            critiques=before.requests,
             distances=course.edges,
             intent=course.intent,
             whole=course.whole,
@@ -156,25 +156,25 @@ class Refinement(Settings):
             max_tokens=self.longest_reply,
         )
 
-    def _request_revision(self, session: Session, course: Course, index: int) -> None:
+    def _request_revision(self, session: Session, turn: Turn) -> None:
         """Every part with issues has its critique handed to those who write and serve it, and to nobody else."""
-        turn = course.turns[-1]
         assert turn.judged is not None
-        course.requests = {}
+        requests: dict[str, Message] = {}
         for part in turn.judged.criticised:
             concerned = self._concerned(part)
             text = turn.made.parts(self.hierarchy)[part].text
             critique = Message(
-                id=f"pass-{index}/critique/{part}",
+                id=f"pass-{turn.index}/critique/{part}",
                 sender=self.judge,
                 kind="critique",
                 text=critique_text(turn.judged.issues[part], turn.judged.scores.get(part)),
                 audience=concerned,
                 reply_to=text.key if text is not None else None,
-                phase=("critique", index),
+                phase=("critique", turn.index),
             )
             session.publish(critique)
-            course.requests[part] = critique
+            requests[part] = critique
+        turn.requests = requests
 
     def _concerned(self, part: str) -> tuple[str, ...]:
         """Who writes a part, and the specialists of those who do."""

@@ -33,8 +33,9 @@ class Section(Frozen):
 class Pass(Frozen):
     """One pass. `quality` is the mean confidence of the parts, None where one is missing; `met` whether it reached the threshold.
 
-    `document` is None where the pass was cut off before the parts were put together. `diff` compares it, sentence by
-    sentence, with the document of the pass before (in the first pass with the draft), as a unified diff.
+    `document` is None where the pass was cut off before the parts were put together; protected parts of the draft stand in it.
+    `diff` compares it, sentence by sentence and a protected block as one, with the document of the pass before (in the first
+    pass with the draft), as a unified diff.
     """
 
     index: int
@@ -77,7 +78,8 @@ class Aggregate(Frozen):
 
 
 class Revision(Frozen):
-    """What the critic said of a part after pass `step`, and what its text lost and won in the pass after it."""
+    """What the critic said of a part after pass `step`, and what its text lost and won in the pass after it. `before` and
+    `after` are its confidence, of the kind that the settings name; the critic's scores stand in the sections."""
 
     step: int
     role: str

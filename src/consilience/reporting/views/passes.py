@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consilience.reporting.passes import SCORES, Part, Pass, judged, passes_of
+from consilience.reporting.passes import MEASURED, SCORES, Part, Pass, judged, passes_of
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, cells, fitted
 from consilience.reporting.views.tables import paragraph, table
@@ -28,6 +28,16 @@ class PassTable:
     needed: float | None = None
     kind: str = ""
     why: str = ""
+
+    @property
+    def measured(self) -> str:
+        """What quality is the mean of, in a word, where it is not what the critic gives."""
+        return MEASURED.get(self.kind, "")
+
+    @property
+    def scored(self) -> bool:
+        """Whether the critic gave scores; one that goes by rules of thumb gives none."""
+        return any(part.scores for one in self.passes for part in one.parts)
 
 
 def applies(record: Record) -> bool:
@@ -55,8 +65,9 @@ def verdict(one: Pass, found: PassTable) -> str:
     return f"{one.quality:.2f}{needed}, {'met' if one.met else 'not met'}"
 
 
-def rated(part: Part) -> bool:
-    return part.overall is not None or bool(part.issues)
+def rated(part: Part, one: Pass) -> bool:
+    """Whether a critic went over it; a length alone is no judgement."""
+    return bool(part.scores or part.issues) or (judged(one) and part.confidence is not None)
 
 
 def fate(part: Part) -> str:
@@ -73,7 +84,7 @@ def text(found: PassTable, width: int) -> str:
     lines += _overview(found, width)
     for one in found.passes:
         lines += ["", *paragraph(f"pass {one.index}{_answer(one, found)}: {verdict(one, found)}", width)]
-        lines += _scores(one, width)
+        lines += _scores(one, found, width)
         lines += _diff(one, width)
     return "\n".join(lines) + "\n"
 
@@ -107,13 +118,16 @@ def _overview(found: PassTable, width: int) -> list[str]:
     ]
 
 
-def _scores(one: Pass, width: int) -> list[str]:
-    """A line for each part: the critic's scores, its issues, what became of it."""
+def _scores(one: Pass, found: PassTable, width: int) -> list[str]:
+    """A line for each part: what quality is made of, the critic's scores, its issues, what became of it."""
+    measured = [found.measured] if found.measured else []
+    names = SCORES if found.scored or not measured else ()
     rows = [
         (
             part.name,
-            *(_figure(part.overall if name == "overall" else part.scores.get(name)) for name in SCORES),
-            str(len(part.issues)) if rated(part) else "–",
+            *(_figure(part.confidence) for _ in measured),
+            *(_figure(part.scores.get(name)) for name in names),
+            str(len(part.issues)) if rated(part, one) else "–",
             fate(part),
         )
         for part in one.parts
@@ -121,16 +135,15 @@ def _scores(one: Pass, width: int) -> list[str]:
     if not rows:
         return ["  no part was written"]
     if width >= _NARROW:
-        return [f"  {line}" for line in table(("part", *SCORES, "issues", "text"), rows, width - 2)]
-    return [wrapped for part in one.parts for wrapped in paragraph(f"  {_told(part)}", width, "    ")]
+        return [f"  {line}" for line in table(("part", *measured, *names, "issues", "text"), rows, width - 2)]
+    return [wrapped for part in one.parts for wrapped in paragraph(f"  {_told(part, one, found)}", width, "    ")]
 
 
-def _told(part: Part) -> str:
-    scores = [
-        f"overall {_figure(part.overall)}",
-        *(f"{n} {_figure(part.scores[n])}" for n in SCORES[1:] if n in part.scores),
-    ]
-    return f"{one_line(part.name)}: {', '.join(scores)}, {_issues(part)}, {fate(part)}"
+def _told(part: Part, one: Pass, found: PassTable) -> str:
+    scores = [f"{n} {_figure(part.scores[n])}" for n in SCORES if n in part.scores]
+    if found.measured:
+        scores = [f"{found.measured} {_figure(part.confidence)}", *scores]
+    return f"{one_line(part.name)}: {', '.join([*scores, _issues(part, one), fate(part)])}"
 
 
 def _diff(one: Pass, width: int) -> list[str]:
@@ -154,7 +167,7 @@ def _figure(value: float | None) -> str:
 # --- as a picture
 
 _COLUMN, _GAP, _BAR = 226.0, 12.0, 120.0
-_HEAD, _ROW = 92.0, 78.0
+_HEAD, _ROW, _LINE = 92.0, 78.0, 18.0
 _LONGEST_NAME = 22
 
 
@@ -165,7 +178,8 @@ def draw(found: PassTable) -> Drawing:
         drawing.words(16, 28, found.why)
         return drawing
     names = list(dict.fromkeys(part.name for one in found.passes for part in one.parts))
-    rows = {name: _HEAD + 16 + n * (_ROW + _GAP) for n, name in enumerate(names)}
+    row = _ROW + (_LINE if found.measured and found.scored else 0)
+    rows = {name: _HEAD + 16 + n * (row + _GAP) for n, name in enumerate(names)}
     for name, y in rows.items():
         drawing.words(16, y + 24, fitted(name, _LONGEST_NAME), "cv-strong", room=10)
     drawing.words(16, 42, "the whole", "cv-strong", room=10)
@@ -174,10 +188,11 @@ def draw(found: PassTable) -> Drawing:
         x = left + n * (_COLUMN + _GAP)
         _draw_head(drawing, x, one, found)
         for part in one.parts:
-            _draw_part(drawing, x, rows[part.name], part)
-    bottom = _HEAD + 16 + len(rows) * (_ROW + _GAP)
+            _draw_part(drawing, x, rows[part.name], row, part, one, found)
+    bottom = _HEAD + 16 + len(rows) * (row + _GAP)
     needed = " · dashed: what is needed" if found.needed is not None else ""
-    drawing.words(16, bottom + 14, f"bars from 0 to 1{needed} · grey: kept as it was", "cv-small", room=200)
+    bars = f"bars from 0 to 1{f': {found.measured}' if found.measured else ''}"
+    drawing.words(16, bottom + 14, f"{bars}{needed} · grey: kept as it was", "cv-small", room=200)
     return drawing
 
 
@@ -195,18 +210,23 @@ def _draw_head(drawing: Drawing, x: float, one: Pass, found: PassTable) -> None:
     drawing.words(x + 10, 80, f"{state}{changed}", "cv-small", room=10)
 
 
-def _draw_part(drawing: Drawing, x: float, y: float, part: Part) -> None:
+def _draw_part(drawing: Drawing, x: float, y: float, height: float, part: Part, one: Pass, found: PassTable) -> None:
+    """The bar is of the kind that quality is; the critic's overall score, where that is another, stands below it."""
     tip = "; ".join(part.issues) or "no issues"
-    drawing.box(x, y, _COLUMN, _ROW, "cv-box" if part.written else "cv-box cv-quiet", tip=f"{part.name}: {tip}")
-    _bar(drawing, x + 10, y + 12, part.overall)
-    drawing.words(x + 20 + _BAR, y + 24, _figure(part.overall), "cv-strong", room=10)
+    drawing.box(x, y, _COLUMN, height, "cv-box" if part.written else "cv-box cv-quiet", tip=f"{part.name}: {tip}")
+    value = part.confidence if found.measured else part.overall
+    _bar(drawing, x + 10, y + 12, value)
+    drawing.words(x + 20 + _BAR, y + 24, _figure(value), "cv-strong", room=10)
     said = " · ".join(f"{name} {part.scores[name]:.2f}" for name in SCORES[1:] if name in part.scores)
-    drawing.words(x + 10, y + 46, said.replace("coherence", "coh.").replace("accuracy", "acc."), "cv-small", room=10)
-    drawing.words(x + 10, y + 64, f"{_issues(part)} · {fate(part)}", "cv-small", room=10)
+    lines = [said.replace("coherence", "coh.").replace("accuracy", "acc."), f"{_issues(part, one)} · {fate(part)}"]
+    if height > _ROW:
+        lines.insert(0, f"critic: overall {_figure(part.overall)}")
+    for n, line in enumerate(lines):
+        drawing.words(x + 10, y + 46 + n * _LINE, line, "cv-small", room=10)
 
 
-def _issues(part: Part) -> str:
-    return count(len(part.issues), "issue") if rated(part) else "not judged"
+def _issues(part: Part, one: Pass) -> str:
+    return count(len(part.issues), "issue") if rated(part, one) else "not judged"
 
 
 def _bar(drawing: Drawing, x: float, y: float, value: float | None) -> None:
