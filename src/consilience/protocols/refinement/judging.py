@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from consilience.domain.outcome import Check
 from consilience.domain.positions import LEVELS
+from consilience.engine.analysis import Said, sentences
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
@@ -32,12 +33,14 @@ _NOTHING = frozenset({"", "none", "no", "no issues", "no issue", "nothing", "n/a
 class Judged:
     """What was said of each part: `confidence` of the kind the settings name, the critic's `scores`, `issues`.
 
-    `surplus` counts issues beyond the most that one part may have, `failure` is the critic's where it gave nothing usable."""
+    `surplus` counts issues beyond the most that one part may have, `echoes` those that were the part itself;
+    `failure` is the critic's where it gave nothing usable."""
 
     confidence: Mapping[str, float | None] = field(default_factory=dict)
     scores: Mapping[str, Scores] = field(default_factory=dict)
     issues: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     surplus: int = 0
+    echoes: int = 0
     failure: Failure | None = None
 
     @property
@@ -79,12 +82,14 @@ async def judge(session: Session, settings: Settings, index: int, parts: Mapping
     confidence = {part: confidence_of(settings.confidence, piece, scores.get(part)) for part, piece in parts.items()}
     if settings.critic == "heuristic":
         return Judged(confidence, scores, {p: heuristic_issues(piece, confidence[p]) for p, piece in parts.items()})
-    issues = {part: _issues(one) for part, one in said.items()}
+    named = {part: _issues(one) for part, one in said.items()}
+    issues = {part: _beyond(found, parts[part]) for part, found in named.items()}
     return Judged(
         confidence=confidence,
         scores=scores,
         issues={part: found[:MOST_ISSUES] for part, found in issues.items()},
         surplus=sum(len(found[MOST_ISSUES:]) for found in issues.values()),
+        echoes=sum(len(found) - len(issues[part]) for part, found in named.items()),
         failure=reply if isinstance(reply, Failure) else None,
     )
 
@@ -147,6 +152,13 @@ def _scores(one: Judgement) -> Scores:
         depth=one.depth / MOST_POINTS,
         overall=one.overall / MOST_POINTS,
     )
+
+
+def _beyond(issues: Sequence[str], piece: Piece) -> tuple[str, ...]:
+    """Without those that are the part itself, which small critics give back as a whole. A sentence of it that is quoted points
+    somewhere, and stays."""
+    written = sentences(piece.text.text) if piece.text is not None else []
+    return tuple(issue for issue in issues if not (written and all(map(Said(sentences(issue)).holds, written))))
 
 
 def _issues(one: Judgement) -> tuple[str, ...]:
