@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import consilience
 from consilience.domain.errors import SettingsError
+from consilience.models.port import Completion, ModelRequest
 from consilience.testing import ScriptedModel
 
 
@@ -30,6 +35,65 @@ def test_run_sync_records_in_the_users_journal(home: Path) -> None:
 async def test_run_sync_works_where_a_loop_runs_already() -> None:
     report = consilience.run_sync("Why?", consilience.Emergence(children=2, max_rounds=1), model=model())
     assert report.answer
+
+
+class Interrupted(ScriptedModel):
+    """Ctrl-C is pressed at the second request, which is never answered."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: "Yes.")
+        self.cancelled = False
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        if not self.requests:
+            return await super().complete(request)
+        self.requests.append(request)
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            return await asyncio.wait_for(asyncio.Event().wait(), 20)  # type: ignore[return-value]
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+ONE_AFTER_THE_OTHER = consilience.Emergence(children=1, max_rounds=4)
+
+
+@contextmanager
+def notebook() -> Iterator[None]:
+    """In one, SIGINT raises `KeyboardInterrupt` in the main thread."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def test_an_interrupt_stops_a_run_beside_a_running_loop() -> None:
+    model = Interrupted()
+    with notebook(), pytest.raises(KeyboardInterrupt):
+        consilience.run_sync("Why?", ONE_AFTER_THE_OTHER, model=model, session="s")
+    assert model.cancelled, "it has ended when the caller gets control back"
+    assert len(model.requests) == 2
+    assert (await consilience.resume("s", model=ScriptedModel(lambda request: "Yes."))).answer
+
+
+def test_an_interrupt_reaches_a_run_that_blocks_the_loop_of_a_program() -> None:
+    """There `asyncio.run` takes the signal, and cancels the task that waits."""
+    model = Interrupted()
+
+    async def main() -> None:
+        consilience.run_sync("Why?", ONE_AFTER_THE_OTHER, model=model)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert model.cancelled
+    assert len(model.requests) == 2
+
+
+async def test_what_a_run_beside_a_running_loop_raises_reaches_the_caller() -> None:
+    with pytest.raises(SettingsError, match="the task is empty"):
+        consilience.run_sync(" ", consilience.Emergence(), model=model())
 
 
 async def test_models_are_dealt_in_the_order_of_the_reports_agents_or_given_by_agent() -> None:

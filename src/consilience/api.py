@@ -9,6 +9,8 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +33,9 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
 
 T = TypeVar("T")
+
+TICK = 0.1
+"""Seconds between two looks at whether a task that waits for a run was cancelled."""
 
 
 async def deliberate(
@@ -142,7 +147,10 @@ async def replay(session: str, *, store: Store | None = None, options: Options |
 
 
 def run_sync(task: str, protocol: Protocol, **settings: Any) -> Report:
-    """`deliberate` for code that is not asynchronous, and for notebooks, where a loop runs already."""
+    """`deliberate` for code that is not asynchronous, and for notebooks, where a loop runs already.
+
+    Ctrl-C stops the run; what is recorded is kept and `consilience.resume` goes on.
+    """
     return blocking(deliberate(task, protocol, **settings))
 
 
@@ -152,21 +160,44 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
-    result: list[T] = []
-    error: list[BaseException] = []
+    return _in_a_thread(work)
+
+
+def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result. An interrupt, or the end of the task that waits here, cancels it and waits until it has ended."""
+    ended: Future[T] = Future()
+    stop: Future[None] = Future()
+
+    async def main() -> T:
+        loop, running = asyncio.get_running_loop(), asyncio.current_task()
+        assert running is not None
+
+        def cancel(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: it has ended meanwhile
+                loop.call_soon_threadsafe(running.cancel)
+
+        stop.add_done_callback(cancel)
+        return await work
 
     def target() -> None:
         try:
-            result.append(asyncio.run(work))
+            ended.set_result(asyncio.run(main()))
         except BaseException as raised:  # handed to the caller's thread
-            error.append(raised)
+            ended.set_exception(raised)
 
-    thread = threading.Thread(target=target, name="consilience", daemon=True)
-    thread.start()
-    thread.join()
-    if error:
-        raise error[0]
-    return result[0]
+    threading.Thread(target=target, name="consilience", daemon=True).start()
+    waiting = asyncio.current_task()
+    before = waiting.cancelling() if waiting else 0
+    try:
+        while not wait((ended,), timeout=TICK).done:
+            # `asyncio.run` turns the first Ctrl-C into a cancellation, which a task that does not await never sees.
+            if waiting is not None and waiting.cancelling() > before:
+                raise asyncio.CancelledError
+    except BaseException:
+        stop.set_result(None)
+        wait((ended,))
+        raise
+    return ended.result()
 
 
 def _markdown(report: Report) -> str:
