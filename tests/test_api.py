@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,48 @@ async def test_a_task_that_cannot_be_is_refused_before_anything_is_recorded(task
     with pytest.raises(SettingsError, match="task"):
         await consilience.deliberate(task, consilience.Emergence(), model=model())
     assert consilience.SqliteStore(home / "journal.db").sessions() == []
+
+
+SOLO = consilience.Solo()
+
+
+@pytest.mark.parametrize(
+    ("task", "protocol", "settings", "said"),
+    [
+        ("Why?", consilience.Solo, {}, r"Solo is a kind of protocol.* Write Solo\(\)\."),
+        ("Why?", "solo", {}, r"'solo' \(str\) is not a protocol.* consilience\.Solo\(\)\."),
+        ("Why?", None, {}, "is not a protocol"),
+        (5, SOLO, {}, r"5 \(int\) is not a text.* task"),
+        (None, SOLO, {}, "is not a text"),
+        ("Why?", SOLO, {"store": "x.db"}, r"consilience\.SqliteStore\('x\.db'\)"),
+        ("Why?", SOLO, {"sources": "abc"}, r"sources=\[…\]"),
+        ("Why?", SOLO, {"sources": [Path("a.txt")]}, r"source 1.* Read the file"),
+        ("Why?", SOLO, {"sources": ["one", {"text": "two"}]}, "source 2"),
+        ("Why?", SOLO, {"limits": 5}, r"Limits\(calls=20\)"),
+        ("Why?", SOLO, {"limits": {"cals": 5}}, "cals"),
+        ("Why?", SOLO, {"quorum": "half"}, "quorum"),
+        ("Why?", SOLO, {"seed": "x"}, "seed"),
+        ("Why?", SOLO, {"panel": ["a", "b"]}, "panel"),
+        ("Why?", SOLO, {"encoder": 5}, "encoder"),
+        ("Why?", SOLO, {"prompts": "here"}, "prompts"),
+        ("Why?", SOLO, {"session": 5}, "session"),
+        ("Why?", SOLO, {"options": {"cache": True}}, "Options"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_mistake_that_says_what_to_write(
+    task: Any, protocol: Any, settings: dict[str, Any], said: str, home: Path
+) -> None:
+    asked = model()
+    with pytest.raises(SettingsError, match=said):
+        consilience.run_sync(task, protocol, model=asked, **settings)
+    assert asked.requests == []
+    assert not (home / "journal.db").exists()
+
+
+async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:
+    for begun in (consilience.resume("s", store="x.db"), consilience.replay("s", store=Path("x.db"))):  # type: ignore[arg-type]
+        with pytest.raises(SettingsError, match=r"SqliteStore\('x\.db'\)"):
+            await begun
 
 
 async def test_documents_may_be_plain_texts() -> None:

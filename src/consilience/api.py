@@ -21,7 +21,7 @@ from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
 from consilience.domain.places import journal_path
 from consilience.domain.report import Display, Report, display_with
-from consilience.engine import runner
+from consilience.engine import given, runner
 from consilience.engine.fork import END
 from consilience.engine.fork import fork as _fork
 from consilience.engine.live import Live
@@ -61,6 +61,17 @@ async def deliberate(
     perspectives. The session is recorded in `store`, by default the user's journal. Raises `UserError`s before anything
     is spent; a limit, or a model that fails, is no exception but a report that says so.
     """
+    plain = {
+        "task": task,
+        "panel": panel,
+        "seed": seed,
+        "quorum": quorum,
+        "prompts": prompts,
+        "session": session,
+        "options": options,
+    }
+    given.check(protocol, encoder, plain)
+    documents, limits = given.sources_of(sources), given.limits_of(limits)
     with _Store(store) as opened:
         return await runner.start(
             task,
@@ -68,7 +79,7 @@ async def deliberate(
             models=_choose() if model is None else model,
             store=opened,
             panel=load_panel(panel) if isinstance(panel, str | Path) else panel,
-            sources=[Source(text=s) if isinstance(s, str) else s for s in sources],
+            sources=documents,
             seed=seed,
             limits=limits,
             quorum=quorum,
@@ -218,8 +229,9 @@ display_with(Display(markdown=_markdown, html=_html))
 class _Store:
     """The given store, left open; or the user's, closed again."""
 
-    def __init__(self, given: Store | None) -> None:
-        self._given = given
+    def __init__(self, store: Store | None) -> None:
+        given.check_store(store)
+        self._given = store
 
     def __enter__(self) -> Store:
         self._opened = None if self._given is not None else SqliteStore(journal_path())
