@@ -203,6 +203,27 @@ def test_without_a_terminal_it_is_parked_at_once(program: list[str]) -> None:
     assert done.stdout == ""
 
 
+def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
+    assert run(program, *RUN).returncode == 5
+    (session,) = recorded()
+    assert f"**Waiting for an answer to: {LEAF}**" in run(program, "show", session).stdout
+    first = run(program, "sessions", "answer", session, LEAF, "Yes.")
+    assert f"Recorded the answer to {LEAF}. Go on" in first.stderr
+    shown = run(program, "show", session).stdout
+    assert f"**Answered, and heard when it goes on: {LEAF}**" in shown
+    assert "sessions answer" not in shown
+    assert "in flight" not in shown
+    assert f"Go on: `consilience resume {session}`" in shown
+    told = json.loads(run(program, "show", session, "--json").stdout)
+    assert (told["state"], told["awaited"], told["answered"]) == ("unfinished", [], [LEAF])
+    assert json.loads(run(program, "sessions", "list", "--json").stdout)[0]["state"] == "unfinished"
+    second = run(program, "sessions", "answer", session, LEAF, "No.")
+    assert f"Recorded the answer to {LEAF}, instead of the one that was there." in " ".join(second.stderr.split())
+    again = run(program, "resume", session)
+    assert "in flight" not in again.stderr
+    assert said(session)[LEAF] == "No."
+
+
 def test_without_a_record_a_person_cannot_answer_later(program: list[str]) -> None:
     done = run(program, *RUN, "--no-store")
     assert done.returncode == 5

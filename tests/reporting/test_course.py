@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from consilience.domain.events import (
+    AnswerReceived,
     CallCompleted,
     CallFailed,
     CallLost,
@@ -61,6 +62,19 @@ def test_states() -> None:
     assert state_of(fold([parked]), None) == "waiting"
     assert state_of(fold([parked]), "process 1") == "running"
     assert state_of(fold([parked, SessionResumed()]), None) == "unfinished"
+    assert state_of(fold([parked, AnswerReceived(key="a", text="t")]), None) == "unfinished"
+
+
+def test_who_has_answered_is_not_awaited_any_more() -> None:
+    parked, answer = SessionParked(awaited=("a", "b")), AnswerReceived(key="a", text="t")
+    course = fold([parked, answer, answer])
+    assert (course.awaited, course.answered) == (("b",), ("a",))
+    heard = CallCompleted(key="a", agent="A1", text="t")
+    course = fold([parked, answer, SessionResumed()])
+    assert (course.awaited, course.answered) == ((), ("a",)), "killed before it was heard"
+    assert fold([parked, answer, SessionResumed(), heard]).answered == ()
+    inherited = AnswerReceived(key="a", text="t", inherited=True)
+    assert fold([inherited]).answered == ()
 
 
 def test_what_a_typed_reply_says() -> None:

@@ -87,7 +87,8 @@ def _plan(started: SessionStarted, made: int, store: Store) -> Plan:
 
 def _first_line(session: str, course: Course, store: Store) -> str:
     line = f"Going on with {session}: {count(course.made, 'call')} recorded, not paid for again"
-    open_calls = [flight.key for flight in store.flights(session) if flight.key not in course.awaited]
+    outside = (*course.awaited, *course.answered)
+    open_calls = [flight.key for flight in store.flights(session) if flight.key not in outside]
     if open_calls:
         line += f"; {len(open_calls)} in flight when it stopped, asked again"
     return f"{line}."

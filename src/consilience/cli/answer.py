@@ -35,7 +35,8 @@ def answer(store: Store, session: str, key: str, text: str, *, by: str, as_json:
     store.answer(session, key, reply, by=by)
     waiting = [other for other, question in asked.items() if other != key and not question.answered]
     more = f"Still awaited: {', '.join(waiting)}. " if waiting else ""
-    say(f"Recorded the answer to {key}. {more}Go on: consilience resume {session}")
+    instead = ", instead of the one that was there" if asked[key].answered else ""
+    say(f"Recorded the answer to {key}{instead}. {more}Go on: consilience resume {session}")
 
 
 def _unknown(session: str, key: str, asked: dict[str, Question]) -> UnknownName:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
+    AnswerReceived,
     CallCompleted,
     CallEvent,
     CallFailed,
@@ -26,8 +27,9 @@ Ended = CallCompleted | CallFailed | ReplyRejected
 
 @dataclass
 class Course:
-    """`calls` are ended attempts in the order they were recorded, `flying` those under way by key, `cost` None once a price
-    was not known, `seconds` those in which a process held the session."""
+    """`calls` are ended attempts in the order they were recorded, `flying` those under way by key, `awaited` the keys of those
+    that somebody outside has still to answer, `answered` of those answered while nobody ran it, until the answer is heard; `cost`
+    is None once a price was not known, `seconds` are those in which a process held the session."""
 
     started: SessionStarted | None = None
     calls: list[Ended] = field(default_factory=list)
@@ -35,6 +37,7 @@ class Course:
     lost: list[CallLost] = field(default_factory=list)
     checks: list[CheckRecorded] = field(default_factory=list)
     awaited: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
     finished: SessionFinished | None = None
     tokens_in: int = 0
     tokens_out: int = 0
@@ -74,13 +77,21 @@ class Course:
             self.started = event
         elif isinstance(event, SessionParked):
             self.awaited = event.awaited
+        elif isinstance(event, AnswerReceived):
+            self._hear_of(event)
         elif isinstance(event, SessionResumed):
             self.awaited = ()
         elif isinstance(event, SessionFinished):
             self.finished = event
 
+    def _hear_of(self, answer: AnswerReceived) -> None:
+        if not answer.inherited:  # else it belongs to the session this was forked from
+            self.awaited = tuple(key for key in self.awaited if key != answer.key)
+            self.answered = tuple(dict.fromkeys((*self.answered, answer.key)))
+
     def _end(self, event: Ended) -> None:
         self.flying.pop(event.key, None)
+        self.answered = tuple(key for key in self.answered if key != event.key)
         self.calls.append(event)
         if event.inherited or (isinstance(event, CallCompleted) and event.cached):
             return
