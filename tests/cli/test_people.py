@@ -224,6 +224,33 @@ def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
     assert said(session)[LEAF] == "No."
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_parked_run_and_an_answer_are_json_too(kept: bool, program: list[str]) -> None:
+    done = run(program, *RUN, "--json", *([] if kept else ["--no-store"]))
+    assert done.returncode == 5
+    parked = json.loads(done.stdout)
+    assert (parked["state"], parked["awaited"]) == ("waiting", [LEAF])
+    assert [call["key"] for call in parked["calls"]] == ["round-1/leaf_respond/L2N2"]
+    assert ("resume" in parked) is kept
+    if not kept:
+        return
+    session, (key,) = parked["session"], parked["awaited"]
+    for replaced in (False, True):
+        answered = run(program, "sessions", "answer", session, key, "Yes.", "--json")
+        assert (answered.returncode, answered.stderr) == (0, "")
+        assert json.loads(answered.stdout) == {
+            "session": session,
+            "key": LEAF,
+            "replaced": replaced,
+            "awaited": [],
+            "resume": f"consilience resume {session}",
+        }
+    for command in (["resume", session], ["fork", session, "--at", "end"]):
+        again = run(program, *command, "--json")
+        assert again.returncode == 5, again.stderr
+        assert json.loads(again.stdout)["awaited"] == ["round-1/lateral/L2N1"]
+
+
 def test_without_a_record_a_person_cannot_answer_later(program: list[str]) -> None:
     done = run(program, *RUN, "--no-store")
     assert done.returncode == 5

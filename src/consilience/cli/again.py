@@ -10,7 +10,7 @@ from consilience.cli.desk import desk_for
 from consilience.cli.failures import say
 from consilience.cli.fetch import ensure_weights
 from consilience.cli.plan import Plan, check_models, make_plan
-from consilience.cli.run import deliver, watch
+from consilience.cli.run import deliver, watch, without_report
 from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import SessionBusy
 from consilience.domain.events import SessionStarted
@@ -62,7 +62,7 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
             desk=desk,
         )
         if isinstance(report, int):
-            return report
+            return without_report(report, session, store, as_json=as_json)
         return deliver(report, out=out, as_json=as_json)
 
 

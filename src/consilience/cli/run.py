@@ -151,7 +151,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
         desk=desk,
     )
     if isinstance(report, int):
-        return report
+        return without_report(report, session, store, as_json=request.json, resumable=not request.no_store)
     return held(report, request, deliver(report, out=request.out, as_json=request.json, stored=not request.no_store))
 
 
@@ -193,6 +193,20 @@ def watch(
             say(f"Waiting for {', '.join(error.awaited)}, and nothing is kept (--no-store): the run ends here.")
             return WAITING
         return exit_code_of(error, session=session if begun and resumable else None)
+
+
+def without_report(code: int, session: str, store: Store, *, as_json: bool, resumable: bool = True) -> int:
+    """The exit code of a run that came to none. One that is parked says as JSON how far it got, as `show` does."""
+    if as_json and code == WAITING:
+        from consilience.reporting.record import record_of
+        from consilience.reporting.unfinished import unfinished_json
+
+        record = record_of(store, session)
+        so_far = unfinished_json(session, record.course, record.text, flights=list(record.flights), holder=None)
+        if not resumable:
+            del so_far["resume"]
+        print_json(so_far)
+    return code
 
 
 def held(report: Report, request: Request, code: int) -> int:
