@@ -255,6 +255,16 @@ def test_an_encoder_is_paid_for_too(cli: Cli) -> None:
     assert 0 < plan["most_money"] < 0.01
 
 
+@pytest.mark.parametrize("name", ["foo", "openai:", ":foo"])
+@pytest.mark.parametrize("dry", [True, False])
+def test_an_encoder_without_a_provider_is_a_mistake(cli: Cli, town: Town, name: str, dry: bool) -> None:
+    result = cli("emergence", TASK, "--model", MODEL, "--encoder", name, *(["--dry-run"] if dry else []))
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert f"'{name}' names no encoder. Where: --encoder. Write PROVIDER:MODEL" in said
+    assert recorded() == []
+
+
 # --- configuration
 
 

@@ -12,7 +12,7 @@ from consilience.cli.fetch import ensure_weights
 from consilience.cli.plan import Plan, check_models, make_plan
 from consilience.cli.run import deliver, watch, without_report
 from consilience.cli.sessions import find_session, user_store
-from consilience.domain.errors import SessionBusy
+from consilience.domain.errors import SessionBusy, UnavailableModel, UnknownName
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import Source
 from consilience.engine import runner
@@ -47,7 +47,7 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
             )
         elif course.started is not None:
             plan = _plan(course.started, course.made, store)
-            check_models(plan.models, keys=True)
+            _check_recorded(session, plan)
             _tell(_first_line(session, course, store), quiet)
             agree(plan, yes=yes, confirm_above=config.confirm_above)
             ensure_weights(plan.models, quiet=quiet)
@@ -83,6 +83,17 @@ def _plan(started: SessionStarted, made: int, store: Store) -> Plan:
         None,
         started.encoder,
     )
+
+
+def _check_recorded(session: str, plan: Plan) -> None:
+    """Raise for a model that cannot be reached now. One that has no name here was handed over by a program."""
+    try:
+        check_models(plan.models, keys=True)
+    except UnknownName as error:
+        raise UnavailableModel(
+            f"session {session} was begun by a program with a model of its own, which has no name here: {error.what}",
+            do=f"Give it again from Python: consilience.resume({session!r}, model={{id: model, …}}).",
+        ) from None
 
 
 def _first_line(session: str, course: Course, store: Store) -> str:

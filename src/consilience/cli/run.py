@@ -20,7 +20,7 @@ from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
 from consilience.cli.progress import display, shown
 from consilience.cli.request import Request
-from consilience.domain.errors import SessionWaiting, SettingsError
+from consilience.domain.errors import SessionWaiting, SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
@@ -107,14 +107,23 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
 
 
 def _encoder(protocol: Protocol, request: Request) -> ProviderEncoder | None:
-    """The encoder named, ready; none for a dry run. Raises `SettingsError` where one is needed, `UnavailableModel`."""
+    """The encoder named, ready; none for a dry run. Raises `SettingsError` where one is needed, `UnknownName`, `UnavailableModel`."""
     if protocol.needs_encoder and request.encoder is None:
         raise SettingsError(
             "comparing texts by embedding needs an encoder",
             where="--encoder",
             do=f"Name one (--encoder openai:text-embedding-3-small), or {protocol.without_encoder}.",
         )
-    return None if request.encoder is None or request.dry_run else ProviderEncoder(request.encoder)
+    if request.encoder is None:
+        return None
+    provider, _, model = request.encoder.partition(":")
+    if not (provider and model):
+        raise UnknownName(
+            f"{request.encoder!r} names no encoder",
+            where="--encoder",
+            do="Write PROVIDER:MODEL, such as openai:text-embedding-3-small.",
+        )
+    return None if request.dry_run else ProviderEncoder(request.encoder)
 
 
 def _without_a_seat(inputs: Inputs) -> list[str]:
