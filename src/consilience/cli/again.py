@@ -49,7 +49,7 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
             plan = _plan(course.started, course.made, store)
             _check_recorded(session, plan)
             _tell(_first_line(session, course, store), quiet)
-            agree(plan, yes=yes, confirm_above=config.confirm_above)
+            agree(plan, yes=yes, confirm_above=config.confirm_above, resumed=True)
             ensure_weights(plan.models, quiet=quiet)
             models = plan.models
         report = watch(

@@ -107,7 +107,7 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
 
 
 def _encoder(protocol: Protocol, request: Request) -> ProviderEncoder | None:
-    """The encoder named, ready; none for a dry run. Raises `SettingsError` where one is needed, `UnknownName`, `UnavailableModel`."""
+    """The encoder named, ready; none for a dry run. Raises `UserError`s where one is needed or cannot be used."""
     if protocol.needs_encoder and request.encoder is None:
         raise SettingsError(
             "comparing texts by embedding needs an encoder",
