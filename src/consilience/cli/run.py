@@ -103,6 +103,8 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
     check_models(models.values(), keys=not request.dry_run, why=choice.why if choice.name else "")
     encoder = _encoder(protocol, request)
     plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts, request.encoder)
+    table = config.tables.get(cls.name, {})
+    plan = replace(plan, configured={name: path for name, (_, path) in table.items() if name not in given})
     return Inputs(task, protocol, panel, sources, models, encoder, plan)
 
 
