@@ -226,7 +226,7 @@ async def test_words_are_an_answer_where_only_words_are_required(
     assert len(asked) == len(answers) > 0, "one request each"
     first = json.loads(store.text(answers[0].text))
     assert first["text"] == "Because it is cheap."
-    assert first["points"] == (["It costs 3."] if "points" in said else [])
+    assert first.get("points", []) == (["It costs 3."] if "points" in said else [])
     assert (await consilience.replay("s", store=store)).digest() == report.digest()
 
 

@@ -27,7 +27,7 @@ from consilience.journal.store import Store
 from consilience.models.names import Choice
 from consilience.reporting.files import claim_directory
 from consilience.reporting.terminal import show
-from consilience.reporting.words import count, span
+from consilience.reporting.words import calls_words, count
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _first_line(plan: Plan, parent: str, last: int, kept: int) -> str:
     return (
         f"A fork of {parent} from event {last}: {count(kept, 'reply', 'replies')} inherited, not paid for again · "
         f"{plan.protocol.name} with {', '.join(plan.models)} · "
-        f"{span(plan.estimate.min, plan.estimate.max)} calls foreseen in all · {cost_words(plan)}"
+        f"{calls_words(plan.estimate)} foreseen in all · {cost_words(plan)}"
     )
 
 

@@ -31,7 +31,7 @@ from consilience.models.names import (
     resolve,
 )
 from consilience.models.weights import CATALOGUE, verify
-from consilience.reporting.words import count, money, span, view
+from consilience.reporting.words import calls_words, count, money, span, view
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def first_line(plan: Plan) -> str:
     parts = [
         f"{plan.protocol.name} with {models}{why}",
         count(len(plan.agents), "agent"),
-        f"{span(plan.estimate.min, plan.estimate.max)} calls foreseen",
+        f"{calls_words(plan.estimate)} foreseen",
         cost_words(plan),
     ]
     line = " · ".join(parts)

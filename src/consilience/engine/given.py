@@ -80,7 +80,10 @@ def limits_of(given: Limits | None) -> Limits | None:
     try:
         return Limits.model_validate(given)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}".removeprefix(": ") for p in error.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, p['loc']))}: {p['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+            for p in error.errors()
+        )
         raise SettingsError(
             f"these limits cannot be: {problems}", where="limits", do="Give consilience.Limits(calls=20), for instance."
         ) from None

@@ -204,7 +204,7 @@ def _answering(response: ModelResponse, returns: type | None, offered: ModelRequ
         read: BaseModel = parse_reply(response.text, returns)
     except Malformed:
         return response
-    form = read.model_dump_json()
+    form = read.model_dump_json(exclude_unset=True)
     if not offered.output_tools:
         return replace(response, parts=[TextPart(form)])
     return replace(response, parts=[*response.parts, ToolCallPart(offered.output_tools[0].name, form)])
