@@ -150,8 +150,9 @@ def test_what_cannot_be_meant_is_a_mistake_that_says_what_to_write(
     task: Any, protocol: Any, settings: dict[str, Any], said: str, home: Path
 ) -> None:
     asked = model()
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=said) as mistake:
         consilience.run_sync(task, protocol, model=asked, **settings)
+    assert not isinstance(mistake.value.__context__, RuntimeError), "no absent loop stands above it in a traceback"
     assert asked.requests == []
     assert not (home / "journal.db").exists()
 

@@ -170,8 +170,12 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    return _in_a_thread(work)
+        beside = False
+    else:
+        beside = True
+    return (
+        _in_a_thread(work) if beside else asyncio.run(work)
+    )  # out of the handler, which would show in every traceback
 
 
 def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:

@@ -18,6 +18,7 @@ from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.profiles import ModelProfile
 
 import agents.tooled
@@ -278,6 +279,20 @@ async def test_a_model_that_fails_under_the_agent_is_a_typed_failure(store: Sqli
     (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
     assert failed.failure == "rejected"
     assert failed.requests == 1
+
+
+async def test_what_a_test_model_is_not_made_for_is_not_tried_again(store: SqliteStore) -> None:
+    """It refuses to give words where a form is asked for."""
+    scripted = ScriptedModel(lambda request: "Yes.")
+    agent = Agent(TestModel(custom_output_text="The archive says yes."), name="a")
+    models = {"L1N1": scripted, "L2N1": scripted, "L2N2": agent}
+    report = await consilience.deliberate(
+        TASK, consilience.Emergence(children=2, max_rounds=1), model=models, store=store, session="s"
+    )
+    assert report.degraded == "1 of 2 agents (1 rejected)"
+    assert report.ledger.actual.retries == 0
+    (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
+    assert "Plain response not allowed" in failed.detail
 
 
 async def test_other_tools_under_the_same_key_are_a_mismatch(tmp_path: Path) -> None:
