@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import consilience
 from consilience.domain.errors import SettingsError
+from consilience.models.port import Completion, ModelRequest
 from consilience.testing import ScriptedModel
 
 
@@ -32,6 +38,65 @@ async def test_run_sync_works_where_a_loop_runs_already() -> None:
     assert report.answer
 
 
+class Interrupted(ScriptedModel):
+    """Ctrl-C is pressed at the second request, which is never answered."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: "Yes.")
+        self.cancelled = False
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        if not self.requests:
+            return await super().complete(request)
+        self.requests.append(request)
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            return await asyncio.wait_for(asyncio.Event().wait(), 20)  # type: ignore[return-value]
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+ONE_AFTER_THE_OTHER = consilience.Emergence(children=1, max_rounds=4)
+
+
+@contextmanager
+def notebook() -> Iterator[None]:
+    """In one, SIGINT raises `KeyboardInterrupt` in the main thread."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def test_an_interrupt_stops_a_run_beside_a_running_loop() -> None:
+    model = Interrupted()
+    with notebook(), pytest.raises(KeyboardInterrupt):
+        consilience.run_sync("Why?", ONE_AFTER_THE_OTHER, model=model, session="s")
+    assert model.cancelled, "it has ended when the caller gets control back"
+    assert len(model.requests) == 2
+    assert (await consilience.resume("s", model=ScriptedModel(lambda request: "Yes."))).answer
+
+
+def test_an_interrupt_reaches_a_run_that_blocks_the_loop_of_a_program() -> None:
+    """There `asyncio.run` takes the signal, and cancels the task that waits."""
+    model = Interrupted()
+
+    async def main() -> None:
+        consilience.run_sync("Why?", ONE_AFTER_THE_OTHER, model=model)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert model.cancelled
+    assert len(model.requests) == 2
+
+
+async def test_what_a_run_beside_a_running_loop_raises_reaches_the_caller() -> None:
+    with pytest.raises(SettingsError, match="the task is empty"):
+        consilience.run_sync(" ", consilience.Emergence(), model=model())
+
+
 async def test_models_are_dealt_in_the_order_of_the_reports_agents_or_given_by_agent() -> None:
     one, two = ScriptedModel(lambda r: "a", name="one"), ScriptedModel(lambda r: "b", name="two")
     protocol = consilience.Emergence(children=3, max_rounds=1)
@@ -53,6 +118,49 @@ async def test_a_task_that_cannot_be_is_refused_before_anything_is_recorded(task
     with pytest.raises(SettingsError, match="task"):
         await consilience.deliberate(task, consilience.Emergence(), model=model())
     assert consilience.SqliteStore(home / "journal.db").sessions() == []
+
+
+SOLO = consilience.Solo()
+
+
+@pytest.mark.parametrize(
+    ("task", "protocol", "settings", "said"),
+    [
+        ("Why?", consilience.Solo, {}, r"Solo is a kind of protocol.* Write Solo\(\)\."),
+        ("Why?", "solo", {}, r"'solo' \(str\) is not a protocol.* consilience\.Solo\(\)\."),
+        ("Why?", None, {}, "is not a protocol"),
+        (5, SOLO, {}, r"5 \(int\) is not a text.* task"),
+        (None, SOLO, {}, "is not a text"),
+        ("Why?", SOLO, {"store": "x.db"}, r"consilience\.SqliteStore\('x\.db'\)"),
+        ("Why?", SOLO, {"sources": "abc"}, r"sources=\[…\]"),
+        ("Why?", SOLO, {"sources": [Path("a.txt")]}, r"source 1.* Read the file"),
+        ("Why?", SOLO, {"sources": ["one", {"text": "two"}]}, "source 2"),
+        ("Why?", SOLO, {"limits": 5}, r"Limits\(calls=20\)"),
+        ("Why?", SOLO, {"limits": {"cals": 5}}, "cals"),
+        ("Why?", SOLO, {"quorum": "half"}, "quorum"),
+        ("Why?", SOLO, {"seed": "x"}, "seed"),
+        ("Why?", SOLO, {"panel": ["a", "b"]}, "panel"),
+        ("Why?", SOLO, {"encoder": 5}, "encoder"),
+        ("Why?", SOLO, {"prompts": "here"}, "prompts"),
+        ("Why?", SOLO, {"session": 5}, "session"),
+        ("Why?", SOLO, {"options": {"cache": True}}, "Options"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_mistake_that_says_what_to_write(
+    task: Any, protocol: Any, settings: dict[str, Any], said: str, home: Path
+) -> None:
+    asked = model()
+    with pytest.raises(SettingsError, match=said) as mistake:
+        consilience.run_sync(task, protocol, model=asked, **settings)
+    assert not isinstance(mistake.value.__context__, RuntimeError), "no absent loop stands above it in a traceback"
+    assert asked.requests == []
+    assert not (home / "journal.db").exists()
+
+
+async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:
+    for begun in (consilience.resume("s", store="x.db"), consilience.replay("s", store=Path("x.db"))):  # type: ignore[arg-type]
+        with pytest.raises(SettingsError, match=r"SqliteStore\('x\.db'\)"):
+            await begun
 
 
 async def test_documents_may_be_plain_texts() -> None:

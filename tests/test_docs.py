@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from consilience.domain.events import StepCompleted
+from consilience.domain.report import Report
+from consilience.journal.sqlite import SqliteStore
 from kit.contained import contained
 
 ROOT = Path(__file__).parent.parent
@@ -25,19 +30,41 @@ GUIDES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.
 CODE = [code for text in GUIDES for code in blocks("python", text)]
 
 
-@pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
-def test_python_blocks_run(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As they stand; where a block asks for the local model, a scripted one answers."""
+@pytest.fixture
+def run_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Report]]:
+    """Runs a block as it stands and gives the reports it came to; where it asks for the local model, a scripted one answers."""
     from consilience.engine import seats
     from consilience.testing import ScriptedModel
 
     local = ScriptedModel(lambda request: f"{request.agent} has a view of {request.key}.")
     monkeypatch.setattr(seats, "resolve", lambda name: local)
     monkeypatch.chdir(tmp_path)
-    with contained():
-        exec(compile(code, "README", "exec"), {})
+
+    def run(code: str) -> list[Report]:
+        names: dict[str, object] = {}
+        with contained():
+            exec(compile(code, "README", "exec"), names)
+        return [value for value in names.values() if isinstance(value, Report)]
+
+    return run
+
+
+@pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
+def test_python_blocks_run(
+    code: str, run_block: Callable[[str], list[Report]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everybody is heard in them, unless a block says itself who is not."""
+    for report in run_block(code):
+        assert report.answer
+        assert "report.degraded" in code or (report.degraded, report.ledger.actual.retries) == (None, 0)
+
+
+def test_the_agent_of_the_guide_uses_its_tool(run_block: Callable[[str], list[Report]], home: Path) -> None:
+    (code,) = [code for code in CODE if "ToolAgent" in code]
+    (report,) = run_block(code)
+    with closing(SqliteStore(home / "journal.db")) as store:
+        steps = [event for event in store.read(report.session) if isinstance(event, StepCompleted)]
+        assert "Nothing speaks against" in "".join(store.text(step.text) for step in steps if step.kind == "tool")
 
 
 COMMANDS = [

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import consilience
-from consilience.domain.errors import RateLimited, SettingsError
+from consilience.domain.errors import RateLimited, SettingsError, UserError
 from consilience.engine import telemetry
 from consilience.models.port import ModelRequest
 from consilience.testing import ScriptedModel
@@ -69,9 +69,19 @@ async def test_leaving_early_stops_the_run_which_can_be_resumed(store: consilien
     await asyncio.sleep(0)
     assert len(model.requests) == asked
     assert "session_finished" not in {event.type for event in store.read(session.id)}
+    with pytest.raises(UserError, match=f"has no report.*consilience.resume\\('{session.id}'\\)"):
+        await session.report()
     report = await consilience.resume(session.id, model=model, store=store)
     whole = await consilience.deliberate("Is it so?", TREE, model=ScriptedModel(emergent), store=store)
     assert report.digest() == whole.digest()
+
+
+async def test_a_report_is_not_awaited_before_the_block(store: consilience.SqliteStore) -> None:
+    session = consilience.live("Is it so?", TREE, model=ScriptedModel(emergent), store=store)
+    with pytest.raises(UserError, match="has not begun"):
+        await session.report()
+    async with session:
+        assert (await session.report()).answer
 
 
 async def test_a_mistake_ends_the_events_and_is_raised_with_the_report(store: consilience.SqliteStore) -> None:

@@ -9,6 +9,8 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +21,7 @@ from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
 from consilience.domain.places import journal_path
 from consilience.domain.report import Display, Report, display_with
-from consilience.engine import runner
+from consilience.engine import given, runner
 from consilience.engine.fork import END
 from consilience.engine.fork import fork as _fork
 from consilience.engine.live import Live
@@ -31,6 +33,9 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
 
 T = TypeVar("T")
+
+TICK = 0.1
+"""Seconds between two looks at whether a task that waits for a run was cancelled."""
 
 
 async def deliberate(
@@ -56,6 +61,17 @@ async def deliberate(
     perspectives. The session is recorded in `store`, by default the user's journal. Raises `UserError`s before anything
     is spent; a limit, or a model that fails, is no exception but a report that says so.
     """
+    plain = {
+        "task": task,
+        "panel": panel,
+        "seed": seed,
+        "quorum": quorum,
+        "prompts": prompts,
+        "session": session,
+        "options": options,
+    }
+    given.check(protocol, encoder, plain)
+    documents, limits = given.sources_of(sources), given.limits_of(limits)
     with _Store(store) as opened:
         return await runner.start(
             task,
@@ -63,7 +79,7 @@ async def deliberate(
             models=_choose() if model is None else model,
             store=opened,
             panel=load_panel(panel) if isinstance(panel, str | Path) else panel,
-            sources=[Source(text=s) if isinstance(s, str) else s for s in sources],
+            sources=documents,
             seed=seed,
             limits=limits,
             quorum=quorum,
@@ -142,7 +158,10 @@ async def replay(session: str, *, store: Store | None = None, options: Options |
 
 
 def run_sync(task: str, protocol: Protocol, **settings: Any) -> Report:
-    """`deliberate` for code that is not asynchronous, and for notebooks, where a loop runs already."""
+    """`deliberate` for code that is not asynchronous, and for notebooks, where a loop runs already.
+
+    Ctrl-C stops the run; what is recorded is kept and `consilience.resume` goes on.
+    """
     return blocking(deliberate(task, protocol, **settings))
 
 
@@ -151,22 +170,49 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    result: list[T] = []
-    error: list[BaseException] = []
+        beside = False
+    else:
+        beside = True
+    return (
+        _in_a_thread(work) if beside else asyncio.run(work)
+    )  # out of the handler, which would show in every traceback
+
+
+def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result. An interrupt, or the end of the task that waits here, cancels it and waits until it has ended."""
+    ended: Future[T] = Future()
+    stop: Future[None] = Future()
+
+    async def main() -> T:
+        loop, running = asyncio.get_running_loop(), asyncio.current_task()
+        assert running is not None
+
+        def cancel(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: it has ended meanwhile
+                loop.call_soon_threadsafe(running.cancel)
+
+        stop.add_done_callback(cancel)
+        return await work
 
     def target() -> None:
         try:
-            result.append(asyncio.run(work))
+            ended.set_result(asyncio.run(main()))
         except BaseException as raised:  # handed to the caller's thread
-            error.append(raised)
+            ended.set_exception(raised)
 
-    thread = threading.Thread(target=target, name="consilience", daemon=True)
-    thread.start()
-    thread.join()
-    if error:
-        raise error[0]
-    return result[0]
+    threading.Thread(target=target, name="consilience", daemon=True).start()
+    waiting = asyncio.current_task()
+    before = waiting.cancelling() if waiting else 0
+    try:
+        while not wait((ended,), timeout=TICK).done:
+            # `asyncio.run` turns the first Ctrl-C into a cancellation, which a task that does not await never sees.
+            if waiting is not None and waiting.cancelling() > before:
+                raise asyncio.CancelledError
+    except BaseException:
+        stop.set_result(None)
+        wait((ended,))
+        raise
+    return ended.result()
 
 
 def _markdown(report: Report) -> str:
@@ -187,8 +233,9 @@ display_with(Display(markdown=_markdown, html=_html))
 class _Store:
     """The given store, left open; or the user's, closed again."""
 
-    def __init__(self, given: Store | None) -> None:
-        self._given = given
+    def __init__(self, store: Store | None) -> None:
+        given.check_store(store)
+        self._given = store
 
     def __enter__(self) -> Store:
         self._opened = None if self._given is not None else SqliteStore(journal_path())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.profiles import ModelProfile
 
 import agents.tooled
 import consilience
@@ -30,6 +33,7 @@ from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.names import resolve
 from consilience.reporting.course import fold
+from consilience.testing import ScriptedModel
 from kit.throwaways import OutsideAgent
 
 TESTS = Path(agents.tooled.__file__).parent.parent
@@ -198,6 +202,43 @@ async def test_a_typed_reply_is_asked_for_by_its_schema(store: SqliteStore, tmp_
     assert report.answer == "Because."
 
 
+def saying(text: str, profile: ModelProfile | None = None) -> Agent[None, str]:
+    """Says it whatever it is asked for."""
+    return Agent(FunctionModel(lambda messages, info: ModelResponse(parts=[TextPart(text)]), profile=profile), name="a")
+
+
+@pytest.mark.parametrize("profile", [None, ModelProfile(default_structured_output_mode="prompted")])
+@pytest.mark.parametrize(
+    "said",
+    ["Because it is cheap.", 'Here it is:\n```json\n{"points": ["It costs 3."], "text": "Because it is cheap."}\n```'],
+)
+async def test_words_are_an_answer_where_only_words_are_required(
+    said: str, profile: ModelProfile | None, store: SqliteStore
+) -> None:
+    scripted = ScriptedModel(lambda request: "Yes.")
+    models = {"L1N1": scripted, "L2N1": scripted, "L2N2": saying(said, profile)}
+    report = await consilience.deliberate(
+        TASK, consilience.Emergence(children=2, max_rounds=1), model=models, store=store, session="s"
+    )
+    assert report.degraded is None
+    assert report.ledger.actual.retries == 0
+    asked = [event for event in steps(store) if event.kind == "model"]
+    answers = [e for e in store.read("s") if isinstance(e, CallCompleted) and e.agent == "L2N2"]
+    assert len(asked) == len(answers) > 0, "one request each"
+    first = json.loads(store.text(answers[0].text))
+    assert first["text"] == "Because it is cheap."
+    assert first.get("points", []) == (["It costs 3."] if "points" in said else [])
+    assert (await consilience.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_words_are_never_a_decision(store: SqliteStore) -> None:
+    from consilience.engine.protocol import register
+
+    models = {"A1": others(), "A2": saying("Yes, because."), "A3": others()}
+    report = await consilience.deliberate(TASK, register(Typed)(), model=models, store=store)
+    assert report.answer is None
+
+
 def failing(what: Exception) -> Agent[None, str]:
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         if len(messages) == 1:
@@ -238,6 +279,20 @@ async def test_a_model_that_fails_under_the_agent_is_a_typed_failure(store: Sqli
     (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
     assert failed.failure == "rejected"
     assert failed.requests == 1
+
+
+async def test_what_a_test_model_is_not_made_for_is_not_tried_again(store: SqliteStore) -> None:
+    """It refuses to give words where a form is asked for."""
+    scripted = ScriptedModel(lambda request: "Yes.")
+    agent = Agent(TestModel(custom_output_text="The archive says yes."), name="a")
+    models = {"L1N1": scripted, "L2N1": scripted, "L2N2": agent}
+    report = await consilience.deliberate(
+        TASK, consilience.Emergence(children=2, max_rounds=1), model=models, store=store, session="s"
+    )
+    assert report.degraded == "1 of 2 agents (1 rejected)"
+    assert report.ledger.actual.retries == 0
+    (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
+    assert "Plain response not allowed" in failed.detail
 
 
 async def test_other_tools_under_the_same_key_are_a_mismatch(tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience import EmergenceReport
+from consilience.cli.sessions import View
 from consilience.engine import protocol as registry
 from consilience.models.port import ModelRequest
+from consilience.reporting.views import VIEWS
+from kit.cases import broadcasting
 from reporting.refinements import editing
 
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
@@ -87,6 +90,21 @@ def test_views_are_shown_and_drawn(cli: Cli, session: str, view: str) -> None:
     assert isinstance(json.loads(cli("show", session, "--view", view, "--json").stdout), dict)
     drawn = ElementTree.fromstring(cli("export", session, "--format", "svg", "--view", view).stdout)
     assert drawn.attrib["aria-labelledby"].startswith(f"{view}-")
+
+
+def test_every_view_can_be_asked_for_by_its_name() -> None:
+    assert [view.value for view in View] == list(VIEWS)
+
+
+def test_the_view_of_iterations_is_shown_and_drawn(cli: Cli, town: Town) -> None:
+    town.reply = broadcasting
+    assert cli("broadcast", TASK, "--model", MODEL, "--children", "2").exit_code == 0
+    shown = cli("show", "last", "--view", "iterations")
+    assert shown.exit_code == 0
+    assert "L1N1" in shown.stdout
+    assert isinstance(json.loads(cli("show", "last", "--view", "iterations", "--json").stdout), dict)
+    drawn = ElementTree.fromstring(cli("export", "last", "--format", "svg", "--view", "iterations").stdout)
+    assert drawn.attrib["aria-labelledby"].startswith("iterations-")
 
 
 @pytest.mark.parametrize("view", ["passes", "flow", "distances", "tree"])

@@ -203,6 +203,54 @@ def test_without_a_terminal_it_is_parked_at_once(program: list[str]) -> None:
     assert done.stdout == ""
 
 
+def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
+    assert run(program, *RUN).returncode == 5
+    (session,) = recorded()
+    assert f"**Waiting for an answer to: {LEAF}**" in run(program, "show", session).stdout
+    first = run(program, "sessions", "answer", session, LEAF, "Yes.")
+    assert f"Recorded the answer to {LEAF}. Go on" in first.stderr
+    shown = run(program, "show", session).stdout
+    assert f"**Answered, and heard when it goes on: {LEAF}**" in shown
+    assert "sessions answer" not in shown
+    assert "in flight" not in shown
+    assert f"Go on: `consilience resume {session}`" in shown
+    told = json.loads(run(program, "show", session, "--json").stdout)
+    assert (told["state"], told["awaited"], told["answered"]) == ("unfinished", [], [LEAF])
+    assert json.loads(run(program, "sessions", "list", "--json").stdout)[0]["state"] == "unfinished"
+    second = run(program, "sessions", "answer", session, LEAF, "No.")
+    assert f"Recorded the answer to {LEAF}, instead of the one that was there." in " ".join(second.stderr.split())
+    again = run(program, "resume", session)
+    assert "in flight" not in again.stderr
+    assert said(session)[LEAF] == "No."
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_parked_run_and_an_answer_are_json_too(kept: bool, program: list[str]) -> None:
+    done = run(program, *RUN, "--json", *([] if kept else ["--no-store"]))
+    assert done.returncode == 5
+    parked = json.loads(done.stdout)
+    assert (parked["state"], parked["awaited"]) == ("waiting", [LEAF])
+    assert [call["key"] for call in parked["calls"]] == ["round-1/leaf_respond/L2N2"]
+    assert ("resume" in parked) is kept
+    if not kept:
+        return
+    session, (key,) = parked["session"], parked["awaited"]
+    for replaced in (False, True):
+        answered = run(program, "sessions", "answer", session, key, "Yes.", "--json")
+        assert (answered.returncode, answered.stderr) == (0, "")
+        assert json.loads(answered.stdout) == {
+            "session": session,
+            "key": LEAF,
+            "replaced": replaced,
+            "awaited": [],
+            "resume": f"consilience resume {session}",
+        }
+    for command in (["resume", session], ["fork", session, "--at", "end"]):
+        again = run(program, *command, "--json")
+        assert again.returncode == 5, again.stderr
+        assert json.loads(again.stdout)["awaited"] == ["round-1/lateral/L2N1"]
+
+
 def test_without_a_record_a_person_cannot_answer_later(program: list[str]) -> None:
     done = run(program, *RUN, "--no-store")
     assert done.returncode == 5

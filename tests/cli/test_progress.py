@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 from rich.console import Console
@@ -142,6 +143,21 @@ def test_a_resumed_run_counts_what_was_before(capsys: pytest.CaptureFixture[str]
 def test_elsewhere_than_on_a_terminal_there_are_lines_or_nothing() -> None:
     assert isinstance(display(title="t", quiet=False), Lines)
     assert isinstance(display(title="t", quiet=True), Quiet)
+
+
+@pytest.mark.parametrize(("term", "kind"), [("xterm", Table), ("dumb", Lines), ("unknown", Lines)])
+def test_a_terminal_that_cannot_be_drawn_over_gets_lines(
+    term: str, kind: type, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", term)
+    screen = display(title="t", quiet=False)
+    screen.observe(STARTED)
+    screen.close()
+    assert isinstance(screen, kind)
+    if kind is Lines:
+        assert capsys.readouterr().err == "t begins\n"
 
 
 def test_a_tree_larger_than_the_screen_is_shown_by_level(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

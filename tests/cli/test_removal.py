@@ -122,7 +122,7 @@ def test_on_a_terminal_rm_shows_what_would_go_and_asks(
     assert terminal.asked == ["Remove 1 session for good?"]
     assert f"{session} " in result.stderr
     assert TASK[:40] in result.stderr
-    assert result.exit_code == (0 if answer else 130)
+    assert result.exit_code == (0 if answer else 2)
     assert ("Nothing was removed." in result.stderr) is not answer
     assert recorded() == ([] if answer else [session])
 
@@ -206,7 +206,7 @@ def test_gc_asks_as_rm_does(cli: Cli, session: str, monkeypatch: pytest.MonkeyPa
     aged(session, 2 * DAY)
     assert cli("sessions", "gc", "--older-than", "1d").exit_code == 2
     terminal = Terminal(monkeypatch, False)
-    assert cli("sessions", "gc", "--older-than", "1d").exit_code == 130
+    assert cli("sessions", "gc", "--older-than", "1d").exit_code == 2
     assert terminal.asked == ["Remove 1 session for good?"]
     assert recorded() == [session]
 

@@ -255,6 +255,39 @@ def test_an_encoder_is_paid_for_too(cli: Cli) -> None:
     assert 0 < plan["most_money"] < 0.01
 
 
+@pytest.mark.parametrize("name", ["foo", "openai:", ":foo"])
+@pytest.mark.parametrize("dry", [True, False])
+def test_an_encoder_without_a_provider_is_a_mistake(cli: Cli, town: Town, name: str, dry: bool) -> None:
+    result = cli("emergence", TASK, "--model", MODEL, "--encoder", name, *(["--dry-run"] if dry else []))
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert f"'{name}' names no encoder. Where: --encoder. Write PROVIDER:MODEL" in said
+    assert recorded() == []
+
+
+@pytest.mark.parametrize("second", [("--source", "-"), ("--source", "S1=-")])
+def test_standard_input_is_read_once(cli: Cli, town: Town, second: tuple[str, str]) -> None:
+    result = cli("solo", "-", "--model", MODEL, *second, input="Is it so?")
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "standard input is asked for twice" in said
+    assert "empty" not in said
+    assert cli("solo", TASK, "--model", MODEL, *second, input="A document.").exit_code == 0
+
+
+def test_one_call_is_foreseen_in_the_singular(cli: Cli, town: Town) -> None:
+    first = cli("solo", TASK, "--model", MODEL).stderr.splitlines()[0]
+    assert " · 1 call foreseen · " in first
+
+
+def test_settings_that_do_not_fit_each_other_are_named_without_a_prefix(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, "--model", MODEL, "--children", "8", "--depth", "6")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: ")
+    assert "together" not in result.stderr
+    assert "Value error" not in result.stderr
+
+
 # --- configuration
 
 

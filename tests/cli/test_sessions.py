@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
 
 from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
-from consilience import EmergenceReport
+from consilience import Emergence, EmergenceReport, ToolAgent, run_sync
 from consilience.domain.events import SessionParked, SessionStarted, text_id
 from consilience.domain.outcome import Estimate
 from consilience.domain.places import journal_path
@@ -18,6 +20,7 @@ from consilience.domain.topology import tree
 from consilience.engine import protocol as registry
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
+from consilience.testing import ScriptedModel
 
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
 
@@ -215,6 +218,22 @@ def test_a_session_of_an_unknown_protocol_cannot_be_gone_on_with(cli: Cli, store
     result = cli("resume", "rhand01")
     assert result.exit_code == 2
     assert "no protocol 'seance'" in result.stderr
+
+
+def test_what_a_program_handed_over_only_a_program_can_give_again(cli: Cli, home: Path) -> None:
+    def broken(request: ModelRequest) -> str:
+        raise RuntimeError("boom")
+
+    scripted = ScriptedModel(broken)
+    agent = ToolAgent(Agent(TestModel(), name="archivist"))
+    with pytest.raises(RuntimeError, match="boom"):
+        run_sync(TASK, Emergence(children=2), model={"L1N1": scripted, "L2N1": scripted, "L2N2": agent}, session="s1")
+    result = cli("resume", "s1", "--yes")
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "session s1 was begun by a program with a model of its own" in said
+    assert "consilience.resume('s1', model={" in said
+    assert "defect" not in said
 
 
 def test_a_session_killed_before_it_began(cli: Cli, store: SqliteStore) -> None:

@@ -129,6 +129,40 @@ def test_doctor_says_which_model_and_why(cli: Cli, here: Path) -> None:
     env: dict[str, str | None] = {"CONSILIENCE_MODEL": "openai:gpt-4o"}
     assert "CONSILIENCE_MODEL is set; it is paid for" in cli("doctor", env=env).stdout
 
+    assert "it is paid for; NOT USABLE: openai:gpt-4o needs a key" in cli("doctor", env=env).stdout
+    assert "NOT USABLE" not in cli("doctor", env={**env, "OPENAI_API_KEY": "sk-planted"}).stdout
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_doctor_does_not_say_that_a_program_costs_nothing(cli: Cli, here: Path, configured: bool) -> None:
+    if configured:
+        (here / "consilience.toml").write_text('model = "exec:cat"\n')
+    taken = json.loads(cli("doctor", "--json", env={} if configured else {"CONSILIENCE_MODEL": "exec:cat"}).stdout)
+    assert "what it spends by itself is not known" in taken["Model"]["would be taken"]
+    assert "costs nothing" not in json.dumps(taken)
+    missing = cli("doctor", env={"CONSILIENCE_MODEL": "exec:no-such-program"}).stdout
+    assert "NOT USABLE: there is no program 'no-such-program'" in missing
+
+
+def test_doctor_and_a_dry_run_name_the_settings_of_configuration_files(cli: Cli, here: Path, home: Path) -> None:
+    (here / "consilience.toml").write_text("[emergence]\nchildren = 2\n[vote]\nvots = 3\n")
+    (home / "consilience.toml").write_text("[emergence]\nchildren = 4\nmax_rounds = 3\n")
+    found = json.loads(cli("doctor", "--json").stdout)
+    assert found["Data"]["configuration here"] == "consilience.toml: read"
+    assert found["Data"]["configuration of the user"] == f"{home / 'consilience.toml'}: read"
+    settings = found["Settings of protocols (an option goes before them)"]
+    user = home / "consilience.toml"
+    assert settings["emergence"] == f"children = 2 in consilience.toml; max_rounds = 3 in {user}"
+    assert "unknown key 'vots'" in settings["vote"]
+    run = ("emergence", "Why?", "--model", "local", "--dry-run")
+    plan = cli(*run).stdout
+    assert "- Setting: children = 2, in consilience.toml" in " ".join(plan.split())
+    assert json.loads(cli(*run, "--json").stdout)["configured"] == {
+        "children": "consilience.toml",
+        "max_rounds": str(user),
+    }
+    assert "children" not in json.loads(cli(*run, "--json", "--children", "3").stdout)["configured"]
+
 
 def test_doctor_survives_what_is_broken(cli: Cli, here: Path, home: Path) -> None:
     (here / "consilience.toml").write_text("model =")
@@ -136,3 +170,5 @@ def test_doctor_survives_what_is_broken(cli: Cli, here: Path, home: Path) -> Non
     result = cli("doctor")
     assert result.exit_code == 0
     assert "NOT USABLE" in result.stdout
+    assert "consilience.toml: NOT USABLE: the configuration is not valid TOML" in result.stdout
+    assert "consilience.toml: read" not in result.stdout

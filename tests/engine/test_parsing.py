@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from consilience.domain.messages import FreeText
 from consilience.domain.positions import BallotReply
@@ -69,6 +69,23 @@ def test_the_content_is_not(reply: str, why: str | None) -> None:
         return
     with pytest.raises(Malformed, match=why):
         parse_reply(reply, View)
+
+
+class Even(BaseModel):
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def _even(cls, n: int) -> int:
+        if n % 2:
+            raise ValueError("give an even number")
+        return n
+
+
+def test_what_a_type_demands_is_said_in_its_own_words() -> None:
+    with pytest.raises(Malformed) as wrong:
+        parse_reply('{"n": 3}', Even)
+    assert str(wrong.value) == "n: give an even number"
 
 
 def test_prose_fills_the_only_required_free_text_and_no_decision() -> None:

@@ -82,6 +82,15 @@ async def test_structured_solo_is_asked_for_what_a_deliberation_gives() -> None:
     assert "Against its answer: It wakes the harbour." in text
 
 
+async def test_structured_solo_that_is_answered_in_words_says_what_is_missing() -> None:
+    report, _ = await solo(Solo(structured=True), "Weekends only, since few would ride.")
+    assert report.answer == "Weekends only, since few would ride."
+    assert any("came in words alone" in warning for warning in report.warnings)
+    assert report.confidence.level is None
+    report, _ = await solo(Solo(structured=True), json.dumps({"options": ["Every night"], "text": "Weekends only."}))
+    assert not any("words alone" in warning for warning in report.warnings)
+
+
 async def test_a_dead_model_fails_solo_and_a_limit_exhausts_it() -> None:
     report, _ = await solo(Solo(), lambda request: RateLimited("busy"))
     assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, False)
@@ -112,7 +121,7 @@ async def test_the_majority_decides_and_its_most_typical_text_answers() -> None:
     assert report.answer in ("Yes, the hospital needs it at night.", "Yes, the hospital needs it badly at night.")
     assert (report.confidence.level, report.confidence.kind) == (0.75, "agreement")
     assert [(d.agent, d.position, d.text) for d in report.dissent] == [("V2", "no", "No, the crew is too small.")]
-    assert "**Votes:** 3 yes · 1 no" in markdown(report)
+    assert "**Votes:** 3 for yes · 1 for no" in markdown(report)
 
 
 async def test_a_tie_is_said_and_decided_by_the_text_most_like_all() -> None:

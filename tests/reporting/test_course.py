@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from consilience.domain.events import (
+    AnswerReceived,
     CallCompleted,
     CallFailed,
     CallLost,
@@ -11,6 +14,7 @@ from consilience.domain.events import (
     ReplyRejected,
     SessionParked,
     SessionResumed,
+    StepCompleted,
     text_id,
 )
 from consilience.domain.outcome import FailureKind
@@ -55,12 +59,49 @@ def test_one_price_nobody_knows_makes_the_sum_unknown() -> None:
     assert course.cost is None
 
 
+def test_steps_count_before_their_call_has_ended_and_once_when_it_has() -> None:
+    def step(n: int, kind: Literal["model", "tool"], cost: float | None = 0.25) -> StepCompleted:
+        tokens = (10, 1) if kind == "model" else (0, 0)
+        return StepCompleted(
+            key=f"a/step-{n}",
+            call="a",
+            agent="A1",
+            kind=kind,
+            digest="",
+            text="t",
+            tokens_in=tokens[0],
+            tokens_out=tokens[1],
+            cost=cost if kind == "model" else 0.0,
+        )
+
+    taken = [step(1, "model"), step(1, "tool"), step(2, "model")]
+    course = fold(taken)
+    assert (course.made, course.tokens_in, course.tokens_out, course.cost) == (2, 20, 2, 0.5)
+    ended = CallCompleted(key="a", agent="A1", text="t", steps=3, tokens_in=30, tokens_out=3, cost=0.75)
+    course = fold([*taken, step(3, "model"), ended])
+    assert (course.made, course.tokens_in, course.tokens_out, course.cost) == (3, 30, 3, 0.75)
+    assert fold([*taken, step(3, "model", None)]).cost is None
+
+
 def test_states() -> None:
     parked = SessionParked(awaited=("a",))
     assert state_of(fold([]), None) == "unfinished"
     assert state_of(fold([parked]), None) == "waiting"
     assert state_of(fold([parked]), "process 1") == "running"
     assert state_of(fold([parked, SessionResumed()]), None) == "unfinished"
+    assert state_of(fold([parked, AnswerReceived(key="a", text="t")]), None) == "unfinished"
+
+
+def test_who_has_answered_is_not_awaited_any_more() -> None:
+    parked, answer = SessionParked(awaited=("a", "b")), AnswerReceived(key="a", text="t")
+    course = fold([parked, answer, answer])
+    assert (course.awaited, course.answered) == (("b",), ("a",))
+    heard = CallCompleted(key="a", agent="A1", text="t")
+    course = fold([parked, answer, SessionResumed()])
+    assert (course.awaited, course.answered) == ((), ("a",)), "killed before it was heard"
+    assert fold([parked, answer, SessionResumed(), heard]).answered == ()
+    inherited = AnswerReceived(key="a", text="t", inherited=True)
+    assert fold([inherited]).answered == ()
 
 
 def test_what_a_typed_reply_says() -> None:

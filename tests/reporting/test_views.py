@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from consilience.domain.events import (
+    AnswerReceived,
     CallCompleted,
     CallFailed,
     CheckRecorded,
@@ -65,6 +66,7 @@ def test_an_agent_below_two_stands_once_and_names_the_other() -> None:
             True,
         ),
         (SessionParked(awaited=("ask/A1",)), "awaited, 0 replies", True),
+        (AnswerReceived(key="ask/A1", text="t"), "answered, 0 replies", True),
         (CallCompleted(key="a/A1", agent="A1", text="x"), "1 reply", True),
     ],
 )

@@ -10,9 +10,9 @@ from consilience.cli.desk import desk_for
 from consilience.cli.failures import say
 from consilience.cli.fetch import ensure_weights
 from consilience.cli.plan import Plan, check_models, make_plan
-from consilience.cli.run import deliver, watch
+from consilience.cli.run import deliver, watch, without_report
 from consilience.cli.sessions import find_session, user_store
-from consilience.domain.errors import SessionBusy
+from consilience.domain.errors import SessionBusy, UnavailableModel, UnknownName
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import Source
 from consilience.engine import runner
@@ -47,9 +47,9 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
             )
         elif course.started is not None:
             plan = _plan(course.started, course.made, store)
-            check_models(plan.models, keys=True)
+            _check_recorded(session, plan)
             _tell(_first_line(session, course, store), quiet)
-            agree(plan, yes=yes, confirm_above=config.confirm_above)
+            agree(plan, yes=yes, confirm_above=config.confirm_above, resumed=True)
             ensure_weights(plan.models, quiet=quiet)
             models = plan.models
         report = watch(
@@ -62,7 +62,7 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
             desk=desk,
         )
         if isinstance(report, int):
-            return report
+            return without_report(report, session, store, as_json=as_json)
         return deliver(report, out=out, as_json=as_json)
 
 
@@ -85,9 +85,21 @@ def _plan(started: SessionStarted, made: int, store: Store) -> Plan:
     )
 
 
+def _check_recorded(session: str, plan: Plan) -> None:
+    """Raise for a model that cannot be reached now. One that has no name here was handed over by a program."""
+    try:
+        check_models(plan.models, keys=True)
+    except UnknownName as error:
+        raise UnavailableModel(
+            f"session {session} was begun by a program with a model of its own, which has no name here: {error.what}",
+            do=f"Give it again from Python: consilience.resume({session!r}, model={{id: model, …}}).",
+        ) from None
+
+
 def _first_line(session: str, course: Course, store: Store) -> str:
     line = f"Going on with {session}: {count(course.made, 'call')} recorded, not paid for again"
-    open_calls = [flight.key for flight in store.flights(session) if flight.key not in course.awaited]
+    outside = (*course.awaited, *course.answered)
+    open_calls = [flight.key for flight in store.flights(session) if flight.key not in outside]
     if open_calls:
         line += f"; {len(open_calls)} in flight when it stopped, asked again"
     return f"{line}."

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from consilience.cli.failures import say
 from consilience.cli.inputs import read_text
+from consilience.cli.output import print_json
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.journal.store import Store
 from consilience.reporting.question import Question, questions
@@ -35,7 +34,14 @@ def answer(store: Store, session: str, key: str, text: str, *, by: str, as_json:
     store.answer(session, key, reply, by=by)
     waiting = [other for other, question in asked.items() if other != key and not question.answered]
     more = f"Still awaited: {', '.join(waiting)}. " if waiting else ""
-    say(f"Recorded the answer to {key}. {more}Go on: consilience resume {session}")
+    go_on = f"consilience resume {session}"
+    if as_json:
+        print_json(
+            {"session": session, "key": key, "replaced": asked[key].answered, "awaited": waiting, "resume": go_on}
+        )
+        return
+    instead = ", instead of the one that was there" if asked[key].answered else ""
+    say(f"Recorded the answer to {key}{instead}. {more}Go on: {go_on}")
 
 
 def _unknown(session: str, key: str, asked: dict[str, Question]) -> UnknownName:
@@ -45,7 +51,7 @@ def _unknown(session: str, key: str, asked: dict[str, Question]) -> UnknownName:
 
 def _show(session: str, asked: list[Question], as_json: bool) -> None:
     if as_json:
-        print(json.dumps([_json(question) for question in asked], indent=2, ensure_ascii=False))
+        print_json([_json(question) for question in asked])
         return
     if not asked:
         print(f"Session {session} awaits no answer.")

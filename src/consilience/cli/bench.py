@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from consilience.cli.failures import say
+from consilience.cli.output import can_draw_over
 from consilience.cli.progress import HEARTBEAT
 from consilience.domain.events import CallCompleted, Event
 from consilience.evaluation import Observer, Run, Task
@@ -27,7 +28,7 @@ class Bench:
         self._quiet = quiet
         self._now = ""
         self._last = self._opened = time.monotonic()
-        self._bar = _bar() if not quiet and sys.stderr.isatty() else None
+        self._bar = _bar() if not quiet and can_draw_over(sys.stderr) else None
         self._line = self._bar.add_task("", total=total) if self._bar else None
 
     @property

@@ -15,7 +15,7 @@ from consilience.cli.inputs import deal_models, read_limits
 from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, cost_words, dry_run, dry_run_json, make_plan
 from consilience.cli.request import Request
-from consilience.cli.run import deliver, held, new_id, watch
+from consilience.cli.run import deliver, held, new_id, watch, without_report
 from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import CallCompleted, SessionStarted
@@ -27,7 +27,7 @@ from consilience.journal.store import Store
 from consilience.models.names import Choice
 from consilience.reporting.files import claim_directory
 from consilience.reporting.terminal import show
-from consilience.reporting.words import count, span
+from consilience.reporting.words import calls_words, count
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def go(asked: Asked, request: Request) -> int:
             cache=request.cache,
         )
         if isinstance(report, int):
-            return report
+            return without_report(report, session, store, as_json=request.json)
         return held(report, request, deliver(report, out=request.out, as_json=request.json))
 
 
@@ -151,7 +151,7 @@ def _first_line(plan: Plan, parent: str, last: int, kept: int) -> str:
     return (
         f"A fork of {parent} from event {last}: {count(kept, 'reply', 'replies')} inherited, not paid for again · "
         f"{plan.protocol.name} with {', '.join(plan.models)} · "
-        f"{span(plan.estimate.min, plan.estimate.max)} calls foreseen in all · {cost_words(plan)}"
+        f"{calls_words(plan.estimate)} foreseen in all · {cost_words(plan)}"
     )
 
 

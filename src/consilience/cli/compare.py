@@ -61,7 +61,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.names import Choice, alternatives, paid
 from consilience.reporting.files import claim_directory
 from consilience.reporting.terminal import show
-from consilience.reporting.words import count, printable, span
+from consilience.reporting.words import calls_words, count, printable, span
 
 TASKS = "What is asked"
 COMPARED = "What is compared"
@@ -409,7 +409,7 @@ def _first_line(planned: Planned, cost: Plan) -> str:
         f"{', '.join(row.label for row in planned.rows)} with {', '.join(cost.models)}{why}",
         count(len(planned.tasks), "task"),
         count(planned.runs, "run"),
-        f"{span(cost.estimate.min, cost.estimate.max)} calls foreseen",
+        f"{calls_words(cost.estimate)} foreseen",
         cost_words(cost),
     ]
     if cost.unspent_keys:

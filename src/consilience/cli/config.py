@@ -55,7 +55,7 @@ def load_config() -> Config:
     origin: dict[str, Path] = {}
     tables: dict[str, dict[str, tuple[object, Path]]] = {}
     for path in reversed(config_files()):
-        for key, value in _read(path).items():
+        for key, value in read_config(path).items():
             if isinstance(value, dict):
                 tables.setdefault(key, {}).update({name: (setting, path) for name, setting in value.items()})
                 continue
@@ -67,7 +67,8 @@ def load_config() -> Config:
     return Config(model, confirm_above, origin, tables)
 
 
-def _read(path: Path) -> dict[str, str | float | dict[str, object]]:
+def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:
+    """What one file says, nothing where there is none. Raises `SettingsError` naming file and key for what cannot be."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):

@@ -6,13 +6,13 @@ import sys
 
 import typer
 
-from consilience.cli.failures import INTERRUPTED, say
+from consilience.cli.failures import MISTAKE, say
 from consilience.cli.plan import Plan, cost_words
 from consilience.domain.errors import SettingsError
 
 
-def agree(plan: Plan, *, yes: bool, confirm_above: float) -> None:
-    """Return if the run may spend what it may spend.
+def agree(plan: Plan, *, yes: bool, confirm_above: float, resumed: bool = False) -> None:
+    """Return if the run may spend what it may spend. A `resumed` one takes no other limits and shows no plan.
 
     It may if it is free, agreed to or limited beforehand, or cheap on a terminal; what a program spends by itself no limit
     bounds. Raises `SettingsError` where nobody can be asked, `typer.Exit` where the answer is no.
@@ -26,9 +26,7 @@ def agree(plan: Plan, *, yes: bool, confirm_above: float) -> None:
             f"this run is paid for ({spenders}; {cost_words(plan)}) and nobody can be asked"
             if plan.paid
             else f"this run may cost money ({cost_words(plan)}) and nobody can be asked",
-            do="Give --yes to agree; --dry-run says more."
-            if plan.programs
-            else "Give --yes to agree, or --max-cost DOLLARS to set a bound; --dry-run says more.",
+            do=_advice(plan, resumed),
         )
     if not plan.programs and plan.most_money is not None and plan.most_money <= confirm_above:
         return
@@ -40,4 +38,11 @@ def agree(plan: Plan, *, yes: bool, confirm_above: float) -> None:
         agreed = False
     if not agreed:
         say("Nothing was spent.")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(MISTAKE)
+
+
+def _advice(plan: Plan, resumed: bool) -> str:
+    if resumed:
+        return "Give --yes to agree."
+    bound = "" if plan.programs else ", or --max-cost DOLLARS to set a bound"
+    return f"Give --yes to agree{bound}; --dry-run says more."

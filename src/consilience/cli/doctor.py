@@ -33,6 +33,7 @@ def _doctor(
         "This installation": _installation(),
         "Data": _data(),
         "Model": _model(),
+        "Settings of protocols (an option goes before them)": _settings(),
         "Keys (names only; none is spent unless a model that needs it is named)": _keys(),
     }
     if env_file is not None:
@@ -79,8 +80,20 @@ def _data() -> list[tuple[str, str]]:
     rows = [("directory", str(data_dir())), ("journal", _journal(journal_path()))]
     here = installed()
     rows.append(("weights", f"{weights_dir()}: {', '.join(here) or 'none'} (of {', '.join(CATALOGUE)})"))
-    rows += [("configuration", f"{path}: {'read' if path.is_file() else 'not there'}") for path in config_files()]
+    for whose, path in zip(("configuration here", "configuration of the user"), config_files(), strict=True):
+        rows.append((whose, f"{path}: {_configuration(path)}"))
     return rows
+
+
+def _configuration(path: Path) -> str:
+    from consilience.cli.config import read_config
+    from consilience.domain.errors import UserError
+
+    try:
+        read_config(path)
+    except UserError as error:
+        return f"NOT USABLE: {error.what}"
+    return "read" if path.is_file() else "not there"
 
 
 def _journal(path: Path) -> str:
@@ -107,7 +120,6 @@ def _model() -> list[tuple[str, str]]:
     from consilience.cli.fetch import local_weights
     from consilience.cli.plan import choice_without_a_name
     from consilience.domain.errors import UserError
-    from consilience.models.names import paid
     from consilience.models.weights import locate
 
     try:
@@ -117,9 +129,8 @@ def _model() -> list[tuple[str, str]]:
     choice = choice_without_a_name(config)
     weights = [name for name in local_weights([choice.name]) if locate(name) is None]
     note = f"; its weights are fetched at the first run: {', '.join(weights)}" if weights else ""
-    note += "; it is paid for" if paid(choice.name) else "; it costs nothing"
     return [
-        ("would be taken", f"{choice.name}: {choice.why}{note}"),
+        ("would be taken", f"{choice.name}: {choice.why}{note}; {_spending(choice.name)}"),
         ("1. option", "--model, --models, --agent"),
         ("2. environment", f"CONSILIENCE_MODEL={os.environ.get('CONSILIENCE_MODEL') or '(not set)'}"),
         (
@@ -130,6 +141,47 @@ def _model() -> list[tuple[str, str]]:
         ("5. else", "local, which needs no key"),
         ("asks above", f"${config.confirm_above:.2f} on a terminal; elsewhere --yes or --max-cost is needed"),
     ]
+
+
+def _spending(name: str) -> str:
+    """What a run with that model would spend, and why it could not begin where it could not."""
+    from consilience.cli.plan import check_models
+    from consilience.domain.errors import UserError
+    from consilience.models.names import is_program, paid
+
+    if is_program(name):
+        spending = "what it spends by itself is not known, so a run asks, or needs --yes"
+    else:
+        spending = "it is paid for" if paid(name) else "it costs nothing"
+    try:
+        check_models([name], keys=True)
+    except UserError as error:
+        return f"{spending}; NOT USABLE: {error}"
+    return spending
+
+
+def _settings() -> list[tuple[str, str]]:
+    """What the configuration files set, by protocol, with the file."""
+    from consilience.cli.config import load_config
+    from consilience.cli.inputs import read_settings
+    from consilience.cli.plan import setting_words
+    from consilience.domain.errors import UserError
+    from consilience.engine.protocol import find_protocol
+
+    try:
+        tables = (config := load_config()).tables
+    except UserError:
+        return [("none", "the configuration is not usable")]
+    rows = []
+    for name, table in tables.items():
+        try:
+            protocol = read_settings(find_protocol(name), {}, config)
+        except UserError as error:
+            rows.append((name, f"NOT USABLE: {error}"))
+        else:
+            said = (f"{setting_words(protocol, key)} in {path}" for key, (_, path) in table.items())
+            rows.append((name, "; ".join(said)))
+    return rows or [("none", "no configuration file sets any")]
 
 
 def _keys() -> list[tuple[str, str]]:

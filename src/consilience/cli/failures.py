@@ -12,11 +12,13 @@ from consilience.domain.errors import ConsilienceError, SessionBusy, SessionWait
 DONE = 0
 FAILED = 1
 MISTAKE = 2
+"""The user's, or their no to a question."""
 NO_ANSWER = 3
 WAITING = 5
 CONDITION = 4
 """The report is there, and is not what was required."""
 INTERRUPTED = 130
+"""And a session, if there is one, can be gone on with."""
 
 
 def say(text: str) -> None:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from consilience.cli.failures import say
+from consilience.cli.output import can_draw_over
 from consilience.domain.errors import UnavailableModel
 from consilience.reporting.words import size
 
@@ -90,7 +91,7 @@ def fetch(name: str, *, quiet: bool) -> Path:
     )
     if quiet:
         return pull(name)
-    if sys.stderr.isatty():
+    if can_draw_over(sys.stderr):
         return _with_bar(name, entry.size)
     return pull(name, _Lines().tick)
 

@@ -6,6 +6,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
+from weakref import WeakSet
 
 from pydantic import ValidationError
 
@@ -104,7 +106,7 @@ def panel_of(texts: Sequence[str]) -> Panel:
         try:
             personas.append(Persona(name=name, description=description))
         except ValidationError as error:
-            reason = error.errors(include_url=False)[0]["msg"]
+            reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
             raise SettingsError(
                 f"the persona cannot be used: {reason}",
                 where=f"--persona number {number}",
@@ -161,7 +163,7 @@ def _allowances(option: str, given: Sequence[str], known: Sequence[str] = ()) ->
         try:
             allowance = Allowance.model_validate({_KINDS[kind]: value for kind, _, value in pairs})
         except ValidationError as error:
-            reason = error.errors(include_url=False)[0]["msg"]
+            reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
             raise SettingsError(f"{one!r} cannot be a limit: {reason}", where=option, do=example) from None
         if name in found:
             raise SettingsError(f"{name} is limited twice", where=option, do="Give one limit with all its kinds.")
@@ -296,7 +298,17 @@ def _text_of(path: Path, what: str) -> str:
     return _decoded(data, what, str(path))
 
 
+_READ: WeakSet[TextIO] = WeakSet()
+"""Standard inputs that were read to their end."""
+
+
 def _standard_input() -> str:
+    if sys.stdin in _READ:
+        raise SettingsError(
+            "standard input is asked for twice, and can be read once",
+            do="Write - in one place, and give the rest as files.",
+        )
+    _READ.add(sys.stdin)
     if sys.stdin.isatty():
         say("Reading from the terminal; end with Ctrl-D.")
     data = sys.stdin.buffer.read(MOST_SOURCE_BYTES + 1)

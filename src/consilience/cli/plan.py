@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,14 +31,15 @@ from consilience.models.names import (
     resolve,
 )
 from consilience.models.weights import CATALOGUE, verify
-from consilience.reporting.words import count, money, span, view
+from consilience.reporting.words import calls_words, count, money, span, view
 
 
 @dataclass(frozen=True)
 class Plan:
     """`most_tokens` and `most_money` bound a run in which every prompt is as long as it can be, retries not counted.
 
-    `most_money` is 0 where nothing is paid, None where a price is not known.
+    `most_money` is 0 where nothing is paid, None where a price is not known. `configured` are the settings that a configuration
+    file made, with that file.
     """
 
     protocol: Protocol
@@ -49,6 +51,7 @@ class Plan:
     most_money: float | None
     paid: tuple[str, ...] = ()
     unspent_keys: Mapping[str, str] = field(default_factory=dict)
+    configured: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def models(self) -> list[str]:
@@ -166,7 +169,7 @@ def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
     try:
         response = ModelResponse(parts=[], usage=usage, model_name=model, provider_name=_maker(provider))
         return float(response.cost().total_price)
-    except (LookupError, ValueError):
+    except (LookupError, ValueError, AssertionError):  # the last for a name without a model
         return None
 
 
@@ -182,7 +185,7 @@ def first_line(plan: Plan) -> str:
     parts = [
         f"{plan.protocol.name} with {models}{why}",
         count(len(plan.agents), "agent"),
-        f"{span(plan.estimate.min, plan.estimate.max)} calls foreseen",
+        f"{calls_words(plan.estimate)} foreseen",
         cost_words(plan),
     ]
     line = " · ".join(parts)
@@ -217,6 +220,7 @@ def dry_run(plan: Plan) -> str:
     lines += [
         "",
         f"- Topology: {shape.kind}, {count(len(shape.agents), 'agent')} on {count(levels, 'level')}",
+        *(f"- Setting: {setting_words(plan.protocol, name)}, in {path}" for name, path in plan.configured.items()),
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Calls foreseen: {span(plan.estimate.min, plan.estimate.max)}" + _limited(plan.limits.calls, "calls"),
         f"- Tokens: at most {plan.most_tokens:,}, if every prompt were as long as it can be",
@@ -228,11 +232,17 @@ def dry_run(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
+def setting_words(protocol: Protocol, name: str) -> str:
+    """`children = 2`, as a configuration file may have it."""
+    return f"{name} = {json.dumps(protocol.model_dump(mode='json')[name], ensure_ascii=False)}"
+
+
 def dry_run_json(plan: Plan) -> dict[str, object]:
     return {
         "dry_run": True,
         "protocol": plan.protocol.name,
         "settings": plan.protocol.model_dump(mode="json"),
+        "configured": {name: str(path) for name, path in plan.configured.items()},
         "agents": [agent.model_dump(mode="json") for agent in plan.agents],
         "topology": plan.protocol.topology().model_dump(mode="json"),
         "models": plan.models,

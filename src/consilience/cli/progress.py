@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol as Typed
 
 from consilience.cli.failures import say
+from consilience.cli.output import can_draw_over
 from consilience.domain.events import (
     CallCompleted,
     CallFailed,
@@ -213,10 +214,10 @@ def reserve_words(course: Course) -> str:
 
 
 def display(before: Iterable[Event] = (), *, title: str, quiet: bool) -> Display:
-    """The table on a terminal, lines elsewhere, nothing when asked to be quiet."""
+    """The table on a terminal that can be drawn over, lines elsewhere, nothing when asked to be quiet."""
     if quiet:
         return Quiet()
-    if sys.stderr.isatty() and sys.stdout.isatty():
+    if can_draw_over(sys.stderr) and can_draw_over(sys.stdout):
         from consilience.cli.live import Table
 
         return Table(before, title=title)

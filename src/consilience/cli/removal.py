@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.failures import INTERRUPTED, say
+from consilience.cli.failures import MISTAKE, say
 from consilience.cli.output import print_json
 from consilience.domain.errors import JournalError, SettingsError
 from consilience.reporting.course import fold
@@ -143,7 +143,7 @@ def _agree(rows: Sequence[Row], *, yes: bool) -> None:
         agreed = False
     if not agreed:
         say("Nothing was removed.")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(MISTAKE)
 
 
 def _foreseen(rows: Sequence[Row], size: int, *, as_json: bool) -> None:

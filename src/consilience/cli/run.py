@@ -20,7 +20,7 @@ from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
 from consilience.cli.progress import display, shown
 from consilience.cli.request import Request
-from consilience.domain.errors import SessionWaiting, SettingsError
+from consilience.domain.errors import SessionWaiting, SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
@@ -103,18 +103,29 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
     check_models(models.values(), keys=not request.dry_run, why=choice.why if choice.name else "")
     encoder = _encoder(protocol, request)
     plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts, request.encoder)
+    table = config.tables.get(cls.name, {})
+    plan = replace(plan, configured={name: path for name, (_, path) in table.items() if name not in given})
     return Inputs(task, protocol, panel, sources, models, encoder, plan)
 
 
 def _encoder(protocol: Protocol, request: Request) -> ProviderEncoder | None:
-    """The encoder named, ready; none for a dry run. Raises `SettingsError` where one is needed, `UnavailableModel`."""
+    """The encoder named, ready; none for a dry run. Raises `UserError`s where one is needed or cannot be used."""
     if protocol.needs_encoder and request.encoder is None:
         raise SettingsError(
             "comparing texts by embedding needs an encoder",
             where="--encoder",
             do=f"Name one (--encoder openai:text-embedding-3-small), or {protocol.without_encoder}.",
         )
-    return None if request.encoder is None or request.dry_run else ProviderEncoder(request.encoder)
+    if request.encoder is None:
+        return None
+    provider, _, model = request.encoder.partition(":")
+    if not (provider and model):
+        raise UnknownName(
+            f"{request.encoder!r} names no encoder",
+            where="--encoder",
+            do="Write PROVIDER:MODEL, such as openai:text-embedding-3-small.",
+        )
+    return None if request.dry_run else ProviderEncoder(request.encoder)
 
 
 def _without_a_seat(inputs: Inputs) -> list[str]:
@@ -151,7 +162,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
         desk=desk,
     )
     if isinstance(report, int):
-        return report
+        return without_report(report, session, store, as_json=request.json, resumable=not request.no_store)
     return held(report, request, deliver(report, out=request.out, as_json=request.json, stored=not request.no_store))
 
 
@@ -193,6 +204,20 @@ def watch(
             say(f"Waiting for {', '.join(error.awaited)}, and nothing is kept (--no-store): the run ends here.")
             return WAITING
         return exit_code_of(error, session=session if begun and resumable else None)
+
+
+def without_report(code: int, session: str, store: Store, *, as_json: bool, resumable: bool = True) -> int:
+    """The exit code of a run that came to none. One that is parked says as JSON how far it got, as `show` does."""
+    if as_json and code == WAITING:
+        from consilience.reporting.record import record_of
+        from consilience.reporting.unfinished import unfinished_json
+
+        record = record_of(store, session)
+        so_far = unfinished_json(session, record.course, record.text, flights=list(record.flights), holder=None)
+        if not resumable:
+            del so_far["resume"]
+        print_json(so_far)
+    return code
 
 
 def held(report: Report, request: Request, code: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from consilience.domain.errors import UserError
 from consilience.domain.events import Event
 from consilience.domain.report import Report
 
@@ -49,9 +50,18 @@ class Live(Generic[R]):
             await asyncio.shield(self._news)
 
     async def report(self) -> R:
-        """The report, when the run has ended. Raises what ended it instead."""
-        assert self._task is not None, "enter the block first"
-        return await asyncio.shield(self._task)
+        """The report, when the run has ended. Raises what ended it instead; `UserError` where it was stopped before."""
+        if self._task is None:
+            raise UserError(
+                "the session has not begun", do="Enter it first: async with consilience.live(…) as session."
+            )
+        await asyncio.wait((self._task,))
+        if self._task.cancelled():
+            raise UserError(
+                f"session {self.id} was stopped before its end, so it has no report",
+                do=f"Await it inside the block, or go on: consilience.resume({self.id!r}).",
+            )
+        return self._task.result()
 
     async def __aenter__(self) -> Live[R]:
         self._task = asyncio.get_running_loop().create_task(self._work)

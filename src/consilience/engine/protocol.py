@@ -138,7 +138,8 @@ def find_protocol(name: str) -> type[Protocol]:
 def _in_words(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_context=False)
     return "; ".join(
-        f"{'.'.join(map(str, p['loc'])) or 'together'}: {p['msg'].removeprefix('Value error, ')}"
+        (f"{'.'.join(map(str, p['loc']))}: " if p["loc"] else "")
+        + p["msg"].removeprefix("Value error, ")
         + (f" (given: {p['input']!r:.60})" if p["loc"] else "")
         for p in problems
     )

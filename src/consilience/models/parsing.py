@@ -119,5 +119,5 @@ def _in_words(error: ValidationError) -> str:
     problems = []
     for item in error.errors(include_url=False, include_input=False)[:3]:
         where = ".".join(str(part) for part in item["loc"]) or "the object"
-        problems.append(f"{where}: {item['msg']}")
+        problems.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(problems)

@@ -11,10 +11,11 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
 from pydantic_ai import Agent, ModelRetry, StructuredDict
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import AgentRunError, ToolRetryError, UserError
-from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, ToolReturn
+from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart, ToolReturn
 from pydantic_ai.models import Model as LibraryModel
 from pydantic_ai.models import infer_model
 from pydantic_ai.models.wrapper import WrapperModel
@@ -24,11 +25,12 @@ from consilience.domain.errors import ProviderError, Rejected, SettingsError, Un
 from consilience.models.failures import scrub, translate
 from consilience.models.limiter import Limited
 from consilience.models.names import DEADLINE, RETRIES
+from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import Completion, ModelRequest, Steps, Taken
 from consilience.models.provider import ProviderModel
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ToolCallPart
+    from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
@@ -149,7 +151,7 @@ class _Stepping(WrapperModel):
         (response,) = ModelMessagesTypeAdapter.validate_json(taken.text)
         assert isinstance(response, ModelResponse)
         self._run.asked = {part.tool_call_id: n for n, part in enumerate(response.tool_calls, 1)}
-        return response
+        return _answering(response, self._run.request.returns, offered)
 
 
 @dataclass
@@ -172,6 +174,10 @@ class _Sending:
     async def complete(self, request: ModelRequest) -> Completion:
         try:
             response = await self.model.request(self.messages, self.settings, self.parameters)
+        except (
+            AssertionError
+        ) as error:  # so pydantic-ai's test models refuse what they are not made for; no retry mends it
+            failure: ProviderError = Rejected(f"{self.name} cannot take this request: {scrub(str(error), [])[:300]}")
         except Exception as error:
             failure = translate(error, self.account, lambda text: scrub(text, []))
         else:
@@ -191,6 +197,21 @@ class _Sending:
 
     async def close(self) -> None:
         return None
+
+
+def _answering(response: ModelResponse, returns: type | None, offered: ModelRequestParameters) -> ModelResponse:
+    """A response in words where a form was asked for, as the agent takes its answer, if they are read like those of any model;
+    else as it is, and the agent asks for the form again."""
+    if returns is None or response.tool_calls or not response.text:
+        return response
+    try:
+        read: BaseModel = parse_reply(response.text, returns)
+    except Malformed:
+        return response
+    form = read.model_dump_json(exclude_unset=True)
+    if not offered.output_tools:
+        return replace(response, parts=[TextPart(form)])
+    return replace(response, parts=[*response.parts, ToolCallPart(offered.output_tools[0].name, form)])
 
 
 def _model_of(model: LibraryModel | str) -> LibraryModel:

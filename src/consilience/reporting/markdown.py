@@ -116,7 +116,7 @@ def _tally(report: Report, data: Mapping[str, object], names: Mapping[str, str])
     tally = data.get("tally")
     if not isinstance(tally, dict) or not tally:
         return ""
-    return "**Votes:** " + " · ".join(f"{n} {plain(str(position))}" for position, n in tally.items())
+    return "**Votes:** " + " · ".join(f"{n} for {plain(str(position))}" for position, n in tally.items())
 
 
 def _claims(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:

@@ -74,6 +74,7 @@ def unfinished_json(
         "in_flight": list(flights),
         "lost": [event.key for event in course.lost],
         "awaited": list(course.awaited),
+        "answered": list(course.answered),
         "resume": f"consilience resume {session}",
     }
 
@@ -93,6 +94,8 @@ def _headline(course: Course, holder: str | None) -> str:
         return f"Running now: {plain(holder)}"
     if course.awaited:
         return f"Waiting for an answer to: {plain(', '.join(course.awaited))}"
+    if course.answered:
+        return f"Answered, and heard when it goes on: {plain(', '.join(course.answered))}"
     return "Not finished: the run was interrupted"
 
 
@@ -104,7 +107,7 @@ def _so_far(course: Course, flights: Sequence[str], holder: str | None) -> str:
         f"{started.protocol}, {count(len(course.agents), 'agent')}: {course.made} of {foreseen} foreseen calls done, "
         f"{course.tokens_in:,} tokens read and {course.tokens_out:,} written, {money(course.cost)}, {duration(course.seconds)}."
     )
-    open_calls = [key for key in flights if key not in course.awaited]
+    open_calls = [key for key in flights if key not in (*course.awaited, *course.answered)]
     if open_calls and holder:
         line += f" In flight: {', '.join(f'`{key}`' for key in open_calls)}."
     elif open_calls:
@@ -112,6 +115,8 @@ def _so_far(course: Course, flights: Sequence[str], holder: str | None) -> str:
             f" {count(len(open_calls), 'call').capitalize()} in flight when it stopped, which may have been paid for: "
             f"{', '.join(f'`{key}`' for key in open_calls)}."
         )
+    if course.answered and course.awaited:
+        line += f" Answered meanwhile: {', '.join(f'`{key}`' for key in course.answered)}."
     if course.lost:
         line += f" Lost earlier, and possibly paid for: {count(len(course.lost), 'call')}."
     if course.checks and course.checks[-1].check.score is not None:

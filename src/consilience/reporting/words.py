@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from consilience.domain.agents import Agent
-from consilience.domain.outcome import StopReason
+from consilience.domain.outcome import Estimate, StopReason
 
 STOPPED: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "stable, nothing moved any more",
@@ -88,6 +88,11 @@ def count(n: int, noun: str, plural: str = "") -> str:
 
 def span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def calls_words(estimate: Estimate) -> str:
+    """`1 call`, `7–15 calls`."""
+    return f"{span(estimate.min, estimate.max)} {'call' if estimate.min == estimate.max == 1 else 'calls'}"
 
 
 def duration(seconds: float) -> str:

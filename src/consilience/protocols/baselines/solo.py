@@ -59,6 +59,8 @@ class Solo(Baseline):
         reply = await self._ask(session)
         answer = reply.text if isinstance(reply, Reply) else None
         value = reply.value if isinstance(reply, Reply) and isinstance(reply.value, StructuredReply) else None
+        if value and value.model_fields_set == {"text"}:
+            session.warn("the answer came in words alone: what it weighed, and how sure it is, was not said")
         position = extract(self.answer_pattern, answer) if self.answer_pattern and answer else None
         if self.answer_pattern and answer and position is None:
             session.warn("the answer holds nothing that the answer_pattern looks for")
@@ -66,7 +68,7 @@ class Solo(Baseline):
             SoloReport,
             first=[reply],
             stop_reason=stop_of(session, [reply] if isinstance(reply, Failure) else [], 1),
-            confidence=Confidence(level=LEVELS[value.confidence], kind="declared") if value else Confidence(),
+            confidence=_confidence(value),
             steps=1,
             answer=answer,
             closing="ordinary" if answer is not None else None,
@@ -83,6 +85,13 @@ class Solo(Baseline):
                 )
             prompt = self.prompt(session, "answer", "S1")
             return await session.ask("S1", prompt, key="answer/S1", closing=True, max_tokens=self.reply_tokens)
+
+
+def _confidence(value: StructuredReply | None) -> Confidence:
+    """What it declared itself; the default of a field that was left out is nobody's word."""
+    if value is None or "confidence" not in value.model_fields_set:
+        return Confidence()
+    return Confidence(level=LEVELS[value.confidence], kind="declared")
 
 
 def _weighed(value: StructuredReply) -> Weighed:

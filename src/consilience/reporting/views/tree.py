@@ -51,7 +51,11 @@ def fold(record: Record) -> Tree:
     ended: dict[str, list[Ended]] = {}
     for call in record.course.calls:
         ended.setdefault(call.agent, []).append(call)
-    waiting = {record.flights.get(key) or _named(key, record) for key in record.course.awaited}
+    outside = {
+        record.flights.get(key) or _named(key, record): state
+        for state, keys in (("answered", record.course.answered), ("awaited", record.course.awaited))
+        for key in keys
+    }
     flying = set(record.flights.values())
     topology = record.topology
     rated = ratings_of(record)
@@ -59,7 +63,7 @@ def fold(record: Record) -> Tree:
     for id, agent in record.agents.items():
         calls = ended.get(id, [])
         rating, flags = rated.get(id, (None, ()))
-        state, well = _state(calls, id in waiting, id in flying, record)
+        state, well = _state(calls, outside.get(id, ""), id in flying, record)
         seats.append(
             Seat(
                 id=id,
@@ -94,9 +98,9 @@ def ratings_of(record: Record) -> dict[str, tuple[float | None, tuple[str, ...]]
     return found
 
 
-def _state(calls: list[Ended], waiting: bool, flying: bool, record: Record) -> tuple[str, bool]:
-    if waiting:
-        return "awaited", True
+def _state(calls: list[Ended], outside: str, flying: bool, record: Record) -> tuple[str, bool]:
+    if outside:
+        return outside, True
     if flying:
         return ("composing" if record.holder else "in flight when it stopped"), True
     if not calls:
@@ -248,7 +252,7 @@ def _said_of(circles: tuple[tuple[str, ...], ...]) -> str:
 def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
     x, y = at[0] - size.width / 2, at[1] - size.height / 2
     style = "cv-box" if seat.well else "cv-box cv-bad"
-    if seat.state in ("awaited", "composing") or seat.state.startswith("in flight"):
+    if seat.state in ("answered", "awaited", "composing") or seat.state.startswith("in flight"):
         style = "cv-box cv-wait"
     elif not seat.replies and seat.well:
         style = "cv-box cv-quiet"
