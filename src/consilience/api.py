@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from consilience.domain.events import Event
 from consilience.domain.messages import Source
@@ -25,7 +25,7 @@ from consilience.engine import given, runner
 from consilience.engine.fork import END
 from consilience.engine.fork import fork as _fork
 from consilience.engine.live import Live
-from consilience.engine.protocol import Protocol
+from consilience.engine.protocol import Reporting
 from consilience.engine.runner import Models, Options
 from consilience.engine.seats import One
 from consilience.engine.similarity import Encoder
@@ -33,6 +33,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Report)
 
 TICK = 0.1
 """Seconds between two looks at whether a task that waits for a run was cancelled."""
@@ -40,7 +41,7 @@ TICK = 0.1
 
 async def deliberate(
     task: str,
-    protocol: Protocol,
+    protocol: Reporting[R],
     *,
     model: Models | None = None,
     panel: Panel | str | Path | None = None,
@@ -53,8 +54,8 @@ async def deliberate(
     prompts: Path | None = None,
     session: str | None = None,
     options: Options | None = None,
-) -> Report:
-    """Put a task before the agents of a protocol and return its report.
+) -> R:
+    """Put a task before the agents of a protocol and return its report, of the protocol's own type.
 
     `model` is one for all, several dealt in the order of `report.agents`, or one per agent id; names or models. None
     chooses as the command line does. `encoder` is for similarity by embedding. `panel` replaces the protocol's
@@ -70,12 +71,12 @@ async def deliberate(
         "session": session,
         "options": options,
     }
-    given.check(protocol, encoder, plain)
+    checked = given.check(protocol, encoder, plain)
     documents, limits = given.sources_of(sources), given.limits_of(limits)
     with _Store(store) as opened:
-        return await runner.start(
+        report = await runner.start(
             task,
-            protocol,
+            checked,
             models=_choose() if model is None else model,
             store=opened,
             panel=load_panel(panel) if isinstance(panel, str | Path) else panel,
@@ -88,16 +89,17 @@ async def deliberate(
             session=session,
             options=options,
         )
+    return cast(R, report)
 
 
-def live(task: str, protocol: Protocol, *, session: str | None = None, **settings: Any) -> Live[Report]:
+def live(task: str, protocol: Reporting[R], *, session: str | None = None, **settings: Any) -> Live[R]:
     """`deliberate`, watched: `async with live(…) as session: async for event in session.events(): …`.
 
     Takes what `deliberate` takes. `session.report()` gives the report; leaving the block before stops the run.
     """
     id = session or f"r{secrets.token_hex(4)}"
     options = settings.pop("options", None) or Options()
-    running: Live[Report]
+    running: Live[R]
 
     def observe(event: Event) -> None:
         running.observe(event)
@@ -157,7 +159,7 @@ async def replay(session: str, *, store: Store | None = None, options: Options |
         return await runner.replay(session, store=opened, options=options)
 
 
-def run_sync(task: str, protocol: Protocol, **settings: Any) -> Report:
+def run_sync(task: str, protocol: Reporting[R], **settings: Any) -> R:
     """`deliberate` for code that is not asynchronous, and for notebooks, where a loop runs already.
 
     Ctrl-C stops the run; what is recorded is kept and `consilience.resume` goes on.

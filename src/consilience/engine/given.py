@@ -30,8 +30,8 @@ _PLAIN: Mapping[str, tuple[tuple[type, ...], str, str]] = {
 """By the name of the argument: what it may be, in words too, and what to do instead."""
 
 
-def check(protocol: Protocol, encoder: str | Encoder | None, plain: Mapping[str, object]) -> None:
-    """Raise `SettingsError` for a protocol, an encoder or a `plain` argument that is none."""
+def check(protocol: object, encoder: str | Encoder | None, plain: Mapping[str, object]) -> Protocol:
+    """The protocol. Raises `SettingsError` for one, an encoder or a `plain` argument that is none."""
     if not isinstance(protocol, Protocol):
         raise _no_protocol(protocol)
     for name, value in plain.items():
@@ -44,6 +44,7 @@ def check(protocol: Protocol, encoder: str | Encoder | None, plain: Mapping[str,
             where="encoder",
             do='Give the name of one: "openai:text-embedding-3-small".',
         )
+    return protocol
 
 
 def check_store(store: Store | None) -> None:

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self, TypeVar
+from typing import Protocol as Structural
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from consilience.engine.session import Session
 
 GROUP = "consilience.protocols"
+
+R_co = TypeVar("R_co", bound=Report, covariant=True)
+
+
+class Reporting(Structural[R_co]):
+    """A protocol as type checkers see it where its own type of report matters."""
+
+    async def run(self, session: Session) -> R_co: ...
 
 
 class Protocol(BaseModel, ABC):

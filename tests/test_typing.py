@@ -1,0 +1,38 @@
+"""What a type checker makes of the Python face."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+FACE = """
+from typing import assert_type
+import consilience as c
+
+assert_type(c.run_sync("Why?", c.Emergence()), c.EmergenceReport)
+assert_type(c.run_sync("Why?", c.Vote()).tally, dict[str, int])
+
+async def watched() -> None:
+    assert_type(await c.deliberate("Why?", c.Refinement()), c.RefinementReport)
+    async with c.live("Why?", c.Broadcast()) as session:
+        assert_type(await session.report(), c.BroadcastReport)
+    assert_type(await c.replay("r1"), c.Report)
+    c.run_sync("Why?", "emergence")  # type: ignore[arg-type]
+"""
+
+
+def test_a_type_checker_knows_the_report_of_a_protocol(tmp_path: Path) -> None:
+    """`warn_unused_ignores`, part of strict, fails where the mistake at the end is not seen."""
+    (tmp_path / "face.py").write_text(FACE)
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache", "face.py"],
+        cwd=tmp_path,
+        env={"MYPYPATH": str(ROOT / "src"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
