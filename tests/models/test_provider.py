@@ -133,6 +133,13 @@ class TestAnswers:
             answer = await model.complete(request())
         assert answer.text == "Your headers: Bearer ***; sk-this-stays-as-it-came."
 
+    async def test_a_server_that_echoes_the_key_where_no_reply_stands(self) -> None:
+        answer = completion(finish=f"f-Bearer {KEY}").body
+        assert isinstance(answer, dict)
+        async with model_on(Answer(body={**answer, "model": f"m-Bearer {KEY}"})) as (model, _):
+            read = await model.complete(request())
+        assert (read.text, read.model, read.finish_reason) == ("Four.", "openai-chat:m-***", "f-***")
+
     async def test_length(self) -> None:
         async with model_on(completion("Fou", finish="length")) as (model, _):
             assert (await model.complete(request())).finish_reason == "length"

@@ -34,6 +34,8 @@ _KEY_SHAPES = re.compile(
     r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"
 )
 _KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
+_A_REAL_KEY = 20
+"""Characters from which on a key is no placeholder (`none`, `lm-studio`) that a reply may well contain."""
 _SHOWN = 300
 """Characters of a provider's own words that an error shows."""
 
@@ -50,6 +52,14 @@ def scrub(text: str, keys: Iterable[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return _KEY_SHAPES.sub("***", text)
+
+
+def without_keys(text: str, keys: Iterable[str]) -> str:
+    """A reply as it came, but for the very `keys` that were sent, should they come back in it."""
+    for key in sorted(keys, key=len, reverse=True):
+        if len(key) >= _A_REAL_KEY:
+            text = text.replace(key, "***")
+    return text
 
 
 def _in_address(url: str) -> Iterator[str]:
@@ -235,4 +245,4 @@ def _translate_transport(error: Exception, detail: _Detail) -> ProviderError:
     return ServerError(detail("the answer could not be read", said))
 
 
-__all__ = ["retry_after", "scrub", "storable", "translate"]
+__all__ = ["retry_after", "scrub", "storable", "translate", "without_keys"]

@@ -96,7 +96,7 @@ class ProgramModel:
             raise Rejected(f"{self.account}: the program wrote more than {self._most:,} bytes")
         if code := transport.get_returncode():
             raise self._failed(code, bytes(talk.written[2]))
-        return talk.written[1].decode("utf-8", "replace").strip()
+        return _without_secrets(talk.written[1].decode("utf-8", "replace").strip())
 
     def _failed(self, code: int, complaint: bytes) -> ProviderError:
         ended = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
@@ -198,6 +198,14 @@ def in_words(schema: JsonSchema) -> str:
 def _secrets(environ: Mapping[str, str]) -> list[str]:
     """Values that this process itself was asked to pass on."""
     return [environ[name] for name in environment(environ) if name not in PASSED and environ[name]]
+
+
+def _without_secrets(text: str) -> str:
+    """A reply as it came, but for what was passed on and is a secret by its name or its look."""
+    for secret in sorted(_secrets(os.environ), key=len, reverse=True):
+        if scrub(secret, []) != secret:
+            text = text.replace(secret, "***")
+    return text
 
 
 __all__ = ["PREFIX", "ProgramModel", "argv_of", "environment", "prompt_of"]
