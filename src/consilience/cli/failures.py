@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import typer
@@ -17,6 +18,16 @@ WAITING = 5
 CONDITION = 4
 """The report is there, and is not what was required."""
 INTERRUPTED = 130
+SIGNALLED = 128
+"""Added to the number of the signal that ended a command, as shells do."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody other than Ctrl-C ended the command: `timeout`, a container, a service manager, a terminal that went away."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
 
 
 def say(text: str) -> None:
@@ -44,6 +55,9 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
     """Say what happened and return the exit code. `session` is one that was begun and can be gone on with."""
     go_on = f" What is recorded is kept; go on with: consilience resume {session}" if session else ""
     match error:
+        case Stopped():
+            say(f"Stopped by {error}.{go_on}")
+            return SIGNALLED + error.number
         case KeyboardInterrupt():
             say(f"Interrupted.{go_on}")
             return INTERRUPTED

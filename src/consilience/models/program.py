@@ -42,6 +42,10 @@ _LET_GO = 2.0
 """Seconds for the pipes to close after all that can be killed was."""
 
 
+_RUNNING: dict[int, str] = {}
+"""The process groups of programs that were started and not killed yet, each with its directory."""
+
+
 class ProgramModel:
     """One command line. `complete` starts it once; its price, and what it spends, are not known."""
 
@@ -80,14 +84,15 @@ class ProgramModel:
         except (OSError, ValueError) as error:
             raise Rejected(f"{self.account}: the program cannot be started: {error}") from None
         group = transport.get_pid()
+        _RUNNING[group] = room
         try:
             stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
             stdin.write(prompt)
             stdin.close()  # when all is written
             await asyncio.wait((talk.exited, talk.overflowed), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)  # whatever it left running, too
+            _kill(group)  # whatever it left running, too
+            _RUNNING.pop(group, None)
             try:
                 await asyncio.wait((talk.closed,), timeout=_LET_GO)
             finally:
@@ -135,6 +140,18 @@ class _Talk(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set_result(None)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def kill_all() -> None:
+    """For a process that ends on the spot: no program outlives it, nor its directory."""
+    for group, room in tuple(_RUNNING.items()):
+        _kill(group)
+        shutil.rmtree(room, ignore_errors=True)
 
 
 def argv_of(name: str) -> list[str]:
@@ -208,4 +225,4 @@ def _without_secrets(text: str) -> str:
     return text
 
 
-__all__ = ["PREFIX", "ProgramModel", "argv_of", "environment", "prompt_of"]
+__all__ = ["PREFIX", "ProgramModel", "argv_of", "environment", "kill_all", "prompt_of"]
