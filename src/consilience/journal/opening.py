@@ -100,12 +100,14 @@ def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
             db.execute("PRAGMA query_only=ON")
             _check_version(db, path)
             db.execute("SELECT COUNT(*) FROM sessions").fetchone()
-        except sqlite3.Error:
+            removal.teach(db, raw_id)
+        except BaseException as error:
             if db is not None:
                 db.close()
-            continue
-        removal.teach(db, raw_id)
-        return db
+            if not isinstance(error, sqlite3.Error):
+                raise
+        else:
+            return db
     raise refused
 
 

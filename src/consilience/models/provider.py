@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as LibraryModel
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import RequestUsage
 
 OutputMode = Literal["native", "tool", "prompted"]
 
 _OUTPUT_TOOL = "reply"
+_MOST_TOKENS = 100_000_000
+"""Tokens of one request, ten times what the longest known context holds."""
 _LINEAR_UP_TO = 100_000
 """Input tokens below which no known price list has a further tier."""
 
@@ -147,7 +150,7 @@ class ProviderModel:
         return weaker if retry_allowed() else None
 
     def _completion(self, response: ModelResponse, sent: int) -> Completion:
-        usage = response.usage
+        usage = credible_usage(response)
         details = response.provider_details or {}
         keys = keys_of(self._model)
         text = without_keys(_text(response), keys)
@@ -243,6 +246,16 @@ class ProviderModel:
 
     def _scrub(self, text: str) -> str:
         return scrub(text, keys_of(self._model))
+
+
+def credible_usage(response: ModelResponse) -> RequestUsage:
+    """What it used, as it says. Figures that no model can reach are struck from the response, as if it had said nothing."""
+    from pydantic_ai.usage import RequestUsage
+
+    usage = response.usage
+    if max(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) > _MOST_TOKENS:
+        response.usage = RequestUsage()
+    return response.usage
 
 
 def keys_of(model: LibraryModel) -> list[str]:

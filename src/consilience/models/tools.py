@@ -25,7 +25,7 @@ from consilience.models.failures import scrub, translate, without_keys
 from consilience.models.limiter import Limited
 from consilience.models.names import DEADLINE, RETRIES
 from consilience.models.port import Completion, ModelRequest, Steps, Taken
-from consilience.models.provider import ProviderModel, keys_of
+from consilience.models.provider import ProviderModel, credible_usage, keys_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ToolCallPart
@@ -175,7 +175,7 @@ class _Sending:
         except Exception as error:
             failure = translate(error, self.account, lambda text: scrub(text, keys_of(self.model)))
         else:
-            usage = response.usage
+            usage = credible_usage(response)
             return Completion(
                 text=without_keys(ModelMessagesTypeAdapter.dump_json([response]).decode(), keys_of(self.model)),
                 model=self.name,
