@@ -254,6 +254,28 @@ def test_a_terminal_that_goes_away_takes_the_programs_along(begin: Callable[...,
     programs.check_gone()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_finds_no_room_is_said_and_nothing_is_lost(
+    command: Callable[[str], list[str]], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    for given in ((*RUN, "--json"), ("show", "last"), ("export", "last", "--format", "html"), ("--help",)):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([*command(QUICK), *given], stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
+        assert done.returncode == 2, given
+        assert done.stderr.decode().splitlines()[-1].startswith("Error: the output cannot be written: No space left")
+    done = subprocess.run([*command(QUICK), "show", "last"], capture_output=True, timeout=PATIENCE)
+    assert b"## Answer" in done.stdout
+
+
+def test_a_closed_output_is_no_crash(command: Callable[[str], list[str]]) -> None:
+    run = shlex.join([*command(QUICK), *RUN])
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(["sh", "-c", f"{run} {closed}"], capture_output=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_reader_that_leaves_is_no_crash(command: Callable[[str], list[str]]) -> None:
     done = subprocess.run([*command(QUICK), *RUN], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr

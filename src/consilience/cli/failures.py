@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import sys
@@ -28,6 +30,19 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         self.number = number
         super().__init__(signal.Signals(number).name)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What standard output may say. Journal, weights and files say theirs with their names."""
+_KEPT = "What was recorded is kept: consilience sessions list."
+
+
+def let_go_of_output() -> None:
+    """What standard output still holds goes nowhere, so that the interpreter does not fail on it at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def say(text: str) -> None:
@@ -78,6 +93,12 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case ConsilienceError():
             _error(f"{error}{go_on}")
             return FAILED
+        case OSError(filename=None) if error.errno in _NO_ROOM:
+            let_go_of_output()
+            _error(
+                f"the output cannot be written: {error.strerror}. Make room there, or write elsewhere. {_KEPT}{go_on}"
+            )
+            return MISTAKE
     debug = os.environ.get("CONSILIENCE_DEBUG") == "1"
     if debug:
         import traceback
