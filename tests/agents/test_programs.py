@@ -95,6 +95,14 @@ async def test_the_environment_is_scrubbed_and_the_directory_is_empty(monkeypatc
     assert gone_from(directory), "it is removed afterwards"
 
 
+async def test_a_secret_it_was_given_is_taken_out_of_its_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "zq7-wintermute-plum-4410")
+    monkeypatch.setenv("REGION", "northern-lights")
+    monkeypatch.setenv("CONSILIENCE_EXEC_ENV", "OPENAI_API_KEY,REGION")
+    code = "import os; print(os.environ['OPENAI_API_KEY'], 'in', os.environ['REGION'])"
+    assert await reply(python(code)) == "*** in northern-lights"
+
+
 async def test_a_failing_program_is_a_failure_with_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
     code = "import sys; sys.stderr.write('x' * 9000 + ' no a-very-' + 'secret-value here'); sys.exit(3)"

@@ -18,8 +18,10 @@ from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.providers.openai import OpenAIProvider
 
 import agents.tooled
 import consilience
@@ -35,6 +37,7 @@ from consilience.models.names import resolve
 from consilience.reporting.course import fold
 from consilience.testing import ScriptedModel
 from kit.throwaways import OutsideAgent
+from models.misbehaving import Answer, completion, misbehaving
 
 TESTS = Path(agents.tooled.__file__).parent.parent
 KEY = "say/A2"
@@ -293,6 +296,19 @@ async def test_what_a_test_model_is_not_made_for_is_not_tried_again(store: Sqlit
     assert report.ledger.actual.retries == 0
     (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
     assert "Plain response not allowed" in failed.detail
+
+
+async def test_a_key_that_comes_back_in_a_step_is_not_recorded(store: SqliteStore) -> None:
+    key = "zq7-wintermute-plum-4410"
+    answer = completion(f"You sent {key}.").body
+    assert isinstance(answer, dict)
+    async with misbehaving(Answer(body={**answer, "model": f"of {key}"})) as server:
+        model = OpenAIChatModel("stub", provider=OpenAIProvider(base_url=f"{server.url}/v1", api_key=key))
+        await deliberate(Agent(model), store)
+        await model.client.close()
+    (step,) = steps(store)
+    assert "You sent ***." in store.text(step.text)
+    assert key not in store.text(step.text)
 
 
 async def test_other_tools_under_the_same_key_are_a_mismatch(tmp_path: Path) -> None:

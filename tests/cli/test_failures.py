@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
-from consilience.cli.failures import exit_code_of
+from consilience.cli.failures import Stopped, exit_code_of
 from consilience.domain.errors import (
     ConsilienceError,
     ReplayMiss,
@@ -42,6 +44,7 @@ RESUME = "consilience resume r1"
         (ConsilienceError("odd"), 1, "Error: odd", True),
         (KeyError("x"), 1, "Error: this is a defect in consilience, not a mistake of yours: KeyError: 'x'.", True),
         (KeyboardInterrupt(), 130, "Interrupted.", True),
+        (Stopped(signal.SIGTERM), 143, "Stopped by SIGTERM.", True),
     ],
 )
 def test_exit_codes(

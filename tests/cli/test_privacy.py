@@ -94,15 +94,20 @@ def test_nor_can_one_that_answers_with_it(env: dict[str, str | None], home: Path
     def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
         status, said = prose(body, headers)
         assert isinstance(said, dict)
-        said["choices"][0]["message"]["content"] = f"You sent {headers['authorization']}. The answer is yes."
-        return status, said
+        sent = headers["authorization"]
+        said["choices"][0]["message"]["content"] = f"You sent {sent}. The answer is yes."
+        said["choices"][0]["finish_reason"] = f"at {sent}"
+        return status, {**said, "model": f"of {sent}"}
 
     with provider(answer) as server:
         env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
         done = cli(*RUN, "--out", "report", env=env)
         assert done.exit_code == 0
     assert "You sent Bearer ***. The answer is yes." in done.stdout.replace("\\", "")
-    check_nothing_holds([KEY], done.stdout + done.stderr, files_below(home, here))
+    events = cli("export", "last", "--format", "events", env=env)
+    assert "of ***" in events.stdout
+    assert "at ***" in events.stdout
+    check_nothing_holds([KEY], done.stdout + done.stderr + events.stdout, files_below(home, here))
 
 
 # --- keys and passwords wherever a user may keep them

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +129,151 @@ def test_a_second_ctrl_c_ends_it_at_once(command: Callable[[str], list[str]], tm
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
+
+
+PROGRAM_WITH_A_CHILD = """
+import os, subprocess, sys, time
+held = os.open({pipe!r}, os.O_WRONLY)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], pass_fds=[held])
+print(os.getpid(), file=os.fdopen(held, "w"), flush=True)
+time.sleep(3600)
+"""
+COMMAND = "from consilience.cli.main import main; main()"
+LEADING = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+"""The terminal is this process's own."""
+NEVER_PUT_AWAY = """
+import asyncio, sys
+from consilience.engine import execution
+async def never(*a, **k):
+    print("putting away", file=sys.stderr, flush=True)
+    await asyncio.sleep(3600)
+execution._stop = never
+"""
+
+
+class Programs:
+    """A vote among programs that never answer. They and their children hold a pipe, whose end is read when all are dead."""
+
+    def __init__(self, directory: Path, command: str = COMMAND, **more: Any) -> None:
+        self.rooms = directory / "rooms"
+        self.rooms.mkdir()
+        path = directory / "pipe"
+        os.mkfifo(path)
+        self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.groups: list[int] = []
+        program = shlex.join([sys.executable, "-c", PROGRAM_WITH_A_CHILD.format(pipe=str(path))])
+        run = ("vote", TASK, "--votes", "2", "--model", f"exec:{program}", "--max-calls", "2", "--yes")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", command, *run],
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more},
+            env={**os.environ, "TMPDIR": str(self.rooms)},
+        )
+
+    def wait(self) -> None:
+        """Until both programs are at work, each with its child."""
+        found = ""
+        while found.count("\n") < 2:
+            found += self._read()
+        self.groups += map(int, found.split())
+
+    def check_gone(self) -> None:
+        assert self._read() == ""
+        self.groups.clear()
+        assert list(self.rooms.iterdir()) == []
+
+    def close(self) -> None:
+        for group in self.groups:
+            os.killpg(group, signal.SIGKILL)
+        self.process.kill()
+        self.process.communicate()
+        os.close(self._pipe)
+
+    def _read(self) -> str:
+        assert select.select([self._pipe], [], [], PATIENCE)[0], "nothing came, and it was not closed"
+        return os.read(self._pipe, 4096).decode()
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Programs]]:
+    """Programs at work, given what `Programs` takes beyond a directory."""
+    begun: list[Programs] = []
+
+    def begin(*given: Any, **more: Any) -> Programs:
+        programs = Programs(tmp_path, *given, **more)
+        begun.append(programs)
+        programs.wait()
+        return programs
+
+    yield begin
+    for programs in begun:
+        programs.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_who_else_ends_it_ends_it_in_order_and_its_programs_too(
+    number: signal.Signals, begin: Callable[..., Programs]
+) -> None:
+    programs = begin()
+    programs.process.send_signal(number)
+    out, err = programs.process.communicate(timeout=PATIENCE)
+    programs.check_gone()
+    (session,) = recorded()
+    assert (programs.process.returncode, out) == (128 + number, b"")
+    assert err.decode().splitlines()[-2:] == [
+        "Stopping; a second signal ends it at once.",
+        f"Stopped by {number.name}. What is recorded is kept; go on with: consilience resume {session}",
+    ]
+
+
+def test_programs_end_with_a_command_that_is_ended_at_once(begin: Callable[..., Programs]) -> None:
+    programs = begin(NEVER_PUT_AWAY + COMMAND)
+    programs.process.send_signal(signal.SIGTERM)
+    lines_until(programs.process, "putting away")
+    programs.process.send_signal(signal.SIGTERM)
+    programs.process.communicate(timeout=PATIENCE)
+    assert programs.process.returncode == 128 + signal.SIGTERM
+    programs.check_gone()
+
+
+def test_a_hangup_that_was_shut_out_ends_nothing(begin: Callable[..., Programs]) -> None:
+    shut_out = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"  # as nohup does
+    programs = begin(shut_out + COMMAND)
+    programs.process.send_signal(signal.SIGHUP)
+    programs.process.send_signal(signal.SIGTERM)
+    _, err = programs.process.communicate(timeout=PATIENCE)
+    assert b"Stopped by SIGTERM" in err
+    programs.check_gone()
+
+
+def test_a_terminal_that_goes_away_takes_the_programs_along(begin: Callable[..., Programs]) -> None:
+    master, slave = pty.openpty()
+    programs = begin(LEADING + COMMAND, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    os.close(master)
+    assert programs.process.wait(PATIENCE) == 128 + signal.SIGHUP
+    programs.check_gone()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_finds_no_room_is_said_and_nothing_is_lost(
+    command: Callable[[str], list[str]], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    for given in ((*RUN, "--json"), ("show", "last"), ("export", "last", "--format", "html"), ("--help",)):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([*command(QUICK), *given], stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
+        assert done.returncode == 2, given
+        assert done.stderr.decode().splitlines()[-1].startswith("Error: the output cannot be written: No space left")
+    done = subprocess.run([*command(QUICK), "show", "last"], capture_output=True, timeout=PATIENCE)
+    assert b"## Answer" in done.stdout
+
+
+def test_a_closed_output_is_no_crash(command: Callable[[str], list[str]]) -> None:
+    run = shlex.join([*command(QUICK), *RUN])
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(["sh", "-c", f"{run} {closed}"], capture_output=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_reader_that_leaves_is_no_crash(command: Callable[[str], list[str]]) -> None:

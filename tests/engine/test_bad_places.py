@@ -142,7 +142,7 @@ PLACES = [below_a_file, in_proc, a_directory, read_only_directory, read_only_fil
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_asked(place, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = place(tmp_path)
     with pytest.raises(StoreUnusable) as refusal:
-        SqliteStore(path)
+        SqliteStore(path, writing=True)
     assert str(path) in refusal.value.where
     assert "CONSILIENCE_HOME" in refusal.value.do
 

@@ -376,10 +376,10 @@ def _tamper(path: Path, started: SessionStarted, name: str, words: str) -> None:
     import sqlite3
 
     from consilience.domain.events import text_id
-    from consilience.journal.sqlite import _raw
+    from consilience.journal.opening import raw_id
 
     with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO texts VALUES(?, ?)", (_raw(text_id(words)), words))
+        db.execute("INSERT INTO texts VALUES(?, ?)", (raw_id(text_id(words)), words))
         db.execute("UPDATE events SET body=replace(body, ?, ?)", (started.templates[name], text_id(words)))
     db.close()
 

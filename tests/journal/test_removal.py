@@ -19,8 +19,9 @@ from consilience.domain.events import AnyEvent, CallStarted, SessionFinished, te
 from consilience.engine import runner
 from consilience.engine.runner import Options
 from consilience.journal.canonical import canonical_digest
+from consilience.journal.opening import raw_id
 from consilience.journal.removal import ids_in
-from consilience.journal.sqlite import SqliteStore, _raw
+from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import PromptParts
 from consilience.models.scripted import ScriptedModel
 from journal.conformance import completed
@@ -223,7 +224,7 @@ async def test_a_session_replays_when_another_of_its_kind_is_removed(
     store.remove(["gone"])
     assert rows(store, "texts") < both
     for only, other in ((store, alone), (alone, store)):
-        assert rows(only, "texts") - rows(other, "texts") <= {_raw(report_of(only))}, (
+        assert rows(only, "texts") - rows(other, "texts") <= {raw_id(report_of(only))}, (
             "reports differ by the time they took"
         )
     for event in store.read("kept"):

@@ -29,7 +29,7 @@ from consilience.domain.errors import (
     Unreachable,
 )
 from consilience.models.failures import retry_after, scrub
-from consilience.models.limiter import Limited, may_retry, requests_of
+from consilience.models.limiter import Limited, Limiter, Pace, may_retry, requests_of
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
 
@@ -133,6 +133,13 @@ class TestAnswers:
             answer = await model.complete(request())
         assert answer.text == "Your headers: Bearer ***; sk-this-stays-as-it-came."
 
+    async def test_a_server_that_echoes_the_key_where_no_reply_stands(self) -> None:
+        answer = completion(finish=f"f-Bearer {KEY}").body
+        assert isinstance(answer, dict)
+        async with model_on(Answer(body={**answer, "model": f"m-Bearer {KEY}"})) as (model, _):
+            read = await model.complete(request())
+        assert (read.text, read.model, read.finish_reason) == ("Four.", "openai-chat:m-***", "f-***")
+
     async def test_length(self) -> None:
         async with model_on(completion("Fou", finish="length")) as (model, _):
             assert (await model.complete(request())).finish_reason == "length"
@@ -153,6 +160,13 @@ class TestAnswers:
         async with model_on(completion(usage=None)) as (model, _):
             answer = await model.complete(request())
         assert (answer.tokens_in, answer.cost) == (0, None)
+
+    @pytest.mark.parametrize("figure", ["prompt_tokens", "completion_tokens"])
+    async def test_usage_that_no_model_can_reach_is_no_usage(self, figure: str) -> None:
+        usage = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15, figure: 10**30}
+        async with model_on(completion(usage=usage), prices=(1.0, 2.0)) as (model, _):
+            answer = await model.complete(request())
+        assert (answer.text, answer.tokens_in, answer.tokens_out, answer.cost) == ("Four.", 0, 0, 0.0)
 
     async def test_one_model_on_several_event_loops(self) -> None:
         """The connections belong to the loop that opened them, so each gets its own."""
@@ -368,6 +382,26 @@ class TestFailures:
     )
     async def test_a_reply_that_is_no_completion(self, answer: Answer) -> None:
         assert type(await failure_of(answer)) is ServerError
+
+    @pytest.mark.parametrize(
+        ("answer", "sendings"),
+        [
+            (Answer(307, headers={"Location": "http://127.0.0.1:1/v1"}), 1),
+            (Answer(body={**completion().body, "choices": []}), 2),  # type: ignore[dict-item]
+            (Answer(body={**completion().body, "choices": None}), 2),  # type: ignore[dict-item]
+            (completion(usage={"prompt_tokens": "many", "completion_tokens": 3, "total_tokens": 15}), 2),
+            (error(500), 5),
+        ],
+        ids=["elsewhere", "no choice", "no choices", "wrong type", "failed"],
+    )
+    async def test_an_answer_that_will_be_the_same_is_not_asked_for_again_and_again(
+        self, answer: Answer, sendings: int
+    ) -> None:
+        async with model_on(answer) as (model, server):
+            patient = Limited(model, Limiter("openai", Pace(backoff=0.001)), deadline=20, retries=4)
+            with pytest.raises(ProviderError) as caught:
+                await patient.complete(request())
+        assert (len(server.seen), requests_of(caught.value)) == (sendings, sendings)
 
     async def test_half_of_a_character_pair_is_nothing_a_journal_must_hold(self) -> None:
         """JSON can bring one anywhere in a body; no UTF-8 can hold it."""

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -43,9 +44,10 @@ from consilience.reporting.frontmatter import front_matter, scalar
 from consilience.reporting.markdown import markdown
 from consilience.reporting.mermaid import label, reads_diagram, tree_diagram
 from consilience.reporting.record import Record, record_of
-from consilience.reporting.views import reads
+from consilience.reporting.views import reads, view_svg, view_text, views_of
 from consilience.reporting.views import tree as trees
 from consilience.testing import ScriptedModel, ServerError
+from kit.cases import CASES, Case
 from reporting.sessions import HOSTILE, Counted, by_hand, call, ran, saying
 
 SCHEMAS = Path(__file__).parent.parent.parent / "docs" / "schema"
@@ -267,6 +269,21 @@ async def test_every_session_exports_in_every_format(several: dict[str, Record])
     assert front(as_markdown(several["cut"]))["stop_reason"] == "exhausted_budget"
     assert front(as_markdown(several["parked"]))["state"] == "waiting"
     assert front(as_markdown(several["hostile"]))["task"] == HOSTILE
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(calls=0), Limits(calls=4), Limits(steps=0)], ids=["no calls", "4 calls", "no steps"]
+)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.outside], ids=lambda case: case.name)
+async def test_what_the_budget_cut_short_is_exported_and_drawn(store: SqliteStore, case: Case, limits: Limits) -> None:
+    models = ScriptedModel(case.script)
+    await runner.start("Q?", case.protocol, models=models, store=store, session="s", limits=limits)
+    record = record_of(store, "s")
+    for format, write in FORMATS.items():
+        assert write(record).strip(), format
+    for view in views_of(record):
+        assert view_text(view, record).strip(), view
+        ElementTree.fromstring(view_svg(view, record))
 
 
 async def test_a_fork_names_its_parent_and_shows_its_family(several: dict[str, Record]) -> None:

@@ -240,7 +240,7 @@ def _run(request: CompareRequest) -> int:
 
 def _execute(request: CompareRequest, planned: Planned, models: Sequence[str]) -> Comparison:
     ensure_weights(models, quiet=request.quiet)
-    store = SqliteStore(request.store or journal_path())
+    store = SqliteStore(request.store or journal_path(), writing=True)
     bench = Bench(planned.runs, quiet=request.quiet)
 
     async def main() -> Comparison:

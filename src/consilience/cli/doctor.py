@@ -106,7 +106,7 @@ def _journal(path: Path) -> str:
         state = "could be made" if os.access(nearest, os.W_OK) else f"CANNOT BE MADE: {nearest} is not writable"
         return f"{path}: not there yet, {state}"
     try:
-        store = SqliteStore(path)
+        store = SqliteStore(path, writing=True)
         number = len(store.sessions())
         store.close()
     except UserError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import signal
 import sys
 
 import typer
@@ -19,6 +22,29 @@ CONDITION = 4
 """The report is there, and is not what was required."""
 INTERRUPTED = 130
 """And a session, if there is one, can be gone on with."""
+SIGNALLED = 128
+"""Added to the number of the signal that ended a command, as shells do."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody other than Ctrl-C ended the command: `timeout`, a container, a service manager, a terminal that went away."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What standard output may say. Journal, weights and files say theirs with their names."""
+_KEPT = "What was recorded is kept: consilience sessions list."
+
+
+def let_go_of_output() -> None:
+    """What standard output still holds goes nowhere, so that the interpreter does not fail on it at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def say(text: str) -> None:
@@ -46,6 +72,9 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
     """Say what happened and return the exit code. `session` is one that was begun and can be gone on with."""
     go_on = f" What is recorded is kept; go on with: consilience resume {session}" if session else ""
     match error:
+        case Stopped():
+            say(f"Stopped by {error}.{go_on}")
+            return SIGNALLED + error.number
         case KeyboardInterrupt():
             say(f"Interrupted.{go_on}")
             return INTERRUPTED
@@ -66,6 +95,12 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case ConsilienceError():
             _error(f"{error}{go_on}")
             return FAILED
+        case OSError(filename=None) if error.errno in _NO_ROOM:
+            let_go_of_output()
+            _error(
+                f"the output cannot be written: {error.strerror}. Make room there, or write elsewhere. {_KEPT}{go_on}"
+            )
+            return MISTAKE
     debug = os.environ.get("CONSILIENCE_DEBUG") == "1"
     if debug:
         import traceback

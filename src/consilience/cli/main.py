@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -74,10 +75,27 @@ def root(
     replays. Every command explains itself: consilience COMMAND --help."""
 
 
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
 def main() -> None:
     """The console script."""
     gc.set_threshold(50_000, 20, 20)  # going on from a long journal makes many lasting objects and hardly a cycle
+    sys.stdout = sys.stdout or _nowhere()  # there is none where it was closed (>&-)
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character the terminal lacks must not cost the report
             stream.reconfigure(errors="replace")
-    app()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # what it cannot take is known here rather than when nobody can say it
+    except OSError as error:
+        from consilience.cli.failures import FAILED, exit_code_of, let_go_of_output
+
+        if isinstance(error, BrokenPipeError):  # whoever read it has left
+            let_go_of_output()
+            sys.exit(FAILED)
+        sys.exit(exit_code_of(error))

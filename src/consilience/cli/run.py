@@ -76,7 +76,7 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
         if surplus := _without_a_seat(inputs):
             say(f"Without a seat here: {', '.join(surplus)}.")
     agree(inputs.plan, yes=request.yes, confirm_above=config.confirm_above)
-    store = SqliteStore(":memory:" if request.no_store else journal_path())
+    store = SqliteStore(":memory:" if request.no_store else journal_path(), writing=True)
     try:
         if inputs.plan.makes_calls:
             ensure_weights(inputs.plan.models, quiet=request.quiet)

@@ -67,11 +67,13 @@ class SourceError(UserError):
 class ProviderError(ConsilienceError):
     """A request that failed. `transient` says whether the same request may succeed later.
 
-    `requests` counts the sendings of the call that failed, `waited` the seconds between them; a limiter fills them in.
+    `retries` is how often it is worth asking again where that is known. `requests` counts the sendings of the call that failed,
+    `waited` the seconds between them; a limiter fills them in.
     `completion` is what came and was paid for all the same, where something did.
     """
 
     transient = False
+    retries: int | None = None
     requests: int = 1
     waited: float = 0.0
     completion: object | None = None

@@ -139,7 +139,7 @@ async def compare(
         return await execute(planned, store=store, jobs=jobs, observer=observer)
     from consilience.domain.places import journal_path
 
-    own = SqliteStore(journal_path())
+    own = SqliteStore(journal_path(), writing=True)
     try:
         return await execute(planned, store=own, jobs=jobs, observer=observer)
     finally:

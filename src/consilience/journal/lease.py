@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 from filelock import FileLock
@@ -41,6 +43,16 @@ class Lease:
             ) from error
         return True
 
+    def taken(self) -> bool:
+        """Whether somebody has it. Where no lock can be written the lock's file is looked at; without one nobody has."""
+        try:
+            if not self.acquire():
+                return True
+        except StoreUnusable:
+            return _is_locked(self._file)
+        self.release()
+        return False
+
     def release(self) -> None:
         if self._lock is None:
             self._held.discard(self._session)
@@ -52,3 +64,23 @@ class Lease:
         if self._lock is not None:
             self._file.unlink(missing_ok=True)  # whoever waits for it sees that and opens another
         self.release()
+
+
+def _is_locked(file: Path) -> bool:
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        seen = os.open(file, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(seen, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(seen)
+    return False

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,8 @@ def ids_in(record: str) -> list[str]:
 
 def remove(store: SqliteStore, sessions: Collection[str]) -> None:
     """As `Store.remove` says. The old bytes are overwritten, and gone from the write-ahead log on return."""
-    with ExitStack() as held:
+    with _needing_room("nothing was removed"), ExitStack() as held:
+        store.must_write()
         journals = []
         for session in dict.fromkeys(sessions):
             journals.append(store.open(session))
@@ -83,9 +84,28 @@ def compact(store: SqliteStore) -> int:
         return 0
     file = Path(store.path)
     before = file.stat().st_size
-    store._rows("VACUUM")
+    with _needing_room("the space of what was removed is not given back"):
+        store.must_write()
+        store._rows("VACUUM")
     _empty_log(store)
     return max(0, before - file.stat().st_size)
+
+
+@contextmanager
+def _needing_room(outcome: str) -> Iterator[None]:
+    """A removal is logged before it is made, and the file written anew to be shorter: on a full disk neither can be."""
+    try:
+        yield
+    except StoreUnusable as refused:
+        code = getattr(refused.__cause__, "sqlite_errorcode", 0) & 0xFF
+        if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            raise
+        raise StoreUnusable(
+            f"{outcome}: {refused.what}",
+            where=refused.where,
+            do="It takes as much room as the journal. Free space there; or move its directory to a disk with room, name that "
+            "with CONSILIENCE_HOME, remove there, and move it back.",
+        ) from refused
 
 
 def _empty_log(store: SqliteStore) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import socket
@@ -15,10 +14,9 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from consilience.domain.errors import NewerSchema, SessionBusy, SettingsError, StoreUnusable, UnknownName
+from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
     EVENT,
-    SCHEMA_VERSION,
     AnswerReceived,
     AnyEvent,
     CallEvent,
@@ -29,21 +27,11 @@ from consilience.domain.events import (
     SessionStarted,
     text_id,
 )
-from consilience.domain.places import make_private
 from consilience.journal import removal
 from consilience.journal.lease import Lease
+from consilience.journal.opening import connect_to_read, connect_twice, raw_id, unusable
 from consilience.journal.store import Flight, PromptParts
 from consilience.journal.writer import Statement, Writer
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS sessions(n INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT);
-CREATE TABLE IF NOT EXISTS events(session INTEGER NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL,
-  PRIMARY KEY(session, seq)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS in_flight(session INTEGER NOT NULL, key TEXT NOT NULL, agent TEXT NOT NULL, place TEXT NOT NULL,
-  PRIMARY KEY(session, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS texts(id BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS prompts(id BLOB PRIMARY KEY, base BLOB, added TEXT NOT NULL) WITHOUT ROWID;
-"""
 
 PROBED = 0.2
 """Seconds for which a lease may be held by somebody who only wants to know who holds it."""
@@ -89,20 +77,25 @@ def _unpacked(body: object) -> str:
         return ""
 
 
-def _raw(id: str) -> bytes:
-    return base64.urlsafe_b64decode(id + "==")
-
-
 class SqliteStore:
     """Opens or creates the journal at `path`; `":memory:"` keeps nothing after `close`.
 
-    Raises `StoreUnusable` when the place cannot be used, `NewerSchema` when a later version wrote it.
+    One that is there and cannot be written, on a full disk or an archived one, is opened for reading: what writes to it
+    raises `StoreUnusable` then. With `writing` that is raised here. `StoreUnusable` also when the place cannot be used at all,
+    `NewerSchema` when a later version wrote it.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, writing: bool = False) -> None:
         self.path = str(path)
-        self._db = _connect(self.path)
-        self._reader = self._db if self.path == ":memory:" else _connect(self.path)
+        self.refused: StoreUnusable | None = None
+        """Why nothing can be written, if so."""
+        try:
+            self._db, self._reader = connect_twice(self.path)
+        except StoreUnusable as refused:
+            if writing:
+                raise
+            self._db = self._reader = connect_to_read(self.path, refused)
+            self.refused = refused
         self._replies_indexed = False
         self._writer = Writer(self._execute, Path(self.path).name)
         self._memory_leases: set[str] = set()
@@ -116,8 +109,10 @@ class SqliteStore:
         return self.open(session)
 
     def open(self, session: str) -> SqliteJournal:
-        self._number(session)
+        number = self._number(session)
         lease = Lease(self.path, session, self._memory_leases)
+        if self.refused:  # it can be read as a journal, too, and nobody has to be kept from writing it
+            return SqliteJournal(self, session, number, lease)
         if not lease.acquire(patience=PROBED):
             ((holder,),) = self._rows("SELECT holder FROM sessions WHERE id=?", session) or [(None,)]
             raise SessionBusy(
@@ -150,7 +145,7 @@ class SqliteStore:
             try:
                 event = EVENT.validate_json(str(body))
             except ValidationError as error:
-                raise _unusable(self.path, error) from error
+                raise unusable(self.path, error) from error
             event.seq = int(str(seq))
             events.append(event)
         return events
@@ -173,8 +168,7 @@ class SqliteStore:
     def holder(self, session: str) -> str | None:
         (row,) = self._rows("SELECT holder FROM sessions WHERE n=?", self._number(session))
         lease = Lease(self.path, session, self._memory_leases)
-        if lease.acquire():
-            lease.release()
+        if not lease.taken():
             return None
         return str(row[0]) if row[0] else "another process"
 
@@ -182,7 +176,7 @@ class SqliteStore:
         return self.texts([id])[id]
 
     def texts(self, ids: Collection[str]) -> dict[str, str]:
-        by_raw = {_raw(id): id for id in ids}
+        by_raw = {raw_id(id): id for id in ids}
         wanted = sorted(by_raw)
         found: dict[str, str] = {}
         for start in range(0, len(wanted), MOST_PARAMETERS):
@@ -202,7 +196,7 @@ class SqliteStore:
         return found
 
     def prompt(self, id: str) -> tuple[str, ...]:
-        rows = self._rows(WHOLE_PROMPT, _raw(id))
+        rows = self._rows(WHOLE_PROMPT, raw_id(id))
         if not rows or rows[-1][0] is not None:
             raise StoreUnusable(
                 f"prompt {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
@@ -210,7 +204,7 @@ class SqliteStore:
         try:
             return tuple(part for _, added in reversed(rows) for part in json.loads(str(added)))
         except ValueError as error:
-            raise _unusable(self.path, error) from error
+            raise unusable(self.path, error) from error
 
     def reply(self, digest: str) -> str | None:
         if not self._replies_indexed:
@@ -265,13 +259,19 @@ class SqliteStore:
         try:
             return self._reader.execute(sql, values).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise _unusable(self.path, error) from error
+            raise unusable(self.path, error) from error
 
     def _now(self, sql: str, values: tuple[object, ...]) -> None:
         self._writer.put([(sql, values)])
         self._writer.flush()
 
+    def must_write(self) -> None:
+        """Raises `StoreUnusable` where it can only be read."""
+        if self.refused:
+            raise self.refused
+
     def _execute(self, batch: Sequence[Statement]) -> None:
+        self.must_write()
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -285,7 +285,7 @@ class SqliteStore:
                     self._db.execute("ROLLBACK")
                 raise
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise _unusable(self.path, error) from error
+            raise unusable(self.path, error) from error
 
     def _disconnect(self) -> None:
         self._reader.close()
@@ -373,7 +373,7 @@ class SqliteJournal:
             id = text_id(text)
             if id not in self._texts:
                 self._texts.add(id)
-                found.append((ADD_TEXT, (_raw(id), text)))
+                found.append((ADD_TEXT, (raw_id(id), text)))
         return found
 
     def _statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
@@ -392,52 +392,3 @@ class SqliteJournal:
             found.append((ADD_PROMPT, (ids[length - 1], base, added)))
             self._prefixes.add(ids[length - 1])
         return found
-
-
-def _connect(path: str) -> sqlite3.Connection:
-    db: sqlite3.Connection | None = None
-    try:
-        if path != ":memory:":
-            place = Path(path)
-            make_private(place.parent)
-            os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise NewerSchema(
-                f"the journal was written by a later version (schema {version}; this one reads up to {SCHEMA_VERSION})",
-                where=path,
-                do="Upgrade consilience, or name another place with CONSILIENCE_HOME.",
-            )
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=FULL")
-        db.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten
-        removal.teach(db, _raw)
-        db.executescript(TABLES)
-        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    except BaseException as error:
-        if db is not None:
-            db.close()
-        if isinstance(error, OSError | sqlite3.Error | UnicodeDecodeError):
-            raise _unusable(path, error) from error
-        raise
-    return db
-
-
-def _unusable(path: str, error: Exception) -> StoreUnusable:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    unread = not code and isinstance(
-        error, ValueError | sqlite3.OperationalError
-    )  # Python's own: it is no text, no event
-    if damaged or unread:
-        return StoreUnusable(  # without the error's words, which may quote the record
-            "the journal cannot be used, since the file is damaged or no journal",
-            where=path,
-            do="Restore a copy of it, or move it away and begin a new one.",
-        )
-    return StoreUnusable(
-        f"the journal cannot be used: {error}",
-        where=path,
-        do="Free space or rights there, or name another place with CONSILIENCE_HOME, then try again; what was committed is kept.",
-    )

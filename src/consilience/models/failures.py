@@ -34,6 +34,8 @@ _KEY_SHAPES = re.compile(
     r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"
 )
 _KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
+_A_REAL_KEY = 20
+"""Characters from which on a key is no placeholder (`none`, `lm-studio`) that a reply may well contain."""
 _SHOWN = 300
 """Characters of a provider's own words that an error shows."""
 
@@ -50,6 +52,14 @@ def scrub(text: str, keys: Iterable[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return _KEY_SHAPES.sub("***", text)
+
+
+def without_keys(text: str, keys: Iterable[str]) -> str:
+    """A reply as it came, but for the very `keys` that were sent, should they come back in it."""
+    for key in sorted(keys, key=len, reverse=True):
+        if len(key) >= _A_REAL_KEY:
+            text = text.replace(key, "***")
+    return text
 
 
 def _in_address(url: str) -> Iterator[str]:
@@ -113,7 +123,7 @@ def translate(error: Exception, account: str, clean: Callable[[str], str]) -> Pr
     if isinstance(error, library.ModelAPIError):
         return _translate_reported(error, detail)
     if isinstance(error, library.UnexpectedModelBehavior):
-        return ServerError(detail("the answer is no completion", str(error), "Check the address of the server."))
+        return _once_more(detail("the answer is no completion", str(error), "Check the address of the server."))
     if isinstance(error, library.UserError):
         return Rejected(detail("the request cannot be made with this model", str(error)))
     return _translate_transport(error, detail)
@@ -167,6 +177,9 @@ def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
             return _translate_status(error, detail, said, status, wait)
     if _POLICY.search(said.lower()):
         return Refused(detail("the content filter stopped the answer", said))
+    code = getattr(error.__cause__, "status_code", None)
+    if isinstance(code, int) and 300 <= code < 400:
+        return Rejected(detail(f"the server sends elsewhere (HTTP {code})", "", "Name the address it answers at."))
     return ServerError(detail("the answer could not be read", said), retry_after=wait)
 
 
@@ -232,7 +245,14 @@ def _translate_transport(error: Exception, detail: _Detail) -> ProviderError:
         return Timeout(detail("no answer in time", said))
     if names or isinstance(error, OSError):
         return Unreachable(detail("the connection failed", said, "Is the server up, and its address right?"))
-    return ServerError(detail("the answer could not be read", said))
+    return _once_more(detail("the answer could not be read", said))
 
 
-__all__ = ["retry_after", "scrub", "storable", "translate"]
+def _once_more(detail: str) -> ServerError:
+    """A whole answer that is none: some gateway may have stumbled, or a server speaks so, and will again."""
+    failure = ServerError(detail)
+    failure.retries = 1
+    return failure
+
+
+__all__ = ["retry_after", "scrub", "storable", "translate", "without_keys"]

@@ -320,7 +320,8 @@ class Limited:
                 return replace(outcome, requests=sent + outcome.requests, waited=waited + outcome.waited)
             sent += requests_of(outcome)
             attempt += 1
-            if not outcome.transient or attempt > self.retries or limiter.shut or not retry_allowed():
+            worth = self.retries if outcome.retries is None else min(self.retries, outcome.retries)
+            if not outcome.transient or attempt > worth or limiter.shut or not retry_allowed():
                 raise _counted(outcome, sent, waited)
             if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
                 began = limiter.clock()

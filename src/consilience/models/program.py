@@ -42,6 +42,10 @@ _LET_GO = 2.0
 """Seconds for the pipes to close after all that can be killed was."""
 
 
+_RUNNING: dict[int, str] = {}
+"""The process groups of programs that were started and not killed yet, each with its directory."""
+
+
 class ProgramModel:
     """One command line. `complete` starts it once; its price, and what it spends, are not known."""
 
@@ -80,14 +84,15 @@ class ProgramModel:
         except (OSError, ValueError) as error:
             raise Rejected(f"{self.account}: the program cannot be started: {error}") from None
         group = transport.get_pid()
+        _RUNNING[group] = room
         try:
             stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
             stdin.write(prompt)
             stdin.close()  # when all is written
             await asyncio.wait((talk.exited, talk.overflowed), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)  # whatever it left running, too
+            _kill(group)  # whatever it left running, too
+            _RUNNING.pop(group, None)
             try:
                 await asyncio.wait((talk.closed,), timeout=_LET_GO)
             finally:
@@ -96,7 +101,7 @@ class ProgramModel:
             raise Rejected(f"{self.account}: the program wrote more than {self._most:,} bytes")
         if code := transport.get_returncode():
             raise self._failed(code, bytes(talk.written[2]))
-        return talk.written[1].decode("utf-8", "replace").strip()
+        return _without_secrets(talk.written[1].decode("utf-8", "replace").strip())
 
     def _failed(self, code: int, complaint: bytes) -> ProviderError:
         ended = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
@@ -135,6 +140,18 @@ class _Talk(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set_result(None)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def kill_all() -> None:
+    """For a process that ends on the spot: no program outlives it, nor its directory."""
+    for group, room in tuple(_RUNNING.items()):
+        _kill(group)
+        shutil.rmtree(room, ignore_errors=True)
 
 
 def argv_of(name: str) -> list[str]:
@@ -200,4 +217,12 @@ def _secrets(environ: Mapping[str, str]) -> list[str]:
     return [environ[name] for name in environment(environ) if name not in PASSED and environ[name]]
 
 
-__all__ = ["PREFIX", "ProgramModel", "argv_of", "environment", "prompt_of"]
+def _without_secrets(text: str) -> str:
+    """A reply as it came, but for what was passed on and is a secret by its name or its look."""
+    for secret in sorted(_secrets(os.environ), key=len, reverse=True):
+        if scrub(secret, []) != secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+__all__ = ["PREFIX", "ProgramModel", "argv_of", "environment", "kill_all", "prompt_of"]

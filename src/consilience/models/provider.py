@@ -13,7 +13,8 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Literal
 
-from consilience.domain.errors import ProviderError, Refused, ServerError, storable
+from consilience.domain.errors import ProviderError, Refused, ServerError
+from consilience.models.failures import scrub, translate, without_keys
 from consilience.models.port import Completion, ModelRequest
 
 if TYPE_CHECKING:
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as LibraryModel
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import RequestUsage
 
 OutputMode = Literal["native", "tool", "prompted"]
 
 _OUTPUT_TOOL = "reply"
-_A_REAL_KEY = 20
-"""Characters from which on a key is no placeholder (`none`, `lm-studio`) that a reply may well contain."""
+_MOST_TOKENS = 100_000_000
+"""Tokens of one request, ten times what the longest known context holds."""
 _LINEAR_UP_TO = 100_000
 """Input tokens below which no known price list has a further tier."""
 
@@ -148,14 +150,15 @@ class ProviderModel:
         return weaker if retry_allowed() else None
 
     def _completion(self, response: ModelResponse, sent: int) -> Completion:
-        usage = response.usage
+        usage = credible_usage(response)
         details = response.provider_details or {}
-        text = self._without_keys(_text(response))
-        reason = response.finish_reason or storable(str(details.get("finish_reason") or "stop"))
-        answered = response.model_name or self._model.model_name
+        keys = keys_of(self._model)
+        text = without_keys(_text(response), keys)
+        reason = response.finish_reason or _word(details.get("finish_reason") or "stop", keys)
+        answered = _word(response.model_name or self._model.model_name, keys)
         completion = Completion(
             text=text,
-            model=storable(f"{self._name.partition(':')[0]}:{answered}"),
+            model=f"{self._name.partition(':')[0]}:{answered}",
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
             tokens_cached=usage.cache_read_tokens,
@@ -239,26 +242,32 @@ class ProviderModel:
                 self._loop = loop
 
     def _failure(self, error: Exception) -> ProviderError:
-        from consilience.models.failures import translate
-
         return translate(error, self._account, self._scrub)
 
     def _scrub(self, text: str) -> str:
-        from consilience.models.failures import scrub
+        return scrub(text, keys_of(self._model))
 
-        return scrub(text, self._keys())
 
-    def _without_keys(self, text: str) -> str:
-        """A reply is left as it came, but for the very key that was sent, should a server echo it."""
-        for key in self._keys():
-            if len(key) >= _A_REAL_KEY:
-                text = text.replace(key, "***")
-        return text
+def credible_usage(response: ModelResponse) -> RequestUsage:
+    """What it used, as it says. Figures that no model can reach are struck from the response, as if it had said nothing."""
+    from pydantic_ai.usage import RequestUsage
 
-    def _keys(self) -> list[str]:
-        client = getattr(self._model, "client", None)
-        keys = (getattr(client, "api_key", None), getattr(getattr(client, "_api_client", None), "api_key", None))
-        return [key for key in keys if isinstance(key, str)]
+    usage = response.usage
+    if max(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) > _MOST_TOKENS:
+        response.usage = RequestUsage()
+    return response.usage
+
+
+def keys_of(model: LibraryModel) -> list[str]:
+    """The keys that requests to `model` carry, as far as its client tells."""
+    client = getattr(model, "client", None)
+    keys = (getattr(client, "api_key", None), getattr(getattr(client, "_api_client", None), "api_key", None))
+    return [key for key in keys if isinstance(key, str)]
+
+
+def _word(said: object, keys: list[str]) -> str:
+    """A name or word of the provider's own, which is recorded; no reply, so whatever looks like a secret goes too."""
+    return scrub(without_keys(str(said), keys), [])
 
 
 def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -> ModelSettings:

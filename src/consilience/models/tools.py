@@ -22,12 +22,12 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_core import to_json
 
 from consilience.domain.errors import ProviderError, Rejected, SettingsError, UnavailableModel
-from consilience.models.failures import scrub, translate
+from consilience.models.failures import scrub, translate, without_keys
 from consilience.models.limiter import Limited
 from consilience.models.names import DEADLINE, RETRIES
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import Completion, ModelRequest, Steps, Taken
-from consilience.models.provider import ProviderModel
+from consilience.models.provider import ProviderModel, credible_usage, keys_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -179,11 +179,11 @@ class _Sending:
         ) as error:  # so pydantic-ai's test models refuse what they are not made for; no retry mends it
             failure: ProviderError = Rejected(f"{self.name} cannot take this request: {scrub(str(error), [])[:300]}")
         except Exception as error:
-            failure = translate(error, self.account, lambda text: scrub(text, []))
+            failure = translate(error, self.account, lambda text: scrub(text, keys_of(self.model)))
         else:
-            usage = response.usage
+            usage = credible_usage(response)
             return Completion(
-                text=ModelMessagesTypeAdapter.dump_json([response]).decode(),
+                text=without_keys(ModelMessagesTypeAdapter.dump_json([response]).decode(), keys_of(self.model)),
                 model=self.name,
                 tokens_in=usage.input_tokens,
                 tokens_out=usage.output_tokens,

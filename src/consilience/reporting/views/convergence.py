@@ -15,7 +15,9 @@ _BAR = 40
 _NO_CHECK = {
     "round": "No check was made: nothing was compared with a round before.",
     "pass": "No check was made: nobody judged a pass.",
+    "iteration": "No check was made: nobody rated an iteration.",
 }
+"""By what a step is called."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _single(check: Check) -> Iterator[Check]:
 
 def text(convergence: Convergence, width: int) -> str:
     if not convergence.curves:
-        return f"{_NO_CHECK[convergence.step]}\n"
+        return f"{_no_check(convergence)}\n"
     lines: list[str] = []
     room = max(10, min(_BAR, width - 44))
     for curve in convergence.curves:
@@ -98,6 +100,10 @@ def text(convergence: Convergence, width: int) -> str:
             for index, met in convergence.verdicts
         ]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _no_check(convergence: Convergence) -> str:
+    return _NO_CHECK.get(convergence.step, "No check was made.")
 
 
 def _words(point: Point) -> str:
@@ -125,7 +131,7 @@ _LEFT, _TALL, _STRIDE = 64.0, 180.0, 84.0
 def draw(convergence: Convergence) -> Drawing:
     drawing = Drawing("convergence", "How close it came to stopping", text(convergence, 100))
     if not convergence.curves:
-        drawing.words(16, 28, _NO_CHECK[convergence.step])
+        drawing.words(16, 28, _no_check(convergence))
     top = 0.0
     for curve in convergence.curves:
         if any(point.score is not None for point in curve.points):
