@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consilience.engine.analysis import sentences
+from consilience.engine.analysis import RESTATED, bare, novelty, sentences
+from consilience.engine.similarity import shared
 
 ODD = st.text(
     alphabet=st.one_of(st.characters(), st.sampled_from("AD. \u00a0\u2028\u2029\u0085\u3000!?\n字é")), max_size=40
@@ -31,3 +32,17 @@ def test_a_capital_a_wide_space_and_a_full_stop_are_text_like_any(space: str) ->
 def test_numbers_and_abbreviations_stay_whole() -> None:
     text = "Pi is 3.14, e.g. in Dr. Lee's book. The U.S. edition differs! Is it so?"
     assert sentences(text) == ["Pi is 3.14, e.g. in Dr. Lee's book.", "The U.S. edition differs!", "Is it so?"]
+
+
+WORDS = st.lists(
+    st.sampled_from(["The", "sheep,", "were", "counted", "twice.", "Nobody", "knows!", "who", "did", "it?", "Σας"]),
+    max_size=14,
+).map(" ".join)
+
+
+@given(WORDS, st.lists(WORDS, max_size=6))
+def test_what_is_new_is_what_no_sentence_resembles(answer: str, inputs: list[str]) -> None:
+    said = [bare(sentence) for text in inputs for sentence in sentences(text)]
+    own = [bare(sentence) for sentence in sentences(answer)]
+    new = [not any(shared(one, other) >= RESTATED if one else not other for other in said) for one in own]
+    assert novelty(answer, inputs) == (sum(new) / len(new) if new else None)
