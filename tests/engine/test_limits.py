@@ -274,7 +274,20 @@ async def test_a_retry_that_was_permitted_and_not_sent_is_given_back() -> None:
     assert Shut.requests == len(asked) == 2, "two requests of three: nothing was refused"
 
 
-@pytest.mark.parametrize("protocol", [TREE, Refinement(hierarchy=HOUSE, max_passes=1, reply_tokens=64)])
+WORDY = "Weigh what each of them would say of it to a neighbour. " * 300
+"""Four thousand tokens of instructions, which stand in the last review of the answer."""
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        TREE,
+        Refinement(hierarchy=HOUSE, max_passes=1, reply_tokens=64),
+        Refinement(hierarchy=HOUSE, max_passes=1, reply_tokens=64, draft=WORDY),
+        Emergence(children=1, max_rounds=1, reply_tokens=64, domain_instructions=WORDY),
+        Emergence(children=1, max_rounds=1, reply_tokens=64, perspectives=(WORDY[:2000],)),
+    ],
+)
 async def test_tokens_for_the_greatest_need_are_enough(protocol: Protocol) -> None:
     """What is set aside for corrective retries of a branch that was started early is not taken from those started later."""
     opening = Opening(protocol.templates().render(INSTRUCTIONS), TASK)
@@ -288,3 +301,4 @@ async def test_tokens_for_the_greatest_need_are_enough(protocol: Protocol) -> No
     bound, limited, _ = await play(Limits(tokens=tokens), protocol, script=counted)
     assert bound.stop_reason is free.stop_reason
     assert sorted(r.key for r in limited.requests) == sorted(r.key for r in unlimited.requests)
+    assert bound.ledger.actual.tokens_in + bound.ledger.actual.tokens_out <= tokens

@@ -134,7 +134,7 @@ def make_plan(
     paid_for = tuple(name for name in named if paid(name))
     paid_encoder = encoder if encoder is not None and paid(encoder) else None
     instructions = protocol.templates(prompts).render(INSTRUCTIONS)
-    size = call_size(Opening(instructions, task, documents(sources)), protocol, {})
+    size = call_size(Opening(instructions, task, documents(sources)), protocol, {}, agents)
     read = int(size.tokens) - protocol.longest_reply
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
     most_tokens = calls * int(size.tokens)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from consilience.domain.agents import Agent
 from consilience.domain.outcome import Limits
 from consilience.engine.branch import UNLIMITED, Account, Amount
 from consilience.engine.prompt import Opening, tokens_in
 from consilience.engine.protocol import Protocol
 
 
-def call_size(opening: Opening, protocol: Protocol, prices: Mapping[str, tuple[float, float]]) -> Amount:
-    """The greatest size of one call: the opening, the widest prompt's quotations at full length, the request, the reply."""
+def call_size(
+    opening: Opening,
+    protocol: Protocol,
+    prices: Mapping[str, tuple[float, float]],
+    agents: Sequence[Agent] | None = None,
+) -> Amount:
+    """The greatest size of one call: the opening, the widest prompt's quotations at full length, the request with the texts that
+    the settings hold and the longest description of a seat, the reply. Without `agents` the seats are the protocol's own."""
     text = opening.instructions + opening.task + "".join(d.numbered for d in opening.documents)
+    seats = protocol.agents(None) if agents is None else agents
+    text += "".join(value for value in vars(protocol).values() if isinstance(value, str))
+    text += max((seat.persona + seat.perspective for seat in seats), key=len, default="")
     prompt = tokens_in(text) + protocol.widest * (protocol.reply_tokens + 32) + 512
     reply = protocol.longest_reply
     dearest = max((prompt * read + reply * written for read, written in prices.values()), default=0.0)

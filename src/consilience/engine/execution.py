@@ -173,7 +173,7 @@ def state_of(
 ) -> State:
     protocol = find_protocol(started.protocol).model_validate(started.settings)
     opening = Opening(templates.render(INSTRUCTIONS), task, found, protocol.readers)
-    size = call_size(opening, protocol, started.prices)
+    size = call_size(opening, protocol, started.prices, started.agents)
     root, reserve = hold_back(started.limits, size)
     faults = faults_of(options)
     state = State(
