@@ -139,7 +139,7 @@ async def test_without_a_budget_a_vote_costs_what_the_dearest_other_row_spent(st
     comparison = await compare(OPEN, ROWS, models=ScriptedModel(adding_up), store=store)
     spent = {run.row: run.tokens for run in comparison.runs}
     assert spent == {"circle": 1000, "solo": 250, "vote": 1000}  # four calls of 250 each, so four votes
-    bound = Row("circle", Circle()).most_tokens(OPEN)
+    bound = Row("circle", Circle()).on(OPEN).most_tokens(OPEN)
     assert {run.limit for run in comparison.runs} == {bound}
 
 
