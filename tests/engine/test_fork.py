@@ -11,12 +11,13 @@ import pytest
 from consilience.domain.errors import (
     ReplayMiss,
     RequestMismatch,
+    SessionWaiting,
     SettingsError,
     UnknownName,
     VersionMismatch,
 )
 from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, SessionStarted
-from consilience.domain.outcome import Limits, StopReason
+from consilience.domain.outcome import Allowance, Limits, StopReason
 from consilience.domain.report import Report
 from consilience.engine import runner
 from consilience.engine.faults import POINTS, Crash, Fault
@@ -27,11 +28,13 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
 from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
 from consilience.reporting.record import record_of
 from kit.cases import CALLING, HOUSE, Case, broadcasting, emergent, refining
 from kit.runs import TASK, run, seated, to_the_end
+from kit.throwaways import Outside
 
 every_case = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 
@@ -249,7 +252,7 @@ async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script,
     taken = {key: call for key, call in replies(store, "c", inherited=True).items() if key not in live}
     assert taken
     assert not any(shown(store, call) & live.keys() for call in taken.values())
-    (warning,) = [w for w in report.warnings if "asked for again, since they were about other texts" in w]
+    (warning,) = [w for w in report.warnings if "asked for again, said of other texts" in w]
     assert closing in warning
     again = await runner.replay("c", store=store)
     assert (again.digest(), again.warnings) == (report.digest(), report.warnings)
@@ -268,6 +271,56 @@ async def test_whoever_was_refused_by_a_limit_is_read_when_a_fork_can_pay() -> N
     root = replies(store, "c", inherited=False)["round-1/observe/L1N1"]
     assert shown(store, root) >= {"round-1/lateral/L2N1", "round-1/lateral/L2N2"}
     assert "round-1/leaf_respond/L2N2" in free
+
+
+def together(request: ModelRequest) -> str:
+    """Parts for all, and a synthesis that tells how much it had read."""
+    if "split" in request.key:
+        return json.dumps({"parts": [{"title": t, "instructions": f"Do {t}."} for t in ("one", "two", "three")]})
+    return json.dumps({"text": f"{request.agent} read {request.text.count('<quote ')} in {request.key}"})
+
+
+async def test_what_a_fork_asked_for_again_does_not_come_back_in_a_fork_of_it() -> None:
+    """The first run could pay for one part; its fork for all; wherever that is forked again, the answer is about all."""
+    store = SqliteStore(":memory:")
+    first = await runner.start(
+        TASK, Decompose(children=3), models=ScriptedModel(together), store=store, session="g", limits=Limits(calls=3)
+    )
+    model = ScriptedModel(together)
+    second = await fork("g", store=store, models=model, limits=Limits(), session="p")
+    assert first.answer != second.answer
+    for event in [e for e in store.read("p") if isinstance(e, CallCompleted) and not e.inherited]:
+        third = await fork("p", store=store, models=ScriptedModel(together), at=event.seq)
+        assert third.answer == second.answer, event.key
+        kept = [e.key for e in store.read(third.session) if isinstance(e, CallCompleted)]
+        assert (kept.count("synthesize/L1N1"), third.answer) == (1 + (event.key != "synthesize/L1N1"), second.answer)
+        again = await fork(third.session, store=store, models=ScriptedModel([]))
+        assert again.answer == second.answer
+        assert (await runner.replay(again.session, store=store)).digest() == again.digest()
+
+
+async def test_an_answer_that_nobody_had_read_is_not_taken_for_one_about_more() -> None:
+    """A person was asked about two parts and answered; in the fork there are three, and they are asked anew."""
+    store, model = SqliteStore(":memory:"), ScriptedModel(together)
+    seats = {"L1N1": Outside(), **dict.fromkeys(("L2N1", "L2N2", "L2N3"), model)}
+    limits, options = Limits(agents={"L2N3": Allowance(calls=0)}), Options(patience=0)
+    with pytest.raises(SessionWaiting):
+        await runner.start(
+            TASK, Decompose(children=3), models=seats, store=store, session="g", limits=limits, options=options
+        )
+    parts = [{"title": t, "instructions": f"Do {t}."} for t in ("one", "two", "three")]
+    store.answer("g", "split/L1N1", json.dumps({"parts": parts}))
+    with pytest.raises(SessionWaiting):
+        await runner.resume("g", store=store, models=seats, options=options)
+    store.answer("g", "synthesize/L1N1", "Two parts, says the person.")
+    with pytest.raises(SessionWaiting) as waiting:
+        await fork("g", store=store, models=seats, limits=Limits(), session="f", options=options)
+    assert waiting.value.awaited == ("synthesize/L1N1",)
+    store.answer("f", "synthesize/L1N1", "Three parts, says the person.")
+    report = await runner.resume("f", store=store, models=seats, options=options)
+    assert report.answer == "Three parts, says the person."
+    same = await fork("g", store=store, models=seats, limits=limits, session="s", options=options)
+    assert same.answer == "Two parts, says the person.", "about the same texts it is taken"
 
 
 async def test_a_fork_of_a_fork_and_what_it_shares(tmp_path: Path) -> None:

@@ -109,6 +109,12 @@ def test_a_quotation_must_stand_where_it_says(said: str, true: bool) -> None:
     assert found.verified is true
 
 
+def test_a_quotation_does_not_stand_on_the_empty_line_before_it() -> None:
+    given = documents([Source(text="one two\n\nthree four\n")])
+    said = [quotations(f'They say "three four" [S1:{line}].', given, "A")[0].verified for line in (1, 2, 3)]
+    assert said == [False, False, True]
+
+
 def test_a_document_closed_to_an_agent_verifies_nothing_for_it() -> None:
     closed = documents([Source(text=DOCUMENT, agents=("B",))])
     assert not quotations('"opened in 1998" [S1:1]', closed, "A")[0].verified

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from consilience.domain.errors import Rejected, ServerError
+from consilience.domain.errors import Refused, Rejected, ServerError
 from consilience.domain.events import CallCompleted, CallFailed
 from consilience.domain.outcome import Allowance, Limits, StopReason
 from consilience.engine import runner
@@ -16,11 +16,13 @@ from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.fallback import Fallback
 from consilience.models.limiter import Limited, Pace
-from consilience.models.port import ModelRequest
+from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import Answer, Scripted, ScriptedModel
-from consilience.protocols.baselines import Vote
+from consilience.protocols.baselines import Solo, Vote
+from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.emergence import Emergence
-from kit.cases import emergent, well_formed
+from consilience.protocols.refinement import Refinement
+from kit.cases import HOUSE, broadcasting, emergent, refining, well_formed
 
 TASK = "Is it so?"
 QUICK = Pace(backoff=1e-4, longest_backoff=1e-3)
@@ -137,3 +139,80 @@ async def test_tokens_that_are_told_are_not_estimated() -> None:
     )
     assert report.ledger.actual.estimated == 0
     assert not any("count of tokens" in warning for warning in report.warnings)
+
+
+SHAPES = [
+    Emergence(children=2, depth=3, max_rounds=3, answer_pattern="yes|no"),
+    Broadcast(children=2, depth=3, max_iterations=2, answer_pattern="yes|no"),
+    Refinement(hierarchy=HOUSE, max_passes=2),
+]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "script"),
+    list(zip(SHAPES, map(well_formed, (emergent, broadcasting, refining)), strict=True)),
+    ids=lambda given: getattr(given, "name", ""),
+)
+async def test_any_budget_from_the_greatest_need_on_changes_nothing(protocol, script, sample) -> None:  # type: ignore[no-untyped-def]
+    """Means for retries that a branch was lent are not handed on to those who keep them longer."""
+    free = await runner.start(TASK, protocol, models=ScriptedModel(script), store=SqliteStore(":memory:"))
+    need = protocol.estimate().max
+    for calls in sample(range(need, need + 60), 12):
+        bound = await runner.start(
+            TASK, protocol, models=ScriptedModel(script), store=SqliteStore(":memory:"), limits=Limits(calls=calls)
+        )
+        assert (bound.stop_reason, bound.answer) == (free.stop_reason, free.answer), f"{calls} calls of {need}"
+
+
+def refusing(request: ModelRequest) -> Answer:
+    refusal = Refused("not that")
+    refusal.completion = Completion("No.", "a", tokens_in=100, tokens_out=50, cost=0.25)
+    return refusal
+
+
+async def test_a_refusal_that_was_paid_for_counts_when_another_model_answers() -> None:
+    well = ScriptedModel(lambda request: Scripted("yes", tokens_in=10, tokens_out=1, cost=0.5))
+    models = Fallback([ScriptedModel(refusing), well])
+    report = await runner.start(TASK, Vote(votes=2), models=models, store=SqliteStore(":memory:"))
+    spent = report.ledger.actual
+    assert (spent.tokens_in, spent.tokens_out, spent.cost, spent.fallbacks) == (220, 102, 1.5, 2)
+    alone = Fallback([ScriptedModel(refusing), ScriptedModel(refusing)])
+    failed = await runner.start(TASK, Vote(votes=1), models=alone, store=SqliteStore(":memory:"))
+    assert (failed.ledger.actual.tokens_in, failed.ledger.actual.cost) == (200, 0.5)
+
+
+@pytest.mark.parametrize(("told", "estimated"), [((0, 9), 1), ((9, 0), 1), ((9, 9), 0)])
+async def test_half_a_count_is_completed(told: tuple[int, int], estimated: int) -> None:
+    model = ScriptedModel(lambda request: Scripted("yes, it is so", tokens_in=told[0], tokens_out=told[1]))
+    report = await runner.start(TASK, Solo(), models=model, store=SqliteStore(":memory:"))
+    spent = report.ledger.actual
+    assert spent.estimated == estimated
+    assert spent.tokens_in >= 9 if told[0] else spent.tokens_in > 20
+    assert spent.tokens_out == (told[1] or spent.tokens_out) > 0
+
+
+async def test_a_refusal_without_a_count_is_estimated_too() -> None:
+    def reply(request: ModelRequest) -> Answer:
+        refusal = Refused("not that")
+        refusal.completion = Completion("I will not.", "a", cost=None)
+        return refusal
+
+    report = await runner.start(TASK, Solo(), models=ScriptedModel(reply), store=SqliteStore(":memory:"))
+    assert report.ledger.actual.tokens_in > 0
+    assert report.ledger.actual.estimated == 1
+
+
+@pytest.mark.parametrize(("votes", "alive"), [(25, 7), (50, 7), (100, 7)])
+async def test_a_quorum_that_is_met_exactly_is_met(votes: int, alive: int) -> None:
+    def reply(request: ModelRequest) -> Answer:
+        return "yes" if int(request.agent[1:]) <= alive else Rejected("gone")
+
+    async def play(quorum: float) -> StopReason:
+        report = await runner.start(
+            TASK, Vote(votes=votes), models=ScriptedModel(reply), store=SqliteStore(":memory:"), quorum=quorum
+        )
+        assert report.quorum_met is (report.stop_reason is StopReason.SETTLED)
+        return report.stop_reason
+
+    assert await play(alive / votes) is StopReason.SETTLED
+    assert await play((alive + 1) / votes) is StopReason.FAILED

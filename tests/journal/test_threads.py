@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from consilience.domain.errors import StoreUnusable
+from consilience.journal.writer import Statement, Writer
 
 PROGRAM = """
 import sys
@@ -34,3 +42,33 @@ def test_reading_while_long_texts_are_written_comes_to_an_end() -> None:
     """In a process of its own: threads that wait for each other inside the database hold the interpreter, too."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+async def test_what_is_dropped_is_told_durable_to_nobody() -> None:
+    entered, go = threading.Event(), threading.Event()
+    written: list[str] = []
+
+    def execute(batch: Sequence[Statement]) -> None:
+        entered.set()
+        go.wait(10)
+        written.extend(sql for sql, _ in batch)
+
+    writer = Writer(execute, "dropped")
+    first = writer.put_and_wait([("A", ())])
+    await asyncio.to_thread(entered.wait, 10)
+    second = writer.put_and_wait([("B", ())])
+    closing = asyncio.create_task(asyncio.to_thread(writer.close, drop=True))
+
+    async def until_refused() -> None:
+        while True:
+            writer.put([])
+            await asyncio.sleep(0)
+
+    with pytest.raises(StoreUnusable):
+        await until_refused()
+    go.set()
+    await closing
+    assert written == ["A"]
+    for future in (first, second):
+        with pytest.raises(StoreUnusable):
+            await future

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.domain.errors import RateLimited, Rejected, SettingsError
+from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
 from consilience.domain.topology import Topology, tree
@@ -334,6 +335,46 @@ async def test_what_anybody_but_the_root_had_written_is_nothing_new() -> None:
     assert report.metrics["novelty"] == 0.5
 
 
+async def test_what_the_root_was_shown_is_nothing_new_in_its_answer() -> None:
+    """A sentence of a document, one of an objection, and one of its own."""
+
+    def reply(request: ModelRequest) -> dict[str, object]:
+        if request.agent == "L1N1":
+            return {"text": "The quay was built in 1890. Nobody has counted the sheep here. So the ferry may run."}
+        objection = {"to": "B", "text": "Nobody has counted the sheep here."}
+        return {"objections": [objection]} if "/lateral/L2N1" in request.key else {}
+
+    documents = [Source(text="The quay was built in 1890.")]
+    report, _ = await go(Emergence(children=2, max_rounds=1), ScriptedModel(speaking(reply)), sources=documents)
+    assert report.metrics["novelty"] == pytest.approx(1 / 3)
+
+
+async def test_a_text_that_was_reused_stands_before_its_revision() -> None:
+    protocol = Emergence(children=2, max_rounds=2, threshold=1.0, leaf_reask=False, signals=False)
+    report, _ = await go(protocol)
+    for n in ("L2N1", "L2N2"):
+        first, second = (found.agents[n] for found in report.rounds)
+        assert second.response == first.lateral_response
+        assert (second.revised, second.lateral_response) != (False, None)
+
+
+async def test_the_pool_decides_whenever_ballots_stay_split_whatever_stopped_the_run() -> None:
+    """Texts that stand still stop it; two of three are against what the root says."""
+
+    def reply(request: ModelRequest) -> dict[str, object]:
+        if "/ballot/" in request.key:
+            side = "yes" if request.agent == "L2N1" else "no"
+            return {"position": side, "confidence": "certain", "reason": "so"}
+        return {"text": "Yes, they say."}
+
+    split = Emergence(max_rounds=2, similarity="jaccard", answer_pattern="yes|no", fallback="vote")
+    report, _ = await go(split, ScriptedModel(speaking(reply)))
+    assert report.stop_reason is StopReason.CONVERGED
+    assert (report.position, report.decided_by) == ("no", "pool")
+    alone, _ = await go(split.model_copy(update={"fallback": "none"}), ScriptedModel(speaking(reply)))
+    assert (alone.position, alone.decided_by) == ("yes", "answer")
+
+
 async def test_a_panel_takes_the_place_of_the_perspectives() -> None:
     panel = load_panel("markets")
     report, model = await go(Emergence(children=2, max_rounds=1), panel=panel)
@@ -379,6 +420,8 @@ async def test_the_seeds_exports_hold_the_seeds_fields() -> None:
         ({"similarity": "positions"}, "answer_pattern"),
         ({"answer_pattern": "("}, "regular expression"),
         ({"fallback": "vote"}, "answer_pattern"),
+        ({"similarity": "judge | jaccard & judge"}, "one 'judge' is enough"),
+        ({"answer_pattern": "(?i)(yes"}, "no regular expression"),
         ({"perspectives": ()}, "perspectives"),
         ({"colour": "blue"}, "colour"),
     ],
@@ -496,3 +539,17 @@ async def test_an_objection_answered_in_any_review_stands_no_more() -> None:
 
     report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=2), ScriptedModel(speaking(planted)))
     assert report.objections == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("(?i)yes|no", "I say YES.", "yes"),
+        ("(?is)answer:.(\\w+)", "Answer:\nmaybe", "maybe"),
+        ("(?x) yes # agreed\n | no # not", "No.", "no"),
+        ("(?i)(?x)a b", "ab", "ab"),
+    ],
+)
+def test_flags_of_a_pattern_may_stand_at_its_beginning(pattern: str, text: str, found: str) -> None:
+    assert Emergence(answer_pattern=pattern).answer_pattern == pattern
+    assert extract(pattern, text) == found

@@ -91,11 +91,18 @@ class SessionStarted(Event):
     forked_at: int | None = None
 
 
+def age_of(event: CallEvent | AnswerReceived) -> int:
+    """How many forks ago a reply, or an answer from outside, was given; 0 in this session."""
+    return 1 + event.generations if event.inherited else 0
+
+
 class CallEvent(Event):
     """Common to what a call can come to. `digest` is the request's, `prompt` the id of its list of parts.
 
-    An `inherited` one was made, and paid for, by the session this one is forked from; its place and digest are those there.
-    `steps` are the requests to a model that an agent with tools needed, retries not counted.
+    An `inherited` one was made, and paid for, by the session this one is forked from, or where that is a fork itself by one that
+    many `generations` before it; its place and digest are those there.
+    `steps` are the requests to a model that an agent with tools needed, retries not counted. Where the model told no tokens they
+    are `estimated` from the texts, and so is the cost.
     """
 
     default_requests: ClassVar[int] = 1
@@ -108,7 +115,9 @@ class CallEvent(Event):
     digest: str = ""
     prompt: str = ""
     inherited: bool = False
+    generations: int = 0
     steps: int = 1
+    estimated: bool = False
 
     @property
     def requests(self) -> int:
@@ -124,8 +133,7 @@ class CallStarted(CallEvent):
 
 
 class CallCompleted(CallEvent):
-    """A `cached` one was answered by a recorded reply to the very same request, and cost nothing. Where the model told no tokens
-    they are `estimated` from the texts, and so is the cost."""
+    """A `cached` one was answered by a recorded reply to the very same request, and cost nothing."""
 
     type: Literal["call_completed"] = "call_completed"
     audience: tuple[str, ...] = ()
@@ -133,7 +141,6 @@ class CallCompleted(CallEvent):
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = None
-    estimated: bool = False
     finish: str = "stop"
     cached: bool = False
     reserve: bool = False
@@ -148,7 +155,6 @@ class ReplyRejected(CallEvent):
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = None
-    estimated: bool = False
     reserve: bool = False
 
 
@@ -226,6 +232,7 @@ class AnswerReceived(Event):
     text: str
     by: str = ""
     inherited: bool = False
+    generations: int = 0
 
 
 class MessagePublished(Event):

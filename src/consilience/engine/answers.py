@@ -9,7 +9,7 @@ from functools import lru_cache
 def check_pattern(pattern: str) -> None:
     """Raises `ValueError` for one that is no regular expression."""
     try:
-        re.compile(pattern)
+        _compiled(pattern)
     except re.error as error:
         raise ValueError(f"answer_pattern is no regular expression: {error}") from None
 
@@ -24,9 +24,17 @@ def form(pattern: str) -> str:
     return " or ".join(pattern.split("|")) if is_choice(pattern) else pattern
 
 
+_FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
+"""Flags for the whole of an expression, which may stand at its beginning only."""
+
+
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w)(?:{pattern})(?!\w)", re.IGNORECASE)
+    flags = ""
+    while found := _FLAGS.match(pattern):
+        flags, pattern = flags + found[1], pattern[found.end() :]
+    end = "\n" if "x" in flags else ""  # a comment ends there
+    return re.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end})(?!\w)", re.IGNORECASE)
 
 
 def extract(pattern: str, text: str) -> str | None:

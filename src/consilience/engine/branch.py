@@ -43,13 +43,15 @@ UNLIMITED = Amount(math.inf, math.inf, math.inf)
 
 
 class Account:
-    """What a branch may still spend. An unlimited account is never written to."""
+    """What a branch may still spend. An unlimited account is never written to. Of what is left the `borrowed` part is needed
+    elsewhere once the branch has ended."""
 
-    __slots__ = ("left", "limited")
+    __slots__ = ("borrowed", "left", "limited")
 
-    def __init__(self, left: Amount) -> None:
+    def __init__(self, left: Amount, borrowed: Amount = NOTHING) -> None:
         self.left = left
         self.limited = left != UNLIMITED
+        self.borrowed = borrowed
 
     def draw(self, amount: Amount) -> bool:
         """Reserve `amount` if it is there."""
@@ -81,12 +83,14 @@ class Account:
             self.left = Amount()
 
 
-def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING) -> list[Account]:
+def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING, *, lent: bool = False) -> list[Account]:
     """Fund branches from `account` in the order asked: each its whole need while that fits, then nothing.
 
-    What is left over goes round again, `RETRIES` times at most, in the same order, as each funded branch's means for retries: once
-    more its need while that fits, and while what is `due` stays there for the calls that the forking branch will make before it
-    has this back. So a retry never takes a first attempt from a sibling, and nothing depends on arrival.
+    What is left over goes round again, in the same order, as each funded branch's means for retries: once more its need while that
+    fits, and while what is `due` stays there for the calls that the forking branch will make before it has this back. What is
+    `lent` comes back before those, and so may be taken out of them; but then it may not be handed on to anybody who keeps it
+    longer, and is marked as `borrowed`. What nobody needs goes round up to `RETRIES` times. So a retry never takes a first
+    attempt from a sibling, and nothing depends on arrival.
     """
     if not account.limited:
         return [Account(UNLIMITED) for _ in needs]
@@ -97,21 +101,23 @@ def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING) -> l
             break
         granted[i] = account.bounded(need)
         funded += 1
-    whole = _rounds(account.left - due, needs[:funded])
+    held = NOTHING if lent else due
+    borrowed = [NOTHING for _ in needs]
+    for i in range(funded):
+        if not (account.left - needs[i]).covers(held) or not account.draw(needs[i]):
+            break
+        borrowed[i] = needs[i]
+    whole = _rounds(account.left - due - account.borrowed, needs[:funded])
     for i in range(funded):
         account.draw(needs[i] * whole)
-        granted[i] += needs[i] * whole
-    for i in range(funded if whole < RETRIES else 0):
-        if not (account.left - needs[i]).covers(due) or not account.draw(needs[i]):
-            break
-        granted[i] += needs[i]
-    return [Account(amount) for amount in granted]
+        granted[i] += borrowed[i] + needs[i] * whole
+    return [Account(amount, spent) for amount, spent in zip(granted, borrowed, strict=True)]
 
 
 def _rounds(spare: Amount, needs: Sequence[Amount]) -> int:
-    """How many whole rounds of these needs `spare` has means for, `RETRIES` at most."""
+    """How many whole rounds of these needs `spare` has means for beside the first, `RETRIES` with it at most."""
     total = sum(needs, NOTHING)
-    whole = RETRIES
+    whole = RETRIES - 1 if needs else 0
     while whole and not spare.covers(total * whole):
         whole -= 1
     return whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from consilience.domain.events import (
     CallStarted,
     ReplyRejected,
     Volatile,
+    age_of,
     text_id,
 )
 from consilience.domain.messages import Message
@@ -115,16 +117,21 @@ class Call(Generic[T]):
     def _inherited(self, attempt: int) -> _Attempt[T] | None:
         """What the session this one is forked from got; None where it got nothing that these settings can use.
 
-        A reply is taken over only by a call that is shown nothing new: it would be about other texts.
+        A reply is taken over only by a call that is shown nothing younger than it: it would be about other texts. The same
+        holds for an answer from outside that nobody had read yet.
         """
-        recorder, prompt = self.state.recorder, self.ask.prompt
-        found = recorder.inherited(self.ask.key, attempt)
+        state, key = self.state, self.ask.key
+        recorder = state.recorder
+        found = recorder.inherited(key, attempt)
+        youngest = state.age(self.ask.prompt) if recorder.inherits else math.inf
+        outdated = recorder.drop_answer(key, youngest)
+        if found is not None and youngest < age_of(found):
+            found, outdated = None, True
+        if outdated and attempt == 1:
+            state.outdated.append(key)
         if found is None:
             return None
-        if any(self.state.is_new(quote.id) for quote in (*prompt.shared, *prompt.quotes)):
-            if attempt == 1:
-                self.state.outdated.append(self.ask.key)
-            return None
+        state.ages[key] = age_of(found)
         text = "" if isinstance(found, CallFailed) else recorder.text(found.text)
         value: T | None = None
         if isinstance(found, CallCompleted):
@@ -141,7 +148,7 @@ class Call(Generic[T]):
     async def _made(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
         """What is recorded of this attempt, or what comes of it now."""
         state, ask = self.state, self.ask
-        state.live.add(ask.key)
+        state.ages[ask.key] = 0
         rendered = state.render(ask.agent, ask.prompt, fix)
         returns: type[Any] = ask.returns
         schema, schema_digest = schema_for(returns, rendered.kinds)
@@ -186,7 +193,9 @@ class Call(Generic[T]):
             try:
                 completion = await self._send(attempt, rendered, schema, digest, steps)
             except ProviderError as failure:
-                event: Ended = self._failed(common, failure, steps)
+                paid = failure.completion if isinstance(failure.completion, Completion) else None
+                told = counted(paid, rendered, self.port) if paid is not None else None
+                event: Ended = self._failed(common, failure, steps, told)
                 text, value = "", None
             else:
                 completion, estimated = (completion, False) if answered else counted(completion, rendered, self.port)
@@ -320,18 +329,25 @@ class Call(Generic[T]):
         done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)
         return done, text, value
 
-    def _failed(self, common: dict[str, object], failure: ProviderError, steps: StepLog | None) -> CallFailed:
+    def _failed(
+        self,
+        common: dict[str, object],
+        failure: ProviderError,
+        steps: StepLog | None,
+        paid: tuple[Completion, bool] | None,
+    ) -> CallFailed:
         """A failure, with what was paid for all the same: a refusal that came as a completion, or steps before that. Where it was
         a limit that forbade to ask on, the limit has refused the call."""
-        paid = failure.completion
         figures: dict[str, object] = {}
         requests = failure.requests
         if steps is not None:
             figures = {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
             figures["steps"] = max(steps.taken, 1)
             requests = int(steps.spent.calls)
-        elif isinstance(paid, Completion):
-            figures = {"tokens_in": paid.tokens_in, "tokens_out": paid.tokens_out, "cost": paid.cost}
+        elif paid is not None:
+            said, estimated = paid
+            figures = {"tokens_in": said.tokens_in, "tokens_out": said.tokens_out, "cost": said.cost}
+            figures["estimated"] = estimated
         return CallFailed(
             **{**common, **figures},
             failure=self.refused.kind if self.refused else _kind(failure),

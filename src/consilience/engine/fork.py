@@ -19,6 +19,7 @@ from consilience.domain.events import (
     Event,
     SessionStarted,
     TextsEmbedded,
+    age_of,
     text_id,
 )
 from consilience.domain.outcome import Limits
@@ -144,11 +145,15 @@ def position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:
 
 
 def inheritance(events: Sequence[AnyEvent], last: int) -> list[AnyEvent]:
-    """What a fork is given: replies, failures, answers and vectors up to `last`, marked. Refusals by a limit are not."""
+    """What a fork is given: replies, failures, answers and vectors up to `last`, marked. Refusals by a limit are not, nor what the
+    parent had inherited itself and asked for again."""
     found: list[AnyEvent] = []
+    anew = {e.key for e in events if isinstance(e, Ended) and e.seq <= last and not e.inherited and e.attempt == 1}
     for event in events:
         if event.seq > last:
             break
+        if isinstance(event, Ended) and event.inherited and event.key in anew:
+            continue
         if not isinstance(event, Ended | AnswerReceived | TextsEmbedded):
             continue
         if isinstance(event, CallFailed) and event.failure.is_limit:
@@ -157,6 +162,8 @@ def inheritance(events: Sequence[AnyEvent], last: int) -> list[AnyEvent]:
             "inherited": True,
             "volatile": {name: value for name, value in event.volatile.items() if name != "t"},
         }
+        if isinstance(event, Ended | AnswerReceived):
+            marked["generations"] = age_of(event)
         if isinstance(event, Ended):
             marked["reserve"] = False
         found.append(event.model_copy(update=marked))

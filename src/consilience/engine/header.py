@@ -22,7 +22,7 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
     """Header fields that follow from the journal; `first` are the results of the first phase, for quorum and degradation."""
     ended = calls(state)
     replied = sum(isinstance(result, Reply) for result in first)
-    needed = math.ceil(state.quorum * len(first))
+    needed = quorum_of(state.quorum, len(first))
     cited = all_quotations(state)
     said = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
@@ -43,6 +43,11 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
         "independence": independence(state.agents),
         "quotations": tuple(cited),
     }
+
+
+def quorum_of(share: float, n: int) -> int:
+    """How many of n agents a share of them is, rounded up but for what a float is off by."""
+    return math.ceil(share * n - 1e-9)
 
 
 def calls(state: State) -> list[Ended]:
@@ -75,7 +80,7 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
         tokens_in=sum(event.tokens_in for event in ended),
         tokens_out=sum(event.tokens_out for event in ended),
         tokens_cached=total("cached"),
-        estimated=sum(not isinstance(event, CallFailed) and event.estimated for event in ended),
+        estimated=sum(event.estimated for event in ended),
         cost=math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
         seconds=round(state.recorder.now(), 3),
     )
@@ -142,7 +147,7 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     false = sum(not quotation.verified for quotation in cited)
     if false:
         found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
-    if estimated := sum(not isinstance(event, CallFailed) and event.estimated for event in ended):
+    if estimated := sum(event.estimated for event in ended):
         found.append(
             f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; theirs are estimated, and limits go by that"
         )
@@ -158,7 +163,7 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
         )
     if outdated := sorted(state.outdated):
         found.append(
-            f"{counted(len(outdated), 'inherited reply', 'inherited replies')} asked for again, since they were about other texts: "
+            f"{counted(len(outdated), 'inherited reply', 'inherited replies')} asked for again, said of other texts: "
             + ", ".join(outdated[:5])
         )
     if state.lost:

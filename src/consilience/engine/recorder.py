@@ -20,6 +20,7 @@ from consilience.domain.events import (
     SessionStarted,
     StepCompleted,
     TextsEmbedded,
+    age_of,
 )
 from consilience.engine.mismatch import difference, nearest
 from consilience.engine.prompt import Rendered
@@ -43,6 +44,7 @@ class Recorder:
         self.reached: dict[tuple[str, int], Ended] = {}
         self._calls: dict[tuple[str, int], Ended] = {}
         self._inherited: dict[tuple[str, int], Ended] = {}
+        self._ages: dict[str, int] = {}
         self._vectors: dict[tuple[str, ...], TextsEmbedded] = {}
         self._derived: dict[tuple[str, str], Event] = {}
         self._matched: set[tuple[str, str]] = set()
@@ -102,6 +104,19 @@ class Recorder:
     def inherited(self, key: str, attempt: int) -> Ended | None:
         """What this attempt came to in the session this one is forked from."""
         return self._inherited.get((key, attempt))
+
+    @property
+    def inherits(self) -> bool:
+        """Whether there is anything from the session this one is forked from."""
+        return bool(self._inherited or self._ages)
+
+    def drop_answer(self, key: str, youngest: float) -> bool:
+        """Forget an inherited answer from outside to a call that is shown something younger now; whether there was one."""
+        if self._ages.get(key, 0) <= youngest:
+            return False
+        del self._ages[key]
+        self.answers.pop(key, None)
+        return True
 
     def inherit(self, event: Ended, place: str) -> None:
         """Take what was inherited as what came of the call at this place."""
@@ -197,6 +212,7 @@ class Recorder:
             self._asked.add((event.key, event.attempt))
         elif isinstance(event, AnswerReceived):
             self.answers[event.key] = self.journal.text(event.text)
+            self._ages[event.key] = age_of(event)
         elif isinstance(event, TextsEmbedded) and event.inherited:
             self._vectors[event.texts] = event
         elif not isinstance(event, SessionStarted | SessionResumed | CallLost):

@@ -25,7 +25,7 @@ from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
 from consilience.engine.branch import Account, Amount, Branch, allot, current_branch, current_phase
 from consilience.engine.call import Call
-from consilience.engine.header import claim, header
+from consilience.engine.header import claim, header, quorum_of
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.schedule import Schedule
 from consilience.engine.similarity import cosine, jaccard, quantised
@@ -72,9 +72,9 @@ class Session:
     def limits(self) -> Limits:
         return self._state.limits
 
-    @property
-    def quorum(self) -> float:
-        return self._state.quorum
+    def quorate(self, alive: int, of: int) -> bool:
+        """Whether so many agents are a quorum, and at least one."""
+        return alive > 0 and alive >= quorum_of(self._state.quorum, of)
 
     @property
     def account(self) -> Account:
@@ -143,9 +143,10 @@ class Session:
         place = branch.next_place()
         if not works:
             return []
-        needs = [work.need for work in works] if branch.account.limited else [Amount()] * len(works)
-        accounts = allot(branch.account, needs)
         branch.due -= sum(work.calls for work in works)
+        limited = branch.account.limited
+        needs = [work.need for work in works] if limited else [Amount()] * len(works)
+        accounts = allot(branch.account, needs, self._due(branch), lent=True)
         activity = self._state.activity
         left = len(works)
 
@@ -180,6 +181,10 @@ class Session:
             account.return_to(branch.account)
         return results
 
+    def _due(self, branch: Branch) -> Amount:
+        """What the calls need that the branch may still make itself."""
+        return self.need_of_calls(max(branch.due, 0)) if branch.account.limited else Amount()
+
     def start(self, work: Work[T]) -> Pending[Any]:
         """Open a branch now, funded now; await the result here or in another branch.
 
@@ -188,9 +193,8 @@ class Session:
         branch = current_branch.get()
         place = branch.next_place()
         branch.due -= work.calls
-        limited = branch.account.limited
-        due = self.need_of_calls(max(branch.due, 0)) if limited else Amount()
-        (account,) = allot(branch.account, [work.need if limited else Amount()], due)
+        need = work.need if branch.account.limited else Amount()
+        (account,) = allot(branch.account, [need], self._due(branch))
         self._state.activity.enter()
         task = self._open(work, f"{place}.0.", account)
         pending: Pending[Any] = Pending(self, task, account, place, current_phase.get())

@@ -43,7 +43,7 @@ class Document:
         here = _collapse(lines[line - 1])
         below = _collapse(" ".join(lines[line - 1 :]))
         at = below.find(wanted)
-        return 0 <= at < max(len(here), 1)
+        return 0 <= at < len(here)
 
 
 def documents(sources: Iterable[Source]) -> tuple[Document, ...]:

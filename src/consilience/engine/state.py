@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -34,7 +35,7 @@ def nothing_held(phase: Phase | None) -> bool:
 class State:
     """`reserve` is what is held back for the closing call: one call of the greatest size, or all there is if that is less.
 
-    In a fork `live` are the calls made anew, and `outdated` those of them that its parent had made too.
+    `ages` says of every call how many forks ago it was made; `outdated` are those that a fork had inherited and made anew.
     """
 
     id: str
@@ -68,7 +69,7 @@ class State:
     hold: Callable[[Phase | None], bool] = nothing_held
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    live: set[str] = field(default_factory=set)
+    ages: dict[str, int] = field(default_factory=dict)
     outdated: list[str] = field(default_factory=list)
     dropped: int = 0
     late: bool = False
@@ -94,14 +95,18 @@ class State:
         found = self._messages.get(id)
         return found is not None and found.sender != agent
 
-    def is_new(self, id: str) -> bool:
-        """Whether a message came of a reply that a fork did not inherit: it is one, is made of one, or replies to one."""
+    def age(self, prompt: Prompt) -> float:
+        """How many forks ago the youngest message of a prompt came into being; infinity for a prompt without any."""
+        return min((self._age(quote.id) for quote in (*prompt.shared, *prompt.quotes)), default=math.inf)
+
+    def _age(self, id: str) -> float:
+        """Of a message: that of the youngest reply that it is, is made of, or replies to."""
         found = self._messages.get(id)
         if found is None:
-            return False
+            return math.inf
         parts = id.split("/")
-        beginnings = {"/".join(parts[:n]) for n in range(1, len(parts) + 1)}
-        return bool(beginnings & self.live) or found.reply_to in self.live
+        origins = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+        return min((self.ages[key] for key in (*origins, found.reply_to or "") if key in self.ages), default=math.inf)
 
     @property
     def messages(self) -> Mapping[str, Message]:

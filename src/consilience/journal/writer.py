@@ -57,8 +57,9 @@ class Writer:
         """Commit what is queued, or drop it, and end the thread. Raises what a commit failed with, unless somebody was told."""
         with self._wake:
             self._closing = True
-            if drop:
+            if drop:  # whoever waits for what is dropped must not take it for durable
                 self._queue.clear()
+                self._error = self._error or StoreUnusable("the journal is closed")
             self._wake.notify()
         self._thread.join()
         if not drop and not self._told:

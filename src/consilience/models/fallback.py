@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +16,8 @@ class Fallback:
     """Several models under one name, by default that of the first; each later one is tried when those before it failed.
 
     A failure here is final: put retries inside (`Fallback([Limited(a), Limited(b)])`). Moving on is a further sending
-    and asks `may_retry`, unless nothing was sent yet because an account is shut. `Completion.model` says who answered.
+    and asks `may_retry`, unless nothing was sent yet because an account is shut. `Completion.model` says who answered; its tokens
+    and cost are those of all, since a refusal is paid for too.
     """
 
     def __init__(self, models: Sequence[Model], name: str | None = None) -> None:
@@ -32,6 +34,7 @@ class Fallback:
         """The first answer. Raises the last model's error, with what became of the others in its detail."""
         sent, waited = 0, 0.0
         earlier: list[str] = []
+        paid: list[Completion] = []
         for model in self.models:
             failure: ProviderError
             try:
@@ -41,9 +44,12 @@ class Fallback:
             else:
                 if not earlier:
                     return completion
+                whole = _together([*paid, completion])
                 return replace(
-                    completion, requests=sent + completion.requests, waited=waited + completion.waited, fallback=True
+                    whole, requests=sent + completion.requests, waited=waited + completion.waited, fallback=True
                 )
+            if isinstance(failure.completion, Completion):
+                paid.append(failure.completion)
             sent += requests_of(failure)
             waited += getattr(failure, "waited", 0.0)
             if model is self.models[-1] or (sent and not retry_allowed()):
@@ -53,7 +59,7 @@ class Fallback:
         if earlier:
             failure.detail = "; before that, ".join([failure.detail, *reversed(earlier)])
             failure.args = (failure.detail,)
-        vars(failure).update(requests=sent, waited=waited)
+        vars(failure).update(requests=sent, waited=waited, completion=_together(paid) if paid else None)
         raise failure
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
@@ -65,3 +71,15 @@ class Fallback:
     async def close(self) -> None:
         for model in self.models:
             await model.close()
+
+
+def _together(completions: Sequence[Completion]) -> Completion:
+    """The last one, with what all of them took."""
+    costs = [one.cost for one in completions]
+    return replace(
+        completions[-1],
+        tokens_in=sum(one.tokens_in for one in completions),
+        tokens_out=sum(one.tokens_out for one in completions),
+        tokens_cached=sum(one.tokens_cached for one in completions),
+        cost=None if None in costs else math.fsum(cost for cost in costs if cost is not None),
+    )

@@ -68,4 +68,4 @@ def stop_of(session: Session, failures: Sequence[Failure], asked: int) -> StopRe
     if limit is not None:
         return limit
     alive = asked - len(failures)
-    return StopReason.SETTLED if alive and alive >= session.quorum * asked else StopReason.FAILED
+    return StopReason.SETTLED if session.quorate(alive, asked) else StopReason.FAILED

@@ -255,7 +255,7 @@ def _metrics(
     found: dict[str, float | int | None] = {
         "facts": len(points),
         "fact_survival": survival(points, answer, [claim.text for claim in _claims(course)]) if answer else None,
-        "novelty": novelty(answer, [*inputs, *points]),
+        "novelty": novelty(answer, [*inputs, *points, *(document.text for document in session.sources)]),
         "revision_rate": sum(changed) / len(changed) if changed else None,
         "dropped_labels": session.dropped,
         "conformity": sum(change.conformity for change in changes(ballots)),

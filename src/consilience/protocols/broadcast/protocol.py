@@ -129,4 +129,4 @@ def _quorum(session: Session, first: Cycle) -> bool:
     """Leaves that failed for good leave a quorum in their first execution; refusals by a limit are no failure of theirs."""
     leaves = first_runs(first, session.topology.leaves)
     dead = sum(run.response is None and not any(f.kind.is_limit for f in run.failures) for run in leaves)
-    return len(leaves) - dead >= session.quorum * len(leaves) and dead < len(leaves)
+    return session.quorate(len(leaves) - dead, len(leaves))

@@ -80,10 +80,11 @@ def _metrics(session: Session, course: Course) -> dict[str, float | int | None]:
     points = [point for reply in leaves for point in reply.value.points[:MOST_POINTS] if point.strip()]
     texts = [reply.text for reply in leaves]
     answer = course.closing.text if course.closing else ""
+    said = [job.text.text for job in course.jobs[1:] if job.text is not None]
     return {
         "facts": len(points),
         "fact_survival": survival(points, answer, [claim.text for claim in _claims(course)]) if answer else None,
-        "novelty": novelty(answer, [*(job.text.text for job in course.jobs[1:] if job.text is not None), *points]),
+        "novelty": novelty(answer, [*said, *points, *(document.text for document in session.sources)]),
         "dropped_labels": session.dropped,
         "sibling_similarity/execute/1": mean_pairwise(texts),
     }

@@ -210,4 +210,4 @@ def _quorum(session: Session, jobs: Sequence[Job]) -> bool:
     """Leaves that were asked and failed for good leave a quorum; refusals by a limit are no failure of theirs."""
     leaves = [job for job in jobs if job.agent in session.topology.leaves]
     dead = sum(job.text is None and not any(f.kind.is_limit for f in job.failures) for job in leaves)
-    return len(leaves) - dead >= session.quorum * len(leaves) and dead < len(leaves)
+    return session.quorate(len(leaves) - dead, len(leaves))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from consilience.domain.agents import Agent
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import Ballot, changes, pool
+from consilience.domain.positions import Ballot, changes, one_sided, pool
 from consilience.domain.replies import MOST_CLAIMS, ClaimReply
 from consilience.domain.report import Confidence, Dissent, Objection
 from consilience.engine.analysis import RESTATED, novelty, survival
@@ -119,7 +119,8 @@ def _position(
     """The answer's own position, or the pool's where positions stayed split and `fallback` says so."""
     if not settings.ballots:
         return None, None
-    if settings.fallback == "vote" and stop is not StopReason.CONVERGED and pooled:
+    agreed = bool(course.ballots) and one_sided(course.ballots[-1])
+    if settings.fallback == "vote" and not agreed and pooled:
         return next(iter(pooled)), "pool"
     position = extract(settings.answer_pattern, course.closing.text) if course.closing else None
     return position, "answer" if position else None
@@ -178,7 +179,7 @@ def round_of(seats: Sequence[Agent], settings: Settings, course: Course, n: int)
         agents[seat.id] = AgentRound(
             role=seat.role,
             perspective=seat.persona or seat.perspective,
-            response=_text(turn.response) or (_text(turn.text) if turn.lateral is None and not turn.failures else None),
+            response=_text(turn.response) or _text(turn.before or (None if turn.failures else turn.text)),
             lateral_response=_text(turn.lateral),
             revised=_revised(turn),
             signal_sent=_text(sent.get(seat.id)),
@@ -203,14 +204,15 @@ def _revised(turn: Turn) -> bool:
 def _read_by_root(course: Course) -> list[str]:
     """What everybody but the root has said, in every round."""
     turns = [turn for turns in course.rounds for turn in turns.values() if turn.agent != ROOT]
-    return [said.text for turn in turns for said in (turn.response, turn.lateral) if said is not None]
+    texts = [said.text for turn in turns for said in (turn.response, turn.lateral) if said is not None]
+    return [*texts, *(objection.text for turn in turns for objection in turn.objections)]
 
 
 def _metrics(session: Session, course: Course, revision_rate: float | None) -> dict[str, float | int | None]:
     first = [turn.response for turn in course.rounds[0].values()] if course.rounds else []
     replies = [reply.value for reply in first if reply is not None and isinstance(reply.value, LeafReply)]
     points = [point for reply in replies for point in reply.points[:MOST_POINTS] if point.strip()]
-    inputs = _read_by_root(course)
+    inputs = [*_read_by_root(course), *(document.text for document in session.sources)]
     answer = course.closing.text if course.closing else ""
     claims = [c.text for c in _claims(course)]
     found: dict[str, float | int | None] = {

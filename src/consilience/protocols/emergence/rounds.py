@@ -197,7 +197,7 @@ class RoundRun:
             return True
         leaves = [turn for turn in turns if turn.agent in self.session.topology.leaves]
         dead = sum(turn.text is None and not any(f.kind.is_limit for f in turn.failures) for turn in leaves)
-        return len(leaves) - dead >= self.session.quorum * len(leaves) and dead < len(leaves)
+        return self.session.quorate(len(leaves) - dead, len(leaves))
 
     def observation(self, node: str, children: list[Turn], nudge: Reply[str] | None) -> Ask[PeerReply]:
         """A coordinator's observation of its children's texts after lateral talk."""

@@ -61,7 +61,10 @@ class Settings(TreeProtocol):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        for kind in re.split(r"\s*[&|]\s*", self.similarity.strip()):
+        kinds = re.split(r"\s*[&|]\s*", self.similarity.strip())
+        if kinds.count("judge") > 1:
+            raise ValueError("similarity: one 'judge' is enough; asked twice it would be paid for twice")
+        for kind in kinds:
             if kind not in ("auto", *KINDS):
                 raise ValueError(f"similarity: {kind!r} is none of auto, {', '.join(KINDS)}")
             if kind == "positions" and not self.answer_pattern:

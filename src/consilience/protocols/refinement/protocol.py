@@ -124,7 +124,7 @@ class Refinement(Settings):
         """Authors who failed for good leave a quorum; refusals by a limit are no failure of theirs."""
         pieces = [made.authors.get(s) or made.served[self.hierarchy.coordinator, s] for s in self.first_seats]
         dead = sum(p.text is None and not any(f.kind.is_limit for f in p.failures) for p in pieces)
-        return len(pieces) - dead >= session.quorum * len(pieces) and dead < len(pieces)
+        return session.quorate(len(pieces) - dead, len(pieces))
 
     def _integration(
         self, session: Session, index: int, course: Course, made: Yield, parts: Mapping[str, Piece]
