@@ -35,8 +35,11 @@ _NO_PLACE = (
 
 
 def raw_id(id: str) -> bytes:
-    """The key of a text's or prompt's row."""
-    return base64.urlsafe_b64decode(id + "==")
+    """The key of a text's or prompt's row; of what is no id, as a damaged event may name it, one that no row has."""
+    try:
+        return base64.urlsafe_b64decode(id + "==")
+    except ValueError:
+        return id.encode("utf-8", "replace")
 
 
 def connect_twice(path: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
