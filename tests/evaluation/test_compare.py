@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from consilience.domain.errors import SessionBusy, SettingsError
 from consilience.domain.outcome import StopReason
+from consilience.engine.prompt import tokens_in
 from consilience.engine.protocol import find_protocol
 from consilience.evaluation import (
     Budget,
@@ -20,6 +21,7 @@ from consilience.evaluation import (
     Task,
     TaskSource,
     compare,
+    execute,
     foresee,
     markdown,
     plan,
@@ -141,6 +143,47 @@ async def test_without_a_budget_a_vote_costs_what_the_dearest_other_row_spent(st
     assert spent == {"circle": 1000, "solo": 250, "vote": 1000}  # four calls of 250 each, so four votes
     bound = Row("circle", Circle()).on(OPEN).most_tokens(OPEN)
     assert {run.limit for run in comparison.runs} == {bound}
+
+
+def held_by(*seats: int) -> Task:
+    """Long documents, one for each seat, and one that is open to all."""
+    long = "The river rose again and nobody wrote it down. " * 60
+    private = tuple(TaskSource(text=f"{n}: {long}", seat=seat) for n, seat in enumerate(seats))
+    return Task(id="held", task="What is it?", sources=(TaskSource(text="Ann has 3 apples."), *private))
+
+
+def counted(request: ModelRequest) -> Scripted:
+    return Scripted("Answer: 3", tokens_in=tokens_in(request.text), tokens_out=request.max_tokens)
+
+
+@pytest.mark.parametrize("seats", [(), (1, 2, 3), (2,), (1, 1), (1, 4), (2, 900)])
+async def test_a_vote_costs_as_much_wherever_documents_are_private(store: SqliteStore, seats: tuple[int, ...]) -> None:
+    """Each of them is read by one voter, however many there are."""
+    task, model = held_by(*seats), ScriptedModel(counted)
+    planned = plan([task], ROWS, models=model)
+    comparison = await execute(planned, store=store)
+    spent = {run.row: run.tokens for run in comparison.runs}
+    plain = min(tokens_in(r.text) + r.max_tokens for r in model.requests)
+    assert spent["circle"] - 1.02 * plain < spent["vote"] <= spent["circle"]
+    foreseen = foresee(planned)
+    assert len(model.requests) <= sum(row.calls.max for row in foreseen)
+    assert sum(tokens_in(r.text) + r.max_tokens for r in model.requests) <= sum(row.tokens for row in foreseen)
+    assert max(map(tokens_in, (r.text for r in model.requests))) <= max(row.read for row in foreseen)
+
+
+@pytest.mark.parametrize("tokens", [5_000, 20_000, 60_000])
+@pytest.mark.parametrize("seats", [(), (1, 2, 3), (1, 4), (2, 900)])
+async def test_a_given_budget_is_spent_on_votes_and_private_documents_are_paid_for_once(
+    store: SqliteStore, seats: tuple[int, ...], tokens: int
+) -> None:
+    task = held_by(*seats)
+    comparison = await compare(task, ["vote"], models=ScriptedModel(counted), store=store, budget=Budget(tokens=tokens))
+    vote = by_row(comparison, "vote")[0]
+    plain = Row("vote", Poll()).call_tokens(held_by())
+    private = Row("vote", Poll(size=1)).call_tokens(task) - plain
+    assert (vote.stop_reason, vote.calls) == (StopReason.SETTLED, vote.size)
+    assert vote.tokens <= tokens
+    assert (vote.size + 1) * plain + 2 * private > tokens  # one of them may have to be held back for the last
 
 
 async def test_the_dearest_row_keeps_its_size_also_where_it_could_have_any(store: SqliteStore) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import CallCompleted, Event, SessionFinished
+from consilience.domain.events import CallCompleted, Event, ReplyRejected, SessionFinished
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine import runner
@@ -29,7 +29,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
 
 PROBE = "probe"
-"""A run of the smallest size of a row, whose cost says how large the row may be."""
+"""A small run of a row, whose cost says how large the row may be."""
 
 MOST_REPEATS = 1_000
 
@@ -189,12 +189,28 @@ class _Bench:
 
     async def _calls(self, row: Row, task: Task, seed: int, allotment: Allotment, dearest: int) -> int:
         """How many calls a row of any size gets: all that surely fit, or as many as cost what the dearest other row did."""
-        most = allotment.most_calls(row, task)
-        if not allotment.budget.matched:
+        most, small = allotment.most_calls(row, task), allotment.probe(row, task)
+        if small is None:
             return most
-        probe = await self._run(row.sized(1), task, seed, allotment, role=PROBE)
-        each = probe.tokens / probe.calls if probe.calls and probe.tokens else row.call_tokens(task)
-        return min(int(dearest / each), most)
+        probe = await self._run(small, task, seed, allotment, role=PROBE)
+        each, private = self._price(small, task, probe)
+        return min(int((dearest - private) / each), most)
+
+    def _price(self, row: Row, task: Task, probe: Run) -> tuple[float, float]:
+        """Tokens of a call of somebody who holds nothing private, and those that what is private costs in all.
+
+        At any size everything private is shown once: to seats of its own, or to those that it wraps onto. Where nobody without it
+        answered, all calls count alike.
+        """
+        holders, tokens, calls = row.holders(task), Counter[bool](), Counter[bool]()
+        for event in self._store.read(probe.session):
+            if isinstance(event, (CallCompleted, ReplyRejected)):
+                tokens[event.agent in holders] += event.tokens_in + event.tokens_out
+                calls[event.agent in holders] += isinstance(event, CallCompleted)
+        if tokens[False] and calls[False]:
+            each = tokens[False] / calls[False]
+            return each, max(tokens[True] - each * calls[True], 0.0)
+        return (tokens.total() / calls.total() if tokens.total() and calls.total() else row.call_tokens(task)), 0.0
 
     async def _run(
         self, row: Row, task: Task, seed: int, allotment: Allotment, *, size: bool = False, role: str = ""
