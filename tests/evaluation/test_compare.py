@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pydantic import BaseModel
 
 from consilience.domain.errors import SessionBusy, SettingsError
-from consilience.domain.outcome import StopReason
-from consilience.engine.prompt import tokens_in
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.report import Report
+from consilience.engine import protocol as registry
+from consilience.engine.prompt import Prompt, tokens_in
 from consilience.engine.protocol import find_protocol
+from consilience.engine.session import Session
 from consilience.evaluation import (
     Budget,
     Comparison,
@@ -28,7 +33,7 @@ from consilience.evaluation import (
 )
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
-from consilience.testing import Scripted, ScriptedModel
+from consilience.testing import Refused, Scripted, ScriptedModel
 from kit.juries import Alone, Circle, Poll, adding_up
 
 ROWS = ("circle", "solo", "vote")
@@ -344,6 +349,49 @@ async def test_likeness_is_that_of_the_first_texts(store: SqliteStore) -> None:
     assert run.correct is None
 
 
+@pytest.mark.parametrize("reply", ['{"answer": 3}', "```json\n{}\n```", "[3]", "3", '{"text": 3}'])
+async def test_an_answer_that_is_json_is_a_text(store: SqliteStore, reply: str) -> None:
+    comparison = await compare("Give JSON.", ["circle"], models=ScriptedModel(lambda request: reply), store=store)
+    assert (comparison.runs[0].voices, comparison.runs[0].likeness) == (3, 1.0)
+
+
+@pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "Here it is:\n```\n{}\n```\nThat is all.", "{}\n"])
+async def test_typed_replies_are_alike_where_their_texts_are(store: SqliteStore, around: str) -> None:
+    """However they are dressed: what stands beside the text is not compared, and neither are ballots."""
+
+    def reply(request: ModelRequest) -> Scripted:
+        if request.returns is not None and "position" in request.returns.model_fields:
+            return Scripted(json.dumps({"position": "3", "confidence": "sure", "reason": request.key}))
+        body = json.dumps({"points": [f"as {request.key} says"], "text": "The answer is 3."}, indent=2)
+        return Scripted(around.replace("{}", body))
+
+    emergence = find_protocol("emergence")(max_rounds=1)
+    comparison = await compare(OPEN, [emergence], models=ScriptedModel(reply), store=store)
+    assert (comparison.runs[0].voices, comparison.runs[0].likeness) == (3, 1.0)
+
+
+class Polled(Circle):
+    """A circle that is asked for its votes before anybody speaks."""
+
+    name: ClassVar[str] = "polled"
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=2 * self.size + 1, max=2 * self.size + 1)
+
+    async def run(self, session: Session) -> Report:
+        ids = [agent.id for agent in session.agents]
+        await session.gather([session.ask(id, Prompt("vote"), key=f"poll/{id}", kind="ballot") for id in ids])
+        return await super().run(session)
+
+
+async def test_a_ballot_is_no_text(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._registered, Polled.name, Polled)
+    texts = {"A1": "a b c", "A2": "a b d", "A3": "x y z"}
+    model = ScriptedModel(lambda request: "yes" if request.key.startswith("poll") else texts[request.agent])
+    run = (await compare("Is it so?", [Polled()], models=model, store=store)).runs[0]
+    assert (run.voices, run.likeness) == (3, pytest.approx(1 / 6))
+
+
 async def test_a_task_without_reference_is_compared_and_not_scored(store: SqliteStore) -> None:
     comparison = await compare("Is it so?", ["circle", "solo"], models=ScriptedModel(adding_up), store=store)
     assert [run.correct for run in comparison.runs] == [None, None]
@@ -362,8 +410,6 @@ async def test_differences_are_to_one_call_and_to_the_vote(store: SqliteStore) -
 
 
 async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore) -> None:
-    from consilience.testing import Refused
-
     model = ScriptedModel(lambda request: Refused("no") if request.key == "answer" else adding_up(request))
     comparison = await compare(OPEN, ROWS, models=model, store=store)
     solo = by_row(comparison, "solo")[0]

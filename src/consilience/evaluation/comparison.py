@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pydantic import BaseModel
+
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import CallCompleted, Event, ReplyRejected, SessionFinished
 from consilience.domain.outcome import Limits
@@ -27,6 +29,8 @@ from consilience.evaluation.summary import difference_of, row_of
 from consilience.evaluation.taskfile import Task
 from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
+from consilience.models.parsing import Malformed, parse_reply
+from consilience.reporting.record import ASIDE
 
 PROBE = "probe"
 """A small run of a row, whose cost says how large the row may be."""
@@ -268,11 +272,10 @@ def model_names(models: Lineup) -> list[str]:
 
 
 def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:
-    """The first text of each agent that speaks before it sees another's. Of a typed reply it is the field `text`; a reply
-    without one, a ballot, is no text."""
+    """The first text of each agent that speaks before it sees another's. Ballots, judgements and nudges are no texts."""
     replies: dict[str, list[str]] = {seat: [] for seat in protocol.first_seats}
     for event in store.read(session):
-        if isinstance(event, CallCompleted) and event.agent in replies:
+        if isinstance(event, CallCompleted) and event.agent in replies and event.kind not in ASIDE:
             replies[event.agent].append(event.text)
     found = []
     for ids in replies.values():
@@ -281,15 +284,18 @@ def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:
     return found
 
 
+class _Typed(BaseModel):
+    """What all typed replies that hold a text have in common."""
+
+    text: str
+
+
 def _said(reply: str) -> str:
+    """The field `text` of a typed reply, read as the engine reads it; else all of it, which may be JSON that was asked for."""
     try:
-        value = json.loads(reply)
-    except ValueError:
-        return reply
-    if not isinstance(value, dict):
-        return reply
-    said = value.get("text")
-    return said if isinstance(said, str) else ""
+        return parse_reply(reply, _Typed).text.strip()
+    except Malformed:
+        return reply.strip()
 
 
 def _measured(
