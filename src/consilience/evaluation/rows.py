@@ -75,7 +75,10 @@ class Row:
         """
         if not self.sizable or not task.private:
             return tokens // self.call_tokens(task)
-        calls = tokens // self._plain_tokens(task)
+        plain = self._plain_tokens(task)
+        held = [source for source in task.sources if source.seat is None or self.protocol.seat(source.seat) is not None]
+        private = replace(self, ceiling=True).call_tokens(task.model_copy(update={"sources": tuple(held)})) - plain
+        calls = max(tokens - private + len(held), 0) // plain  # no size costs less than all that is private once
         while calls > 0 and self.sized(calls)._together(task) > tokens:
             calls -= 1
         return calls
@@ -91,7 +94,8 @@ class Row:
         if calls != len(self.protocol.first_seats):
             return calls * greatest
         opening, plain = self._opening(task), self._plain_tokens(task)
-        seats = [agent for agent in self.protocol.agents(None) if agent.id in self.holders(task)]
+        holders = self.holders(task)
+        seats = [agent for agent in self.protocol.agents(None) if agent.id in holders]
         sizes = [int(call_size(opening, self.protocol, {}, [seat]).tokens) for seat in seats]
         _, *others = sorted([*sizes, *[plain] * (calls - len(sizes))])
         return sum(others) + greatest
