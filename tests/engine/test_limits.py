@@ -11,6 +11,7 @@ import pytest
 
 from consilience.domain.errors import RateLimited, Refused, ServerError
 from consilience.domain.events import CallCompleted, CallFailed
+from consilience.domain.messages import Source
 from consilience.domain.outcome import Allowance, FailureKind, Limits, StopReason
 from consilience.domain.report import Report
 from consilience.engine import runner
@@ -19,6 +20,7 @@ from consilience.engine.faults import Crash, Fault
 from consilience.engine.prompt import Opening, tokens_in
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
+from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
@@ -302,3 +304,19 @@ async def test_tokens_for_the_greatest_need_are_enough(protocol: Protocol) -> No
     assert bound.stop_reason is free.stop_reason
     assert sorted(r.key for r in limited.requests) == sorted(r.key for r in unlimited.requests)
     assert bound.ledger.actual.tokens_in + bound.ledger.actual.tokens_out <= tokens
+
+
+def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:
+    """What is closed to it is in none of its prompts."""
+    protocol = Emergence(children=2)
+
+    def size(*sources: Source) -> float:
+        instructions = protocol.templates().render(INSTRUCTIONS)
+        return call_size(Opening(instructions, TASK, documents(sources)), protocol, {}).tokens
+
+    public, short, long = Source(text="a" * 700), "b" * 700, "c" * 1400
+    first, second = Source(text=short, agents=("L2N1",)), Source(text=long, agents=("L2N2",))
+    assert size(first, second) == size(second) == size(Source(text=long))
+    assert size(public, first, second) == size(public, second) > size(second)
+    assert size(first, Source(text=long, agents=("L2N1", "L2N2"))) == size(Source(text=short), Source(text=long))
+    assert size(Source(text=long, agents=("nobody",))) == size()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pydantic import BaseModel
 
 from consilience.domain.errors import SessionBusy, SettingsError
-from consilience.domain.outcome import StopReason
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.report import Report
+from consilience.engine import protocol as registry
+from consilience.engine.prompt import Prompt, tokens_in
 from consilience.engine.protocol import find_protocol
+from consilience.engine.session import Session
 from consilience.evaluation import (
     Budget,
     Comparison,
@@ -20,13 +26,14 @@ from consilience.evaluation import (
     Task,
     TaskSource,
     compare,
+    execute,
     foresee,
     markdown,
     plan,
 )
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
-from consilience.testing import Scripted, ScriptedModel
+from consilience.testing import Refused, Scripted, ScriptedModel
 from kit.juries import Alone, Circle, Poll, adding_up
 
 ROWS = ("circle", "solo", "vote")
@@ -141,6 +148,47 @@ async def test_without_a_budget_a_vote_costs_what_the_dearest_other_row_spent(st
     assert spent == {"circle": 1000, "solo": 250, "vote": 1000}  # four calls of 250 each, so four votes
     bound = Row("circle", Circle()).on(OPEN).most_tokens(OPEN)
     assert {run.limit for run in comparison.runs} == {bound}
+
+
+def held_by(*seats: int) -> Task:
+    """Long documents, one for each seat, and one that is open to all."""
+    long = "The river rose again and nobody wrote it down. " * 60
+    private = tuple(TaskSource(text=f"{n}: {long}", seat=seat) for n, seat in enumerate(seats))
+    return Task(id="held", task="What is it?", sources=(TaskSource(text="Ann has 3 apples."), *private))
+
+
+def counted(request: ModelRequest) -> Scripted:
+    return Scripted("Answer: 3", tokens_in=tokens_in(request.text), tokens_out=request.max_tokens)
+
+
+@pytest.mark.parametrize("seats", [(), (1, 2, 3), (2,), (1, 1), (1, 4), (2, 900)])
+async def test_a_vote_costs_as_much_wherever_documents_are_private(store: SqliteStore, seats: tuple[int, ...]) -> None:
+    """Each of them is read by one voter, however many there are."""
+    task, model = held_by(*seats), ScriptedModel(counted)
+    planned = plan([task], ROWS, models=model)
+    comparison = await execute(planned, store=store)
+    spent = {run.row: run.tokens for run in comparison.runs}
+    plain = min(tokens_in(r.text) + r.max_tokens for r in model.requests)
+    assert spent["circle"] - 1.02 * plain < spent["vote"] <= spent["circle"]
+    foreseen = foresee(planned)
+    assert len(model.requests) <= sum(row.calls.max for row in foreseen)
+    assert sum(tokens_in(r.text) + r.max_tokens for r in model.requests) <= sum(row.tokens for row in foreseen)
+    assert max(map(tokens_in, (r.text for r in model.requests))) <= max(row.read for row in foreseen)
+
+
+@pytest.mark.parametrize("tokens", [5_000, 20_000, 60_000])
+@pytest.mark.parametrize("seats", [(), (1, 2, 3), (1, 4), (2, 900)])
+async def test_a_given_budget_is_spent_on_votes_and_private_documents_are_paid_for_once(
+    store: SqliteStore, seats: tuple[int, ...], tokens: int
+) -> None:
+    task = held_by(*seats)
+    comparison = await compare(task, ["vote"], models=ScriptedModel(counted), store=store, budget=Budget(tokens=tokens))
+    vote = by_row(comparison, "vote")[0]
+    plain = Row("vote", Poll()).call_tokens(held_by())
+    private = Row("vote", Poll(size=1)).call_tokens(task) - plain
+    assert (vote.stop_reason, vote.calls) == (StopReason.SETTLED, vote.size)
+    assert vote.tokens <= tokens
+    assert (vote.size + 1) * plain + 2 * private > tokens  # one of them may have to be held back for the last
 
 
 async def test_the_dearest_row_keeps_its_size_also_where_it_could_have_any(store: SqliteStore) -> None:
@@ -301,6 +349,49 @@ async def test_likeness_is_that_of_the_first_texts(store: SqliteStore) -> None:
     assert run.correct is None
 
 
+@pytest.mark.parametrize("reply", ['{"answer": 3}', "```json\n{}\n```", "[3]", "3", '{"text": 3}'])
+async def test_an_answer_that_is_json_is_a_text(store: SqliteStore, reply: str) -> None:
+    comparison = await compare("Give JSON.", ["circle"], models=ScriptedModel(lambda request: reply), store=store)
+    assert (comparison.runs[0].voices, comparison.runs[0].likeness) == (3, 1.0)
+
+
+@pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "Here it is:\n```\n{}\n```\nThat is all.", "{}\n"])
+async def test_typed_replies_are_alike_where_their_texts_are(store: SqliteStore, around: str) -> None:
+    """However they are dressed: what stands beside the text is not compared, and neither are ballots."""
+
+    def reply(request: ModelRequest) -> Scripted:
+        if request.returns is not None and "position" in request.returns.model_fields:
+            return Scripted(json.dumps({"position": "3", "confidence": "sure", "reason": request.key}))
+        body = json.dumps({"points": [f"as {request.key} says"], "text": "The answer is 3."}, indent=2)
+        return Scripted(around.replace("{}", body))
+
+    emergence = find_protocol("emergence")(max_rounds=1)
+    comparison = await compare(OPEN, [emergence], models=ScriptedModel(reply), store=store)
+    assert (comparison.runs[0].voices, comparison.runs[0].likeness) == (3, 1.0)
+
+
+class Polled(Circle):
+    """A circle that is asked for its votes before anybody speaks."""
+
+    name: ClassVar[str] = "polled"
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=2 * self.size + 1, max=2 * self.size + 1)
+
+    async def run(self, session: Session) -> Report:
+        ids = [agent.id for agent in session.agents]
+        await session.gather([session.ask(id, Prompt("vote"), key=f"poll/{id}", kind="ballot") for id in ids])
+        return await super().run(session)
+
+
+async def test_a_ballot_is_no_text(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._registered, Polled.name, Polled)
+    texts = {"A1": "a b c", "A2": "a b d", "A3": "x y z"}
+    model = ScriptedModel(lambda request: "yes" if request.key.startswith("poll") else texts[request.agent])
+    run = (await compare("Is it so?", [Polled()], models=model, store=store)).runs[0]
+    assert (run.voices, run.likeness) == (3, pytest.approx(1 / 6))
+
+
 async def test_a_task_without_reference_is_compared_and_not_scored(store: SqliteStore) -> None:
     comparison = await compare("Is it so?", ["circle", "solo"], models=ScriptedModel(adding_up), store=store)
     assert [run.correct for run in comparison.runs] == [None, None]
@@ -319,8 +410,6 @@ async def test_differences_are_to_one_call_and_to_the_vote(store: SqliteStore) -
 
 
 async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore) -> None:
-    from consilience.testing import Refused
-
     model = ScriptedModel(lambda request: Refused("no") if request.key == "answer" else adding_up(request))
     comparison = await compare(OPEN, ROWS, models=model, store=store)
     solo = by_row(comparison, "solo")[0]

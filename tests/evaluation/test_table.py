@@ -66,14 +66,37 @@ async def test_every_column_is_documented_and_every_documented_column_is_there(s
     model = ScriptedModel(lambda request: Scripted("Answer: 3", tokens_in=9, tokens_out=9))
     everything = await compare(starter, ROWS, models=model, store=store, repeat=2)
     one = await compare(starter[0], ROWS, models=model, store=store, budget=Budget(calls=5))
+    bound = await compare(starter[0], ROWS, models=model, store=store, budget=Budget(tokens=10_000))
     headers = set()
-    for text in (markdown(everything), markdown(one)):
+    for text in (markdown(everything), markdown(one), markdown(bound)):
         headers |= {cell for head in re.findall(r"^(\|.*\|)\n\|---", text, re.MULTILINE) for cell in head.split("|")}
     shown = {header.strip() for header in headers if header.strip()}
     meant = GUIDE.read_text().partition("## What the columns mean")[2].partition("\n## ")[0]
     documented = {name for cell in re.findall(r"^\| (.+?) \|", meant, re.MULTILINE) for name in cell.split(", ")}
     plain = {"protocol", "rows", "answer", "session", "right"}
     assert shown - plain == documented - {"column"}
+
+
+@pytest.mark.parametrize(
+    ("budget", "column", "shares"),
+    [
+        (Budget(), "of the dearest", {"circle": "100 %", "solo": "25 %"}),
+        (Budget(calls=8), "of the calls allowed", {"circle": "50 %", "solo": "12 %"}),
+        (Budget(tokens=20_000), "of the tokens allowed", {"circle": "5 %", "solo": "1 %"}),
+    ],
+)
+async def test_a_share_is_of_what_its_column_names(
+    store: SqliteStore, budget: Budget, column: str, shares: dict[str, str]
+) -> None:
+    """Each call takes 250 tokens."""
+    model = ScriptedModel(adding_up)
+    text = markdown(await compare("Is it so?", ["circle", "solo"], models=model, store=store, budget=budget))
+    table = [
+        [cell.strip() for cell in line.split("|")]
+        for line in text.partition("## What it took\n")[2].partition("\n## ")[0].splitlines()
+        if line
+    ]
+    assert {row[1]: row[table[0].index(column)] for row in table[2:]} == shares
 
 
 async def test_what_a_model_writes_does_not_break_a_table(store: SqliteStore) -> None:

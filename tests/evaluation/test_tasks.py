@@ -37,6 +37,8 @@ def numeric(kind: str, answer: str, **more: Any) -> Task:
         (numeric("number", "42"), "First 40, then 41", Score(True, False, 1.0)),
         (numeric("number", "42", tolerance=1), "41", Score(True, True, 1.0)),
         (numeric("number", "0.3"), "0.30", Score(True, True, 0.0)),
+        (numeric("number", "0.75"), "It is .75", Score(True, True, 0.0)),
+        (numeric("number", "5000"), "It is 5 000.", Score(True, True, 0.0)),
         (numeric("number", "1200"), "about 1,200 people", Score(True, True, 0.0)),
         (numeric("number", "-5"), "−5 degrees", Score(True, True, 0.0)),
         (numeric("number", "42"), "many", Score(False, False)),
@@ -79,9 +81,46 @@ def test_a_number_is_the_last_of_a_text() -> None:
     assert number_in("3 of 10 or 1,234,567.5 kg") == 1234567.5
     assert number_in("1e3") == 1000
     assert number_in("12\u202f000") == 12000
-    assert number_in("in 10 200 of them") == 200  # a plain blank groups nothing
     assert number_in("version v2") is None
     assert number_in("none") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (".75", 0.75),
+        ("-.5", -0.5),
+        ("−.5", -0.5),
+        ("the answer is .5", 0.5),
+        ("about .5e3 of them.", 500),
+        ("It is 7. .25 remain", 0.25),
+        ("and so on ...5", None),
+        ("file.5", None),
+        ("1.2.3", 1.2),
+    ],
+)
+def test_a_decimal_may_begin_with_its_point(text: str, value: float | None) -> None:
+    assert number_in(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5 000", 5000),
+        ("some 12 345 678.5 km", 12345678.5),
+        ("-5 000", -5000),
+        ("2 + 5 000", 5000),
+        ("5 000, or 7", 7),
+        ("in 2019 100 of them", 100),  # four digits are no group
+        ("5 00", 0),
+        ("12 34 567", 567),
+        ("5 000 12", 12),
+        ("0.5 100 200", 200),
+        ("5  000", 0),
+    ],
+)
+def test_plain_blanks_group_thousands_where_no_other_number_is_beside_them(text: str, value: float) -> None:
+    assert number_in(text) == value
 
 
 def test_words_are_compared_without_dress() -> None:

@@ -17,10 +17,12 @@ def call_size(
     prices: Mapping[str, tuple[float, float]],
     agents: Sequence[Agent] | None = None,
 ) -> Amount:
-    """The greatest size of one call: the opening, the widest prompt's quotations at full length, the request with the texts that
-    the settings hold and the longest description of a seat, the reply. Without `agents` the seats are the protocol's own."""
-    text = opening.instructions + opening.task + "".join(d.numbered for d in opening.documents)
+    """The greatest size of one call: the opening with the documents of whoever is shown most, the widest prompt's quotations at
+    full length, the request with the texts that the settings hold and the longest description of a seat, the reply.
+    Without `agents` the seats are the protocol's own."""
     seats = protocol.agents(None) if agents is None else agents
+    shown = ("".join(d.numbered for d in opening.documents_for(seat.id)) for seat in seats)
+    text = opening.instructions + opening.task + (max(shown, key=len, default="") if opening.documents else "")
     text += "".join(value for value in vars(protocol).values() if isinstance(value, str))
     text += max((seat.persona + seat.perspective for seat in seats), key=len, default="")
     prompt = tokens_in(text) + protocol.widest * (protocol.reply_tokens + 32) + 512

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pydantic import BaseModel
+
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import CallCompleted, Event, SessionFinished
+from consilience.domain.events import CallCompleted, Event, ReplyRejected, SessionFinished
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine import runner
@@ -27,9 +29,11 @@ from consilience.evaluation.summary import difference_of, row_of
 from consilience.evaluation.taskfile import Task
 from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import Store
+from consilience.models.parsing import Malformed, parse_reply
+from consilience.reporting.record import ASIDE
 
 PROBE = "probe"
-"""A run of the smallest size of a row, whose cost says how large the row may be."""
+"""A small run of a row, whose cost says how large the row may be."""
 
 MOST_REPEATS = 1_000
 
@@ -189,12 +193,28 @@ class _Bench:
 
     async def _calls(self, row: Row, task: Task, seed: int, allotment: Allotment, dearest: int) -> int:
         """How many calls a row of any size gets: all that surely fit, or as many as cost what the dearest other row did."""
-        most = allotment.most_calls(row, task)
-        if not allotment.budget.matched:
+        most, small = allotment.most_calls(row, task), allotment.probe(row, task)
+        if small is None:
             return most
-        probe = await self._run(row.sized(1), task, seed, allotment, role=PROBE)
-        each = probe.tokens / probe.calls if probe.calls and probe.tokens else row.call_tokens(task)
-        return min(int(dearest / each), most)
+        probe = await self._run(small, task, seed, allotment, role=PROBE)
+        each, private = self._price(small, task, probe)
+        return min(int((dearest - private) / each), most)
+
+    def _price(self, row: Row, task: Task, probe: Run) -> tuple[float, float]:
+        """Tokens of a call of somebody who holds nothing private, and those that what is private costs in all.
+
+        At any size everything private is shown once: to seats of its own, or to those that it wraps onto. Where nobody without it
+        answered, all calls count alike.
+        """
+        holders, tokens, calls = row.holders(task), Counter[bool](), Counter[bool]()
+        for event in self._store.read(probe.session):
+            if isinstance(event, (CallCompleted, ReplyRejected)):
+                tokens[event.agent in holders] += event.tokens_in + event.tokens_out
+                calls[event.agent in holders] += isinstance(event, CallCompleted)
+        if tokens[False] and calls[False]:
+            each = tokens[False] / calls[False]
+            return each, max(tokens[True] - each * calls[True], 0.0)
+        return (tokens.total() / calls.total() if tokens.total() and calls.total() else row.call_tokens(task)), 0.0
 
     async def _run(
         self, row: Row, task: Task, seed: int, allotment: Allotment, *, size: bool = False, role: str = ""
@@ -252,11 +272,10 @@ def model_names(models: Lineup) -> list[str]:
 
 
 def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:
-    """The first text of each agent that speaks before it sees another's. Of a typed reply it is the field `text`; a reply
-    without one, a ballot, is no text."""
+    """The first text of each agent that speaks before it sees another's. Ballots, judgements and nudges are no texts."""
     replies: dict[str, list[str]] = {seat: [] for seat in protocol.first_seats}
     for event in store.read(session):
-        if isinstance(event, CallCompleted) and event.agent in replies:
+        if isinstance(event, CallCompleted) and event.agent in replies and event.kind not in ASIDE:
             replies[event.agent].append(event.text)
     found = []
     for ids in replies.values():
@@ -265,15 +284,18 @@ def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:
     return found
 
 
+class _Typed(BaseModel):
+    """What all typed replies that hold a text have in common."""
+
+    text: str
+
+
 def _said(reply: str) -> str:
+    """The field `text` of a typed reply, read as the engine reads it; else all of it, which may be JSON that was asked for."""
     try:
-        value = json.loads(reply)
-    except ValueError:
-        return reply
-    if not isinstance(value, dict):
-        return reply
-    said = value.get("text")
-    return said if isinstance(said, str) else ""
+        return parse_reply(reply, _Typed).text.strip()
+    except Malformed:
+        return reply.strip()
 
 
 def _measured(

@@ -38,18 +38,20 @@ def _of(planned: Plan, row: Row) -> Foreseen:
         if row.ceiling and not task.private:
             continue
         allotment, asked = planned.allotments[task.id], row.on(task)
-        size = asked.call_tokens(task)
+        size = allotment.call_tokens(asked, task)
         estimate = allotment.estimate(asked, task)
-        probes = int(allotment.resized(asked) and planned.budget.matched and not row.ceiling)
+        probe = None if row.ceiling else allotment.probe(asked, task)
+        probes = probe.protocol.estimate().max if probe else 0
         once = estimate.max * size
         runs += 1
         whole, pays_for = asked.protocol.estimate().max, allotment.most_calls(asked, task)
         if not allotment.resized(asked) and whole > pays_for:
             needs = max(needs, whole)
             allowed.append(pays_for)
-        least += estimate.min + probes
+        least += estimate.min + (probe.protocol.estimate().min if probe else 0)
         most += estimate.max + probes
-        tokens += (once if planned.budget.calls is not None else min(once, allotment.bound)) + probes * size
+        tokens += once if planned.budget.calls is not None else min(once, allotment.bound)
+        tokens += min(probes * size, allotment.bound) if probe else 0
         read = max(read, size - asked.protocol.reply_tokens)
     repeats = len(planned.seeds)
     return Foreseen(

@@ -84,7 +84,8 @@ class RowResult(Frozen):
     """A row over all its runs. Means are over runs, `accuracy` over tasks of the share of repeats that were right.
 
     `holds` is the mean over tasks of the share of repeats with the most frequent position, None without repeats. `orders` is the
-    mean distance in orders of magnitude over the runs that gave one. `spent` is the mean share of the budget that was spent.
+    mean distance in orders of magnitude over the runs that gave one. `spent` is the mean share that was spent of the calls
+    allowed, where the budget is of calls, else of the tokens.
     `stops` counts the runs by the reason they stopped, the most frequent first.
     """
 

@@ -55,12 +55,58 @@ class Row:
 
     def call_tokens(self, task: Task) -> int:
         """The greatest size of one of its calls on this task."""
-        instructions = self.protocol.templates().render(INSTRUCTIONS)
-        found = documents(task.sources_for(self.protocol, everything=self.ceiling))
-        return int(call_size(Opening(instructions, task.task, found), self.protocol, {}).tokens)
+        return int(call_size(self._opening(task), self.protocol, {}).tokens)
 
     def most_tokens(self, task: Task) -> int:
         return self.protocol.estimate().max * self.call_tokens(task)
+
+    def holders(self, task: Task) -> set[str]:
+        """The agents who are shown what others are not."""
+        if self.ceiling:
+            return set()
+        seats = {self.protocol.seat(source.seat) for source in task.sources if source.seat is not None}
+        return {seat for seat in seats if seat is not None}
+
+    def calls_for(self, tokens: int, task: Task) -> int:
+        """How many calls so many tokens surely pay for, the row sized to them where it is sizable.
+
+        Where every seat is asked once each is counted with its own documents, and the last as the greatest: that much the
+        engine holds back for the closing call.
+        """
+        if not self.sizable or not task.private:
+            return tokens // self.call_tokens(task)
+        plain = self._plain_tokens(task)
+        held = [source for source in task.sources if source.seat is None or self.protocol.seat(source.seat) is not None]
+        private = replace(self, ceiling=True).call_tokens(task.model_copy(update={"sources": tuple(held)})) - plain
+        calls = max(tokens - private + len(held), 0) // plain  # no size costs less than all that is private once
+        while calls > 0 and self.sized(calls)._together(task) > tokens:
+            calls -= 1
+        return calls
+
+    def probe_size(self, task: Task) -> int:
+        """The least size at which somebody holds nothing private: a run of it tells what calls cost with that and without."""
+        held = {source.seat for source in task.sources if source.seat is not None}
+        sizes = range(1, len(held) + 2)
+        return next((n for n in sizes if len(self.sized(n).holders(task)) < len(self.sized(n).protocol.first_seats)), 1)
+
+    def _together(self, task: Task) -> int:
+        greatest, calls = self.call_tokens(task), self.protocol.estimate().max
+        if calls != len(self.protocol.first_seats):
+            return calls * greatest
+        opening, plain = self._opening(task), self._plain_tokens(task)
+        holders = self.holders(task)
+        seats = [agent for agent in self.protocol.agents(None) if agent.id in holders]
+        sizes = [int(call_size(opening, self.protocol, {}, [seat]).tokens) for seat in seats]
+        _, *others = sorted([*sizes, *[plain] * (calls - len(sizes))])
+        return sum(others) + greatest
+
+    def _plain_tokens(self, task: Task) -> int:
+        """The greatest size of a call of somebody who holds nothing private."""
+        return self.call_tokens(task.model_copy(update={"sources": tuple(s for s in task.sources if s.seat is None)}))
+
+    def _opening(self, task: Task) -> Opening:
+        found = documents(task.sources_for(self.protocol, everything=self.ceiling))
+        return Opening(self.protocol.templates().render(INSTRUCTIONS), task.task, found)
 
 
 def rows_of(protocols: Sequence[str | Protocol | Row]) -> list[Row]:
@@ -126,8 +172,23 @@ class Allotment:
         return row.sizable and not (self.budget.matched and row.label == self.anchor)
 
     def most_calls(self, row: Row, task: Task) -> int:
-        """Calls of the greatest size that the bound pays for."""
-        return self.bound if self.budget.calls is not None else self.bound // row.call_tokens(task)
+        """Calls that the bound surely pays for."""
+        if self.budget.calls is not None:
+            return self.bound
+        return row.calls_for(self.bound, task) if self.resized(row) else self.bound // row.call_tokens(task)
+
+    def probe(self, row: Row, task: Task) -> Row | None:
+        """What is run to learn what a row's calls cost; None where its size does not hang on that."""
+        if not self.budget.matched or not self.resized(row):
+            return None
+        return row.sized(min(row.probe_size(task), self.most_calls(row, task)))
+
+    def call_tokens(self, row: Row, task: Task) -> int:
+        """The greatest size of a call at any size that the row may get: where it is not known before, all that is private may
+        come to one seat."""
+        if not self.resized(row):
+            return row.call_tokens(task)
+        return row.sized(1 if self.budget.matched else self.most_calls(row, task)).call_tokens(task)
 
     def estimate(self, row: Row, task: Task) -> Estimate:
         """Calls of one run. Under a matched budget a row's size is not known before; it is at least one and fits the bound."""

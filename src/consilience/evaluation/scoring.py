@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 HALF_AN_ORDER = 0.5
 
-_NUMBER = re.compile(r"(?<![\w.])[-+−]?(?:\d{1,3}(?:[,\u00a0\u202f]\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(
+    r"""(?<![\w.]) [-+−]?
+    (?:
+        (?: \d{1,3}(?:[,\u00a0\u202f]\d{3})+(?!\d)       # thousands
+          | (?<!\d[ ])\d{1,3}(?:[ ]\d{3})+(?![ ]?\d)      # the same with plain blanks, unless other numbers stand beside them
+          | \d+
+        ) (?:\.\d+)?
+      | \.\d+
+    )
+    (?:[eE][-+]?\d+)?""",
+    re.VERBOSE,
+)
 _EDGES = " \t\n.,;:!?\"'“”‘’*_`()[]"
 
 
@@ -69,8 +80,11 @@ def normalised(text: str) -> str:
 
 
 def number_in(text: str) -> float | None:
-    """The last number of a text, its thousands grouped by commas or narrow blanks or not at all; None where there is none."""
+    """The last number of a text, its thousands grouped by commas or blanks or not at all; None where there is none.
+
+    Behind a plain blank three digits are thousands where one to three stand before it, and no other number beside them.
+    """
     found = _NUMBER.findall(text)
     if not found:
         return None
-    return float(re.sub("[,\u00a0\u202f]", "", found[-1]).replace("−", "-"))
+    return float(re.sub("[, \u00a0\u202f]", "", found[-1]).replace("−", "-"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from importlib.util import find_spec
-from statistics import NormalDist
 
 from consilience.domain.errors import SettingsError
 
@@ -62,22 +61,34 @@ def mcnemar(only_row: int, only_reference: int) -> float:
 
 
 def detectable(tasks: int, discordant: float, *, power: float = POWER, level: float = LEVEL) -> float | None:
-    """The smallest true difference in accuracy that a set of this size shows with probability `power`.
+    """The smallest true difference in accuracy that the exact test shows on a set of this size with probability `power`.
 
-    `discordant` is the share ψ of tasks that one of the two alone gets right. Connor (Biometrics 43, 1987, 207–211) gives the
-    tasks needed to show δ: n = (z₁√ψ + z₂√(ψ − δ²))² / δ², with z₁ the normal quantile of 1 − (1 − level)/2 and z₂ of the
-    power; here it is solved for δ. A difference cannot exceed ψ: where the formula asks for more, the answer is the smallest δ
-    for which all differing tasks, then a share δ of them, point one way. None where no difference at all could be shown.
+    `discordant` is the share ψ of tasks that one of the two alone gets right. For a difference δ the number D of such tasks is
+    binomial in n and ψ, and those of them that the better one gets right in D and (ψ + δ)/2ψ; it is shown where `mcnemar` is
+    below 1 − level, in its favour. A difference cannot exceed ψ: where that is not enough, the answer is the smallest δ for which
+    all differing tasks, then a share δ of them, point one way. None where no difference at all could be shown.
     """
-    z1, z2 = NormalDist().inv_cdf(1 - (1 - level) / 2), NormalDist().inv_cdf(power)
-    n, psi = tasks, discordant
-    if psi > 0:
-        root = 1 - (z1**2 - z2**2) / n
-        if root >= 0:
-            delta = math.sqrt(psi / n) * (z1 + z2 * math.sqrt(root)) / (1 + z2**2 / n)
-            if delta <= psi:
-                return delta
-    # ψ = δ: nδ = (z₁ + z₂√(1 − δ))², a quadratic in √(1 − δ)
-    square = (z1 * z2) ** 2 - (z2**2 + n) * (z1**2 - n)
-    left = (-z1 * z2 + math.sqrt(square)) / (z2**2 + n) if square >= 0 else -1.0
-    return 1 - left**2 if left >= 0 else None
+    from scipy.optimize import brentq
+
+    def surplus(delta: float, psi: float) -> float:
+        return _power(tasks, psi, delta, level) - power
+
+    if discordant > 0 and surplus(discordant, discordant) >= 0:
+        return float(brentq(lambda delta: surplus(delta, discordant), 0.0, discordant))
+    if surplus(1.0, 1.0) < 0:
+        return None
+    return float(brentq(lambda delta: surplus(delta, delta), discordant, 1.0))
+
+
+def _power(tasks: int, psi: float, delta: float, level: float) -> float:
+    """The probability that the exact test shows δ, summed over the numbers of differing tasks that are at all likely."""
+    import numpy
+    from scipy.stats import binom
+
+    mean, width = tasks * psi, 9 * math.sqrt(tasks * psi * (1 - psi)) + 30
+    differing = numpy.arange(max(0, int(mean - width)), min(tasks, int(mean + width)) + 1)
+    enough = (
+        binom.isf((1 - level) / 2, differing, 0.5) + 1
+    )  # the fewest of them whose upper tail is below half of 1 − level
+    share = min(1.0, (psi + delta) / (2 * psi)) if psi > 0 else 1.0
+    return float(binom.pmf(differing, tasks, psi) @ binom.sf(enough - 1, differing, share))

@@ -127,9 +127,9 @@ def _accuracy(comparison: Comparison) -> list[str]:
 
 
 def _costs(comparison: Comparison) -> list[str]:
-    matched = comparison.budget.matched
+    matched, calls = comparison.budget.matched, comparison.budget.calls is not None
     dearest = max((row.tokens for row in comparison.rows if not row.ceiling), default=0.0)
-    last = "of the dearest" if matched else "of the budget"
+    last = "of the dearest" if matched else "of the calls allowed" if calls else "of the tokens allowed"
     head = ["protocol", "calls", "tokens", last, "money", "time", "stopped", "likeness", "voices", "conformity"]
     rows = []
     for row in comparison.rows:
