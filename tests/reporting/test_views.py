@@ -18,7 +18,7 @@ from consilience.domain.events import (
     SessionParked,
 )
 from consilience.domain.outcome import Check, FailureKind
-from consilience.domain.topology import Topology, complete, hierarchy, star, tree
+from consilience.domain.topology import Topology, complete, hierarchy, independent, star, tree
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
@@ -281,6 +281,15 @@ def test_documents_objections_and_unknown_authors_are_readings_too() -> None:
     tips = [tip.text for tip in ElementTree.fromstring(view_svg("reads", record)).iterfind(f"{SVG}rect/{SVG}title")]
     assert "A2 was shown 2 messages of A1: talk 1 ×2" in tips
     assert "A1 was shown 1 message of its own: talk 2 ×1" in tips
+
+
+def test_a_document_is_not_taken_for_the_agent_of_its_name() -> None:
+    record = by_hand(independent(["S1"]), [call("answer-1/S1", "one", "0", "k:t", "s:S1")])
+    assert reads.fold(record).edges == {("S1", "document S1"): 1}
+    for said in (view_text("reads", record), view_svg("reads", record)):
+        assert "document S1" in said
+        assert "own:" not in said
+        assert "read its own" not in said
 
 
 def test_what_was_not_sent_was_not_read() -> None:

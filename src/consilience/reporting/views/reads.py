@@ -20,7 +20,9 @@ Edges = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True)
 class Reads:
-    """Agents and documents in their order, what was read in all, and by phase. Reading one's own words is an edge too."""
+    """Agents and documents in their order, what was read in all, and by phase. Reading one's own words is an edge too.
+
+    A document whose id an agent has too is called `document S1`, so that nobody is said to have read itself."""
 
     readers: tuple[str, ...]
     authors: tuple[str, ...]
@@ -33,7 +35,8 @@ def fold(record: Record) -> Reads:
     phases: dict[str, Counter[tuple[str, str]]] = {}
     for reading in record.readings.values():
         authors = [record.authors.get(quoted.message, UNKNOWN) for quoted in reading.quoted]
-        pairs = [(reading.reader, author) for author in (*authors, *reading.documents)]
+        documents = [f"document {id}" if id in record.agents else id for id in reading.documents]
+        pairs = [(reading.reader, author) for author in (*authors, *documents)]
         total.update(pairs)
         if pairs:
             phases.setdefault(reading.phase, Counter()).update(pairs)
