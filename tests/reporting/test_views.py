@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -25,7 +26,7 @@ from consilience.protocols.emergence import Emergence
 from consilience.reporting.record import Record
 from consilience.reporting.views import VIEWS, convergence, evolution, reads, view_svg, view_text
 from consilience.reporting.views import tree as trees
-from consilience.reporting.views.drawing import cells, fitted, wrapped
+from consilience.reporting.views.drawing import cells, fitted, pixels, wrapped
 from consilience.testing import ServerError
 from reporting.sessions import HOSTILE, by_hand, call, ran, saying
 
@@ -342,6 +343,49 @@ def test_a_picture_has_room_for_what_is_in_it() -> None:
         for box in drawn.iterfind(f"{SVG}rect[@x]"):
             assert float(box.attrib["x"]) + float(box.attrib["width"]) <= width
             assert float(box.attrib["y"]) + float(box.attrib["height"]) <= height
+
+
+@pytest.mark.parametrize(
+    ("words", "book", "bold"),
+    [
+        ("Großschönau hat es 2019 vorgemacht &", 261, 296),
+        ("What the council minuted WWW mmm", 253, 282),
+    ],
+)
+def test_a_picture_keeps_the_width_its_widest_font_needs(words: str, book: float, bold: float) -> None:
+    """Widths are those of DejaVu Sans at 13 px, measured with cairo."""
+    assert book <= pixels(words) <= 1.1 * book
+    assert bold <= pixels(words, "cv-strong") <= 1.1 * bold
+
+
+def test_what_is_said_stays_in_its_box() -> None:
+    said = (
+        "Die Gemeinde Großschönau hat es 2019 vorgemacht & it worked <b>WELL</b>. MMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMM 日本"
+    )
+    drawn = ElementTree.fromstring(view_svg("evolution", by_hand(complete(1), [call("talk-1/A1", said, "0")])))
+    (box,) = drawn.iterfind(f"{SVG}rect[@x]")
+    left, width = float(box.attrib["x"]), float(box.attrib["width"])
+    inside = [words for words in drawn.iterfind(f"{SVG}text") if float(words.attrib["x"]) == left + 10]
+    assert "".join(words.text or "" for words in inside[1:]).replace(" ", "") == said.replace(" ", "")
+    for words in inside:
+        assert 10 + pixels(words.text or "", words.attrib.get("class", "")) <= width - 10
+
+
+def columns(drawn: ElementTree.Element, names: list[str]) -> list[tuple[float, float]]:
+    """From where to where headings in the middle of their columns reach."""
+    found = [words for words in drawn.iterfind(f"{SVG}text[@text-anchor='middle']") if words.text in names]
+    widths = [pixels(words.text or "", words.attrib["class"]) / 2 for words in found]
+    return [(float(w.attrib["x"]) - half, float(w.attrib["x"]) + half) for w, half in zip(found, widths, strict=True)]
+
+
+def test_headings_of_who_read_whom_stand_beside_each_other() -> None:
+    names = ["Lead", "plain_writer", "methodologist", "c"]
+    shape = star("Lead", names[1:])
+    calls = [call(f"talk-1/{name}", name, str(n)) for n, name in enumerate(names)]
+    shown = call("talk-2/Lead", "all", "9", *(f"q:A:talk-1/{name}" for name in names))
+    reached = columns(ElementTree.fromstring(view_svg("reads", by_hand(shape, [*calls, shown]))), names)
+    assert len(reached) == len(names)
+    assert all(end < start for (_, end), (start, _) in pairwise(reached))
 
 
 def test_wide_letters_count_twice() -> None:

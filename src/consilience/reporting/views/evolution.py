@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from consilience.domain.events import CallCompleted, CallFailed
 from consilience.reporting.course import Ended
 from consilience.reporting.record import ASIDE, Record, step_of, steps_of
 from consilience.reporting.unfinished import prose
-from consilience.reporting.views.drawing import Drawing, fitted, wrapped
+from consilience.reporting.views.drawing import Drawing, pixels, wrapped
 from consilience.reporting.words import one_line, place, share
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ def _words(words: str) -> Text:
 # --- as a picture
 
 _WIDTH, _NAMES = 268.0, 132.0
+_ROOM = _WIDTH - 20
 
 
 def draw(evolution: Evolution) -> Drawing:
@@ -214,13 +216,13 @@ def draw(evolution: Evolution) -> Drawing:
         return drawing
     columns = {step: 16 + _NAMES + n * (_WIDTH + 10) for n, step in enumerate(evolution.steps)}
     for step, x in columns.items():
-        drawing.words(x + 4, 28, step, "cv-head")
+        drawing.words(x + 4, 28, step, "cv-head", within=_WIDTH - 4)
     y = 42.0
     for agent, turns in evolution.turns.items():
         name, _, stands_for = evolution.agents[agent].partition(" (")
-        about = wrapped(stands_for.removesuffix(")"), 18, 3)
-        drawing.words(16, y + 20, fitted(name, 16), "cv-strong", room=10)
-        drawing.lines(16, y + 37, about, "cv-small", 14, room=10)
+        about = wrapped(stands_for.removesuffix(")"), _NAMES - 8, 3, partial(pixels, style="cv-small"))
+        drawing.words(16, y + 20, name, "cv-strong", within=_NAMES - 8)
+        drawing.lines(16, y + 37, about, "cv-small", 14)
         height = max(36.0 + 14 * len(about), *(_height(turn) for turn in turns.values()))
         for step, turn in turns.items():
             _draw_turn(drawing, columns[step], y, height, turn)
@@ -234,7 +236,7 @@ def _height(turn: Turn) -> float:
 
 
 def _said(turn: Turn) -> list[str]:
-    return wrapped(turn.excerpt or "", 37, 5)
+    return wrapped(turn.excerpt or "", _ROOM, 6, pixels)
 
 
 def _draw_turn(drawing: Drawing, x: float, y: float, height: float, turn: Turn) -> None:
@@ -243,9 +245,9 @@ def _draw_turn(drawing: Drawing, x: float, y: float, height: float, turn: Turn) 
     mark = "✕" if turn.failure else "=" if turn.same else "▲" if turn.kept is not None else "●"
     top = y + 20
     if words := change(turn):
-        drawing.words(x + 10, top, f"{mark} {words}", "cv-strong cv-small", room=10)
+        drawing.words(x + 10, top, f"{mark} {words}", "cv-strong cv-small", within=_ROOM)
         top += 17
     if held := stance(turn):
-        drawing.words(x + 10, top, fitted(f"{'◆ ' if turn.moved else ''}{held}", 40), "cv-small", room=10)
+        drawing.words(x + 10, top, f"{'◆ ' if turn.moved else ''}{held}", "cv-small", within=_ROOM)
         top += 17
-    drawing.lines(x + 10, top, _said(turn), room=10)
+    drawing.lines(x + 10, top, _said(turn))

@@ -12,7 +12,7 @@ from consilience.domain.positions import LEVELS
 from consilience.reporting.passes import Handed, handed_of, passes_of, weights_of
 from consilience.reporting.record import Record
 from consilience.reporting.views import passes
-from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.drawing import Drawing
 from consilience.reporting.views.layers import Layers, layered
 from consilience.reporting.views.tables import paragraph, table
 from consilience.reporting.words import one_line, share
@@ -270,16 +270,16 @@ def _panel(drawing: Drawing, step: Step, placed: Layers, rank: Mapping[str, int]
         works = id in wrote or rank[id] == 0
         drawing.box(x - _WIDE / 2, y - _HIGH / 2, _WIDE, _HIGH, "cv-box" if works else "cv-box cv-quiet", tip=id)
         sure = _said(id, step)
-        drawing.words(x - _WIDE / 2 + 10, y + (-3 if sure else 5), fitted(id, 17), "cv-strong", room=10)
+        drawing.words(x - _WIDE / 2 + 10, y + (-3 if sure else 5), id, "cv-strong", within=_WIDE - 20)
         if sure:
-            drawing.words(x - _WIDE / 2 + 10, y + 14, sure, "cv-small", room=10)
+            drawing.words(x - _WIDE / 2 + 10, y + 14, sure, "cv-small", within=_WIDE - 20)
 
 
 def _said(id: str, step: Step) -> str:
     """How sure a role was; of what it wrote for several, in their order."""
     up = [way.up for way in step.ways if way.child == id and way.up is not None]
     said = dict.fromkeys(one_line(one.declared) if one.declared else "undeclared" for one in up)
-    return fitted(", ".join(said), 22)
+    return ", ".join(said)
 
 
 def _told(way: Way) -> Iterator[str]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from consilience.domain.events import CallCompleted, CallFailed
 from consilience.reporting.course import Ended
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.drawing import Drawing
 from consilience.reporting.views.layers import layered
 from consilience.reporting.words import count, one_line, view
 
@@ -193,16 +193,15 @@ _DARKEST = 0.55
 
 @dataclass(frozen=True)
 class _Size:
-    """Of a box, and the gaps beside and beneath it; `name` is how many cells of a name fit."""
+    """Of a box, and the gaps beside and beneath it."""
 
     width: float
     height: float
     across: float
     down: float
-    name: int
 
 
-_LARGE, _SMALL = _Size(186, 62, 26, 56, 20), _Size(92, 44, 14, 56, 12)
+_LARGE, _SMALL = _Size(186, 62, 26, 56), _Size(92, 44, 14, 56)
 
 
 def draw(tree: Tree) -> Drawing:
@@ -250,7 +249,7 @@ def _said_of(circles: tuple[tuple[str, ...], ...]) -> str:
 
 
 def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
-    x, y = at[0] - size.width / 2, at[1] - size.height / 2
+    x, y, room = at[0] - size.width / 2, at[1] - size.height / 2, size.width - 16
     style = "cv-box" if seat.well else "cv-box cv-bad"
     if seat.state in ("answered", "awaited", "composing") or seat.state.startswith("in flight"):
         style = "cv-box cv-wait"
@@ -261,15 +260,15 @@ def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
     if seat.rating is not None:
         shade = _DARKEST * min(1.0, max(0.0, seat.rating))
         drawing.box(x + 1, y + 1, size.width - 2, size.height - 2, "cv-shade", shade=shade)
-    drawing.words(x + 10, y + 18, fitted(seat.id, size.name), "cv-strong", room=10)
+    drawing.words(x + 10, y + 18, seat.id, "cv-strong", within=room)
     if size is _LARGE:
         second = _rated(seat) or ("" if seat.stands_for == seat.id else seat.stands_for)
         named = not second
         if second:
-            drawing.words(x + 10, y + 36, fitted(second, 26), room=10)
-        drawing.words(x + 10, y + (40 if named else 52), fitted(_words(seat), 30), "cv-small", room=10)
+            drawing.words(x + 10, y + 36, second, within=room)
+        drawing.words(x + 10, y + (40 if named else 52), _words(seat), "cv-small", within=room)
     else:
-        drawing.words(x + 10, y + 34, fitted(_words(seat), 13), "cv-small", room=10)
+        drawing.words(x + 10, y + 34, _words(seat), "cv-small", within=room)
 
 
 def _layers(tree: Tree, size: _Size) -> dict[str, Point]:
