@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import StringIO
+from itertools import accumulate
 
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.drawing import Drawing, fitted, pixels
 from consilience.reporting.words import count, one_line
 
 _MOST_COLUMNS = 14
@@ -114,7 +115,8 @@ def _number(reads: Reads, reader: str, author: str) -> str:
 
 # --- as a picture
 
-_CELL, _NAMES, _TOP = 44.0, 110.0, 84.0
+_CELL, _TOP = 44.0, 84.0
+_LONGEST_NAME = 22
 
 
 def draw(reads: Reads) -> Drawing:
@@ -123,17 +125,19 @@ def draw(reads: Reads) -> Drawing:
     if not reads.edges:
         drawing.words(16, 28, "Nobody was shown anything of anybody.")
         return drawing
-    left = 16 + _NAMES
-    across = {author: left + n * _CELL for n, author in enumerate(reads.authors)}
+    heads = [fitted(author, _LONGEST_NAME) for author in reads.authors]
+    wide = {id: max(_CELL, pixels(head, "cv-strong") + 10) for id, head in zip(reads.authors, heads, strict=True)}
+    left = 30 + max(pixels(fitted(reader, _LONGEST_NAME), "cv-strong") for reader in ("to whom ", *reads.readers))
+    across = dict(zip(reads.authors, accumulate(wide.values(), initial=left), strict=False))
     down = {reader: _TOP + n * _CELL for n, reader in enumerate(reads.readers)}
-    right, bottom = left + len(across) * _CELL, _TOP + len(down) * _CELL
+    right, bottom = left + sum(wide.values()), _TOP + len(down) * _CELL
     drawing.words(left, 28, "whose messages were shown", "cv-head")
-    drawing.words(16, _TOP - 12, "to whom", "cv-head", room=10)
-    for author, x in across.items():
-        drawing.words(x + _CELL / 2, _TOP - 12, fitted(author, 6), "cv-strong", "middle", room=10)
+    drawing.words(16, _TOP - 12, "to whom", "cv-head")
+    for head, (author, x) in zip(heads, across.items(), strict=True):
+        drawing.words(x + wide[author] / 2, _TOP - 12, head, "cv-strong", "middle")
         drawing.line([(x, _TOP), (x, bottom)], "cv-faint")
     for reader, y in down.items():
-        drawing.words(16, y + _CELL / 2 + 5, fitted(reader, 14), "cv-strong", room=10)
+        drawing.words(16, y + _CELL / 2 + 5, fitted(reader, _LONGEST_NAME), "cv-strong")
         drawing.line([(left, y), (right, y)], "cv-faint")
     drawing.line([(right, _TOP), (right, bottom), (left, bottom)], "cv-faint")
     when: dict[tuple[str, str], list[str]] = {}
@@ -144,8 +148,8 @@ def draw(reads: Reads) -> Drawing:
         x, y = across[author], down[reader]
         own = reader == author
         tip = f"{reader} was shown {count(n, 'message')} of {'its own' if own else author}: {', '.join(when[reader, author])}"
-        drawing.box(x + 4, y + 4, _CELL - 8, _CELL - 8, "cv-own" if own else "cv-cell", tip=tip)
-        drawing.words(x + _CELL / 2, y + _CELL / 2 + 5, str(n), "cv-strong", "middle", room=10)
+        drawing.box(x + 4, y + 4, wide[author] - 8, _CELL - 8, "cv-own" if own else "cv-cell", tip=tip)
+        drawing.words(x + wide[author] / 2, y + _CELL / 2 + 5, str(n), "cv-strong", "middle", room=10)
     drawing.box(16, bottom + 16, 16, 16, "cv-own", round=3)
     drawing.words(40, bottom + 29, "one's own words", "cv-small")
     return drawing
