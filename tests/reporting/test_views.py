@@ -114,6 +114,11 @@ def test_no_box_covers_another(shape: Topology) -> None:
 # --- what was said
 
 
+def named(key: str, phase: tuple[str, int], text: str, place: str, kind: str = "reply") -> CallCompleted:
+    """A reply of the agent that the key ends in, in a phase that the key does not number."""
+    return CallCompleted(key=key, agent=key.rpartition("/")[2], phase=phase, text=text, place=place, kind=kind)
+
+
 def test_turns_say_what_changed(store: SqliteStore) -> None:
     record = by_hand(
         complete(2),
@@ -146,6 +151,37 @@ def test_a_text_that_begins_like_the_last_is_shown_from_where_it_differs() -> No
     assert turns["talk 1"].excerpt == f"{opening}Rents rise."
     assert turns["talk 2"].excerpt == "… Rents fall."
     assert turns["talk 3"].excerpt == opening.strip()
+
+
+def test_a_division_of_the_task_is_no_text_and_a_plan_no_earlier_one() -> None:
+    division = '{"parts": [{"title": "one"}]}'
+    events = [
+        named("split/L1N1", ("split", 1), division, "0", kind="split"),
+        named("execute/L2N1", ("execute", 2), '{"rents": 3}', "1"),
+        named("execute/L2N2", ("execute", 2), "rents rise", "2"),
+        named("synthesize/L1N1", ("synthesize", 1), "rents rise", "3"),
+    ]
+    said = view_text("evolution", by_hand(tree(2, 2), events), 60)
+    assert said == (
+        "L1N1 (seat)\n  synthesize [first words] rents rise\n\n"
+        'L2N1 (seat)\n  execute [first words] {"rents": 3}\n\n'
+        "L2N2 (seat)\n  execute [first words] rents rise\n"
+    ), "and an answer may be JSON"
+    events.append(named("pass-1/whole/L1N1", ("whole", 1), "rents fall", "4", kind="whole"))
+    events.append(named("pass-2/whole/L1N1", ("whole", 2), "rents fall", "5", kind="whole"))
+    root = evolution.fold(by_hand(tree(2, 2), events)).turns["L1N1"]
+    assert [evolution.change(turn) for turn in root.values()] == ["first words", "first words", "same words"]
+
+
+def test_steps_that_are_counted_by_the_level_say_so() -> None:
+    events = [
+        named("synthesize/L2N1", ("synthesize", 2), "rents rise", "0"),
+        named("synthesize/L1N1", ("synthesize", 1), "rents rise", "1"),
+    ]
+    assert set(evolution.fold(by_hand(tree(2, 3), events)).heads.values()) == {
+        "synthesize, level 1",
+        "synthesize, level 2",
+    }
 
 
 async def test_positions_are_those_the_protocol_read_and_moves_are_marked(store: SqliteStore) -> None:
