@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from consilience.domain.events import CallCompleted, CallFailed
@@ -24,7 +24,8 @@ _ROOMY = 12
 @dataclass(frozen=True)
 class Seat:
     """`state` is in words; `well` is False where a lasting failure was the last thing heard of it. Where agents rate what they
-    wrote, `rating` is the last one and `flags` the tags they raised; `rates` is False where they do not."""
+    wrote, `rating` is the last one and `flags` the tags they raised, those first that are `critical`; `rates` is False where they
+    do not."""
 
     id: str
     stands_for: str
@@ -38,6 +39,7 @@ class Seat:
     rates: bool = False
     rating: float | None = None
     flags: tuple[str, ...] = ()
+    critical: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,11 @@ def fold(record: Record) -> Tree:
     }
     flying = set(record.flights.values())
     topology = record.topology
-    rated = ratings_of(record)
+    rated, critical = ratings_of(record), _critical(record)
     seats = []
     for id, agent in record.agents.items():
         calls = ended.get(id, [])
-        rating, flags = rated.get(id, (None, ()))
+        rating, raised = rated.get(id, (None, ()))
         state, well = _state(calls, outside.get(id, ""), id in flying, record)
         seats.append(
             Seat(
@@ -77,7 +79,8 @@ def fold(record: Record) -> Tree:
                 well=well,
                 rates=id in rated,
                 rating=rating,
-                flags=flags,
+                flags=tuple(sorted(raised, key=lambda flag: flag not in critical)),
+                critical=tuple(flag for flag in raised if flag in critical),
             )
         )
     return Tree(topology.kind, tuple(seats), topology.circles)
@@ -96,6 +99,13 @@ def ratings_of(record: Record) -> dict[str, tuple[float | None, tuple[str, ...]]
                 tuple(one_line(str(flag), 40) for flag in flags) if isinstance(flags, list) else (),
             )
     return found
+
+
+def _critical(record: Record) -> frozenset[str]:
+    """The tags that are critical by the settings, of those that were raised."""
+    flags = (record.report.model_dump(mode="json") if record.report else {}).get("flags")
+    given = [flag for flag in flags if isinstance(flag, dict)] if isinstance(flags, list) else []
+    return frozenset(one_line(str(flag.get("tag")), 40) for flag in given if flag.get("critical") is True)
 
 
 def _state(calls: list[Ended], outside: str, flying: bool, record: Record) -> tuple[str, bool]:
@@ -167,6 +177,11 @@ def _rated(seat: Seat) -> str:
         return ""
     rating = "no rating" if seat.rating is None else f"satisfied {seat.rating:.2f}"
     return f"{rating}; flags: {', '.join(seat.flags)}" if seat.flags else rating
+
+
+def _counted(seat: Seat) -> str:
+    """`satisfied 0.80; 2 tags` of flags, where their names would not fit."""
+    return _rated(replace(seat, flags=())) + (f"; {count(len(seat.flags), 'tag')}" if seat.flags else "")
 
 
 def _first_parent(seat: Seat, by_id: Mapping[str, Seat]) -> str:
@@ -262,11 +277,11 @@ def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
         drawing.box(x + 1, y + 1, size.width - 2, size.height - 2, "cv-shade", shade=shade)
     drawing.words(x + 10, y + 18, seat.id, "cv-strong", within=room)
     if size is _LARGE:
-        second = _rated(seat) or ("" if seat.stands_for == seat.id else seat.stands_for)
-        named = not second
+        second = _counted(seat) or ("" if seat.stands_for == seat.id else seat.stands_for)
+        third = f"critical: {', '.join(seat.critical)}" if seat.critical else _words(seat)
         if second:
             drawing.words(x + 10, y + 36, second, within=room)
-        drawing.words(x + 10, y + (40 if named else 52), _words(seat), "cv-small", within=room)
+        drawing.words(x + 10, y + (52 if second else 40), third, "cv-small", within=room)
     else:
         drawing.words(x + 10, y + 34, _words(seat), "cv-small", within=room)
 
