@@ -86,7 +86,7 @@ async def test_critical_flags_come_first_and_all_are_counted(record: Record) -> 
     shown.__dict__["report"] = AnyReport.model_validate(data)
     first = "needs_reframing (L2N1), goal_mismatch (L2N1), resource_request (L2N1), resource_request"
     assert f"9 flags, 2 critical: {first}" in " ".join(view_text("iterations", shown).split())
-    assert "satisfied 0.80; flags: needs_reframing, goal_mismatch, resource_request" in view_text("tree", shown)
+    assert "satisfied 0.80; flags: needs_reframing, goal_mismatch, resource_request" in view_text("tree", shown, 160)
     drawn = {view: ElementTree.fromstring(view_svg(view, shown)) for view in ("iterations", "tree")}
     said = {view: [words.text for words in svg.iterfind(f"{SVG}text")] for view, svg in drawn.items()}
     assert "satisfied 0.80; 3 tags" in said["tree"]

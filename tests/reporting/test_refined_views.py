@@ -492,3 +492,12 @@ def test_the_passes_of_nothing_are_a_sentence() -> None:
     record = by_hand(hierarchy({"a": ["b"]}))
     assert not passes.applies(record)
     assert view_text("flow", record).startswith("A session of seance has no passes")
+
+
+@pytest.mark.parametrize("width", [40, 60, 66, 80, 100])
+async def test_no_word_of_the_passes_is_broken(store: SqliteStore, width: int) -> None:
+    text = view_text("passes", await refined(store, Refinement(max_passes=2)), width)
+    assert max(map(cells, text.splitlines())) <= width
+    words = re.findall(r"\w+", text)
+    for word in ("quality", "issues", "overall", "coherence", "accuracy", "depth", "conclusion"):
+        assert word in words

@@ -218,6 +218,24 @@ def test_a_table_keeps_to_its_width_and_becomes_a_list_where_that_is_too_little(
     assert listed == (width < 80)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("name", ["tree", "evolution", "convergence", "reads"])
+def test_a_view_in_words_keeps_to_its_width(name: str, width: int) -> None:
+    names = ["Lead", "plain_writer", "methodologist", "evidence", "critic", "chronicler"]
+    said = ", ".join(f"needs_reframing ({name})" for name in names)
+    events: list[Event] = [call(f"talk-1/{name}", said, str(n)) for n, name in enumerate(names)]
+    shown = [f"q:A:talk-1/{name}" for name in names]
+    events.append(call("talk-2/Lead", said, "9", *shown))
+    events.append(
+        CheckRecorded(index=2, check=Check(met=False, kind="satisfaction", score=0.7, threshold=0.85, detail=said))
+    )
+    views = dict.fromkeys(names[1:], "Somebody who reads it as the members would, all of them")
+    text = view_text(name, by_hand(star("Lead", names[1:]), events, views=views), width)
+    assert max(map(cells, text.splitlines())) <= width
+    if name == "convergence":
+        assert said in " ".join(text.split()), "none of it is cut away"
+
+
 # --- how close it came
 
 

@@ -199,7 +199,7 @@ def text(evolution: Evolution, width: int) -> str:
         return _table(evolution, width)
     lines: list[str] = []
     for agent, turns in evolution.turns.items():
-        lines.append(evolution.agents[agent])
+        lines += paragraph(evolution.agents[agent], width, "  ")
         for step in evolution.steps:
             if step in turns:
                 turn = turns[step]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from consilience.reporting.passes import MEASURED, SCORES, Part, Pass, judged, passes_of
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, fitted, pixels
-from consilience.reporting.views.tables import paragraph, table
+from consilience.reporting.views.tables import fits, paragraph, table
 from consilience.reporting.words import count, in_passes, one_line, printable, share
 
 _KINDS = {
@@ -15,8 +15,6 @@ _KINDS = {
     "length": "the mean of what each part has of a full length",
     "self": "the mean of what the authors declare",
 }
-_NARROW = 60
-"""Columns under which a part's figures stand in a line and not in a table."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def _overview(found: PassTable, width: int) -> list[str]:
         for one in found.passes
     ]
     heads = ("pass", "", "quality", "threshold", "issues", "parts written", "changed")
-    if width >= _NARROW:
+    if fits(heads, rows, width):
         return table(heads, rows, width, left=2)
     return [
         wrapped
@@ -134,8 +132,9 @@ def _scores(one: Pass, found: PassTable, width: int) -> list[str]:
     ]
     if not rows:
         return ["  no part was written"]
-    if width >= _NARROW:
-        return [f"  {line}" for line in table(("part", *measured, *names, "issues", "text"), rows, width - 2)]
+    heads = ("part", *measured, *names, "issues", "text")
+    if fits(heads, rows, width - 2):
+        return [f"  {line}" for line in table(heads, rows, width - 2)]
     return [wrapped for part in one.parts for wrapped in paragraph(f"  {_told(part, one, found)}", width, "    ")]
 
 

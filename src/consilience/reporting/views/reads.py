@@ -10,6 +10,7 @@ from itertools import accumulate
 
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, fitted, pixels
+from consilience.reporting.views.tables import paragraph
 from consilience.reporting.words import count, one_line
 
 _MOST_COLUMNS = 14
@@ -73,13 +74,15 @@ def _rows(edges: Edges) -> list[dict[str, object]]:
 def text(reads: Reads, width: int) -> str:
     if not reads.edges:
         return "Nobody was shown anything of anybody.\n"
-    lines = ["How often a call of the reader (row) was shown a message of the author (column); (n) is one's own.", ""]
+    head = "How often a call of the reader (row) was shown a message of the author (column); (n) is one's own."
+    lines = [*paragraph(head, width), ""]
     if len(reads.authors) <= min(_MOST_COLUMNS, (width - 14) // 7):
         lines += _matrix(reads, width)
     else:
-        lines += _listed(reads.edges)
+        lines += _wrapped(_listed(reads.edges), width)
     for phase, edges in reads.phases.items():
-        lines += ["", f"{one_line(phase)}: {count(sum(edges.values()), 'message')} shown", *_listed(edges)]
+        head = f"{one_line(phase)}: {count(sum(edges.values()), 'message')} shown"
+        lines += ["", *_wrapped([head, *_listed(edges)], width)]
     return "\n".join(lines) + "\n"
 
 
@@ -89,6 +92,10 @@ def _listed(edges: Edges) -> list[str]:
         who = "its own" if author == reader else one_line(author)
         by_reader.setdefault(reader, []).append(who if n == 1 else f"{who} ×{n}")
     return [f"  {one_line(reader)} read {', '.join(whom)}" for reader, whom in by_reader.items()]
+
+
+def _wrapped(lines: Iterable[str], width: int) -> list[str]:
+    return [shown for line in lines for shown in paragraph(line, width, "    ")]
 
 
 def _matrix(reads: Reads, width: int) -> list[str]:

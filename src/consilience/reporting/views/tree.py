@@ -11,8 +11,9 @@ from itertools import pairwise
 from consilience.domain.events import CallCompleted, CallFailed
 from consilience.reporting.course import Ended
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing
+from consilience.reporting.views.drawing import Drawing, cells, wrapped
 from consilience.reporting.views.layers import layered
+from consilience.reporting.views.tables import paragraph
 from consilience.reporting.words import count, one_line, view
 
 _RING = 12
@@ -133,30 +134,48 @@ def text(tree: Tree, width: int) -> str:
         return "Nobody: the session was killed before it began.\n"
     models = Counter(seat.model for seat in tree.seats)
     shared = next(iter(models)) if len(models) == 1 else ""
-    lines = [f"{count(len(tree.seats), 'agent')}, {tree.kind}" + (f", all on {shared}" if shared else "")]
+    head = f"{count(len(tree.seats), 'agent')}, {tree.kind}" + (f", all on {one_line(shared)}" if shared else "")
+    lines = paragraph(head, width, "  ")
     by_id = {seat.id: seat for seat in tree.seats}
     below = _below(tree)
     for root in (seat for seat in tree.seats if not _first_parent(seat, by_id)):
-        lines += _branch(root, below, by_id, "", "", bool(shared))
+        lines += _branch(root, below, by_id, "", "", bool(shared), width)
     if tree.circles:
         lines.append("")
-        lines += [f"read each other: {' – '.join(circle)}" for circle in tree.circles]
+        for circle in tree.circles:
+            lines += paragraph(f"read each other: {' – '.join(circle)}", width, "  ")
     return "\n".join(lines) + "\n"
 
 
 def _branch(
-    seat: Seat, below: Mapping[str, list[str]], by_id: Mapping[str, Seat], first: str, rest: str, shared: bool
+    seat: Seat,
+    below: Mapping[str, list[str]],
+    by_id: Mapping[str, Seat],
+    first: str,
+    rest: str,
+    shared: bool,
+    width: int,
 ) -> Iterator[str]:
     others = [parent for parent in seat.parents if parent != _first_parent(seat, by_id)]
     also = f" (also below {', '.join(others)})" if others else ""
     model = "" if shared or not seat.model else f" · {one_line(seat.model)}"
     rated = f" · {_rated(seat)}" if seat.rates else ""
-    yield f"{first}{_named_seat(seat)}{also}: {_words(seat)}{rated}{model}"
     children = below.get(seat.id, [])
+    said = one_line(f"{_named_seat(seat)}{also}: {_words(seat)}{rated}{model}")
+    room = width - len(first)
+    lines = [said] if cells(said) <= room else wrapped(said, max(room - 2, 20), len(said))
+    yield f"{first}{lines[0]}"
+    yield from (f"{rest}{'│ ' if children else '  '}{line}" for line in lines[1:])
     for n, child in enumerate(children, 1):
         last = n == len(children)
         yield from _branch(
-            by_id[child], below, by_id, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "), shared
+            by_id[child],
+            below,
+            by_id,
+            rest + ("└─ " if last else "├─ "),
+            rest + ("   " if last else "│  "),
+            shared,
+            width,
         )
 
 
