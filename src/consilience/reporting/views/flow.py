@@ -184,9 +184,15 @@ def _figures(one: Handed) -> tuple[str, str, str, str]:
     return (
         one_line(one.what),
         f"{one.kept} of {one.sentences}" + (f", {share(one.kept / one.sentences)}" if one.sentences else ""),
-        "–" if one.distance is None else f"{one.distance:.2f}",
-        "–" if one.strength is None else share(one.strength),
+        "–" if one.distance is None else "<0.01" if 0 < one.distance < 0.005 else f"{one.distance:.2f}",
+        "–" if one.strength is None else _strength(one.strength),
     )
+
+
+def _strength(strength: float) -> str:
+    """Rounded, but never to all of it: of 99.8 % of four sentences three are shown."""
+    said = share(strength)
+    return f"{math.floor(strength * 1000) / 10:g} %" if strength < 1 and said == share(1) else said
 
 
 def _up(came: Came | None) -> tuple[str, str]:
