@@ -133,6 +133,28 @@ def test_doctor_says_which_model_and_why(cli: Cli, here: Path) -> None:
     assert "NOT USABLE" not in cli("doctor", env={**env, "OPENAI_API_KEY": "sk-planted"}).stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "package", "said"),
+    [
+        (None, "xllamacpp", "local models need xllamacpp, not installed here"),
+        ("local:smollm2-135m", "openai", "local models need openai, not installed here"),
+        ("openai:gpt-4o|local", "xllamacpp", "local models need xllamacpp, not installed here"),
+        ("anthropic:claude-town", "anthropic", "pip install 'consilience[anthropic]'"),
+    ],
+)
+def test_doctor_says_what_a_model_lacks_to_run(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, package: str, said: str
+) -> None:
+    keys = {"OPENAI_API_KEY": "sk-planted", "ANTHROPIC_API_KEY": "sk-planted"}
+    for module in [module for module in sys.modules if module.endswith(f".{package}")]:
+        monkeypatch.delitem(sys.modules, module)  # else what was imported before would do
+    monkeypatch.setitem(sys.modules, package, None)
+    found = json.loads(cli("doctor", "--json", env={"CONSILIENCE_MODEL": name, **keys}).stdout)
+    taken = found["Model"]["would be taken"]
+    assert "NOT USABLE" in taken
+    assert said in taken
+
+
 @pytest.mark.parametrize("configured", [True, False])
 def test_doctor_does_not_say_that_a_program_costs_nothing(cli: Cli, here: Path, configured: bool) -> None:
     if configured:

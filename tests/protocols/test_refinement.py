@@ -622,6 +622,22 @@ async def test_what_somebody_had_written_is_not_new_and_what_no_part_holds_was_n
     assert any("64% of the whole's sentences stand in none of its parts" in warning for warning in report.warnings)
 
 
+async def test_a_heading_of_words_that_somebody_wrote_is_not_new() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" in request.key:
+            return json.dumps({"title": "Loops", "text": "## Readers\n\nThe readers are those who loop all day."})
+        if "/revise/" in request.key:
+            return json.dumps({"confidence": "certain", "text": "Loops\n\nReaders"})
+        if request.key.startswith("intent"):
+            return "The readers are those who loop all day."
+        return script(lambda r: critique(r, overall=9))(request)
+
+    report, _ = await refine({"max_passes": 1}, reply)
+    assert report.answer == "# Loops\n\n## Readers\n\nThe readers are those who loop all day."
+    assert report.metrics["novelty"] == 0.0
+    assert report.metrics["beyond_parts"] == pytest.approx(1 / 3)
+
+
 async def test_what_an_earlier_whole_said_is_not_new_in_a_later_one() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:

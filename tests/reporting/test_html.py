@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 import html5lib
@@ -167,6 +169,26 @@ def test_markdown_of_others_loads_nothing_and_leads_nowhere() -> None:
         assert "".join(text.split()) in "".join(words(root).split())
     assert html_of("## Answer\n") == "<h3>Answer</h3>\n"
     assert "<table>" in html_of("| a |\n|---|\n| b |\n")
+
+
+def test_a_table_scrolls_by_itself_and_breaks_no_word(recorded: Record) -> None:
+    root = parsed(page(recorded))
+    tables = list(root.iter("table"))
+    boxes = [box for box in root.iter("div") if box.attrib.get("class") == "table"]
+    assert tables
+    assert [box.find("table") for box in boxes] == tables
+    assert all(box.attrib["tabindex"] == "0" and box.attrib["aria-label"] for box in boxes)
+    (style,) = (words(style) for head in root.iter("head") for style in head.iter("style"))
+    rules = dict(re.findall(r"([^{}]+)\{([^{}]*)\}", style))
+    assert "overflow-x:auto" in next(rule for of, rule in rules.items() if ".table" in of.strip().split(","))
+    assert "overflow-wrap:break-word" in rules["\ntable"], "the page's `anywhere` lets columns be narrower than a word"
+
+
+def test_headings_leave_out_no_level(recorded: Record) -> None:
+    for record in (recorded, by_hand(complete(2), [call("talk-1/A1", "# High\n\n## Lower", "0")])):
+        levels = [int(h.tag[1]) for h in parsed(page(record)).iter() if re.fullmatch("h[1-6]", str(h.tag))]
+        assert levels[0] == 1
+        assert all(below <= above + 1 for above, below in pairwise(levels)), levels
 
 
 def test_failures_and_replies_that_could_not_be_used_are_told() -> None:

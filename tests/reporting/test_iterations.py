@@ -70,6 +70,30 @@ async def test_every_iteration_has_a_row_with_its_verdict_and_what_caused_it(rec
     assert drawn.find(f"{SVG}title") is not None
 
 
+async def test_critical_flags_come_first_and_all_are_counted(record: Record) -> None:
+    assert record.report is not None
+    data = record.report.model_dump()
+    (seat,) = [id for id in data["states"] if id == "L2N1"]
+    tags = ["resource_request", "needs_reframing", "goal_mismatch"]
+    raised = [
+        {"id": f"f{n}", "tag": tag, "node": seat, "critical": tag != "resource_request"}
+        for n, tag in enumerate([*tags[:1] * 6, *tags])
+    ]
+    data["flags"] = raised
+    data["states"][seat] |= {"satisfaction": 0.8, "flags": tags}
+    data["iterations"] = [{**data["iterations"][0], "flags": [flag["id"] for flag in raised]}]
+    shown = replace(record)
+    shown.__dict__["report"] = AnyReport.model_validate(data)
+    first = "needs_reframing (L2N1), goal_mismatch (L2N1), resource_request (L2N1), resource_request"
+    assert f"9 flags, 2 critical: {first}" in " ".join(view_text("iterations", shown).split())
+    assert "satisfied 0.80; flags: needs_reframing, goal_mismatch, resource_request" in view_text("tree", shown, 160)
+    drawn = {view: ElementTree.fromstring(view_svg(view, shown)) for view in ("iterations", "tree")}
+    said = {view: [words.text for words in svg.iterfind(f"{SVG}text")] for view, svg in drawn.items()}
+    assert "satisfied 0.80; 3 tags" in said["tree"]
+    assert any(words and words.startswith("critical: needs_reframing") for words in said["tree"])
+    assert " ".join(filter(None, said["iterations"])).count("resource_request (L2N1)") == 7, "none is cut away"
+
+
 async def test_the_report_speaks_of_iterations_and_satisfaction(record: Record) -> None:
     assert record.report is not None
     text = markdown(record.report)

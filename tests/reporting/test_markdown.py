@@ -71,6 +71,13 @@ def test_who_is_missing_stands_in_the_first_line() -> None:
     )
 
 
+@pytest.mark.parametrize(("n", "said"), [(1, "1 reply whose"), (3, "3 replies whose")])
+def test_replies_whose_size_is_a_guess_are_counted(n: int, said: str) -> None:
+    spent = Spent(calls=9, tokens_in=1000, tokens_out=200, cost=0.0, estimated=n)
+    text = markdown(report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent)))
+    assert f"| Tokens | 1,000 read, 200 written; estimated for {said} model told none |" in text
+
+
 def test_everything_at_once_in_order() -> None:
     text = markdown(
         report(

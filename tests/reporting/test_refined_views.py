@@ -22,6 +22,7 @@ from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.reporting.html import page
+from consilience.reporting.passes import Handed
 from consilience.reporting.record import Record, record_of
 from consilience.reporting.views import VIEWS, distances, evolution, flow, passes, view_svg, view_text, views_of
 from consilience.reporting.views.drawing import cells
@@ -259,6 +260,12 @@ async def test_every_edge_is_drawn_in_every_pass_with_its_share_and_its_weight(s
     assert words.count("methodologist") == 2
 
 
+def test_a_strength_does_not_contradict_what_was_shown() -> None:
+    down = Handed(1, "a", "b", "draft", kept=3, sentences=4, distance=0.002, strength=0.9986)
+    text = flow.text(flow.Flow({"a": 1, "b": 2}, (flow.Step(1, (flow.Way("a", "b", (down,)),)),)), 60)
+    assert "draft: 3 of 4, 75 %, distance <0.01, strength 99.8 %" in " ".join(text.split())
+
+
 async def test_where_nothing_is_filtered_no_distance_is_claimed(store: SqliteStore) -> None:
     text = view_text("flow", await refined(store, **CASES["no filter"]))
     assert rows(text, "coordinator → intro")[0] == "coordinator → intro intent 7 of 7, 100 % – 100 % certain 0.40"
@@ -492,3 +499,12 @@ def test_the_passes_of_nothing_are_a_sentence() -> None:
     record = by_hand(hierarchy({"a": ["b"]}))
     assert not passes.applies(record)
     assert view_text("flow", record).startswith("A session of seance has no passes")
+
+
+@pytest.mark.parametrize("width", [40, 60, 66, 80, 100])
+async def test_no_word_of_the_passes_is_broken(store: SqliteStore, width: int) -> None:
+    text = view_text("passes", await refined(store, Refinement(max_passes=2)), width)
+    assert max(map(cells, text.splitlines())) <= width
+    words = re.findall(r"\w+", text)
+    for word in ("quality", "issues", "overall", "coherence", "accuracy", "depth", "conclusion"):
+        assert word in words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -42,6 +43,11 @@ def test_a_stored_report_is_as_published(name: str, recorded: Record) -> None:
     assert not validator(name).is_valid(broken)
     del report["task"]
     assert not validator(name).is_valid(report)
+
+
+def test_every_published_schema_is_listed() -> None:
+    listed = set(re.findall(r"\]\((.+?)\)", (PUBLISHED / "README.md").read_text()))
+    assert listed == {path.name for path in PUBLISHED.glob("*.json")}
 
 
 def test_what_a_protocol_adds_is_in_its_own_schema_only(recorded: Record) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -18,14 +19,14 @@ from consilience.domain.events import (
     SessionParked,
 )
 from consilience.domain.outcome import Check, FailureKind
-from consilience.domain.topology import Topology, complete, hierarchy, star, tree
+from consilience.domain.topology import Topology, complete, hierarchy, independent, star, tree
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.record import Record
 from consilience.reporting.views import VIEWS, convergence, evolution, reads, view_svg, view_text
 from consilience.reporting.views import tree as trees
-from consilience.reporting.views.drawing import cells, fitted, wrapped
+from consilience.reporting.views.drawing import cells, fitted, pixels, wrapped
 from consilience.testing import ServerError
 from reporting.sessions import HOSTILE, by_hand, call, ran, saying
 
@@ -113,6 +114,11 @@ def test_no_box_covers_another(shape: Topology) -> None:
 # --- what was said
 
 
+def named(key: str, phase: tuple[str, int], text: str, place: str, kind: str = "reply") -> CallCompleted:
+    """A reply of the agent that the key ends in, in a phase that the key does not number."""
+    return CallCompleted(key=key, agent=key.rpartition("/")[2], phase=phase, text=text, place=place, kind=kind)
+
+
 def test_turns_say_what_changed(store: SqliteStore) -> None:
     record = by_hand(
         complete(2),
@@ -147,6 +153,37 @@ def test_a_text_that_begins_like_the_last_is_shown_from_where_it_differs() -> No
     assert turns["talk 3"].excerpt == opening.strip()
 
 
+def test_a_division_of_the_task_is_no_text_and_a_plan_no_earlier_one() -> None:
+    division = '{"parts": [{"title": "one"}]}'
+    events = [
+        named("split/L1N1", ("split", 1), division, "0", kind="split"),
+        named("execute/L2N1", ("execute", 2), '{"rents": 3}', "1"),
+        named("execute/L2N2", ("execute", 2), "rents rise", "2"),
+        named("synthesize/L1N1", ("synthesize", 1), "rents rise", "3"),
+    ]
+    said = view_text("evolution", by_hand(tree(2, 2), events), 60)
+    assert said == (
+        "L1N1 (seat)\n  synthesize [first words] rents rise\n\n"
+        'L2N1 (seat)\n  execute [first words] {"rents": 3}\n\n'
+        "L2N2 (seat)\n  execute [first words] rents rise\n"
+    ), "and an answer may be JSON"
+    events.append(named("pass-1/whole/L1N1", ("whole", 1), "rents fall", "4", kind="whole"))
+    events.append(named("pass-2/whole/L1N1", ("whole", 2), "rents fall", "5", kind="whole"))
+    root = evolution.fold(by_hand(tree(2, 2), events)).turns["L1N1"]
+    assert [evolution.change(turn) for turn in root.values()] == ["first words", "first words", "same words"]
+
+
+def test_steps_that_are_counted_by_the_level_say_so() -> None:
+    events = [
+        named("synthesize/L2N1", ("synthesize", 2), "rents rise", "0"),
+        named("synthesize/L1N1", ("synthesize", 1), "rents rise", "1"),
+    ]
+    assert set(evolution.fold(by_hand(tree(2, 3), events)).heads.values()) == {
+        "synthesize, level 1",
+        "synthesize, level 2",
+    }
+
+
 async def test_positions_are_those_the_protocol_read_and_moves_are_marked(store: SqliteStore) -> None:
     record = await ran(store, Emergence(children=3, max_rounds=2, answer_pattern="yes|no"))
     found = evolution.fold(record)
@@ -179,6 +216,24 @@ def test_a_table_keeps_to_its_width_and_becomes_a_list_where_that_is_too_little(
     assert max(map(cells, said.splitlines())) <= width
     listed = "round 1 [first words, revised] I keep my answer" in " ".join(said.split())
     assert listed == (width < 80)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("name", ["tree", "evolution", "convergence", "reads"])
+def test_a_view_in_words_keeps_to_its_width(name: str, width: int) -> None:
+    names = ["Lead", "plain_writer", "methodologist", "evidence", "critic", "chronicler"]
+    said = ", ".join(f"needs_reframing ({name})" for name in names)
+    events: list[Event] = [call(f"talk-1/{name}", said, str(n)) for n, name in enumerate(names)]
+    shown = [f"q:A:talk-1/{name}" for name in names]
+    events.append(call("talk-2/Lead", said, "9", *shown))
+    events.append(
+        CheckRecorded(index=2, check=Check(met=False, kind="satisfaction", score=0.7, threshold=0.85, detail=said))
+    )
+    views = dict.fromkeys(names[1:], "Somebody who reads it as the members would, all of them")
+    text = view_text(name, by_hand(star("Lead", names[1:]), events, views=views), width)
+    assert max(map(cells, text.splitlines())) <= width
+    if name == "convergence":
+        assert said in " ".join(text.split()), "none of it is cut away"
 
 
 # --- how close it came
@@ -283,6 +338,15 @@ def test_documents_objections_and_unknown_authors_are_readings_too() -> None:
     assert "A1 was shown 1 message of its own: talk 2 ×1" in tips
 
 
+def test_a_document_is_not_taken_for_the_agent_of_its_name() -> None:
+    record = by_hand(independent(["S1"]), [call("answer-1/S1", "one", "0", "k:t", "s:S1")])
+    assert reads.fold(record).edges == {("S1", "document S1"): 1}
+    for said in (view_text("reads", record), view_svg("reads", record)):
+        assert "document S1" in said
+        assert "own:" not in said
+        assert "read its own" not in said
+
+
 def test_what_was_not_sent_was_not_read() -> None:
     refused = CallFailed(key="talk-2/A2", agent="A2", failure=FailureKind.BUDGET, prompt="q:A:talk-1/A1", place="1")
     record = by_hand(complete(2), [call("talk-1/A1", "one", "0"), refused])
@@ -333,6 +397,49 @@ def test_a_picture_has_room_for_what_is_in_it() -> None:
         for box in drawn.iterfind(f"{SVG}rect[@x]"):
             assert float(box.attrib["x"]) + float(box.attrib["width"]) <= width
             assert float(box.attrib["y"]) + float(box.attrib["height"]) <= height
+
+
+@pytest.mark.parametrize(
+    ("words", "book", "bold"),
+    [
+        ("Großschönau hat es 2019 vorgemacht &", 261, 296),
+        ("What the council minuted WWW mmm", 253, 282),
+    ],
+)
+def test_a_picture_keeps_the_width_its_widest_font_needs(words: str, book: float, bold: float) -> None:
+    """Widths are those of DejaVu Sans at 13 px, measured with cairo."""
+    assert book <= pixels(words) <= 1.1 * book
+    assert bold <= pixels(words, "cv-strong") <= 1.1 * bold
+
+
+def test_what_is_said_stays_in_its_box() -> None:
+    said = (
+        "Die Gemeinde Großschönau hat es 2019 vorgemacht & it worked <b>WELL</b>. MMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMM 日本"
+    )
+    drawn = ElementTree.fromstring(view_svg("evolution", by_hand(complete(1), [call("talk-1/A1", said, "0")])))
+    (box,) = drawn.iterfind(f"{SVG}rect[@x]")
+    left, width = float(box.attrib["x"]), float(box.attrib["width"])
+    inside = [words for words in drawn.iterfind(f"{SVG}text") if float(words.attrib["x"]) == left + 10]
+    assert "".join(words.text or "" for words in inside[1:]).replace(" ", "") == said.replace(" ", "")
+    for words in inside:
+        assert 10 + pixels(words.text or "", words.attrib.get("class", "")) <= width - 10
+
+
+def columns(drawn: ElementTree.Element, names: list[str]) -> list[tuple[float, float]]:
+    """From where to where headings in the middle of their columns reach."""
+    found = [words for words in drawn.iterfind(f"{SVG}text[@text-anchor='middle']") if words.text in names]
+    widths = [pixels(words.text or "", words.attrib["class"]) / 2 for words in found]
+    return [(float(w.attrib["x"]) - half, float(w.attrib["x"]) + half) for w, half in zip(found, widths, strict=True)]
+
+
+def test_headings_of_who_read_whom_stand_beside_each_other() -> None:
+    names = ["Lead", "plain_writer", "methodologist", "c"]
+    shape = star("Lead", names[1:])
+    calls = [call(f"talk-1/{name}", name, str(n)) for n, name in enumerate(names)]
+    shown = call("talk-2/Lead", "all", "9", *(f"q:A:talk-1/{name}" for name in names))
+    reached = columns(ElementTree.fromstring(view_svg("reads", by_hand(shape, [*calls, shown]))), names)
+    assert len(reached) == len(names)
+    assert all(end < start for (_, end), (start, _) in pairwise(reached))
 
 
 def test_wide_letters_count_twice() -> None:

@@ -145,9 +145,10 @@ def _model() -> list[tuple[str, str]]:
 
 def _spending(name: str) -> str:
     """What a run with that model would spend, and why it could not begin where it could not."""
+    from consilience.cli.fetch import local_weights, need_runtime
     from consilience.cli.plan import check_models
     from consilience.domain.errors import UserError
-    from consilience.models.names import is_program, paid
+    from consilience.models.names import alternatives, is_person, is_program, paid, resolve
 
     if is_program(name):
         spending = "what it spends by itself is not known, so a run asks, or needs --yes"
@@ -155,6 +156,11 @@ def _spending(name: str) -> str:
         spending = "it is paid for" if paid(name) else "it costs nothing"
     try:
         check_models([name], keys=True)
+        if local_weights([name]):
+            need_runtime()
+        for one in alternatives(name):
+            if not (is_person(one) or local_weights([one])):
+                resolve(one)  # as a run does, to which the client library may be missing
     except UserError as error:
         return f"{spending}; NOT USABLE: {error}"
     return spending

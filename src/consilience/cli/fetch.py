@@ -29,6 +29,16 @@ def local_weights(models: Iterable[str]) -> list[str]:
     return list(found)
 
 
+def need_runtime() -> None:
+    """Raises `UnavailableModel` where a local model cannot run, with what to install."""
+    from importlib.util import find_spec
+
+    if missing := [package for package in ("xllamacpp", "openai") if find_spec(package) is None]:
+        raise UnavailableModel(
+            f"local models need {' and '.join(missing)}, not installed here", do="Run: pip install 'consilience[local]'"
+        )
+
+
 def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
     """Fetch what is not there, saying so first, and check what is.
 
@@ -37,14 +47,9 @@ def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
     names = local_weights(models)
     if not names:
         return
-    from importlib.util import find_spec
-
     from consilience.models.weights import CATALOGUE, locate, verify
 
-    if missing := [package for package in ("xllamacpp", "openai") if find_spec(package) is None]:
-        raise UnavailableModel(
-            f"local models need {' and '.join(missing)}, not installed here", do="Run: pip install 'consilience[local]'"
-        )
+    need_runtime()
     for name in names:
         if name in CATALOGUE and locate(name) is None:
             fetch(name, quiet=quiet)

@@ -17,7 +17,7 @@ _SHARES: Mapping[str, str] = {
     "beyond_parts": "Sentences of the whole that stand in none of its parts",
 }
 _NAMES: Mapping[str, str] = {
-    "words": "Words in the answer",
+    "words": "Words in the answer, code, front matter and markup included",
     "flags": "Flags raised",
     "distance_share_correlation": "Correlation of the distance of two roles and the share shown (Pearson's)",
     "aggregated_minus_best": "Weighted confidence of helpers less that of the surest one, on average",
@@ -70,7 +70,9 @@ def _tokens(report: Report) -> str:
     reused = (
         f" ({share(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
     )
-    guessed = f"; of {spent.estimated} replies estimated, whose models told none" if spent.estimated else ""
+    guessed = (
+        f"; estimated for {count(spent.estimated, 'reply', 'replies')} whose model told none" if spent.estimated else ""
+    )
     return f"{spent.tokens_in:,} read{reused}, {spent.tokens_out:,} written{guessed}"
 
 

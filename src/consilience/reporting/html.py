@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _LONGEST_SETTING = 400
 _WIDTH = 92
 """Columns of a view in words; more would not fit beside the margins."""
+_TABLE = '<div class="table" tabindex="0" role="group" aria-label="A table that may be wider than the page">'
+"""It scrolls by itself, so that no word or number is broken where there is little room."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,14 @@ def page(record: Record) -> str:
         style=Markup(_read("page.css")),
         facts=[(name, sound(value)) for name, value in _facts(record)],
         finished=record.report is not None,
-        report=Markup(html_of(_report(record))),
+        report=Markup(html_of(_report(record), down=0)),
         views=pictures,
         task=sound(record.text(started.task)) if started else "",
         settings=sound("\n".join(_settings(started))) if started else "",
         documents=_documents(record),
         calls=count(len(record.calls), "call"),
         phases=phases,
-        family=Markup(html_of(record.family)) if record.family else "",
+        family=Markup(html_of(record.family, down=0)) if record.family else "",
         footer=f"Made from the journal of session {record.session} without a call. "
         f"See it again: consilience show {record.session}",
     )
@@ -125,6 +127,8 @@ def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser.add_render_rule("table_open", lambda *_: f"{_TABLE}\n<table>\n")
+    parser.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
     return parser.disable(["link", "image", "autolink", "reference", "html_block", "html_inline"])
 
 

@@ -183,8 +183,13 @@ def phase_of(call: Ended) -> str:
 
 def step_of(call: Ended) -> str:
     """The round, pass or stage a call belongs to: `round 2` for the key `round-2/…`, else its phase."""
-    numbered = _NUMBERED.fullmatch(call.key.partition("/")[0])
-    return f"{numbered[1]} {numbered[2]}" if numbered else phase_of(call)
+    found = _NUMBERED.fullmatch(call.key.partition("/")[0])
+    return f"{found[1]} {found[2]}" if found else phase_of(call)
+
+
+def numbered(call: Ended) -> bool:
+    """Whether a call says by its key which round, pass or stage it belongs to."""
+    return _NUMBERED.fullmatch(call.key.partition("/")[0]) is not None
 
 
 def steps_of(calls: Iterable[Ended]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from consilience.protocols.refinement.judging import aggregate, critique_text
 from consilience.protocols.refinement.passes import Piece
 from consilience.protocols.refinement.report import Aggregate, Handed, Pass, RefinementReport, Revision, Section
 from consilience.protocols.refinement.settings import Settings
+
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+", re.MULTILINE)
 
 LITTLE = 0.05
 """Filtering that removes less than this share of what is handed down has little effect."""
@@ -232,7 +235,8 @@ def _metrics(
     handed: Sequence[Handed],
     aggregated: Mapping[str, Aggregate],
 ) -> dict[str, float | int | None]:
-    parts = [section.text for section in passes[best.index - 1].sections.values()] if best else []
+    parts = [_headless(section.text) for section in passes[best.index - 1].sections.values()] if best else []
+    document = _headless(document)
     revised = [
         p for turn in course.turns for p in turn.made.authors.values() if p.draft is not None and p.text is not p.draft
     ]
@@ -241,7 +245,9 @@ def _metrics(
     ]
     gains = [one.weighted_confidence - one.best_individual for one in aggregated.values()]
     found: dict[str, float | int | None] = {
-        "novelty": novelty(document, _written(course, best)) if document and best and best.whole else None,
+        "novelty": novelty(document, map(_headless, _written(course, best)))
+        if document and best and best.whole
+        else None,
         "beyond_parts": novelty(document, parts) if document and best and best.whole else None,
         "parts_kept": survival([s for part in parts for s in sentences(part)], document) if document else None,
         "revision_rate": len(changed) / len(revised) if revised else None,
@@ -257,6 +263,11 @@ def _metrics(
         texts = [section.text for section in one.sections.values()]
         found[f"sibling_similarity/revise/{one.index}"] = mean_pairwise(texts)
     return found
+
+
+def _headless(text: str) -> str:
+    """Without the marks of headings: one who says as a heading what others wrote says nothing new."""
+    return _HEADING.sub("", text)
 
 
 def _written(course: Course, best: Turn) -> list[str]:

@@ -31,6 +31,7 @@ MARGIN = 100
 class Refinement(Settings):
     """A coordinator, authors of parts, specialists who help them, and a critic; passes until the text is good enough."""
 
+    version: ClassVar[int] = 2  # 1 took a heading of words that others wrote for new
     report: ClassVar[type[RefinementReport]] = RefinementReport
 
     async def run(self, session: Session) -> RefinementReport:

@@ -3,15 +3,20 @@ things, so each kind has a scale of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from consilience.domain.outcome import Check
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing
+from consilience.reporting.views.drawing import Drawing, cells
+from consilience.reporting.views.tables import paragraph
 from consilience.reporting.words import one_line, step_word
 
 _BAR = 40
+_LONGEST = 2_000
+"""Characters of a detail; of a picture, which has one line for it, fewer."""
+_LONGEST_DRAWN = 120
+_HANG = " " * 6
 _NO_CHECK = {
     "round": "No check was made: nothing was compared with a round before.",
     "pass": "No check was made: nobody judged a pass.",
@@ -64,7 +69,7 @@ def fold(record: Record) -> Convergence:
     curves: dict[str, list[Point]] = {}
     for event in record.course.checks:
         for check in _single(event.check):
-            point = Point(event.index, check.score, check.threshold, check.met, one_line(check.detail, 120))
+            point = Point(event.index, check.score, check.threshold, check.met, one_line(check.detail, _LONGEST))
             curves.setdefault(check.kind, []).append(point)
     return Convergence(
         tuple(Curve(kind, tuple(points)) for kind, points in curves.items()),
@@ -84,13 +89,14 @@ def text(convergence: Convergence, width: int) -> str:
     if not convergence.curves:
         return f"{_no_check(convergence)}\n"
     lines: list[str] = []
-    room = max(10, min(_BAR, width - 44))
+    beside = max(len(_after(point, convergence)) + len(_words(point)) for c in convergence.curves for point in c.points)
+    room = max(10, min(_BAR, width - beside - 3))
     for curve in convergence.curves:
         lines.append(f"{curve.kind} (scale {curve.low:g} to {curve.high:g})")
         for point in curve.points:
-            bar = "" if point.score is None else f"{_bar(point, point.score, curve, room)}  "
-            detail = f"  {point.detail}" if point.detail else ""
-            lines.append(f"  after {convergence.step} {point.index:<3} {bar}{_words(point)}{detail}")
+            first = _after(point, convergence)
+            bar = [] if point.score is None else [_bar(point, point.score, curve, room)]
+            lines += _set([*bar, _words(point), *([point.detail] if point.detail else [])], first, width)
         lines.append("")
     if any("|" in line for line in lines):
         lines.append("█ score, | what is needed")
@@ -100,6 +106,21 @@ def text(convergence: Convergence, width: int) -> str:
             for index, met in convergence.verdicts
         ]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _set(parts: Sequence[str], first: str, width: int) -> list[str]:
+    """Parts beside each other while there is room, else on lines of their own."""
+    lines = [f"{first}{parts[0]}"]
+    for part in parts[1:]:
+        if cells(lines[-1]) + 2 + cells(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines += paragraph(f"{_HANG}{part}", width, _HANG)
+    return lines
+
+
+def _after(point: Point, convergence: Convergence) -> str:
+    return f"  after {convergence.step} {point.index:<3} "
 
 
 def _no_check(convergence: Convergence) -> str:
@@ -140,7 +161,9 @@ def draw(convergence: Convergence) -> Drawing:
         else:
             drawing.words(16, top + 28, curve.kind, "cv-head")
             said = [
-                f"after {convergence.step} {point.index}: {_words(point)}; {point.detail}".rstrip("; ")
+                f"after {convergence.step} {point.index}: {_words(point)}; {one_line(point.detail, _LONGEST_DRAWN)}".rstrip(
+                    "; "
+                )
                 for point in curve.points
             ]
             drawing.lines(16, top + 48, said)

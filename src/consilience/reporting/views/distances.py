@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from consilience.domain.hierarchies import Hierarchy, distance
 from consilience.reporting.passes import distances_of
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing, cells, fitted
+from consilience.reporting.views.drawing import Drawing, fitted, pixels
 from consilience.reporting.views.tables import paragraph, table
 from consilience.reporting.words import one_line
 
@@ -105,13 +105,13 @@ def draw(found: Distances) -> Drawing:
         return drawing
     names = list(found.rows)
     most = max((value for row in found.rows.values() for value in row.values()), default=0.0)
-    longest = max(cells(fitted(name, _LONGEST_NAME)) for name in names)
-    wide = max(52.0, longest * 6.6 + 10)
-    left = 36 + 8.4 * longest
+    shown = [fitted(name, _LONGEST_NAME) for name in names]
+    wide = max(52.0, *(pixels(name, "cv-small") + 10 for name in shown))
+    left = 36 + max(pixels(name, "cv-strong") for name in shown)
     drawing.words(16, 28, "distance, from 0 (the same) to 1 (opposed)", "cv-head")
-    for n, name in enumerate(names):
-        drawing.words(left + (n + 0.5) * wide, _TOP - 8, fitted(name, _LONGEST_NAME), "cv-small", "middle", room=wide)
-        drawing.words(16, _TOP + (n + 0.5) * _HIGH + 5, fitted(name, _LONGEST_NAME), "cv-strong", room=10)
+    for n, name in enumerate(shown):
+        drawing.words(left + (n + 0.5) * wide, _TOP - 8, name, "cv-small", "middle", room=wide)
+        drawing.words(16, _TOP + (n + 0.5) * _HIGH + 5, name, "cv-strong")
     framed = []
     for i, one in enumerate(names):
         for j, other in enumerate(names):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from html import escape
 
 from consilience.reporting.words import one_line, printable
@@ -36,6 +37,20 @@ _NO_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
 
 _PERHAPS_WIDE = re.compile("[\u1100-\U0010ffff]")
 
+Measure = Callable[[str], float]
+"""How wide a text is; as wide as its letters together."""
+
+_EMS: Mapping[float, str] = {
+    0.30: "ijlIJ'ł",
+    0.34: " .,:;/\\|·‘’",
+    0.41: "frt()[]-!",
+    0.55: 'scz?"*_`–“”',
+    0.82: "w&#<=>+~^",
+    1.0: "mMW%@—…æœÆŒ",
+}
+"""Letters by how wide DejaVu Sans sets them; of an accented one, its base."""
+_BOLD = 1.15
+
 
 def sound(text: str) -> str:
     """Somebody's text without the characters that neither XML nor HTML may hold."""
@@ -52,35 +67,55 @@ def cells(text: str) -> int:
     return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in _PERHAPS_WIDE.findall(text))
 
 
-def fitted(text: str, width: int) -> str:
-    """One line of at most `width` cells."""
+def pixels(text: str, style: str = "") -> float:
+    """How wide a text may be in a picture: in DejaVu Sans, the widest of the fonts that it may be set in."""
+    size = 11 if "cv-small" in style else 14 if "cv-head" in style else 13
+    bold = _BOLD if "cv-strong" in style or "cv-head" in style else 1.0
+    return size * bold * sum(map(_em, text))
+
+
+def _em(letter: str) -> float:
+    """How wide a letter is, in sizes of its font, rounded up."""
+    plain = letter if letter.isascii() else unicodedata.normalize("NFD", letter)[0]
+    for em, letters in _EMS.items():
+        if plain in letters:
+            return em
+    if unicodedata.combining(plain):
+        return 0.0
+    if unicodedata.east_asian_width(plain) in "WF":
+        return 1.0
+    return 0.64 if "a" <= plain <= "z" or plain.isdigit() else 0.79 if plain.isascii() else 0.88
+
+
+def fitted(text: str, width: float, measure: Measure = cells) -> str:
+    """One line of at most `width` cells, or of what else it is measured in."""
     line = one_line(text)
-    if cells(line) <= width:
+    if measure(line) <= width:
         return line
-    return f"{_longest(line, width - 1).rstrip()}…"
+    return f"{_longest(line, width - measure('…'), measure).rstrip()}…"
 
 
-def wrapped(text: str, width: int, most: int) -> list[str]:
-    """At most `most` lines of at most `width` cells, the last cut with an ellipsis; breaks at spaces where it can."""
+def wrapped(text: str, width: float, most: int, measure: Measure = cells) -> list[str]:
+    """At most `most` lines of at most `width`, the last cut with an ellipsis; breaks at spaces where it can."""
     lines: list[str] = []
-    rest = one_line(text, width * (most + 1))
-    while rest and len(lines) < most - 1 and cells(rest) > width:
-        head = _longest(rest, width)
+    rest = one_line(text, int(width) * (most + 1))
+    while rest and len(lines) < most - 1 and measure(rest) > width:
+        head = _longest(rest, width, measure) or rest[0]
         at = head.rfind(" ")
-        if at > width // 2 and not rest[len(head)].isspace():
+        if measure(head[: max(at, 0)]) > width / 2 and not rest[len(head)].isspace():
             head = head[:at]
         lines.append(head.rstrip())
         rest = rest[len(head) :].lstrip()
-    return [*lines, fitted(rest, width)] if rest else lines
+    return [*lines, fitted(rest, width, measure)] if rest else lines
 
 
-def _longest(line: str, width: int) -> str:
-    """The longest beginning of at most `width` cells."""
-    if cells(line[:width]) <= width:
-        return line[:width]
+def _longest(line: str, width: float, measure: Measure) -> str:
+    """The longest beginning that is no wider."""
+    if measure is cells and cells(head := line[: int(width)]) <= width:
+        return head
     room = width
     for n, letter in enumerate(line):
-        room -= cells(letter)
+        room -= measure(letter)
         if room < 0:
             return line[:n]
     return line
@@ -128,9 +163,14 @@ class Drawing:
         self._grow(x + radius, y + radius)
         self._shapes.append(f'<circle class="{style}" cx="{round(x, 1):g}" cy="{round(y, 1):g}" r="{radius:g}"/>')
 
-    def words(self, x: float, y: float, text: str, style: str = "", anchor: str = "start", room: float = 0) -> None:
-        """`y` is the base line; `room` the width the picture keeps for it, by default what the text may need."""
-        width = room or cells(text) * (9 if "cv-head" in style else 7.5)
+    def words(
+        self, x: float, y: float, text: str, style: str = "", anchor: str = "start", room: float = 0, within: float = 0
+    ) -> None:
+        """`y` is the base line; `room` the width the picture keeps for it, by default what the text may need; `within` the width
+        at which it is cut."""
+        if within:
+            text = fitted(text, within, partial(pixels, style=style))
+        width = room or pixels(text, style)
         right = {"start": x + width, "middle": x + width / 2, "end": x}[anchor]
         self._grow(right, y + 4)
         classed = f' class="{style}"' if style else ""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING
 
 from consilience.domain.events import CallCompleted, CallFailed
 from consilience.reporting.course import Ended
-from consilience.reporting.record import ASIDE, Record, step_of, steps_of
+from consilience.reporting.record import ASIDE, Record, numbered, step_of, steps_of
 from consilience.reporting.unfinished import prose
-from consilience.reporting.views.drawing import Drawing, fitted, wrapped
-from consilience.reporting.words import one_line, place, share
+from consilience.reporting.views.drawing import Drawing, pixels, wrapped
+from consilience.reporting.views.tables import paragraph
+from consilience.reporting.words import one_line, share
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -28,9 +30,10 @@ _COLUMN = 26
 
 @dataclass(frozen=True)
 class Turn:
-    """One agent in one step. `kept` is the share of words its text has in common with its own of the step before (Jaccard, of the
-    two sets of words; None for its first), `revised` whether it said something else in an earlier phase of the same step (in one
-    phase it may write for several), `moved` whether its position is another than the last it declared."""
+    """One agent in one step. `kept` is the share of words its text has in common with its own last one of that kind in an earlier
+    step (Jaccard, of the two sets of words; None for its first, since a plan and what came of it are not one text), `revised`
+    whether it said something else in an earlier phase of the same step (in one phase it may write for several), `moved` whether
+    its position is another than the last it declared."""
 
     excerpt: str | None = None
     kept: float | None = None
@@ -43,9 +46,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Evolution:
+    """`steps` in which anybody said anything or failed to; `heads` is what each is called, which counts nothing that came once."""
+
     steps: tuple[str, ...]
     agents: Mapping[str, str]
     turns: Mapping[str, Mapping[str, Turn]] = field(default_factory=dict)
+    heads: Mapping[str, str] = field(default_factory=dict)
 
 
 def fold(record: Record) -> Evolution:
@@ -56,41 +62,74 @@ def fold(record: Record) -> Evolution:
     read = _positions_read(record)
     turns: dict[str, dict[str, Turn]] = {}
     for agent in record.agents:
-        before: str | None = None
+        before: dict[str, str] = {}
         held: str | None = None
         for step in steps:
             if calls := by_turn.get((agent, step)):
                 said, turn = _turn(calls, before, record)
                 position = read.get((agent, step), turn.position)
                 moved = position is not None and held is not None and position != held
-                if said is None and position is None and not turn.failure:
-                    continue  # only a verdict on others
+                if not said and position is None and not turn.failure:
+                    continue  # only a verdict on others, or a reply without words
                 turns.setdefault(agent, {})[step] = replace(turn, position=position, moved=moved)
-                before, held = said or before, position or held
-    return Evolution(tuple(steps), {id: record.names.get(id, id) for id in record.agents}, turns)
+                before, held = before | said, position or held
+    taken = [step for step in steps if any(step in those for those in turns.values())]
+    names = {id: record.names.get(id, id) for id in record.agents}
+    return Evolution(tuple(taken), names, turns, _heads(taken, record))
 
 
-def _turn(calls: Iterable[Ended], before: str | None, record: Record) -> tuple[str | None, Turn]:
-    """Its last contribution in the step, and the turn; a failure only where nothing came of the step."""
+def _heads(steps: Sequence[str], record: Record) -> dict[str, str]:
+    """`round 2`; `intent` for what came once, and `split, level 2` for phases that are counted by the level of the tree."""
+    counted = {step_of(call) for call in record.calls if numbered(call)}
+    levels = record.topology.levels
+    elsewhere = {
+        _name(step_of(call)) for call in record.calls if call.phase and call.phase[1] != levels.get(call.agent)
+    }
+    times = Counter(map(_name, steps))
+    heads = {}
+    for step in steps:
+        name = _name(step)
+        said = step if times[name] > 1 else name or step
+        if times[name] > 1 and name not in elsewhere:
+            said = f"{name}, level {step.rpartition(' ')[2]}"
+        heads[step] = step if step in counted else said.replace("_", " ")
+    return heads
+
+
+def _name(step: str) -> str:
+    return step.rpartition(" ")[0]
+
+
+def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: Record) -> tuple[dict[str, str], Turn]:
+    """Its last contributions in the step by kind, and the turn; a failure only where nothing came of the step."""
     turn = Turn()
-    said = phase = None
+    said: dict[str, str] = {}
+    last: CallCompleted | None = None
     revised = False
     for call in calls:
         if isinstance(call, CallCompleted):
             text = record.text(call.text)
             turn = replace(turn, position=_position(text) or turn.position)
-            if call.kind not in ASIDE and (words := prose(text)).strip():  # else it let its words stand
-                again = said is not None and words != said
-                revised = revised or (again and (phase is None or call.phase != phase))
-                said, phase = words, call.phase
+            if call.kind not in ASIDE and (words := _said(call, text)).strip():  # else it let its words stand
+                again = last is not None and words != said[last.kind]
+                revised = revised or (again and (last is None or call.phase != last.phase))
+                said.pop(call.kind, None)
+                said[call.kind], last = words, call
         elif call.kind not in ASIDE:
             why = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
             turn = replace(turn, failure=why)
-    if said is None:
-        return None, turn
-    same = before is not None and said == before
-    kept = None if before is None else likeness(before, said)
-    return said, replace(turn, excerpt=_excerpt(said, before), kept=kept, same=same, revised=revised, failure="")
+    if last is None:
+        return {}, turn
+    words, earlier = said[last.kind], before.get(last.kind)
+    kept = None if earlier is None else likeness(earlier, words)
+    excerpt = _excerpt(words, earlier)
+    return said, replace(turn, excerpt=excerpt, kept=kept, same=words == earlier, revised=revised, failure="")
+
+
+def _said(call: CallCompleted, text: str) -> str:
+    """Its words. A typed reply without a text of its own, such as a division of the task, has none; an answer may be JSON."""
+    words = prose(text)
+    return "" if words == text and call.kind != "reply" and _fields(text) is not None else words
 
 
 def _excerpt(said: str, before: str | None) -> str:
@@ -112,12 +151,17 @@ def likeness(one: str, other: str) -> float:
 
 
 def _position(text: str) -> str | None:
+    found = (_fields(text) or {}).get("position")
+    return one_line(found).lower() if isinstance(found, str) and found.strip() else None
+
+
+def _fields(text: str) -> dict[str, object] | None:
+    """Those of a typed reply; None for prose."""
     try:
         value = json.loads(text)
     except ValueError:
         return None
-    found = value.get("position") if isinstance(value, dict) else None
-    return one_line(found).lower() if isinstance(found, str) and found.strip() else None
+    return value if isinstance(value, dict) else None
 
 
 def _positions_read(record: Record) -> dict[tuple[str, str], str]:
@@ -155,15 +199,13 @@ def text(evolution: Evolution, width: int) -> str:
         return _table(evolution, width)
     lines: list[str] = []
     for agent, turns in evolution.turns.items():
-        lines.append(evolution.agents[agent])
+        lines += paragraph(evolution.agents[agent], width, "  ")
         for step in evolution.steps:
             if step in turns:
                 turn = turns[step]
                 marks = "; ".join(filter(None, (change(turn), stance(turn))))
                 said = f" {turn.excerpt}" if turn.excerpt else ""
-                lines += textwrap.wrap(
-                    f"{place(step)} [{marks}]{said}", max(width, 20), initial_indent="  ", subsequent_indent="    "
-                )
+                lines += paragraph(f"  {evolution.heads[step]} [{marks}]{said}", width, "    ")
         lines.append("")
     return "\n".join(lines)
 
@@ -176,7 +218,7 @@ def _table(evolution: Evolution, width: int) -> str:
     table = Table(box=SIMPLE, width=width, show_lines=True, pad_edge=False)
     table.add_column("agent", width=14)
     for step in evolution.steps:
-        table.add_column(step, ratio=1)
+        table.add_column(_words(evolution.heads[step]), ratio=1)
     for agent, turns in evolution.turns.items():
         table.add_row(
             _words(evolution.agents[agent]), *(_cell(turns[s]) if s in turns else "" for s in evolution.steps)
@@ -200,6 +242,7 @@ def _words(words: str) -> Text:
 # --- as a picture
 
 _WIDTH, _NAMES = 268.0, 132.0
+_ROOM = _WIDTH - 20
 
 
 def draw(evolution: Evolution) -> Drawing:
@@ -214,13 +257,13 @@ def draw(evolution: Evolution) -> Drawing:
         return drawing
     columns = {step: 16 + _NAMES + n * (_WIDTH + 10) for n, step in enumerate(evolution.steps)}
     for step, x in columns.items():
-        drawing.words(x + 4, 28, step, "cv-head")
+        drawing.words(x + 4, 28, evolution.heads[step], "cv-head", within=_WIDTH - 4)
     y = 42.0
     for agent, turns in evolution.turns.items():
         name, _, stands_for = evolution.agents[agent].partition(" (")
-        about = wrapped(stands_for.removesuffix(")"), 18, 3)
-        drawing.words(16, y + 20, fitted(name, 16), "cv-strong", room=10)
-        drawing.lines(16, y + 37, about, "cv-small", 14, room=10)
+        about = wrapped(stands_for.removesuffix(")"), _NAMES - 8, 3, partial(pixels, style="cv-small"))
+        drawing.words(16, y + 20, name, "cv-strong", within=_NAMES - 8)
+        drawing.lines(16, y + 37, about, "cv-small", 14)
         height = max(36.0 + 14 * len(about), *(_height(turn) for turn in turns.values()))
         for step, turn in turns.items():
             _draw_turn(drawing, columns[step], y, height, turn)
@@ -230,11 +273,11 @@ def draw(evolution: Evolution) -> Drawing:
 
 
 def _height(turn: Turn) -> float:
-    return 14 + 17 * (bool(change(turn)) + bool(stance(turn))) + 16 * len(_said(turn))
+    return 14 + 17 * (bool(change(turn)) + bool(stance(turn))) + 16 * len(_lines(turn))
 
 
-def _said(turn: Turn) -> list[str]:
-    return wrapped(turn.excerpt or "", 37, 5)
+def _lines(turn: Turn) -> list[str]:
+    return wrapped(turn.excerpt or "", _ROOM, 6, pixels)
 
 
 def _draw_turn(drawing: Drawing, x: float, y: float, height: float, turn: Turn) -> None:
@@ -243,9 +286,9 @@ def _draw_turn(drawing: Drawing, x: float, y: float, height: float, turn: Turn) 
     mark = "✕" if turn.failure else "=" if turn.same else "▲" if turn.kept is not None else "●"
     top = y + 20
     if words := change(turn):
-        drawing.words(x + 10, top, f"{mark} {words}", "cv-strong cv-small", room=10)
+        drawing.words(x + 10, top, f"{mark} {words}", "cv-strong cv-small", within=_ROOM)
         top += 17
     if held := stance(turn):
-        drawing.words(x + 10, top, fitted(f"{'◆ ' if turn.moved else ''}{held}", 40), "cv-small", room=10)
+        drawing.words(x + 10, top, f"{'◆ ' if turn.moved else ''}{held}", "cv-small", within=_ROOM)
         top += 17
-    drawing.lines(x + 10, top, _said(turn), room=10)
+    drawing.lines(x + 10, top, _lines(turn))

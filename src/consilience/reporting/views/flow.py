@@ -12,7 +12,7 @@ from consilience.domain.positions import LEVELS
 from consilience.reporting.passes import Handed, handed_of, passes_of, weights_of
 from consilience.reporting.record import Record
 from consilience.reporting.views import passes
-from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.drawing import Drawing
 from consilience.reporting.views.layers import Layers, layered
 from consilience.reporting.views.tables import paragraph, table
 from consilience.reporting.words import one_line, share
@@ -184,9 +184,15 @@ def _figures(one: Handed) -> tuple[str, str, str, str]:
     return (
         one_line(one.what),
         f"{one.kept} of {one.sentences}" + (f", {share(one.kept / one.sentences)}" if one.sentences else ""),
-        "–" if one.distance is None else f"{one.distance:.2f}",
-        "–" if one.strength is None else share(one.strength),
+        "–" if one.distance is None else "<0.01" if 0 < one.distance < 0.005 else f"{one.distance:.2f}",
+        "–" if one.strength is None else _strength(one.strength),
     )
+
+
+def _strength(strength: float) -> str:
+    """Rounded, but never to all of it: of 99.8 % of four sentences three are shown."""
+    said = share(strength)
+    return f"{math.floor(strength * 1000) / 10:g} %" if strength < 1 and said == share(1) else said
 
 
 def _up(came: Came | None) -> tuple[str, str]:
@@ -270,16 +276,16 @@ def _panel(drawing: Drawing, step: Step, placed: Layers, rank: Mapping[str, int]
         works = id in wrote or rank[id] == 0
         drawing.box(x - _WIDE / 2, y - _HIGH / 2, _WIDE, _HIGH, "cv-box" if works else "cv-box cv-quiet", tip=id)
         sure = _said(id, step)
-        drawing.words(x - _WIDE / 2 + 10, y + (-3 if sure else 5), fitted(id, 17), "cv-strong", room=10)
+        drawing.words(x - _WIDE / 2 + 10, y + (-3 if sure else 5), id, "cv-strong", within=_WIDE - 20)
         if sure:
-            drawing.words(x - _WIDE / 2 + 10, y + 14, sure, "cv-small", room=10)
+            drawing.words(x - _WIDE / 2 + 10, y + 14, sure, "cv-small", within=_WIDE - 20)
 
 
 def _said(id: str, step: Step) -> str:
     """How sure a role was; of what it wrote for several, in their order."""
     up = [way.up for way in step.ways if way.child == id and way.up is not None]
     said = dict.fromkeys(one_line(one.declared) if one.declared else "undeclared" for one in up)
-    return fitted(", ".join(said), 22)
+    return ", ".join(said)
 
 
 def _told(way: Way) -> Iterator[str]:

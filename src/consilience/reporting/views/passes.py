@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from consilience.reporting.passes import MEASURED, SCORES, Part, Pass, judged, passes_of
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing, cells, fitted
-from consilience.reporting.views.tables import paragraph, table
+from consilience.reporting.views.drawing import Drawing, fitted, pixels
+from consilience.reporting.views.tables import fits, paragraph, table
 from consilience.reporting.words import count, in_passes, one_line, printable, share
 
 _KINDS = {
@@ -15,8 +15,6 @@ _KINDS = {
     "length": "the mean of what each part has of a full length",
     "self": "the mean of what the authors declare",
 }
-_NARROW = 60
-"""Columns under which a part's figures stand in a line and not in a table."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def _overview(found: PassTable, width: int) -> list[str]:
         for one in found.passes
     ]
     heads = ("pass", "", "quality", "threshold", "issues", "parts written", "changed")
-    if width >= _NARROW:
+    if fits(heads, rows, width):
         return table(heads, rows, width, left=2)
     return [
         wrapped
@@ -134,8 +132,9 @@ def _scores(one: Pass, found: PassTable, width: int) -> list[str]:
     ]
     if not rows:
         return ["  no part was written"]
-    if width >= _NARROW:
-        return [f"  {line}" for line in table(("part", *measured, *names, "issues", "text"), rows, width - 2)]
+    heads = ("part", *measured, *names, "issues", "text")
+    if fits(heads, rows, width - 2):
+        return [f"  {line}" for line in table(heads, rows, width - 2)]
     return [wrapped for part in one.parts for wrapped in paragraph(f"  {_told(part, one, found)}", width, "    ")]
 
 
@@ -181,9 +180,9 @@ def draw(found: PassTable) -> Drawing:
     row = _ROW + (_LINE if found.measured and found.scored else 0)
     rows = {name: _HEAD + 16 + n * (row + _GAP) for n, name in enumerate(names)}
     for name, y in rows.items():
-        drawing.words(16, y + 24, fitted(name, _LONGEST_NAME), "cv-strong", room=10)
-    drawing.words(16, 42, "the whole", "cv-strong", room=10)
-    left = 36 + 8.4 * max(9, *(cells(fitted(name, _LONGEST_NAME)) for name in ("", *names)))
+        drawing.words(16, y + 24, fitted(name, _LONGEST_NAME), "cv-strong")
+    drawing.words(16, 42, "the whole", "cv-strong")
+    left = 36 + max(pixels(fitted(name, _LONGEST_NAME), "cv-strong") for name in ("the whole", *names))
     for n, one in enumerate(found.passes):
         x = left + n * (_COLUMN + _GAP)
         _draw_head(drawing, x, one, found)
@@ -198,16 +197,16 @@ def draw(found: PassTable) -> Drawing:
 
 def _draw_head(drawing: Drawing, x: float, one: Pass, found: PassTable) -> None:
     best = one.index == found.best
-    drawing.words(x + 10, 36, f"pass {one.index}{', the answer' if best else ''}", "cv-head", room=10)
+    drawing.words(x + 10, 36, f"pass {one.index}{', the answer' if best else ''}", "cv-head", within=_COLUMN - 20)
     drawing.box(x, 16, _COLUMN, _HEAD - 12, "cv-frame" if best else "cv-none")
     _bar(drawing, x + 10, 46, one.quality)
     if found.needed is not None:
         at = x + 10 + _BAR * min(1.0, max(0.0, found.needed))
         drawing.line([(at, 42), (at, 62)], "cv-needed")
-    drawing.words(x + 20 + _BAR, 58, _figure(one.quality), "cv-strong", room=10)
+    drawing.words(x + 20 + _BAR, 58, _figure(one.quality), "cv-strong")
     state = verdict(one, found).rpartition(", ")[2]
     changed = f", {share(one.change)} changed" if one.change is not None else ""
-    drawing.words(x + 10, 80, f"{state}{changed}", "cv-small", room=10)
+    drawing.words(x + 10, 80, f"{state}{changed}", "cv-small", within=_COLUMN - 16)
 
 
 def _draw_part(drawing: Drawing, x: float, y: float, height: float, part: Part, one: Pass, found: PassTable) -> None:
@@ -216,13 +215,13 @@ def _draw_part(drawing: Drawing, x: float, y: float, height: float, part: Part, 
     drawing.box(x, y, _COLUMN, height, "cv-box" if part.written else "cv-box cv-quiet", tip=f"{part.name}: {tip}")
     value = part.confidence if found.measured else part.overall
     _bar(drawing, x + 10, y + 12, value)
-    drawing.words(x + 20 + _BAR, y + 24, _figure(value), "cv-strong", room=10)
+    drawing.words(x + 20 + _BAR, y + 24, _figure(value), "cv-strong")
     said = " · ".join(f"{name} {part.scores[name]:.2f}" for name in SCORES[1:] if name in part.scores)
     lines = [said.replace("coherence", "coh.").replace("accuracy", "acc."), f"{_issues(part, one)} · {fate(part)}"]
     if height > _ROW:
         lines.insert(0, f"critic: overall {_figure(part.overall)}")
     for n, line in enumerate(lines):
-        drawing.words(x + 10, y + 46 + n * _LINE, line, "cv-small", room=10)
+        drawing.words(x + 10, y + 46 + n * _LINE, line, "cv-small", within=_COLUMN - 16)
 
 
 def _issues(part: Part, one: Pass) -> str:

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import StringIO
+from itertools import accumulate
 
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.drawing import Drawing, fitted, pixels
+from consilience.reporting.views.tables import paragraph
 from consilience.reporting.words import count, one_line
 
 _MOST_COLUMNS = 14
@@ -20,7 +22,9 @@ Edges = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True)
 class Reads:
-    """Agents and documents in their order, what was read in all, and by phase. Reading one's own words is an edge too."""
+    """Agents and documents in their order, what was read in all, and by phase. Reading one's own words is an edge too.
+
+    A document whose id an agent has too is called `document S1`, so that nobody is said to have read itself."""
 
     readers: tuple[str, ...]
     authors: tuple[str, ...]
@@ -33,7 +37,8 @@ def fold(record: Record) -> Reads:
     phases: dict[str, Counter[tuple[str, str]]] = {}
     for reading in record.readings.values():
         authors = [record.authors.get(quoted.message, UNKNOWN) for quoted in reading.quoted]
-        pairs = [(reading.reader, author) for author in (*authors, *reading.documents)]
+        documents = [f"document {id}" if id in record.agents else id for id in reading.documents]
+        pairs = [(reading.reader, author) for author in (*authors, *documents)]
         total.update(pairs)
         if pairs:
             phases.setdefault(reading.phase, Counter()).update(pairs)
@@ -69,13 +74,15 @@ def _rows(edges: Edges) -> list[dict[str, object]]:
 def text(reads: Reads, width: int) -> str:
     if not reads.edges:
         return "Nobody was shown anything of anybody.\n"
-    lines = ["How often a call of the reader (row) was shown a message of the author (column); (n) is one's own.", ""]
+    head = "How often a call of the reader (row) was shown a message of the author (column); (n) is one's own."
+    lines = [*paragraph(head, width), ""]
     if len(reads.authors) <= min(_MOST_COLUMNS, (width - 14) // 7):
         lines += _matrix(reads, width)
     else:
-        lines += _listed(reads.edges)
+        lines += _wrapped(_listed(reads.edges), width)
     for phase, edges in reads.phases.items():
-        lines += ["", f"{one_line(phase)}: {count(sum(edges.values()), 'message')} shown", *_listed(edges)]
+        head = f"{one_line(phase)}: {count(sum(edges.values()), 'message')} shown"
+        lines += ["", *_wrapped([head, *_listed(edges)], width)]
     return "\n".join(lines) + "\n"
 
 
@@ -85,6 +92,10 @@ def _listed(edges: Edges) -> list[str]:
         who = "its own" if author == reader else one_line(author)
         by_reader.setdefault(reader, []).append(who if n == 1 else f"{who} ×{n}")
     return [f"  {one_line(reader)} read {', '.join(whom)}" for reader, whom in by_reader.items()]
+
+
+def _wrapped(lines: Iterable[str], width: int) -> list[str]:
+    return [shown for line in lines for shown in paragraph(line, width, "    ")]
 
 
 def _matrix(reads: Reads, width: int) -> list[str]:
@@ -111,7 +122,8 @@ def _number(reads: Reads, reader: str, author: str) -> str:
 
 # --- as a picture
 
-_CELL, _NAMES, _TOP = 44.0, 110.0, 84.0
+_CELL, _TOP = 44.0, 84.0
+_LONGEST_NAME = 22
 
 
 def draw(reads: Reads) -> Drawing:
@@ -120,17 +132,19 @@ def draw(reads: Reads) -> Drawing:
     if not reads.edges:
         drawing.words(16, 28, "Nobody was shown anything of anybody.")
         return drawing
-    left = 16 + _NAMES
-    across = {author: left + n * _CELL for n, author in enumerate(reads.authors)}
+    heads = [fitted(author, _LONGEST_NAME) for author in reads.authors]
+    wide = {id: max(_CELL, pixels(head, "cv-strong") + 10) for id, head in zip(reads.authors, heads, strict=True)}
+    left = 30 + max(pixels(fitted(reader, _LONGEST_NAME), "cv-strong") for reader in ("to whom ", *reads.readers))
+    across = dict(zip(reads.authors, accumulate(wide.values(), initial=left), strict=False))
     down = {reader: _TOP + n * _CELL for n, reader in enumerate(reads.readers)}
-    right, bottom = left + len(across) * _CELL, _TOP + len(down) * _CELL
+    right, bottom = left + sum(wide.values()), _TOP + len(down) * _CELL
     drawing.words(left, 28, "whose messages were shown", "cv-head")
-    drawing.words(16, _TOP - 12, "to whom", "cv-head", room=10)
-    for author, x in across.items():
-        drawing.words(x + _CELL / 2, _TOP - 12, fitted(author, 6), "cv-strong", "middle", room=10)
+    drawing.words(16, _TOP - 12, "to whom", "cv-head")
+    for head, (author, x) in zip(heads, across.items(), strict=True):
+        drawing.words(x + wide[author] / 2, _TOP - 12, head, "cv-strong", "middle")
         drawing.line([(x, _TOP), (x, bottom)], "cv-faint")
     for reader, y in down.items():
-        drawing.words(16, y + _CELL / 2 + 5, fitted(reader, 14), "cv-strong", room=10)
+        drawing.words(16, y + _CELL / 2 + 5, fitted(reader, _LONGEST_NAME), "cv-strong")
         drawing.line([(left, y), (right, y)], "cv-faint")
     drawing.line([(right, _TOP), (right, bottom), (left, bottom)], "cv-faint")
     when: dict[tuple[str, str], list[str]] = {}
@@ -141,8 +155,8 @@ def draw(reads: Reads) -> Drawing:
         x, y = across[author], down[reader]
         own = reader == author
         tip = f"{reader} was shown {count(n, 'message')} of {'its own' if own else author}: {', '.join(when[reader, author])}"
-        drawing.box(x + 4, y + 4, _CELL - 8, _CELL - 8, "cv-own" if own else "cv-cell", tip=tip)
-        drawing.words(x + _CELL / 2, y + _CELL / 2 + 5, str(n), "cv-strong", "middle", room=10)
+        drawing.box(x + 4, y + 4, wide[author] - 8, _CELL - 8, "cv-own" if own else "cv-cell", tip=tip)
+        drawing.words(x + wide[author] / 2, y + _CELL / 2 + 5, str(n), "cv-strong", "middle", room=10)
     drawing.box(16, bottom + 16, 16, 16, "cv-own", round=3)
     drawing.words(40, bottom + 29, "one's own words", "cv-small")
     return drawing

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from io import StringIO
 
-from consilience.reporting.views.drawing import wrapped
+from consilience.reporting.views.drawing import cells, wrapped
 from consilience.reporting.words import one_line
 
 _LONGEST = 2_000
 """Characters shown of one line of somebody's text."""
+_BETWEEN = 2
+"""Cells between two columns."""
+
+
+def fits(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> bool:
+    """Whether a table has room for every cell on one line, so that no word or number is broken."""
+    columns = zip(*(map(one_line, row) for row in (heads, *rows)), strict=True)
+    widths = [max(map(cells, column)) for column in columns]
+    return sum(widths) + _BETWEEN * (len(widths) - 1) <= width
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, left: int = 1) -> list[str]:

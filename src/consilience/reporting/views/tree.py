@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from consilience.domain.events import CallCompleted, CallFailed
 from consilience.reporting.course import Ended
 from consilience.reporting.record import Record
-from consilience.reporting.views.drawing import Drawing, fitted
+from consilience.reporting.views.drawing import Drawing, cells, wrapped
 from consilience.reporting.views.layers import layered
+from consilience.reporting.views.tables import paragraph
 from consilience.reporting.words import count, one_line, view
 
 _RING = 12
@@ -24,7 +25,8 @@ _ROOMY = 12
 @dataclass(frozen=True)
 class Seat:
     """`state` is in words; `well` is False where a lasting failure was the last thing heard of it. Where agents rate what they
-    wrote, `rating` is the last one and `flags` the tags they raised; `rates` is False where they do not."""
+    wrote, `rating` is the last one and `flags` the tags they raised, those first that are `critical`; `rates` is False where they
+    do not."""
 
     id: str
     stands_for: str
@@ -38,6 +40,7 @@ class Seat:
     rates: bool = False
     rating: float | None = None
     flags: tuple[str, ...] = ()
+    critical: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,11 @@ def fold(record: Record) -> Tree:
     }
     flying = set(record.flights.values())
     topology = record.topology
-    rated = ratings_of(record)
+    rated, critical = ratings_of(record), _critical(record)
     seats = []
     for id, agent in record.agents.items():
         calls = ended.get(id, [])
-        rating, flags = rated.get(id, (None, ()))
+        rating, raised = rated.get(id, (None, ()))
         state, well = _state(calls, outside.get(id, ""), id in flying, record)
         seats.append(
             Seat(
@@ -77,7 +80,8 @@ def fold(record: Record) -> Tree:
                 well=well,
                 rates=id in rated,
                 rating=rating,
-                flags=flags,
+                flags=tuple(sorted(raised, key=lambda flag: flag not in critical)),
+                critical=tuple(flag for flag in raised if flag in critical),
             )
         )
     return Tree(topology.kind, tuple(seats), topology.circles)
@@ -96,6 +100,13 @@ def ratings_of(record: Record) -> dict[str, tuple[float | None, tuple[str, ...]]
                 tuple(one_line(str(flag), 40) for flag in flags) if isinstance(flags, list) else (),
             )
     return found
+
+
+def _critical(record: Record) -> frozenset[str]:
+    """The tags that are critical by the settings, of those that were raised."""
+    flags = (record.report.model_dump(mode="json") if record.report else {}).get("flags")
+    given = [flag for flag in flags if isinstance(flag, dict)] if isinstance(flags, list) else []
+    return frozenset(one_line(str(flag.get("tag")), 40) for flag in given if flag.get("critical") is True)
 
 
 def _state(calls: list[Ended], outside: str, flying: bool, record: Record) -> tuple[str, bool]:
@@ -123,30 +134,48 @@ def text(tree: Tree, width: int) -> str:
         return "Nobody: the session was killed before it began.\n"
     models = Counter(seat.model for seat in tree.seats)
     shared = next(iter(models)) if len(models) == 1 else ""
-    lines = [f"{count(len(tree.seats), 'agent')}, {tree.kind}" + (f", all on {shared}" if shared else "")]
+    head = f"{count(len(tree.seats), 'agent')}, {tree.kind}" + (f", all on {one_line(shared)}" if shared else "")
+    lines = paragraph(head, width, "  ")
     by_id = {seat.id: seat for seat in tree.seats}
     below = _below(tree)
     for root in (seat for seat in tree.seats if not _first_parent(seat, by_id)):
-        lines += _branch(root, below, by_id, "", "", bool(shared))
+        lines += _branch(root, below, by_id, "", "", bool(shared), width)
     if tree.circles:
         lines.append("")
-        lines += [f"read each other: {' – '.join(circle)}" for circle in tree.circles]
+        for circle in tree.circles:
+            lines += paragraph(f"read each other: {' – '.join(circle)}", width, "  ")
     return "\n".join(lines) + "\n"
 
 
 def _branch(
-    seat: Seat, below: Mapping[str, list[str]], by_id: Mapping[str, Seat], first: str, rest: str, shared: bool
+    seat: Seat,
+    below: Mapping[str, list[str]],
+    by_id: Mapping[str, Seat],
+    first: str,
+    rest: str,
+    shared: bool,
+    width: int,
 ) -> Iterator[str]:
     others = [parent for parent in seat.parents if parent != _first_parent(seat, by_id)]
     also = f" (also below {', '.join(others)})" if others else ""
     model = "" if shared or not seat.model else f" · {one_line(seat.model)}"
     rated = f" · {_rated(seat)}" if seat.rates else ""
-    yield f"{first}{_named_seat(seat)}{also}: {_words(seat)}{rated}{model}"
     children = below.get(seat.id, [])
+    said = one_line(f"{_named_seat(seat)}{also}: {_words(seat)}{rated}{model}")
+    room = width - len(first)
+    lines = [said] if cells(said) <= room else wrapped(said, max(room - 2, 20), len(said))
+    yield f"{first}{lines[0]}"
+    yield from (f"{rest}{'│ ' if children else '  '}{line}" for line in lines[1:])
     for n, child in enumerate(children, 1):
         last = n == len(children)
         yield from _branch(
-            by_id[child], below, by_id, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "), shared
+            by_id[child],
+            below,
+            by_id,
+            rest + ("└─ " if last else "├─ "),
+            rest + ("   " if last else "│  "),
+            shared,
+            width,
         )
 
 
@@ -167,6 +196,11 @@ def _rated(seat: Seat) -> str:
         return ""
     rating = "no rating" if seat.rating is None else f"satisfied {seat.rating:.2f}"
     return f"{rating}; flags: {', '.join(seat.flags)}" if seat.flags else rating
+
+
+def _counted(seat: Seat) -> str:
+    """`satisfied 0.80; 2 tags` of flags, where their names would not fit."""
+    return _rated(replace(seat, flags=())) + (f"; {count(len(seat.flags), 'tag')}" if seat.flags else "")
 
 
 def _first_parent(seat: Seat, by_id: Mapping[str, Seat]) -> str:
@@ -193,16 +227,15 @@ _DARKEST = 0.55
 
 @dataclass(frozen=True)
 class _Size:
-    """Of a box, and the gaps beside and beneath it; `name` is how many cells of a name fit."""
+    """Of a box, and the gaps beside and beneath it."""
 
     width: float
     height: float
     across: float
     down: float
-    name: int
 
 
-_LARGE, _SMALL = _Size(186, 62, 26, 56, 20), _Size(92, 44, 14, 56, 12)
+_LARGE, _SMALL = _Size(186, 62, 26, 56), _Size(92, 44, 14, 56)
 
 
 def draw(tree: Tree) -> Drawing:
@@ -250,7 +283,7 @@ def _said_of(circles: tuple[tuple[str, ...], ...]) -> str:
 
 
 def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
-    x, y = at[0] - size.width / 2, at[1] - size.height / 2
+    x, y, room = at[0] - size.width / 2, at[1] - size.height / 2, size.width - 16
     style = "cv-box" if seat.well else "cv-box cv-bad"
     if seat.state in ("answered", "awaited", "composing") or seat.state.startswith("in flight"):
         style = "cv-box cv-wait"
@@ -261,15 +294,15 @@ def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
     if seat.rating is not None:
         shade = _DARKEST * min(1.0, max(0.0, seat.rating))
         drawing.box(x + 1, y + 1, size.width - 2, size.height - 2, "cv-shade", shade=shade)
-    drawing.words(x + 10, y + 18, fitted(seat.id, size.name), "cv-strong", room=10)
+    drawing.words(x + 10, y + 18, seat.id, "cv-strong", within=room)
     if size is _LARGE:
-        second = _rated(seat) or ("" if seat.stands_for == seat.id else seat.stands_for)
-        named = not second
+        second = _counted(seat) or ("" if seat.stands_for == seat.id else seat.stands_for)
+        third = f"critical: {', '.join(seat.critical)}" if seat.critical else _words(seat)
         if second:
-            drawing.words(x + 10, y + 36, fitted(second, 26), room=10)
-        drawing.words(x + 10, y + (40 if named else 52), fitted(_words(seat), 30), "cv-small", room=10)
+            drawing.words(x + 10, y + 36, second, within=room)
+        drawing.words(x + 10, y + (52 if second else 40), third, "cv-small", within=room)
     else:
-        drawing.words(x + 10, y + 34, fitted(_words(seat), 13), "cv-small", room=10)
+        drawing.words(x + 10, y + 34, _words(seat), "cv-small", within=room)
 
 
 def _layers(tree: Tree, size: _Size) -> dict[str, Point]:
