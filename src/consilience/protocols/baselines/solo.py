@@ -36,6 +36,7 @@ class Solo(Baseline):
 
     name: ClassVar[str] = "solo"
     summary: ClassVar[str] = "one call, the baseline that a deliberation has to beat"
+    version: ClassVar[int] = 2  # 1 took a default for a declared confidence
     report: ClassVar[type[SoloReport]] = SoloReport
 
     structured: Annotated[

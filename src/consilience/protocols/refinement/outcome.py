@@ -245,7 +245,7 @@ def _metrics(
     ]
     gains = [one.weighted_confidence - one.best_individual for one in aggregated.values()]
     found: dict[str, float | int | None] = {
-        "novelty": novelty(document, map(_headless, _written(course, best)))
+        "novelty": novelty(document, map(_headless, _written(session, course, best)))
         if document and best and best.whole
         else None,
         "beyond_parts": novelty(document, parts) if document and best and best.whole else None,
@@ -270,13 +270,14 @@ def _headless(text: str) -> str:
     return _HEADING.sub("", text)
 
 
-def _written(course: Course, best: Turn) -> list[str]:
-    """All that anybody had written when the whole of a pass was put together: the draft, the intent, drafts, parts, advice,
-    earlier wholes."""
+def _written(session: Session, course: Course, best: Turn) -> list[str]:
+    """All that anybody had written when the whole of a pass was put together: documents, the draft, the intent, drafts, parts,
+    advice, earlier wholes."""
     made = [one for turn in course.turns[: best.index] for piece in turn.made.all for one in (piece.draft, piece.text)]
     texts = [one.text for one in made if one is not None]
     wholes = [turn.whole.value.document for turn in course.turns[: best.index - 1] if turn.whole is not None]
-    return [course.draft.text, course.intent.text if course.intent is not None else "", *texts, *wholes]
+    given = [document.text for document in session.sources]
+    return [*given, course.draft.text, course.intent.text if course.intent is not None else "", *texts, *wholes]
 
 
 def _correlation(handed: Sequence[Handed]) -> float | None:
