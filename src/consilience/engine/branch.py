@@ -111,7 +111,7 @@ def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING, *, l
     for i in range(funded):
         account.draw(needs[i] * whole)
         granted[i] += borrowed[i] + needs[i] * whole
-    return [Account(amount, spent) for amount, spent in zip(granted, borrowed, strict=True)]
+    return [Account(amount, loan) for amount, loan in zip(granted, borrowed, strict=True)]
 
 
 def _rounds(spare: Amount, needs: Sequence[Amount]) -> int:
