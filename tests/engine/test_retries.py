@@ -87,6 +87,9 @@ async def test_a_limit_that_forbids_the_next_attempt_is_what_ended_the_run() -> 
     assert all(event.failure.is_limit for event in failed)
     assert any("a limit allowed no further attempt; " in event.detail and "busy" in event.detail for event in failed)
     assert not report.missing, "nobody is dead: there was no money to find out"
+    (warning,) = [w for w in report.warnings if "allowed no further attempt" in w]
+    assert warning.startswith("3 calls failed")
+    assert "busy" in warning
 
 
 async def test_a_failure_that_no_limit_had_a_part_in_stays_one() -> None:

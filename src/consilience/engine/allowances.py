@@ -13,6 +13,10 @@ EACH = "*"
 """In place of a name: every agent, or every phase at every index, has this much for itself."""
 
 
+CUT_OFF = "a limit allowed no further attempt; "
+"""Stands before what the last attempt of a call came to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Which limit refused a call: `whose` is empty for the session's own."""

@@ -35,7 +35,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
-from consilience.engine.allowances import Refusal
+from consilience.engine.allowances import CUT_OFF, Refusal
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
 from consilience.engine.ports import Awaited, Later, ModelPort, WorkerPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
@@ -351,7 +351,7 @@ class Call(Generic[T]):
         return CallFailed(
             **{**common, **figures},
             failure=self.refused.kind if self.refused else _kind(failure),
-            detail=("a limit allowed no further attempt; " if self.refused else "") + failure.detail[:500],
+            detail=(CUT_OFF if self.refused else "") + failure.detail[:500],
             limit=self.refused.whose if self.refused else "",
             reserve=self.reserve,
             volatile={"requests": requests},

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.report import Claim, LedgerReport, Missing, Spent
+from consilience.engine.allowances import CUT_OFF
 from consilience.engine.analysis import independence
 from consilience.engine.recorder import Ended
 from consilience.engine.sources import quotations
@@ -155,6 +156,13 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
         found.append("the price of a model is not known; money is not counted in full")
     refused = Counter(event.limit for event in ended if isinstance(event, CallFailed) and event.limit)
     found += [f"{counted(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())]
+    cut_off = [
+        e.detail.removeprefix(CUT_OFF) for e in ended if isinstance(e, CallFailed) and e.detail.startswith(CUT_OFF)
+    ]
+    if cut_off:
+        found.append(
+            f"{counted(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
+        )
     found += [f"no call fell under the limit of {whose}" for whose in state.allowances.unmet()]
     if unclaimed := state.recorder.unclaimed():
         found.append(

@@ -83,13 +83,12 @@ async def judge(session: Session, settings: Settings, index: int, parts: Mapping
     if settings.critic == "heuristic":
         return Judged(confidence, scores, {p: heuristic_issues(piece, confidence[p]) for p, piece in parts.items()})
     named = {part: _issues(one) for part, one in said.items()}
-    issues = {part: _beyond(found, parts[part]) for part, found in named.items()}
     return Judged(
         confidence=confidence,
         scores=scores,
-        issues={part: found[:MOST_ISSUES] for part, found in issues.items()},
-        surplus=sum(len(found[MOST_ISSUES:]) for found in issues.values()),
-        echoes=sum(len(found) - len(issues[part]) for part, found in named.items()),
+        issues={part: found[:MOST_ISSUES] for part, found in named.items()},
+        surplus=sum(len(found[MOST_ISSUES:]) for found in named.values()),
+        echoes=sum(_echo(issue, parts[part]) for part, found in named.items() for issue in found[:MOST_ISSUES]),
         failure=reply if isinstance(reply, Failure) else None,
     )
 
@@ -154,11 +153,11 @@ def _scores(one: Judgement) -> Scores:
     )
 
 
-def _beyond(issues: Sequence[str], piece: Piece) -> tuple[str, ...]:
-    """Without those that are the part itself, which small critics give back as a whole. A sentence of it that is quoted points
-    somewhere, and stays."""
+def _echo(issue: str, piece: Piece) -> bool:
+    """Whether an issue is the part itself, which small critics give back as a whole. It counts as an issue all the same: what
+    words say decides nothing."""
     written = sentences(piece.text.text) if piece.text is not None else []
-    return tuple(issue for issue in issues if not (written and all(map(Said(sentences(issue)).holds, written))))
+    return bool(written) and all(map(Said(sentences(issue)).holds, written))
 
 
 def _issues(one: Judgement) -> tuple[str, ...]:

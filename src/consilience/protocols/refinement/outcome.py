@@ -325,7 +325,9 @@ def _warn(
         for part in turn.judged.contradictory:
             session.warn(f"in pass {turn.index} the critic's overall score of {part} contradicts its other scores")
         if turn.judged.echoes:
-            session.warn(f"issues that were the text itself were left out of pass {turn.index}: {turn.judged.echoes}")
+            session.warn(
+                f"issues of pass {turn.index} that were the criticised text itself and say nothing of it: {turn.judged.echoes}"
+            )
         if turn.judged.surplus:
             session.warn(
                 f"issues beyond those that one part may have were left out of pass {turn.index}: {turn.judged.surplus}"
