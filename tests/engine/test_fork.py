@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -221,7 +222,7 @@ LARGER = {
     "roles": [
         {**HOUSE["roles"][0], "children": ["one", "two", "three", "adviser"]},
         *HOUSE["roles"][1:],
-        {"name": "three", "description": "You write three.", "vector": [0, 2]},
+        {"name": "three", "description": "You write three.", "children": ["checker"], "vector": [0, 2]},
     ],
 }
 
@@ -259,6 +260,29 @@ async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script,
     read = record_of(store, "c").calls
     assert len({(call.key, call.attempt) for call in read}) == len(read)
     assert not next(call for call in read if call.key == closing).inherited
+
+
+async def test_a_revision_for_another_critique_is_written_anew() -> None:
+    """A part more makes the critic judge again, and what it says now is what the authors are shown."""
+
+    def critic(said: str) -> Callable[[ModelRequest], str]:
+        def reply(request: ModelRequest) -> str:
+            body = json.loads(text) if (text := refining(request)).startswith("{") else None
+            if "/critique/" not in request.key or body is None:
+                return text
+            return json.dumps({part: {**judged, "issues": [f"{part} is {said}"]} for part, judged in body.items()})
+
+        return reply
+
+    store = SqliteStore(":memory:")
+    protocol = Refinement(hierarchy=HOUSE, max_passes=2)
+    await runner.start(TASK, protocol, models=ScriptedModel(critic("too short")), store=store, session="p")
+    model = ScriptedModel(critic("plainly wrong"))
+    report = await fork("p", store=store, at="end", settings={"hierarchy": LARGER}, models=model, session="c")
+    revised = {request.key: request.text for request in model.requests if request.key.startswith("pass-2/revise/")}
+    assert {"pass-2/revise/one", "pass-2/revise/two", "pass-2/revise/three"} <= revised.keys()
+    assert all("is plainly wrong" in text and "is too short" not in text for text in revised.values())
+    assert (await runner.replay("c", store=store)).digest() == report.digest()
 
 
 async def test_whoever_was_refused_by_a_limit_is_read_when_a_fork_can_pay() -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, ClassVar
 
 import pytest
 
 from consilience.domain.errors import Refused, Rejected, ServerError
 from consilience.domain.events import CallCompleted, CallFailed
-from consilience.domain.outcome import Allowance, Limits, StopReason
+from consilience.domain.outcome import Allowance, Estimate, Limits, StopReason
+from consilience.domain.report import Report
 from consilience.engine import runner
 from consilience.engine.faults import Crash, Fault
+from consilience.engine.prompt import Prompt
+from consilience.engine.protocol import register
 from consilience.engine.runner import Options
+from consilience.engine.session import Session
+from consilience.engine.work import Pending
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.fallback import Fallback
@@ -23,6 +29,7 @@ from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
 from kit.cases import HOUSE, broadcasting, emergent, refining, well_formed
+from kit.throwaways import Throwaway, close
 
 TASK = "Is it so?"
 QUICK = Pace(backoff=1e-4, longest_backoff=1e-3)
@@ -219,3 +226,32 @@ async def test_a_quorum_that_is_met_exactly_is_met(votes: int, alive: int) -> No
 
     assert await play(alive / votes) is StopReason.SETTLED
     assert await play((alive + 1) / votes) is StopReason.FAILED
+
+
+@register
+class Loans(Throwaway):
+    """Members start something that they do not wait for, then the first asks on and only then hears of it."""
+
+    name: ClassVar[str] = "loans"
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=2 * self.size + 1, max=2 * self.size + 1)
+
+    async def run(self, session: Session) -> Report:
+        ids = [agent.id for agent in session.agents]
+
+        async def member(id: str) -> Pending[Any]:
+            return session.start(session.ask(id, Prompt("go"), key=f"started/{id}"))
+
+        started = await session.gather([session.procedure(member(id), calls=1) for id in ids])
+        later = [await session.ask(id, Prompt("go on"), key=f"later/{id}") for id in ids]
+        first = [await pending for pending in started]
+        answer = await session.ask(ids[0], Prompt("close"), key="close", closing=True)
+        return await close(session, first, later, answer)
+
+
+@pytest.mark.parametrize("calls", range(7, 40))
+async def test_what_was_lent_is_not_handed_on_to_what_outlives_the_loan(calls: int) -> None:
+    model = ScriptedModel(lambda request: "yes")
+    report = await runner.start(TASK, Loans(), models=model, store=SqliteStore(":memory:"), limits=Limits(calls=calls))
+    assert (report.stop_reason, len(model.requests)) == (StopReason.SETTLED, 7)

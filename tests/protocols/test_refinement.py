@@ -96,7 +96,7 @@ async def test_every_critique_is_read_by_all_whom_it_concerns_in_the_next_pass_a
     readers = {
         event.agent
         for event in store.read(report.session)
-        if isinstance(event, CallCompleted) and "q:critique:pass-1/critique/body" in store.prompt(event.prompt)
+        if isinstance(event, CallCompleted) and "q:critique:pass-1/critique/critic/body" in store.prompt(event.prompt)
     }
     assert readers == {"body", *blog.children("body")}
     assert not [w for w in report.warnings if "read by no later call" in w]

@@ -101,7 +101,7 @@ def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING, *, l
             break
         granted[i] = account.bounded(need)
         funded += 1
-    held = NOTHING if lent else due
+    held = NOTHING if lent else due + account.borrowed
     borrowed = [NOTHING for _ in needs]
     for i in range(funded):
         if not (account.left - needs[i]).covers(held) or not account.draw(needs[i]):

@@ -135,6 +135,11 @@ def aggregate(declared: Mapping[str, float]) -> tuple[dict[str, float], float]:
     return {name: c / total for name, c in declared.items()}, math.fsum(c * c for c in declared.values()) / total
 
 
+def critique_id(settings: Settings, index: int, part: str) -> str:
+    """The message that holds a part's critique; its beginning is the key of the critic's reply, of which it is made."""
+    return f"pass-{index}/critique/{settings.judge}/{part}"
+
+
 def critique_text(issues: Sequence[str], scores: Scores | None) -> str:
     """A part's critique as its author is shown it."""
     lines = [f"{n}. {issue}" for n, issue in enumerate(issues, 1)]

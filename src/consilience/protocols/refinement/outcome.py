@@ -19,7 +19,7 @@ from consilience.engine.work import Failure, Reply
 from consilience.protocols.refinement.course import Course, Turn
 from consilience.protocols.refinement.differences import change, differences, unified
 from consilience.protocols.refinement.filtering import NEVER_CUT
-from consilience.protocols.refinement.judging import aggregate, critique_text
+from consilience.protocols.refinement.judging import aggregate, critique_id, critique_text
 from consilience.protocols.refinement.passes import Piece
 from consilience.protocols.refinement.report import Aggregate, Handed, Pass, RefinementReport, Revision, Section
 from consilience.protocols.refinement.settings import Settings
@@ -173,11 +173,11 @@ def _standing(session: Session, settings: Settings, best: Turn | None) -> tuple[
     shown = session.shown()
     return tuple(
         Objection(
-            id=f"pass-{best.index}/critique/{part}.{n}",
+            id=f"{critique_id(settings, best.index, part)}.{n}",
             agent=settings.judge,
             to=part,
             text=issue,
-            read=f"pass-{best.index}/critique/{part}" in shown,
+            read=critique_id(settings, best.index, part) in shown,
         )
         for part, issues in best.judged.issues.items()
         for n, issue in enumerate(issues, 1)

@@ -16,7 +16,7 @@ from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.refinement.course import Course, Turn
-from consilience.protocols.refinement.judging import check_of, critique_text, judge
+from consilience.protocols.refinement.judging import check_of, critique_id, critique_text, judge
 from consilience.protocols.refinement.outcome import conclude
 from consilience.protocols.refinement.passes import Pass, Piece, Yield
 from consilience.protocols.refinement.protected import taken_apart
@@ -165,7 +165,7 @@ class Refinement(Settings):
             concerned = self._concerned(part)
             text = turn.made.parts(self.hierarchy)[part].text
             critique = Message(
-                id=f"pass-{turn.index}/critique/{part}",
+                id=critique_id(self, turn.index, part),
                 sender=self.judge,
                 kind="critique",
                 text=critique_text(turn.judged.issues[part], turn.judged.scores.get(part)),
