@@ -13,7 +13,15 @@ import pytest
 
 import consilience
 from consilience.cli.run import exit_code
-from consilience.domain.events import CallCompleted, CallFailed, CallStarted, Event, ReplyRejected
+from consilience.domain.events import (
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    CheckRecorded,
+    Event,
+    ReplyRejected,
+    place_key,
+)
 from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.report import Report
 from consilience.engine.faults import POINTS
@@ -142,7 +150,10 @@ def check_report(report: Report, events: Sequence[Event], struck: Struck) -> Non
     assert spent.repairs == sum(attempt > 1 for _, attempt in struck.said)
     assert spent.retries == 0
 
-    assert report.stop_reason is not StopReason.CONVERGED or not struck.broken
+    if report.stop_reason is StopReason.CONVERGED:  # nothing was broken that the check rests on
+        decided = max(place_key(e.place) for e in events if isinstance(e, CheckRecorded))
+        ended = [e for e in events if isinstance(e, ReplyRejected | CallFailed) and e.key in struck.broken]
+        assert all(place_key(e.place) > decided for e in ended)
     if not report.quorum_met or report.answer is None:
         assert exit_code(report) == (1 if report.stop_reason is StopReason.FAILED else 3)
     else:
