@@ -100,7 +100,7 @@ async def test_a_limit_that_forbids_the_next_attempt_is_what_ended_the_run() -> 
 
 
 async def test_a_failure_that_no_limit_had_a_part_in_stays_one() -> None:
-    """The first attempt is refused a retry, the second is turned down for good."""
+    """Turned down for good, so that no further attempt was asked for."""
 
     def reply(request: ModelRequest) -> Answer:
         return Rejected("no such model") if request.agent == "V2" else "yes"

@@ -88,8 +88,8 @@ def novelty(answer: str, inputs: Iterable[str]) -> float | None:
 
 
 def _may_restate(text: str, wanted: Sequence[frozenset[str]]) -> bool:
-    """False only where no sentence of the text can be like a wanted one: too few of its tokens are in it at all. Most texts end
-    here, a fifth of the cost of taking them apart."""
+    """False only where no sentence of the text can be like a wanted one: too few of its tokens are in it at all. A text that ends
+    here costs a fifth of taking it apart."""
     lowered = text.lower()
     return any(sum(token in lowered for token in tokens) >= RESTATED * len(tokens) - 1e-9 for tokens in wanted)
 
