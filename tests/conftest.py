@@ -88,7 +88,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.allow_unix_socket = True
     if config.option.allow_hosts is None:
         config.option.allow_hosts = ",".join(LOOPBACK)
-    hypothesis.settings.register_profile("consilience", deadline=None)  # a slow machine is no failure
+    # A slow machine is no failure, and the same commit gives the same result; `--hypothesis-profile search` draws anew each time.
+    hypothesis.settings.register_profile("consilience", deadline=None, derandomize=True)
+    hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
     hypothesis.settings.load_profile("consilience")
 
 

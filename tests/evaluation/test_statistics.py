@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -106,6 +106,7 @@ def test_what_can_be_shown_is_shown_in_four_cases_of_five_and_nothing_smaller_is
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(6, 3_000), st.floats(0.0, 1.0))
+@example(6, 1.1125369292536007e-308)
 def test_something_can_be_shown_from_six_tasks_on(n: int, psi: float) -> None:
     """Six that all fall one way are the fewest that the test tells from chance."""
     found = detectable(n, psi)

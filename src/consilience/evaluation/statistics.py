@@ -91,4 +91,5 @@ def _power(tasks: int, psi: float, delta: float, level: float) -> float:
         binom.isf((1 - level) / 2, differing, 0.5) + 1
     )  # the fewest of them whose upper tail is below half of 1 − level
     share = min(1.0, (psi + delta) / (2 * psi)) if psi > 0 else 1.0
-    return float(binom.pmf(differing, tasks, psi) @ binom.sf(enough - 1, differing, share))
+    likely = numpy.exp(binom.logpmf(differing, tasks, psi))  # pmf itself overflows on the smallest floats
+    return float(likely @ binom.sf(enough - 1, differing, share))
