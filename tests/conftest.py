@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -85,6 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Shut the network but for loopback; a test that needs more is marked `enable_socket`."""
+    as_from_a_terminal()
     config.option.allow_unix_socket = True
     if config.option.allow_hosts is None:
         config.option.allow_hosts = ",".join(LOOPBACK)
@@ -92,6 +94,17 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("consilience", deadline=None, derandomize=True)
     hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
     hypothesis.settings.load_profile("consilience")
+
+
+def as_from_a_terminal() -> None:
+    """Hear the signals that a shell's `&` and nohup shut out; what the tests start inherits that."""
+    for number, handler in {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGTERM: signal.SIG_DFL,
+    }.items():
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
