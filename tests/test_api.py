@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -170,3 +170,22 @@ async def test_documents_may_be_plain_texts() -> None:
     )
     assert report.answer
     assert all("2| line two" in request.text for request in seen.requests)
+
+
+class Wide(consilience.Solo):
+    """Another protocol under a name that is taken."""
+
+    extra_words: str = "x"
+
+
+class Own(consilience.Solo):
+    name: ClassVar[str] = "of-my-own"
+
+
+@pytest.mark.parametrize("protocol", [Wide(), Own()], ids=["a name that is taken", "a name of its own"])
+async def test_a_protocol_that_nobody_could_find_again_is_refused_before_anything_is_recorded(
+    protocol: consilience.Solo, home: Path
+) -> None:
+    with pytest.raises(SettingsError, match=f"is not registered as the protocol '{protocol.name}'"):
+        await consilience.deliberate("Why?", protocol, model=model())
+    assert consilience.SqliteStore(home / "journal.db").sessions() == []

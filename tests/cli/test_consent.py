@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import typer
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.cli import consent
+from consilience.models.port import ModelRequest
 
 PAID = ("emergence", TASK, "--model", "openai:gpt-4o", "--max-rounds", "2")
 
@@ -115,6 +117,24 @@ def test_going_on_with_a_paid_session_needs_consent_again(cli: Cli, town: Town) 
     assert refused.stderr.endswith("and nobody can be asked. Give --yes to agree.\n")
     assert json.loads(cli("show", "last", "--json").stdout)["state"] == "unfinished"
     assert cli("resume", "last", "--yes").exit_code == 0
+
+
+def test_going_on_asks_for_what_the_rest_may_cost(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+    (here / "consilience.toml").write_text("confirm_above = 0.001\n")
+    whole = town.reply
+
+    def broken(request: ModelRequest) -> object:
+        if request.key == "round-2/root_integrate/L1N1":
+            raise RuntimeError("boom")
+        return whole(request)
+
+    town.reply = broken
+    terminal = sit(True)
+    assert cli(*PAID).exit_code == 1
+    town.reply = whole
+    assert cli("resume", "last").exit_code == 0
+    first, rest = (float(re.search(r"\$([\d.]+) on", question)[1]) for question in terminal.asked)  # type: ignore[index]
+    assert 0 < rest < first / 2
 
 
 def test_what_a_program_spends_is_not_known_and_has_to_be_agreed_to(cli: Cli, town: Town) -> None:

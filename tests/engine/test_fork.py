@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -392,6 +392,53 @@ async def test_what_cannot_be_forked_is_said_before_anything_is_made(given, erro
     with pytest.raises(error, match=says):
         await fork("p", store=store, **{"models": ScriptedModel([]), **given})
     assert store.sessions() == ["p"]
+
+
+class Eye:
+    """An encoder to which all texts are alike, or the first is unlike the others."""
+
+    def __init__(self, name: str, *, unlike: bool = False) -> None:
+        self.name = name
+        self.unlike = unlike
+        self.asked = 0
+
+    async def encode(self, texts: Sequence[str]) -> list[list[float]]:
+        self.asked += 1
+        return [[0.0, 1.0] if self.unlike and n else [1.0, 0.0] for n in range(len(texts))]
+
+
+async def test_vectors_of_another_encoder_are_not_inherited() -> None:
+    compared = Emergence(children=2, max_rounds=2, similarity="embedding")
+    store, before = await parent(compared, encoder=Eye("alike"))
+    assert before.stop_reason is StopReason.CONVERGED
+    for encoder, stop, asked in (
+        (Eye("alike"), StopReason.CONVERGED, 0),
+        (Eye("apart", unlike=True), StopReason.EXHAUSTED_STEPS, 1),
+    ):
+        report = await fork("p", store=store, models=ScriptedModel(emergent), encoder=encoder, session=encoder.name)
+        assert (report.stop_reason, encoder.asked) == (stop, asked)
+        await runner.replay(encoder.name, store=store)
+
+
+@pytest.mark.parametrize(
+    ("given", "settled"),
+    [
+        (Options(), (2, True, 0.4)),
+        (Options(repairs=0, cache=False, temperature=0.0), (0, False, 0.0)),
+    ],
+    ids=["as the parent", "given"],
+)
+async def test_what_options_settle_is_as_in_the_parent_or_as_given(
+    given: Options, settled: tuple[int, bool, float]
+) -> None:
+    store, _ = await parent(options=Options(repairs=2, cache=True, temperature=0.4))
+    model = ScriptedModel(emergent)
+    await fork("p", store=store, at=0, models=model, session="f", options=given)
+    started = store.beginning("f")
+    assert started is not None
+    assert (started.repairs, started.cache, started.temperature) == settled
+    assert {request.temperature for request in model.requests} <= {settled[2]}
+    assert bool(model.requests) is not settled[1], "the cache has them all"
 
 
 async def test_settings_may_be_given_as_words() -> None:

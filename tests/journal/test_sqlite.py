@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from consilience.domain.errors import NewerSchema, StoreUnusable, UserError
+from consilience.domain.events import CallCompleted
 from consilience.journal.sqlite import SqliteStore
 from journal.conformance import Open, StoreConformance, completed
 
@@ -41,6 +44,38 @@ def test_only_its_owner_may_read_it(store: SqliteStore, tmp_path: Path) -> None:
     for path in tmp_path.glob("journal.db*"):
         mode = stat.S_IMODE(os.stat(path).st_mode)
         assert mode & 0o077 == 0, f"{path.name} is {mode:o}"
+
+
+def size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+LOOK = "import sys; from consilience.journal.sqlite import SqliteStore as S; s = S(sys.argv[1]); print(s.sessions()); s.close()"
+
+
+@pytest.mark.parametrize("opened_again", [False, True], ids=["once", "twice in this process"])
+async def test_a_process_that_looks_in_and_leaves_takes_nothing_along(
+    store: SqliteStore, tmp_path: Path, opened_again: bool
+) -> None:
+    """Whoever closes a journal last clears its log away: a process that looks in must see that somebody else is still there."""
+    path = tmp_path / "journal.db"
+
+    def look() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", LOOK, str(path)], capture_output=True, text=True, check=True, timeout=60
+        ).stdout.strip()
+
+    if opened_again:
+        SqliteStore(path).close()
+    journal = store.create("s")
+    assert look() == "['s']"
+    assert size(tmp_path / "journal.db-wal") > 0
+    await journal.commit(completed("k", "A reply.", "1"), texts=["A reply."])
+    other = SqliteStore(path)
+    assert [event.key for event in other.read("s") if isinstance(event, CallCompleted)] == ["k"]
+    other.close()
+    store.create("t")
+    assert look() == "['s', 't']", "another process reads what was written since"
 
 
 def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def _plan(started: SessionStarted, made: int, store: Store) -> Plan:
         sources,
         None,
         started.encoder,
+        made=0 if started.steps else made,  # of steps nobody knows how many are left
     )
 
 

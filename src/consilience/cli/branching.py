@@ -59,7 +59,7 @@ def go(asked: Asked, request: Request) -> int:
         check_models(models.values(), keys=not request.dry_run, why="as recorded")
         limits = _limits(request, old, protocol)
         plan = _plan(asked, request, old, protocol, models, limits, store)
-        kept = sum(isinstance(event, CallCompleted) for event in forks.inheritance(events, last))
+        kept = sum(isinstance(event, CallCompleted) for event in forks.inheritance(events, last, old.encoder))
         if request.dry_run:
             _say_plan(plan, request, parent, last, kept)
             return DONE
@@ -88,7 +88,7 @@ def go(asked: Asked, request: Request) -> int:
             models=plan.models,
             desk=desk,
             quiet=request.quiet,
-            cache=request.cache,
+            cache=request.cache or None,  # what the parent has
         )
         if isinstance(report, int):
             return without_report(report, session, store, as_json=request.json)

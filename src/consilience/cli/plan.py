@@ -126,8 +126,12 @@ def make_plan(
     sources: Sequence[Source],
     prompts: Path | None,
     encoder: str | None = None,
+    made: int = 0,
 ) -> Plan:
-    """Needs no key and no network. Raises `SettingsError` for a directory of prompts that cannot be used."""
+    """What it would cost after the calls that were `made`. Needs no key and no network.
+
+    Raises `SettingsError` for a directory of prompts that cannot be used.
+    """
     seats = tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents)
     estimate = protocol.estimate()
     named = dict.fromkeys(one for name in models.values() for one in alternatives(name))
@@ -137,6 +141,7 @@ def make_plan(
     size = call_size(Opening(instructions, task, documents(sources)), protocol, {}, agents)
     read = int(size.tokens) - protocol.longest_reply
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
+    calls = max(calls - made, 0)
     most_tokens = calls * int(size.tokens)
     if limits.tokens is not None:
         most_tokens = min(most_tokens, limits.tokens)

@@ -175,7 +175,7 @@ def watch(
     quiet: bool,
     before: tuple[AnyEvent, ...] = (),
     resumable: bool = True,
-    cache: bool = False,
+    cache: bool | None = None,
     desk: Desk | None = None,
 ) -> Report | int:
     """Load what is local among the models, and run to the report with its progress shown. At a `desk`, people are asked.

@@ -286,8 +286,8 @@ class Call(Generic[T]):
             form=text_id(form) if form else "",
             prose=prose_field(ask.returns) if schema and issubclass(ask.returns, BaseModel) else "",
         )
-        texts = (rendered.system, *rendered.texts, form)
-        await state.recorder.ask_outside(question, filter(None, texts), rendered.parts)
+        texts = (*rendered.texts, form) if form else rendered.texts
+        await state.recorder.ask_outside(question, texts, rendered.parts)
         state.activity.wait_outside(ask.key, ask.agent)
         try:
             completion = await answer.arrival

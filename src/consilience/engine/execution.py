@@ -29,7 +29,7 @@ from consilience.engine.budget import call_size, hold_back
 from consilience.engine.faults import Crash, from_spec
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Opening
-from consilience.engine.protocol import Protocol, find_protocol
+from consilience.engine.protocol import Protocol
 from consilience.engine.recorder import Observer, Recorder
 from consilience.engine.session import Session
 from consilience.engine.sources import Document
@@ -43,7 +43,9 @@ from consilience.journal.store import Journal
 class Options:
     """How to run, as against what: none of it changes what is recorded, `repairs`, `temperature` and `cache` apart.
 
-    With `cache`, a reply that the store holds to the very same request (agent, model, prompt, parameters, seed) is taken again.
+    These three are settled when a session is begun; None is 1, the model's own and False, in a fork what the parent has. With
+    `repairs`, a reply that cannot be used is asked for so many times again. With `cache`, a reply that the store holds to the
+    very same request (agent, model, prompt, parameters, seed) is taken again.
 
     `patience` is how long, in seconds, a session that awaits only the outside world stays up before it is parked; None for ever.
     Once all who are awaited have left, it is parked at once.
@@ -56,8 +58,8 @@ class Options:
     patience: float | None = 30.0
     hold: Callable[[Phase | None], bool] | None = None
     faults: Callable[[str, Phase | None], None] | None = None
-    repairs: int = 1
-    cache: bool = False
+    repairs: int | None = None
+    cache: bool | None = None
     temperature: float | None = None
 
 
@@ -162,6 +164,7 @@ def _when_still(
 
 
 def state_of(
+    protocol: Protocol,
     session: str,
     started: SessionStarted,
     task: str,
@@ -171,7 +174,6 @@ def state_of(
     recorder: Recorder,
     options: Options,
 ) -> State:
-    protocol = find_protocol(started.protocol).model_validate(started.settings)
     opening = Opening(templates.render(INSTRUCTIONS), task, found, protocol.readers)
     size = call_size(opening, protocol, started.prices, started.agents)
     root, reserve = hold_back(started.limits, size)

@@ -6,7 +6,6 @@ texts they share, and matched by key alone. So a fork resumes and replays by its
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,16 +23,17 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
-from consilience.engine.execution import Options, closing, execute, faults_of, leased, state_of
+from consilience.engine.execution import Options, closing, faults_of
+from consilience.engine.launch import check_registered, encoder_for, launch
 from consilience.engine.mismatch import nearest
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
-from consilience.engine.recorder import Ended, Recorder
-from consilience.engine.seats import Models, One, deal, foreseen, open_encoder, prices_of, steps_of
+from consilience.engine.recorder import Ended
+from consilience.engine.seats import Models, One, deal, foreseen, prices_of, steps_of
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
-from consilience.engine.templates import INSTRUCTIONS, Templates
+from consilience.engine.templates import Templates
 from consilience.journal.store import Store
 
 END = "end"
@@ -66,11 +66,10 @@ async def fork(
     old = beginning(parent, events)
     last = position(parent, events, at)
     protocol = changed(old, settings or {})
-    agents, ports, close = deal(seats(old, protocol, perspectives or {}), dealt(old, protocol, models, replace or {}))
-    opened = open_encoder(encoder if encoder is not None else old.encoder)
-    if protocol.needs_encoder and opened is None:
-        raise SettingsError("comparing texts by embedding needs an encoder", do="Name one (--encoder PROVIDER:MODEL).")
+    check_registered(protocol)
+    opened = encoder_for(protocol, encoder if encoder is not None else old.encoder)
     templates = _templates(old, protocol, prompts, store)
+    agents, ports, close = deal(seats(old, protocol, perspectives or {}), dealt(old, protocol, models, replace or {}))
     started = old.model_copy(
         update={
             "place": "",
@@ -83,20 +82,33 @@ async def fork(
             "limits": limits if limits is not None else old.limits,
             "templates": {name: text_id(source) for name, source in templates.sources.items()},
             **_foreseen(protocol, ports),
-            "cache": options.cache,
+            **_settled(old, options),
             "encoder": opened.name if opened else None,
             "parent": parent,
             "forked_at": last,
         }
     )
-    found = tuple(Document(s.id, s.name, store.text(s.text), s.agents) for s in old.sources)
-    journal = store.create(session or f"r{secrets.token_hex(4)}")
-    async with leased(journal), closing(close):
-        recorder = Recorder(journal, inheritance(events, last), replay=False, observer=options.observer)
-        await recorder.begin(started, [templates.render(INSTRUCTIONS), *templates.sources.values()])
-        state = state_of(journal.session, started, store.text(old.task), found, templates, ports, recorder, options)
-        state.encoder = opened
-        return await execute(protocol, state, options)
+    async with closing(close):
+        return await launch(
+            protocol,
+            started,
+            session=session,
+            task=store.text(old.task),
+            documents=tuple(Document(s.id, s.name, store.text(s.text), s.agents) for s in old.sources),
+            templates=templates,
+            ports=ports,
+            encoder=opened,
+            store=store,
+            options=options,
+            texts=templates.sources.values(),
+            inherited=inheritance(events, last, started.encoder),
+        )
+
+
+def _settled(old: SessionStarted, options: Options) -> dict[str, object]:
+    """What options settle for a whole session: as given, else as in the parent."""
+    given = {name: getattr(options, name) for name in ("repairs", "cache", "temperature")}
+    return {name: getattr(old, name) if value is None else value for name, value in given.items()}
 
 
 def _foreseen(protocol: Protocol, ports: Mapping[str, AgentPort]) -> dict[str, object]:
@@ -144,9 +156,9 @@ def position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:
     return max(found)
 
 
-def inheritance(events: Sequence[AnyEvent], last: int) -> list[AnyEvent]:
-    """What a fork is given: replies, failures, answers and vectors up to `last`, marked. Refusals by a limit are not, nor what the
-    parent had inherited itself and asked for again."""
+def inheritance(events: Sequence[AnyEvent], last: int, encoder: str | None) -> list[AnyEvent]:
+    """What a fork is given: replies, failures, answers and this encoder's vectors up to `last`, marked. Refusals by a limit are
+    not, nor what the parent had inherited itself and asked for again."""
     found: list[AnyEvent] = []
     anew = {e.key for e in events if isinstance(e, Ended) and e.seq <= last and not e.inherited and e.attempt == 1}
     for event in events:
@@ -157,6 +169,8 @@ def inheritance(events: Sequence[AnyEvent], last: int) -> list[AnyEvent]:
         if not isinstance(event, Ended | AnswerReceived | TextsEmbedded):
             continue
         if isinstance(event, CallFailed) and event.failure.is_limit:
+            continue
+        if isinstance(event, TextsEmbedded) and event.encoder != encoder:
             continue
         marked: dict[str, object] = {
             "inherited": True,

@@ -83,8 +83,8 @@ Block = str | tuple[str, str]
 @dataclass(frozen=True)
 class Rendered:
     """A prompt as sent and as stored. `shown` are the message ids in it, `labels` those of others, which a reply may name, and
-    `kinds` what they are; `texts` the words of its own. `digested` names each part, with its text's id where another text
-    could stand under the same reference; the first `opening` parts open other prompts too."""
+    `kinds` what they are; `texts` the words that are stored with it. `digested` names each part, with its text's id where another
+    text could stand under the same reference; the first `opening` parts open other prompts too."""
 
     system: str
     blocks: tuple[Block, ...]
@@ -158,8 +158,8 @@ def render(
         if said.sender != agent:
             labels[quote.label] = quote.id
             kinds.append((quote.label, said.kind))
-    texts = (prompt.request, correction) if correction else (prompt.request,)
-    for words in texts:
+    own = (prompt.request, correction) if correction else (prompt.request,)
+    for words in own:
         digested.append(f"t:{text_id(words)}")
         blocks.append(words)
     return Rendered(
@@ -168,7 +168,7 @@ def render(
         digested=tuple(digested),
         opening=shared,
         shown=tuple([quote.id for quote in quotes]),
-        texts=(*texts, HOW_TO_QUOTE) if visible else texts,
+        texts=(opening.instructions, *own, HOW_TO_QUOTE) if visible else (opening.instructions, *own),
         labels=labels,
         kinds=tuple(kinds),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, closing, execute, faults_of, leased, state_of
+from consilience.engine.launch import check_registered, encoder_for, launch
 from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
@@ -34,7 +34,7 @@ from consilience.engine.seats import Models, deal, foreseen, open_encoder, price
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, documents, references
 from consilience.engine.state import State
-from consilience.engine.templates import INSTRUCTIONS, Templates
+from consilience.engine.templates import Templates
 from consilience.journal.store import Journal, Store
 
 MOST_TASK = 1_000_000
@@ -62,15 +62,11 @@ async def start(
     limits = limits or Limits()
     options = options or Options()
     faults_of(options)  # says now what is spelt wrongly
-    opened = open_encoder(encoder)
-    if protocol.needs_encoder and opened is None:
-        raise SettingsError(
-            "comparing texts by embedding needs an encoder",
-            do=f"Name one (--encoder openai:text-embedding-3-small), or {protocol.without_encoder}.",
-        )
-    agents, ports, close = deal(protocol.agents(panel), models)
+    check_registered(protocol)
+    opened = encoder_for(protocol, encoder)
     templates = protocol.templates(prompts)
     found = documents(sources)
+    agents, ports, close = deal(protocol.agents(panel), models)
     started = SessionStarted(
         prompt_format=PROMPT_FORMAT,
         protocol=protocol.name,
@@ -87,19 +83,25 @@ async def start(
         templates={name: text_id(source) for name, source in templates.sources.items()},
         prices=prices_of(ports),
         steps=steps_of(ports),
-        repairs=options.repairs,
-        cache=options.cache,
+        repairs=1 if options.repairs is None else options.repairs,
+        cache=bool(options.cache),
         encoder=opened.name if opened else None,
         temperature=options.temperature,
     )
-    texts = [task, templates.render(INSTRUCTIONS), *(d.text for d in found), *templates.sources.values()]
-    journal = store.create(session or f"r{secrets.token_hex(4)}")
-    async with leased(journal), closing(close):
-        recorder = Recorder(journal, [], replay=False, observer=options.observer)
-        await recorder.begin(started, texts)
-        state = state_of(journal.session, started, task, found, templates, ports, recorder, options)
-        state.encoder = opened
-        return await execute(protocol, state, options)
+    async with closing(close):
+        return await launch(
+            protocol,
+            started,
+            session=session,
+            task=task,
+            documents=found,
+            templates=templates,
+            ports=ports,
+            encoder=opened,
+            store=store,
+            options=options,
+            texts=[task, *(d.text for d in found), *templates.sources.values()],
+        )
 
 
 async def resume(
@@ -148,11 +150,12 @@ async def _again(
         async with closing(close):
             _check_models(session, started, ports)
             recorder = Recorder(journal, events, replay=replay, observer=options.observer)
-            state = _restored(session, started, journal, ports, recorder, options)
+            protocol = cls.model_validate(started.settings)
+            state = _restored(protocol, session, started, journal, ports, recorder, options)
             if not replay:
                 state.encoder = open_encoder(encoder if encoder is not None else started.encoder)
                 await _note_lost(journal, recorder, state)
-            report = await execute(cls.model_validate(started.settings), state, options)
+            report = await execute(protocol, state, options)
         if replay and (unasked := recorder.unasked()):
             raise RequestMismatch(f"the replay of {session} did not come to what is recorded: {', '.join(unasked[:3])}")
         if replay and finished is not None and finished.report_digest != report.digest():
@@ -184,6 +187,7 @@ def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -
 
 
 def _restored(
+    protocol: Protocol,
     session: str,
     started: SessionStarted,
     journal: Journal,
@@ -193,7 +197,7 @@ def _restored(
 ) -> State:
     found = tuple(Document(s.id, s.name, journal.text(s.text), s.agents) for s in started.sources)
     templates = Templates({name: journal.text(id) for name, id in started.templates.items()})
-    state = state_of(session, started, journal.text(started.task), found, templates, ports, recorder, options)
+    state = state_of(protocol, session, started, journal.text(started.task), found, templates, ports, recorder, options)
     state.resumed = True
     state.late = any(
         isinstance(e, CallFailed) and e.failure is FailureKind.TIME and not e.limit for e in recorder.events

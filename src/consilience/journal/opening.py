@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import sqlite3
+import threading
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,6 +27,7 @@ CREATE TABLE IF NOT EXISTS prompts(id BLOB PRIMARY KEY, base BLOB, added TEXT NO
 
 _PATIENCE = 30.0
 """Seconds to wait for another process's commit."""
+_making = threading.Lock()
 _NO_PLACE = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
@@ -61,9 +64,7 @@ def _connect(path: str) -> sqlite3.Connection:
     db: sqlite3.Connection | None = None
     try:
         if path != ":memory:":
-            place = Path(path)
-            make_private(place.parent)
-            os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
+            _make_file(Path(os.path.realpath(path)))
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
         _check_version(db, path)
         db.execute("PRAGMA journal_mode=WAL")
@@ -79,6 +80,18 @@ def _connect(path: str) -> sqlite3.Connection:
             raise unusable(path, error) from error
         raise
     return db
+
+
+def _make_file(place: Path) -> None:
+    """An empty file for its owner only, where there is none. Raises `OSError`.
+
+    A file that is there is never opened here: closing it would drop every lock that this process has on it, also those by which
+    SQLite tells other processes that its log is in use, and they would throw the log away. For the same reason nobody in this
+    process may connect before a file that is being made is closed.
+    """
+    make_private(place.parent)
+    with _making, suppress(FileExistsError):
+        os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
