@@ -14,6 +14,7 @@ import pytest
 
 import consilience
 from consilience.domain.errors import SettingsError
+from consilience.engine.templates import Templates
 from consilience.models.port import Completion, ModelRequest
 from consilience.testing import ScriptedModel
 
@@ -177,8 +178,12 @@ class Wide(consilience.Solo):
 
     extra_words: str = "x"
 
+    @classmethod
+    def templates(cls, override: Path | None = None) -> Templates:
+        return consilience.Solo.templates(override)
 
-class Own(consilience.Solo):
+
+class Own(Wide):
     name: ClassVar[str] = "of-my-own"
 
 

@@ -124,7 +124,7 @@ def test_going_on_asks_for_what_the_rest_may_cost(cli: Cli, town: Town, sit: Sit
     whole = town.reply
 
     def broken(request: ModelRequest) -> object:
-        if request.key == "round-2/root_integrate/L1N1":
+        if request.key == "round-2/lateral/L2N3":
             raise RuntimeError("boom")
         return whole(request)
 

@@ -433,12 +433,12 @@ async def test_what_options_settle_is_as_in_the_parent_or_as_given(
 ) -> None:
     store, _ = await parent(options=Options(repairs=2, cache=True, temperature=0.4))
     model = ScriptedModel(emergent)
-    await fork("p", store=store, at=0, models=model, session="f", options=given)
+    report = await fork("p", store=store, at=0, models=model, session="f", options=given)
     started = store.beginning("f")
     assert started is not None
     assert (started.repairs, started.cache, started.temperature) == settled
     assert {request.temperature for request in model.requests} <= {settled[2]}
-    assert bool(model.requests) is not settled[1], "the cache has them all"
+    assert bool(report.ledger.actual.cached) is settled[1]
 
 
 async def test_settings_may_be_given_as_words() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sqlite3
@@ -24,7 +23,7 @@ from consilience.journal.opening import raw_id
 from consilience.journal.removal import ids_in
 from consilience.journal.sqlite import SqliteStore
 from consilience.journal.store import PromptParts
-from consilience.models.port import Completion, ModelRequest
+from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.baselines.solo import Solo
 from journal.conformance import completed
@@ -238,41 +237,19 @@ async def test_a_session_replays_when_another_of_its_kind_is_removed(
     alone.close()
 
 
-class Slow:
-    """A model that answers when it is let."""
-
-    name = "slow"
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.let = asyncio.Event()
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.asked.set()
-        await self.let.wait()
-        return Completion(text="It is so.", model=self.name, finish="stop")
-
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return 0.0
-
-    async def close(self) -> None:
-        return None
-
-
-async def test_what_another_session_stored_first_is_not_missed_before_the_first_reply(
+async def test_what_another_session_stored_first_is_not_missed_when_it_goes_before_the_first_reply(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """Both have the same instructions; nothing of the one that waits names them yet."""
+    """Both have the same instructions, and nothing of the one that waits names them yet."""
     await runner.start("Was it so?", Solo(), models=ScriptedModel(["Yes."]), store=store, session="gone")
-    slow = Slow()
-    begun = asyncio.create_task(runner.start("Is it so?", Solo(), models=slow, store=store, session="kept"))
-    await slow.asked.wait()
     elsewhere = SqliteStore(tmp_path / "journal.db")
-    elsewhere.remove(["gone"])
+
+    def answer(request: ModelRequest) -> str:
+        elsewhere.remove(["gone"])
+        return "It is so."
+
+    await runner.start("Is it so?", Solo(), models=ScriptedModel(answer), store=store, session="kept")
     elsewhere.close()
-    slow.let.set()
-    await begun
     (said,) = [event for event in store.read("kept") if isinstance(event, CallCompleted)]
     instructions, *_ = store.prompt(said.prompt)
-    assert instructions.startswith("i:")
-    assert store.text(instructions[2:]) == Solo.templates().render("instructions")
+    assert store.text(instructions.removeprefix("i:")) == Solo.templates().render("instructions")

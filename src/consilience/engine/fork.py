@@ -19,18 +19,15 @@ from consilience.domain.events import (
     SessionStarted,
     TextsEmbedded,
     age_of,
-    text_id,
 )
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
-from consilience.engine.execution import Options, closing, faults_of
-from consilience.engine.launch import check_registered, encoder_for, launch
+from consilience.engine.execution import Options, closing
+from consilience.engine.launch import beginning_of, encoder_for, launch
 from consilience.engine.mismatch import nearest
-from consilience.engine.ports import AgentPort
-from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.recorder import Ended
-from consilience.engine.seats import Models, One, deal, foreseen, prices_of, steps_of
+from consilience.engine.seats import Models, One, deal
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
 from consilience.engine.templates import Templates
@@ -61,12 +58,10 @@ async def fork(
     itself spends. An inherited reply that the new settings cannot read is asked for again. Raises `UserError`s first.
     """
     options = options or Options()
-    faults_of(options)  # says now what is spelt wrongly
     events = store.read(parent)
     old = beginning(parent, events)
     last = position(parent, events, at)
     protocol = changed(old, settings or {})
-    check_registered(protocol)
     opened = encoder_for(protocol, encoder if encoder is not None else old.encoder)
     templates = _templates(old, protocol, prompts, store)
     agents, ports, close = deal(seats(old, protocol, perspectives or {}), dealt(old, protocol, models, replace or {}))
@@ -74,18 +69,11 @@ async def fork(
         update={
             "place": "",
             "volatile": {},
-            "prompt_format": PROMPT_FORMAT,
-            "protocol_version": protocol.version,
-            "settings": protocol.model_dump(mode="json"),
-            "agents": agents,
-            "topology": protocol.topology(),
             "limits": limits if limits is not None else old.limits,
-            "templates": {name: text_id(source) for name, source in templates.sources.items()},
-            **_foreseen(protocol, ports),
-            **_settled(old, options),
-            "encoder": opened.name if opened else None,
             "parent": parent,
             "forked_at": last,
+            **_settled(old, options),
+            **beginning_of(protocol, agents, ports, templates, opened),
         }
     )
     async with closing(close):
@@ -100,7 +88,6 @@ async def fork(
             encoder=opened,
             store=store,
             options=options,
-            texts=templates.sources.values(),
             inherited=inheritance(events, last, started.encoder),
         )
 
@@ -109,12 +96,6 @@ def _settled(old: SessionStarted, options: Options) -> dict[str, object]:
     """What options settle for a whole session: as given, else as in the parent."""
     given = {name: getattr(options, name) for name in ("repairs", "cache", "temperature")}
     return {name: getattr(old, name) if value is None else value for name, value in given.items()}
-
-
-def _foreseen(protocol: Protocol, ports: Mapping[str, AgentPort]) -> dict[str, object]:
-    """What the seats may take and cost, recorded at the start."""
-    steps = steps_of(ports)
-    return {"estimate": foreseen(protocol.estimate(), steps), "steps": steps, "prices": prices_of(ports)}
 
 
 def beginning(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:

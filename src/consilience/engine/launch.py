@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import AnyEvent, SessionStarted
+from consilience.domain.events import AnyEvent, SessionStarted, text_id
 from consilience.domain.report import Report
-from consilience.engine.execution import Options, execute, leased, state_of
+from consilience.engine.execution import Options, execute, faults_of, leased, state_of
 from consilience.engine.ports import AgentPort
+from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.recorder import Recorder
-from consilience.engine.seats import open_encoder
+from consilience.engine.seats import foreseen, open_encoder, prices_of, steps_of
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
 from consilience.engine.templates import Templates
@@ -30,7 +33,7 @@ def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | 
     return opened
 
 
-def check_registered(protocol: Protocol) -> None:
+def _check_registered(protocol: Protocol) -> None:
     """Raise `SettingsError` unless the session could be gone on with: its journal has the protocol's name only."""
     name = protocol.name
     try:
@@ -46,6 +49,30 @@ def check_registered(protocol: Protocol) -> None:
         )
 
 
+def beginning_of(
+    protocol: Protocol,
+    agents: tuple[Agent, ...],
+    ports: Mapping[str, AgentPort],
+    templates: Templates,
+    encoder: Encoder | None,
+) -> dict[str, Any]:
+    """What of a `SessionStarted` follows from these."""
+    steps = steps_of(ports)
+    return {
+        "prompt_format": PROMPT_FORMAT,
+        "protocol": protocol.name,
+        "protocol_version": protocol.version,
+        "settings": protocol.model_dump(mode="json"),
+        "agents": agents,
+        "topology": protocol.topology(),
+        "estimate": foreseen(protocol.estimate(), steps),
+        "steps": steps,
+        "prices": prices_of(ports),
+        "templates": {name: text_id(source) for name, source in templates.sources.items()},
+        "encoder": encoder.name if encoder else None,
+    }
+
+
 async def launch(
     protocol: Protocol,
     started: SessionStarted,
@@ -58,14 +85,15 @@ async def launch(
     encoder: Encoder | None,
     store: Store,
     options: Options,
-    texts: Iterable[str],
     inherited: Sequence[AnyEvent] = (),
 ) -> Report:
-    """Record the beginning, with what is inherited and the `texts` that it names, and carry the run to its end."""
+    """Record the beginning with the texts that it names and what is inherited, and carry the run to its end."""
+    _check_registered(protocol)
+    faults_of(options)  # says now what is spelt wrongly
     journal = store.create(session or f"r{secrets.token_hex(4)}")
     async with leased(journal):
         recorder = Recorder(journal, list(inherited), replay=False, observer=options.observer)
-        await recorder.begin(started, texts)
+        await recorder.begin(started, [task, *(d.text for d in documents), *templates.sources.values()])
         state = state_of(protocol, journal.session, started, task, documents, templates, ports, recorder, options)
         state.encoder = encoder
         return await execute(protocol, state, options)

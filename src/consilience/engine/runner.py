@@ -24,13 +24,13 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
-from consilience.engine.execution import Options, closing, execute, faults_of, leased, state_of
-from consilience.engine.launch import check_registered, encoder_for, launch
+from consilience.engine.execution import Options, closing, execute, leased, state_of
+from consilience.engine.launch import beginning_of, encoder_for, launch
 from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.recorder import Recorder
-from consilience.engine.seats import Models, deal, foreseen, open_encoder, prices_of, recorded_models, shut, steps_of
+from consilience.engine.seats import Models, deal, open_encoder, recorded_models, shut
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, documents, references
 from consilience.engine.state import State
@@ -61,32 +61,20 @@ async def start(
     _check_input(task, sources, quorum)
     limits = limits or Limits()
     options = options or Options()
-    faults_of(options)  # says now what is spelt wrongly
-    check_registered(protocol)
     opened = encoder_for(protocol, encoder)
     templates = protocol.templates(prompts)
     found = documents(sources)
     agents, ports, close = deal(protocol.agents(panel), models)
     started = SessionStarted(
-        prompt_format=PROMPT_FORMAT,
-        protocol=protocol.name,
-        protocol_version=protocol.version,
-        settings=protocol.model_dump(mode="json"),
         task=text_id(task),
         sources=references(found),
         seed=seed,
-        agents=agents,
-        topology=protocol.topology(),
         limits=limits,
         quorum=quorum,
-        estimate=foreseen(protocol.estimate(), steps_of(ports)),
-        templates={name: text_id(source) for name, source in templates.sources.items()},
-        prices=prices_of(ports),
-        steps=steps_of(ports),
         repairs=1 if options.repairs is None else options.repairs,
         cache=bool(options.cache),
-        encoder=opened.name if opened else None,
         temperature=options.temperature,
+        **beginning_of(protocol, agents, ports, templates, opened),
     )
     async with closing(close):
         return await launch(
@@ -100,7 +88,6 @@ async def start(
             encoder=opened,
             store=store,
             options=options,
-            texts=[task, *(d.text for d in found), *templates.sources.values()],
         )
 
 
