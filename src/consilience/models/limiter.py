@@ -136,6 +136,7 @@ class Limiter:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.abandoned()  # the slot was given at the moment the waiter was cancelled
+            self._drop_gone()
             raise
 
     def succeeded(self) -> None:
@@ -216,10 +217,7 @@ class Limiter:
         return error
 
     def _release_waiters(self) -> None:
-        while self._waiting:
-            if self._waiting[0][1].done():
-                heapq.heappop(self._waiting)
-                continue
+        while self._drop_gone():
             now = 0.0
             if self._gate:
                 now = self.clock()
@@ -236,11 +234,24 @@ class Limiter:
             if self._ramp != math.inf:
                 self._gate = (now or self.clock()) + self._rng.uniform(0.0, self.pace.spacing)
 
+    def _drop_gone(self) -> bool:
+        """Let go of those at the front who gave up, since a future holds its loop; whether anybody is left."""
+        while self._waiting and self._waiting[0][1].done():
+            heapq.heappop(self._waiting)
+        return bool(self._waiting)
+
     def _open_later(self) -> None:
         if self._opener is None or self._opener.done():
             loop = asyncio.get_running_loop()
             # an empty context, so that the task keeps nothing of the session that happened to start it
-            self._opener = loop.create_task(self._open_when_due(), context=contextvars.Context())
+            empty = contextvars.Context()
+            self._opener = loop.create_task(self._open_when_due(), context=empty)
+            self._opener.add_done_callback(self._forget, context=empty)
+
+    def _forget(self, opener: asyncio.Task[None]) -> None:
+        """A task holds its loop, as whose limiter this is kept: else a loop that met a pause would never be let go."""
+        if self._opener is opener:
+            self._opener = None
 
     async def _open_when_due(self) -> None:
         while self._waiting and self._gate:
