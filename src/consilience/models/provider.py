@@ -269,6 +269,14 @@ def _word(said: object, keys: list[str]) -> str:
     return scrub(without_keys(str(said), keys), [])
 
 
+def told_not_to_retry(client: object) -> bool:
+    """Turn off the retries of an SDK's client, if it can be told once for all its requests."""
+    if not isinstance(getattr(client, "max_retries", None), int):
+        return False
+    vars(client)["max_retries"] = 0
+    return True
+
+
 def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -> ModelSettings:
     """SDK retries off, and the body's additions; only what the adapter supports, for it warns of the rest.
 
@@ -277,10 +285,7 @@ def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -
     settings: ModelSettings = {}
     listed = model.profile.get("openai_unsupported_model_settings", ())
     unsupported = {*model.unsupported_settings, *(listed if isinstance(listed, tuple | list | frozenset) else ())}
-    client: object = getattr(model, "client", None)
-    if isinstance(getattr(client, "max_retries", None), int):
-        vars(client)["max_retries"] = 0
-    elif "max_retries" not in unsupported:
+    if not told_not_to_retry(getattr(model, "client", None)) and "max_retries" not in unsupported:
         settings["max_retries"] = 0
     if extra_body and "extra_body" not in unsupported:
         settings["extra_body"] = dict(extra_body)
