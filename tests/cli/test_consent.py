@@ -150,6 +150,39 @@ def test_what_a_program_spends_is_not_known_and_has_to_be_agreed_to(cli: Cli, to
     assert town.requests == []
 
 
+EMBEDDING = (*PAID, "--similarity", "embedding", "--encoder", "openai:text-embedding-3-small")
+
+
+def test_no_limit_on_money_bounds_what_an_encoder_takes(cli: Cli, town: Town) -> None:
+    unlimited = cli(*EMBEDDING)
+    assert "does not bound" not in unlimited.stderr
+    limited = cli(*EMBEDDING, "--max-cost", "0.3")
+    assert "--max-cost does not bound what openai:text-embedding-3-small takes" in limited.stderr.splitlines()[-1]
+    for refused in (unlimited, limited):
+        assert refused.exit_code == 2
+        assert "openai:gpt-4o, openai:text-embedding-3-small; at most $0." in refused.stderr
+        assert refused.stderr.endswith("Give --yes to agree; --dry-run says more.\n")
+    assert town.requests == []
+    assert recorded() == []
+
+
+def test_an_encoder_that_is_paid_for_is_asked_about(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+    (here / "consilience.toml").write_text("confirm_above = 0.01\n")
+    terminal = sit(False)
+    assert cli(*EMBEDDING, "--max-cost", "0.3").exit_code == 2
+    (question,) = terminal.asked
+    unbounded, _, rest = question.partition(" Spend at most $0.")
+    assert unbounded == "(--max-cost does not bound what openai:text-embedding-3-small takes.)"
+    assert rest.endswith("on openai:gpt-4o, openai:text-embedding-3-small?")
+
+
+def test_an_encoder_of_ones_own_leaves_a_limit_a_bound(cli: Cli, town: Town) -> None:
+    own = "sentence-transformers:all-MiniLM-L6-v2"
+    planned = cli(*PAID, "--encoder", own, "--max-cost", "0.3", "--dry-run")
+    assert planned.exit_code == 0
+    assert "does not bound" not in planned.stdout
+
+
 def test_a_program_is_looked_for_and_its_secret_refused_before_anything_is_asked(cli: Cli, town: Town) -> None:
     run = ("emergence", TASK, "--model", MODEL, "--yes", "--agent")
     missing = cli(*run, "L2N1=exec:no-such-program")

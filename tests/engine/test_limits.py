@@ -276,6 +276,36 @@ async def test_a_retry_that_was_permitted_and_not_sent_is_given_back() -> None:
     assert Shut.requests == len(asked) == 2, "two requests of three: nothing was refused"
 
 
+class OneWay(ScriptedModel):
+    """A model that is free to read, or to write; a dollar for a thousand of the other tokens."""
+
+    def __init__(self, read: float, written: float) -> None:
+        def billed(request: ModelRequest) -> Scripted:
+            text = agreeable(request)
+            asked = (tokens_in(request.text), request.max_tokens)
+            return Scripted(text, tokens_in=asked[0], tokens_out=asked[1], cost=self.price(*asked))
+
+        super().__init__(billed)
+        self.prices = (read, written)
+
+    def price(self, tokens_in: int, tokens_out: int) -> float:
+        return tokens_in * self.prices[0] + tokens_out * self.prices[1]
+
+
+@pytest.mark.parametrize("prices", [(0.0, 0.001), (0.001, 0.0)])
+async def test_money_bounds_a_model_that_is_free_one_way(prices: tuple[float, float]) -> None:
+    async def spent(limits: Limits) -> float:
+        store = SqliteStore(":memory:")
+        report = await runner.start(TASK, TREE, models=OneWay(*prices), store=store, limits=limits)
+        assert (report.stop_reason is StopReason.EXHAUSTED_BUDGET) is (limits.money is not None)
+        assert report.ledger.actual.cost is not None
+        return report.ledger.actual.cost
+
+    whole = await spent(Limits())
+    for share in (0.2, 0.35, 0.5, 0.65):
+        assert 0 < await spent(Limits(money=whole * share)) <= whole * share
+
+
 WORDY = "Weigh what each of them would say of it to a neighbour. " * 300
 """Four thousand tokens of instructions, which stand in the last review of the answer."""
 

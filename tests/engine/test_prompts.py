@@ -6,13 +6,13 @@ import hashlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consilience.domain.messages import Message, Source
 from consilience.domain.outcome import StopReason
 from consilience.engine.prompt import Opening, Prompt, Quote, fence, quoted, render, schema_for
-from consilience.engine.sources import documents, quotations
+from consilience.engine.sources import Document, documents, quotations
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
@@ -113,6 +113,44 @@ def test_a_quotation_does_not_stand_on_the_empty_line_before_it() -> None:
     given = documents([Source(text="one two\n\nthree four\n")])
     said = [quotations(f'They say "three four" [S1:{line}].', given, "A")[0].verified for line in (1, 2, 3)]
     assert said == [False, False, True]
+
+
+SCRAPS = st.text(st.sampled_from("ab \n\r\t\x1c\u2028\u3000"), max_size=14)
+
+
+@settings(max_examples=500)
+@given(text=SCRAPS, words=SCRAPS, line=st.integers(-1, 8))
+@example(text="ab\n\nab", words="ab ab", line=1)
+@example(text="a\n b\na b", words="a b", line=2)
+def test_a_quotation_is_judged_as_if_all_that_follows_its_line_were_read(text: str, words: str, line: int) -> None:
+    lines = text.splitlines()
+    true = False
+    if words.split() and 1 <= line <= len(lines):
+        here, below = (" ".join(" ".join(part).split()) for part in ([lines[line - 1]], lines[line - 1 :]))
+        true = 0 <= below.find(" ".join(words.split())) < len(here)
+    assert Document("S1", "", text).holds(words, line) is true
+
+
+class Counted(str):
+    """A text that counts how many of its lines are read."""
+
+    read = 0
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        found = super().splitlines(keepends)
+        self.read += len(found)
+        return found
+
+
+def test_a_document_is_read_once_however_much_is_quoted_from_it() -> None:
+    text = Counted("\n".join(f"line {n} of the document" for n in range(1, 301)))
+    document = Document("S1", "", text)
+    said = " ".join(f'"{n} of the document line {n + 1}" [S1:{n}]' for n in range(1, 300, 3))
+    found = quotations(said, [document], "A")
+    assert len(found) == 100
+    assert all(quotation.verified for quotation in found)
+    assert "300| line 300" in document.numbered
+    assert text.read == 300
 
 
 def test_a_document_closed_to_an_agent_verifies_nothing_for_it() -> None:

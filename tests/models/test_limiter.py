@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import Awaitable
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -416,6 +419,22 @@ class TestRegistry:
             return limiter_for("acme")
 
         assert run(main()) is not run(main())
+
+    @pytest.mark.parametrize("patience", [60.0, 3.0], ids=["waited for", "left in the middle of it"])
+    def test_a_loop_that_met_a_pause_is_let_go(self, patience: float) -> None:
+        async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
+            gate = limiter_for("acme")
+            gate.clock = now
+            busy = Provider(outcome=first(1, lambda: RateLimited(retry_after=5)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await Limited(busy, gate, deadline=60, retries=1).complete(REQUEST)
+            assert len(busy.dispatched) == (2 if patience > 5 else 1)
+            return weakref.ref(asyncio.get_running_loop())
+
+        loop = run(main())
+        gc.collect()
+        assert loop() is None
 
     def test_it_needs_a_running_loop(self) -> None:
         with pytest.raises(RuntimeError):

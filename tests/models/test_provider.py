@@ -285,13 +285,15 @@ class TestStructure:
         assert (first.requests, second.requests) == (2, 1)
         assert ["tools" in seen.body for seen in server.seen] == [False, True, True]
 
-    async def test_the_weaker_means_needs_permission(self) -> None:
+    async def test_the_weaker_means_needs_permission_and_is_remembered_without(self) -> None:
         async with model_on(self.no_schemas) as (model, server):
             allowed = may_retry.set(lambda: False)
-            with pytest.raises(Rejected):
+            with pytest.raises(Rejected) as refused:
                 await model.complete(structured())
+            assert (len(server.seen), requests_of(refused.value)) == (1, 1)
+            assert (await model.complete(structured())).requests == 1
             may_retry.reset(allowed)
-            assert len(server.seen) == 1
+        assert ["tools" in seen.body for seen in server.seen] == [False, True]
 
 
 class TestFailures:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from consilience.domain.errors import RateLimited, SettingsError
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
-from consilience.engine import runner
+from consilience.engine import runner, similarity
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, SoloReport, Vote, VoteReport
@@ -142,6 +145,36 @@ async def test_without_extractable_answers_the_medoid_answers() -> None:
     report, _ = await vote(Vote(votes=3, answer_pattern=r"\d+"), said)
     assert report.decided_by == "medoid"
     assert any("3 of 3 answers hold nothing that the answer_pattern looks for" in w for w in report.warnings)
+
+
+async def test_votes_are_compared_pair_by_pair_and_each_is_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    split: Counter[str] = Counter()
+    pairs = 0
+
+    def tokens(text: str) -> frozenset[str]:
+        split[text] += 1
+        return frozenset(text.lower().split())
+
+    def shared(left: frozenset[str], right: frozenset[str]) -> float:
+        nonlocal pairs
+        pairs += 1
+        return len(left & right) / len(left | right)
+
+    said = {f"V{n}": f"vote {n} says {n % 3} and {n % 5}" for n in range(1, 13)}
+    with monkeypatch.context() as counting:
+        counting.setattr(similarity, "tokens", tokens)
+        counting.setattr(similarity, "shared", shared)
+        model = ScriptedModel(lambda request: said[request.agent])
+        report = await runner.start(TASK, Vote(votes=12), models=model, store=SqliteStore(":memory:"))
+    assert isinstance(report, VoteReport)
+    assert set(split) == set(said.values())
+    assert set(split.values()) == {1}
+    assert pairs == 12 * 11 / 2
+    for vote in report.votes:
+        others = [similarity.jaccard(vote.text, other) for agent, other in said.items() if agent != vote.agent]
+        assert vote.similarity == math.fsum(others) / 11
+    scores = [similarity.jaccard(a, b) for a, b in combinations(said.values(), 2)]
+    assert report.metrics["sibling_similarity/answer/1"] == math.fsum(scores) / 66
 
 
 async def test_missing_votes_are_named_and_a_quorum_is_needed() -> None:

@@ -7,17 +7,17 @@ import sys
 import typer
 
 from consilience.cli.failures import MISTAKE, say
-from consilience.cli.plan import Plan, cost_words
+from consilience.cli.plan import Plan, amount_words, cost_words, unbounded_words
 from consilience.domain.errors import SettingsError
 
 
 def agree(plan: Plan, *, yes: bool, confirm_above: float, resumed: bool = False) -> None:
     """Return if the run may spend what it may spend. A `resumed` one takes no other limits and shows no plan.
 
-    It may if it is free, agreed to or limited beforehand, or cheap on a terminal; what a program spends by itself no limit
-    bounds. Raises `SettingsError` where nobody can be asked, `typer.Exit` where the answer is no.
+    It may if it is free, agreed to or limited beforehand, or cheap on a terminal; what an encoder takes and what a program
+    spends by itself no limit bounds. Raises `SettingsError` where nobody can be asked, `typer.Exit` where the answer is no.
     """
-    bounded = not plan.programs and (not plan.paid or plan.limits.money is not None)
+    bounded = not plan.programs and (not plan.paid or (plan.limits.money is not None and plan.encoder is None))
     if yes or bounded or not plan.makes_calls:
         return
     spenders = ", ".join((*plan.paid, *plan.programs))
@@ -31,9 +31,10 @@ def agree(plan: Plan, *, yes: bool, confirm_above: float, resumed: bool = False)
     if not plan.programs and plan.most_money is not None and plan.most_money <= confirm_above:
         return
     unforeseen = plan.programs or plan.most_money is None
-    most = "an amount nobody can foresee (no price is known)" if unforeseen else cost_words(plan)
+    most = "an amount nobody can foresee (no price is known)" if unforeseen else amount_words(plan)
+    unbounded = f"({unbounded_words(plan)}.) " if unbounded_words(plan) else ""
     try:
-        agreed = typer.confirm(f"Spend {most} on {spenders}?", default=False, err=True)
+        agreed = typer.confirm(f"{unbounded}Spend {most} on {spenders}?", default=False, err=True)
     except typer.Abort:  # Ctrl-C or the end of input is an answer too
         agreed = False
     if not agreed:
@@ -44,5 +45,5 @@ def agree(plan: Plan, *, yes: bool, confirm_above: float, resumed: bool = False)
 def _advice(plan: Plan, resumed: bool) -> str:
     if resumed:
         return "Give --yes to agree."
-    bound = "" if plan.programs else ", or --max-cost DOLLARS to set a bound"
+    bound = "" if plan.programs or plan.encoder else ", or --max-cost DOLLARS to set a bound"
     return f"Give --yes to agree{bound}; --dry-run says more."

@@ -38,8 +38,8 @@ from consilience.reporting.words import calls_words, count, money, span, view
 class Plan:
     """`most_tokens` and `most_money` bound a run in which every prompt is as long as it can be, retries not counted.
 
-    `most_money` is 0 where nothing is paid, None where a price is not known. `configured` are the settings that a configuration
-    file made, with that file.
+    `most_money` is 0 where nothing is paid, None where a price is not known. `encoder` is one that is paid for, which no limit
+    on money bounds. `configured` are the settings that a configuration file made, with that file.
     """
 
     protocol: Protocol
@@ -50,6 +50,7 @@ class Plan:
     most_tokens: int
     most_money: float | None
     paid: tuple[str, ...] = ()
+    encoder: str | None = None
     unspent_keys: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, Path] = field(default_factory=dict)
 
@@ -152,7 +153,18 @@ def make_plan(
         paid_for = (*paid_for, paid_encoder)
         comparing = price(paid_encoder, calls * protocol.reply_tokens, 0)
         most_money = None if most_money is None or comparing is None else most_money + comparing
-    return Plan(protocol, seats, choice.why, estimate, limits, most_tokens, most_money, paid_for, choice.unspent_keys)
+    return Plan(
+        protocol,
+        seats,
+        choice.why,
+        estimate,
+        limits,
+        most_tokens,
+        most_money,
+        paid_for,
+        paid_encoder,
+        choice.unspent_keys,
+    )
 
 
 def _most_money(paid_for: Sequence[str], calls: int, read: int, written: int) -> float | None:
@@ -201,14 +213,25 @@ def first_line(plan: Plan) -> str:
 
 
 def cost_words(plan: Plan) -> str:
-    by_programs = f"what {', '.join(plan.programs)} spends is not known" if plan.programs else ""
-    if not plan.paid:
-        return by_programs or "costs nothing"
+    words = [amount_words(plan)] if plan.paid else []
+    if unbounded := unbounded_words(plan):
+        words.append(unbounded)
+    if plan.programs:
+        words.append(f"what {', '.join(plan.programs)} spends is not known")
+    return "; ".join(words) or "costs nothing"
+
+
+def amount_words(plan: Plan) -> str:
+    """Of what is paid for."""
     if plan.most_money is None:
-        ours = f"paid, and the price of {', '.join(plan.paid)} is not known"
-    else:
-        ours = f"at most {money(plan.most_money)}"
-    return f"{ours}; {by_programs}" if by_programs else ours
+        return f"paid, and the price of {', '.join(plan.paid)} is not known"
+    return f"at most {money(plan.most_money)}"
+
+
+def unbounded_words(plan: Plan) -> str:
+    """What a limit on money leaves out, where there is one; else nothing."""
+    limited = plan.encoder is not None and plan.limits.money is not None
+    return f"--max-cost does not bound what {plan.encoder} takes" if limited else ""
 
 
 def dry_run(plan: Plan) -> str:

@@ -70,10 +70,14 @@ def recorded_models(agents: Sequence[Agent]) -> dict[str, str]:
 
 
 def prices_of(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
-    """Per token, taken from a million of them."""
+    """Per token, taken from a million of them. What is free, or of no known price, is left out."""
     million = 1_000_000
-    found = {agent: (port.price(million, 0), port.price(0, million)) for agent, port in ports.items()}
-    return {agent: (read / million, written / million) for agent, (read, written) in found.items() if read and written}
+    found: dict[str, tuple[float, float]] = {}
+    for agent, port in ports.items():
+        read, written = port.price(million, 0), port.price(0, million)
+        if read is not None and written is not None and (read or written):
+            found[agent] = (read / million, written / million)
+    return found
 
 
 def steps_of(ports: Mapping[str, AgentPort]) -> dict[str, int]:

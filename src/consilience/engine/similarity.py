@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Protocol
 
 
@@ -34,10 +33,27 @@ def shared(left: frozenset[str], right: frozenset[str]) -> float:
     return both / union if union else 1.0
 
 
+def pairwise(texts: Sequence[str]) -> list[list[float]]:
+    """For every text its `jaccard` with each other one, in order. Every text is split once, every pair compared once."""
+    sets = [tokens(text) for text in texts]
+    rows: list[list[float]] = [[] for _ in sets]
+    for i, left in enumerate(sets):
+        for j in range(i + 1, len(sets)):
+            score = shared(left, sets[j])
+            rows[i].append(score)  # the earlier ones stand in it already
+            rows[j].append(score)
+    return rows
+
+
+def mean_of(rows: Sequence[Sequence[float]]) -> float | None:
+    """The mean of what `pairwise` gave; None below two texts."""
+    scores = [score for row in rows for score in row]
+    return math.fsum(scores) / len(scores) if scores else None
+
+
 def mean_pairwise(texts: Sequence[str]) -> float | None:
     """Mean `jaccard` over all pairs; None below two texts."""
-    pairs = [shared(a, b) for a, b in combinations([tokens(text) for text in texts], 2)]
-    return math.fsum(pairs) / len(pairs) if pairs else None
+    return mean_of(pairwise(texts))
 
 
 def quantised(vector: Sequence[float]) -> bytes:

@@ -29,21 +29,37 @@ class Document:
     @cached_property
     def numbered(self) -> str:
         """As shown: every line with its number, since a quotation names the line where it begins."""
-        lines = self.text.splitlines() or [""]
+        lines = self._lines or ("",)
         body = "\n".join(f"{n}| {line}" for n, line in enumerate(lines, 1))
         title = f"{' '.join(self.name.split())}\n" if self.name else ""
         return f"{title}{body}"
 
     def holds(self, words: str, line: int) -> bool:
         """True when the words begin in that line (from 1), after collapsing whitespace."""
-        lines = self.text.splitlines()
         wanted = _collapse(words)
-        if not wanted or not 1 <= line <= len(lines):
+        if not wanted or not 1 <= line <= len(self._lines):
             return False
-        here = _collapse(lines[line - 1])
-        below = _collapse(" ".join(lines[line - 1 :]))
-        at = below.find(wanted)
-        return 0 <= at < len(here)
+        collapsed, spans = self._collapsed
+        start, end = spans[line - 1]
+        return collapsed.find(wanted, start, end - 1 + len(wanted)) >= 0
+
+    @cached_property
+    def _lines(self) -> tuple[str, ...]:
+        return tuple(self.text.splitlines())
+
+    @cached_property
+    def _collapsed(self) -> tuple[str, list[tuple[int, int]]]:
+        """The text with whitespace collapsed, and where in it each line lies; an empty one lies nowhere: (n, n)."""
+        parts: list[str] = []
+        spans: list[tuple[int, int]] = []
+        at = 0
+        for line in self._lines:
+            part = _collapse(line)
+            spans.append((at, at + len(part)))
+            if part:
+                parts.append(part)
+                at += len(part) + 1
+        return " ".join(parts), spans
 
 
 def documents(sources: Iterable[Source]) -> tuple[Document, ...]:

@@ -3,7 +3,7 @@
 One `Limiter` per provider account and event loop, shared by all sessions (`limiter_for`). Its window grows gently
 while it is what holds requests back, is halved by a 429 (once for all that were in flight), and does not grow for a
 while after a failing server. A `retry_after` stops the whole account; afterwards one request goes first, and the
-others follow one by one as answers come. `Limited` puts a model behind it.
+others follow one by one as answers come. `Limiter.send` is the way through it, and `Limited` a model that goes that way.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from consilience.domain.errors import ProviderError, RateLimited, Refused, Rejected, ServerError, Timeout
 from consilience.models.port import Completion, Model, ModelRequest
+
+T = TypeVar("T")
 
 may_retry: ContextVar[Callable[[], bool] | None] = ContextVar("may_retry", default=None)
 """Asked before each further sending of one call, since limits bound sendings; None allows all."""
@@ -110,6 +113,56 @@ class Limiter:
         """Whether the account was told to stay away for longer than `patience`, so that `enter` would raise."""
         return self._gate > 0.0 and self._gate - self.clock() > self.pace.patience
 
+    async def send(self, sending: Callable[[], Awaitable[T]], *, deadline: float, retries: int) -> tuple[T, int, float]:
+        """What `sending` gives, how many requests failed before it, and the seconds waited for slots and between retries.
+
+        `deadline` is seconds for each sending, from dispatch; `retries` bounds the further ones after transient failures.
+        Raises the last `ProviderError`; its attributes `requests` and `waited` say what was tried. Cancelled at any
+        point, it holds no slot.
+        """
+        ticket = self.ticket()
+        sent, waited, attempt = 0, 0.0, 0
+        while True:
+            mark = self.try_enter()
+            if not mark:
+                began = self.clock()
+                try:
+                    mark = await self.enter(ticket)
+                except RateLimited as shut:
+                    raise _counted(shut, sent, waited) from None
+                waited += self.clock() - began
+            outcome = await self._send_once(sending, mark, deadline)
+            if not isinstance(outcome, ProviderError):
+                return outcome, sent, waited
+            sent += requests_of(outcome)
+            attempt += 1
+            worth = retries if outcome.retries is None else min(retries, outcome.retries)
+            if not outcome.transient or attempt > worth or self.shut or not retry_allowed():
+                raise _counted(outcome, sent, waited)
+            if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
+                began = self.clock()
+                await self.sleep(self.backoff(attempt))
+                waited += self.clock() - began
+
+    async def _send_once(self, sending: Callable[[], Awaitable[T]], mark: int, deadline: float) -> T | ProviderError:
+        """One sending in a slot, which is given back however it ends."""
+        failure: ProviderError
+        try:
+            async with asyncio.timeout(deadline):
+                answer = await sending()
+        except ProviderError as error:
+            failure = error
+        except TimeoutError:
+            failure = Timeout(f"{self.account}: no answer within the deadline of {deadline:g} s")
+        except BaseException:
+            self.abandoned()
+            raise
+        else:
+            self.succeeded()
+            return answer
+        self.failed(mark, failure)
+        return failure
+
     def ticket(self) -> int:
         """A place in the order of arrival; a call keeps its own for all its sendings."""
         return next(self._tickets)
@@ -136,6 +189,7 @@ class Limiter:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.abandoned()  # the slot was given at the moment the waiter was cancelled
+            self._drop_gone()
             raise
 
     def succeeded(self) -> None:
@@ -216,10 +270,7 @@ class Limiter:
         return error
 
     def _release_waiters(self) -> None:
-        while self._waiting:
-            if self._waiting[0][1].done():
-                heapq.heappop(self._waiting)
-                continue
+        while self._drop_gone():
             now = 0.0
             if self._gate:
                 now = self.clock()
@@ -236,11 +287,24 @@ class Limiter:
             if self._ramp != math.inf:
                 self._gate = (now or self.clock()) + self._rng.uniform(0.0, self.pace.spacing)
 
+    def _drop_gone(self) -> bool:
+        """Let go of those at the front who gave up, since a future holds its loop; whether anybody is left."""
+        while self._waiting and self._waiting[0][1].done():
+            heapq.heappop(self._waiting)
+        return bool(self._waiting)
+
     def _open_later(self) -> None:
         if self._opener is None or self._opener.done():
             loop = asyncio.get_running_loop()
             # an empty context, so that the task keeps nothing of the session that happened to start it
-            self._opener = loop.create_task(self._open_when_due(), context=contextvars.Context())
+            empty = contextvars.Context()
+            self._opener = loop.create_task(self._open_when_due(), context=empty)
+            self._opener.add_done_callback(self._forget, context=empty)
+
+    def _forget(self, opener: asyncio.Task[None]) -> None:
+        """A task holds its loop, as whose limiter this is kept: else a loop that met a pause would never be let go."""
+        if self._opener is opener:
+            self._opener = None
 
     async def _open_when_due(self) -> None:
         while self._waiting and self._gate:
@@ -296,56 +360,14 @@ class Limited:
         return self.inner.account
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """The inner model's answer with `requests` and `waited` filled in.
-
-        Raises the last `ProviderError`; its attributes `requests` and `waited` (seconds) say what was tried.
-        Cancelled at any point, it holds no slot.
-        """
+        """The inner model's answer with `requests` and `waited` filled in. Raises as `Limiter.send` does."""
         limiter = self._limiter or limiter_for(self.inner.account, self._pace)
-        ticket = limiter.ticket()
-        sent, waited, attempt = 0, 0.0, 0
-        while True:
-            mark = limiter.try_enter()
-            if not mark:
-                began = limiter.clock()
-                try:
-                    mark = await limiter.enter(ticket)
-                except RateLimited as shut:
-                    raise _counted(shut, sent, waited) from None
-                waited += limiter.clock() - began
-            outcome = await self._send(limiter, mark, request)
-            if isinstance(outcome, Completion):
-                if not sent and not waited:
-                    return outcome
-                return replace(outcome, requests=sent + outcome.requests, waited=waited + outcome.waited)
-            sent += requests_of(outcome)
-            attempt += 1
-            worth = self.retries if outcome.retries is None else min(self.retries, outcome.retries)
-            if not outcome.transient or attempt > worth or limiter.shut or not retry_allowed():
-                raise _counted(outcome, sent, waited)
-            if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
-                began = limiter.clock()
-                await limiter.sleep(limiter.backoff(attempt))
-                waited += limiter.clock() - began
-
-    async def _send(self, limiter: Limiter, mark: int, request: ModelRequest) -> Completion | ProviderError:
-        """One sending in a slot, which is given back however it ends."""
-        failure: ProviderError
-        try:
-            async with asyncio.timeout(self.deadline):
-                completion = await self.inner.complete(request)
-        except ProviderError as error:
-            failure = error
-        except TimeoutError:
-            failure = Timeout(f"{self.account}: no answer within the deadline of {self.deadline:g} s")
-        except BaseException:
-            limiter.abandoned()
-            raise
-        else:
-            limiter.succeeded()
+        completion, failed, waited = await limiter.send(
+            lambda: self.inner.complete(request), deadline=self.deadline, retries=self.retries
+        )
+        if not failed and not waited:
             return completion
-        limiter.failed(mark, failure)
-        return failure
+        return replace(completion, requests=failed + completion.requests, waited=waited + completion.waited)
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return self.inner.price(tokens_in, tokens_out)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as LibraryModel
     from pydantic_ai.providers import Provider
 
+    from consilience.models.limiter import Pace
+
 DEADLINE = 300.0
 """Seconds one sending to a provider may take."""
 SERVER_DEADLINE = 900.0
@@ -120,7 +122,7 @@ def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
     if len(several := alternatives(name)) > 1:
         return any(paid(one, environ) for one in several)
     provider, _, model = name.partition(":")
-    if provider in ("local", "exec", "human"):
+    if provider in ("local", "exec", "human", "sentence-transformers"):
         return False
     if provider in servers.SERVERS:
         url = servers.base_url(provider, environ)
@@ -163,18 +165,33 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
         raise _incomplete(asked, provider)
     if provider not in _PROVIDERS and not provider.startswith("gateway/"):
         raise _unknown_provider(asked, provider)
-    from consilience.models.limiter import Limited, Pace
+    from consilience.models.limiter import Limited
     from consilience.models.provider import ProviderModel
 
     library = _library_model(asked, provider, model)
-    url = _url(library)
-    own = servers.is_loopback(url)
+    terms = terms_of(provider, _url(library))
+    inner = ProviderModel(asked, terms.account, library, prices=None if paid(asked) else (0.0, 0.0))
+    return Limited(inner, deadline=deadline or terms.deadline, retries=retries, pace=terms.pace)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How requests to one address are sent: the account they share a limiter by, seconds for each, the pace if not the usual."""
+
+    account: str
+    deadline: float
+    pace: Pace | None = None
+
+
+def terms_of(provider: str, url: str) -> Terms:
+    """The same for whatever is asked of a provider there, models and encoders."""
+    from consilience.models.limiter import Pace
+
     account = _account(provider, url)
-    inner = ProviderModel(asked, account, library, prices=None if paid(asked) else (0.0, 0.0))
-    if own and provider != "vllm":
-        pace = Pace(start=_SIDE_BY_SIDE, most=_SIDE_BY_SIDE)
-        return Limited(inner, deadline=deadline or SERVER_DEADLINE, retries=retries, pace=pace)
-    return Limited(inner, deadline=deadline or (SERVER_DEADLINE if own else DEADLINE), retries=retries)
+    if not servers.is_loopback(url):
+        return Terms(account, DEADLINE)
+    own = None if provider == "vllm" else Pace(start=_SIDE_BY_SIDE, most=_SIDE_BY_SIDE)
+    return Terms(account, SERVER_DEADLINE, own)
 
 
 def _library_model(asked: str, provider: str, model: str) -> LibraryModel:

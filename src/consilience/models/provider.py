@@ -1,8 +1,8 @@
 """A request through pydantic-ai's low-level interface to whichever provider its model names.
 
 One `complete` is one sending: the SDK's own retries are off, so that limits bound what is really sent. The one
-exception is an answer that says structured output is not supported: then the next weaker means is tried at once,
-with the permission of `limiter.may_retry`, and remembered. Every failure of the library becomes a `ProviderError`
+exception is an answer that says structured output is not supported: then the next weaker means is remembered, and tried
+at once with the permission of `limiter.may_retry`. Every failure of the library becomes a `ProviderError`
 whose detail says what to do and holds no key.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consilience.domain.errors import ProviderError, Refused, ServerError
 from consilience.models.failures import scrub, translate, without_keys
+from consilience.models.limiter import retry_allowed
 from consilience.models.port import Completion, ModelRequest
 
 if TYPE_CHECKING:
@@ -91,13 +92,13 @@ class ProviderModel:
                 response = await self._send(request, mode)
             except Exception as error:
                 weaker = self._weaker(mode, error)
-                failure = None if weaker else self._failure(error)
+                self._mode = weaker or self._mode  # before permission is asked: else the next call would fail alike
+                failure = None if weaker and retry_allowed() else self._failure(error)
             else:
                 return self._completion(response, sent)
             if failure is not None:  # raised here so that it does not drag the library's exception along
                 vars(failure)["requests"] = sent
                 raise failure
-            self._mode = weaker
 
     async def _send(self, request: ModelRequest, mode: OutputMode | None) -> ModelResponse:
         from pydantic_ai import messages
@@ -136,8 +137,6 @@ class ProviderModel:
         """The next means to try when `error` says that this one is not supported; None otherwise."""
         from pydantic_ai.exceptions import ModelRequestRejectedError
 
-        from consilience.models.limiter import retry_allowed
-
         if mode in (None, "prompted") or type(error).__name__ != ModelRequestRejectedError.__name__:
             return None
         said = str(error).lower()
@@ -147,7 +146,7 @@ class ProviderModel:
             weaker = "prompted"
         else:
             return None
-        return weaker if retry_allowed() else None
+        return weaker
 
     def _completion(self, response: ModelResponse, sent: int) -> Completion:
         usage = credible_usage(response)
@@ -270,6 +269,14 @@ def _word(said: object, keys: list[str]) -> str:
     return scrub(without_keys(str(said), keys), [])
 
 
+def told_not_to_retry(client: object) -> bool:
+    """Turn off the retries of an SDK's client, if it can be told once for all its requests."""
+    if not isinstance(getattr(client, "max_retries", None), int):
+        return False
+    vars(client)["max_retries"] = 0
+    return True
+
+
 def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -> ModelSettings:
     """SDK retries off, and the body's additions; only what the adapter supports, for it warns of the rest.
 
@@ -278,10 +285,7 @@ def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -
     settings: ModelSettings = {}
     listed = model.profile.get("openai_unsupported_model_settings", ())
     unsupported = {*model.unsupported_settings, *(listed if isinstance(listed, tuple | list | frozenset) else ())}
-    client: object = getattr(model, "client", None)
-    if isinstance(getattr(client, "max_retries", None), int):
-        vars(client)["max_retries"] = 0
-    elif "max_retries" not in unsupported:
+    if not told_not_to_retry(getattr(model, "client", None)) and "max_retries" not in unsupported:
         settings["max_retries"] = 0
     if extra_body and "extra_body" not in unsupported:
         settings["extra_body"] = dict(extra_body)

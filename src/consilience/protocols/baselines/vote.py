@@ -18,7 +18,7 @@ from consilience.domain.report import Confidence, Dissent
 from consilience.engine.analysis import sentences
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
-from consilience.engine.similarity import jaccard, mean_pairwise
+from consilience.engine.similarity import mean_of, pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.baselines.report import Vote as Cast
 from consilience.protocols.baselines.report import VoteReport
@@ -54,10 +54,12 @@ class Vote(Baseline):
             return await session.report(VoteReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)
         replies = await self._ask_all(session)
         stop = stop_of(session, [reply for reply in replies if isinstance(reply, Failure)], self.votes)
-        cast = self._cast([reply for reply in replies if isinstance(reply, Reply)])
+        given = [reply for reply in replies if isinstance(reply, Reply)]
+        likeness = pairwise([reply.text for reply in given])
+        cast = self._cast(given, likeness)
         if stop is StopReason.FAILED:
             return await session.report(VoteReport, first=replies, stop_reason=stop, steps=1, votes=cast)
-        return await self._conclude(session, stop, replies, cast)
+        return await self._conclude(session, stop, replies, cast, mean_of(likeness))
 
     async def _ask_all(self, session: Session) -> list[Reply[str] | Failure]:
         """The last one may draw on what is held back for an answer, since no other call follows."""
@@ -74,22 +76,24 @@ class Vote(Baseline):
         async with session.phase("answer", 1):
             return await session.gather(asks)
 
-    def _cast(self, replies: Sequence[Reply[str]]) -> tuple[Cast, ...]:
-        found = []
-        for reply in replies:
-            others = [jaccard(reply.text, other.text) for other in replies if other is not reply]
-            found.append(
-                Cast(
-                    agent=reply.agent,
-                    text=reply.text,
-                    position=extract(self.answer_pattern, reply.text) if self.answer_pattern else None,
-                    similarity=math.fsum(others) / len(others) if others else None,
-                )
+    def _cast(self, replies: Sequence[Reply[str]], likeness: Sequence[Sequence[float]]) -> tuple[Cast, ...]:
+        return tuple(
+            Cast(
+                agent=reply.agent,
+                text=reply.text,
+                position=extract(self.answer_pattern, reply.text) if self.answer_pattern else None,
+                similarity=math.fsum(others) / len(others) if others else None,
             )
-        return tuple(found)
+            for reply, others in zip(replies, likeness, strict=True)
+        )
 
     async def _conclude(
-        self, session: Session, stop: StopReason, replies: Sequence[Reply[str] | Failure], cast: tuple[Cast, ...]
+        self,
+        session: Session,
+        stop: StopReason,
+        replies: Sequence[Reply[str] | Failure],
+        cast: tuple[Cast, ...],
+        text_like: float | None,
     ) -> VoteReport:
         tally = dict(Counter(vote.position for vote in cast if vote.position is not None).most_common())
         leading = [position for position, n in tally.items() if n == max(tally.values())]
@@ -104,7 +108,6 @@ class Vote(Baseline):
             instead = "" if tally else "; the text most like all others was taken"
             session.warn(f"{without} of {len(cast)} answers hold nothing that the answer_pattern looks for{instead}")
         position = elected.position if elected else None
-        text_like = mean_pairwise([vote.text for vote in cast])
         return await session.report(
             VoteReport,
             first=replies,
