@@ -14,9 +14,10 @@ import pytest
 
 import consilience
 from consilience.domain.errors import SettingsError
+from consilience.engine.runner import Options
 from consilience.engine.templates import Templates
 from consilience.models.port import Completion, ModelRequest
-from consilience.testing import ScriptedModel
+from consilience.testing import Scripted, ScriptedModel
 
 
 def model() -> ScriptedModel:
@@ -194,3 +195,33 @@ async def test_a_protocol_that_nobody_could_find_again_is_refused_before_anythin
     with pytest.raises(SettingsError, match=f"is not registered as the protocol '{protocol.name}'"):
         await consilience.deliberate("Why?", protocol, model=model())
     assert consilience.SqliteStore(home / "journal.db").sessions() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"task": "caf\udce9"}, "the task holds"),
+        ({"sources": [consilience.Source(text="caf\udce9")]}, "document 1 holds"),
+        ({"sources": [consilience.Source(text="x", name="caf\udce9")]}, "the name of document 1 holds"),
+        ({"model": ScriptedModel(["x"], name="caf\udce9")}, "no Unicode"),
+        ({"session": "caf\udce9"}, "cannot be the id"),
+    ],
+)
+async def test_what_no_encoding_can_hold_is_refused_before_anything_is_recorded(
+    given: dict[str, Any], says: str, home: Path
+) -> None:
+    with pytest.raises(SettingsError, match=says):
+        await consilience.deliberate(protocol=SOLO, **{"task": "Why?", "model": model(), **given})
+    assert consilience.SqliteStore(home / "journal.db").sessions() == []
+
+
+async def test_nor_does_it_end_a_run_that_a_model_says_it() -> None:
+    said = Scripted("caf\udce9", finish_reason="\udce9")
+    report = await consilience.deliberate("Why?", SOLO, model=ScriptedModel([said]))
+    assert report.answer == "caf?"
+
+
+@pytest.mark.parametrize("given", [{"repairs": -1}, {"repairs": 11}, {"temperature": "hot"}, {"temperature": -0.1}])
+def test_options_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        Options(**given)

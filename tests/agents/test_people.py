@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import consilience
 from consilience.domain.errors import SessionWaiting
-from consilience.domain.events import CallAwaited, SessionParked
-from consilience.engine import runner
+from consilience.domain.events import CallAwaited, CallFailed, SessionParked
+from consilience.domain.outcome import Allowance, Limits
+from consilience.engine import call, runner
 from consilience.engine.people import Person
 from consilience.engine.ports import Later
 from consilience.engine.runner import Options
@@ -117,3 +119,30 @@ async def test_while_one_is_still_asked_another_who_left_parks_nothing(store: Sq
     with pytest.raises(SessionWaiting) as parked:
         await run
     assert parked.value.awaited == ("say/A1",)
+
+
+async def test_no_limit_on_time_counts_how_long_a_person_thinks(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As none does where the answer comes after the session was parked."""
+    clock = [0.0]
+    monkeypatch.setattr(call, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def think(request: ModelRequest) -> str:
+        clock[0] += 100.0
+        return "I thought for long."
+
+    limits = Limits(seconds=1000, agents={"*": Allowance(seconds=10)}, phases={"*": Allowance(seconds=10)})
+    people = {id: Person(f"human:{id}", think) for id in ("L1N1", "L2N1")}
+    report = await runner.start(
+        TASK,
+        consilience.Emergence(children=2, max_rounds=2),
+        models={**people, "L2N2": model()},
+        store=store,
+        session="s",
+        limits=limits,
+    )
+    assert clock[0] > 500
+    assert not [event for event in store.read("s") if isinstance(event, CallFailed)]
+    assert report.stop_reason != "exhausted_time"
+    assert (await consilience.replay("s", store=store)).digest() == report.digest()

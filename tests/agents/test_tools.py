@@ -29,7 +29,9 @@ from agents.tooled import TASK, counting, others, seats
 from consilience import Limits, ToolAgent
 from consilience.domain.errors import RequestMismatch, SettingsError, UnavailableModel
 from consilience.domain.events import CallCompleted, CallFailed, StepCompleted
+from consilience.domain.outcome import FailureKind
 from consilience.engine.faults import Crash, Fault
+from consilience.engine.recorder import Recorder
 from consilience.engine.runner import Options
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
@@ -126,6 +128,33 @@ async def test_killed_between_any_two_steps_nothing_done_is_done_again(nth: int,
     assert Counter(lines(directory / "uses")) == {"shelf 0": 1, "shelf 1": 1, "shelf 2": 1}
     assert len(lines(directory / "requests")) == 3
     assert report.ledger.actual.requests == 6
+    assert (await consilience.replay("s", store=store)).digest() == report.digest()
+    store.close()
+
+
+async def test_steps_that_were_paid_for_are_counted_also_where_their_call_comes_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after two requests of the agent with tools, and taken up when the time is over."""
+    path = tmp_path / "j.db"
+
+    def kill(point: str, phase: object) -> None:
+        if point == "after_commit" and len(lines(tmp_path / "uses")) == 3:
+            raise Crash
+
+    store = SqliteStore(path)
+    with pytest.raises(Crash):
+        await deliberate(counting(tmp_path), store, limits=Limits(seconds=3600), options=Options(faults=kill))
+    store = SqliteStore(path)
+    monkeypatch.setattr(Recorder, "now", lambda recorder: 4000.0)
+    report = await consilience.resume("s", model=seats(tmp_path), store=store)  # type: ignore[arg-type]
+    steps = [event for event in store.read("s") if isinstance(event, StepCompleted) and event.kind == "model"]
+    others = [event for event in store.read("s") if isinstance(event, CallCompleted)]
+    (refused,) = [event for event in store.read("s") if isinstance(event, CallFailed) and event.agent == "A2"]
+    assert (refused.failure, refused.requests, len(steps)) == (FailureKind.TIME, 2, 2)
+    spent = report.ledger.actual
+    assert spent.requests == 2 + len(others)
+    assert spent.tokens_in == sum(event.tokens_in for event in (*steps, *others))
     assert (await consilience.replay("s", store=store)).digest() == report.digest()
     store.close()
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from consilience.domain.errors import ServerError
 from consilience.domain.events import CallCompleted
-from consilience.domain.outcome import Limits, StopReason
+from consilience.domain.outcome import Allowance, Limits, StopReason
 from consilience.domain.report import Report
 from consilience.engine import runner
 from consilience.engine.faults import Crash, Fault
@@ -15,8 +16,10 @@ from consilience.engine.fork import fork
 from consilience.engine.runner import Options
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.fallback import Fallback
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
+from consilience.protocols.baselines.solo import Solo
 from consilience.protocols.emergence import Emergence
 from kit.cases import CALLING, Case, emergent, well_formed
 from kit.runs import TASK, seated, to_the_end
@@ -82,6 +85,32 @@ async def test_cached_replies_need_no_budget() -> None:
     second = await play(store, ScriptedModel([]), limits=Limits(calls=0))
     assert second.answer == first.answer
     assert second.stop_reason is first.stop_reason is not StopReason.EXHAUSTED_BUDGET
+
+
+async def test_a_limit_that_only_cached_calls_fell_under_was_met_and_replays() -> None:
+    store = SqliteStore(":memory:")
+    limits = Limits(agents={"L2N1": Allowance(calls=50)}, phases={"leaf_respond": Allowance(calls=50)})
+    await play(store, ScriptedModel(dear), limits=limits)
+    report = await play(store, ScriptedModel([]), limits=limits)
+    assert not [warning for warning in report.warnings if "limit" in warning]
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+
+
+async def test_a_cached_reply_keeps_who_wrote_it_and_that_it_was_cut() -> None:
+    store = SqliteStore(":memory:")
+
+    def chain(second: list[Scripted]) -> Fallback:
+        broken = ScriptedModel(lambda request: ServerError("down"), name="first")
+        return Fallback([broken, ScriptedModel(second, name="second")])
+
+    for given in ([Scripted("Much too lo", finish_reason="length")], []):
+        report = await runner.start(
+            TASK, Solo(), models=chain(given), store=store, options=CACHE, session=f"s{len(given)}"
+        )
+        (said,) = [event for event in store.read(report.session) if isinstance(event, CallCompleted)]
+        assert (said.finish, said.volatile["model"], said.volatile["fallback"]) == ("length", "second", 1)
+        assert report.warnings == ("1 reply cut at the token limit: answer/S1",)
+        assert report.ledger.actual.fallbacks == len(given), "the cached one was not paid for"
 
 
 async def test_only_what_was_recorded_is_taken_and_the_rest_is_asked() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -148,6 +150,40 @@ class StoreConformance:
             store.create("s")
         await journal.commit(completed("a", "t"), texts=["t"])
         await journal.close()
+        store.close()
+
+    def test_an_id_that_several_threads_want_is_given_to_one(self, opened: Open) -> None:
+        store = opened()
+        start = threading.Barrier(4)
+        said: list[str] = []
+
+        def want() -> None:
+            for n in range(25):
+                start.wait()
+                try:
+                    store.create(f"s{n}").release()
+                except SettingsError as error:
+                    said.append(error.what)
+                else:
+                    said.append("mine")
+
+        threads = [threading.Thread(target=want) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert Counter(said) == {"mine": 25, **{f"there is a session 's{n}' already": 3 for n in range(25)}}
+        store.create("the store lives on").release()
+        store.close()
+
+    @pytest.mark.parametrize(
+        "id", ["", " ", ".", "..", ".hidden", "a/b", "../a", "a\\b", "a\0b", "a\nb", "b" * 300, "\ud800"]
+    )
+    def test_what_cannot_name_a_file_is_no_id(self, id: str, opened: Open) -> None:
+        store = opened()
+        with pytest.raises(SettingsError, match="cannot be the id of a session"):
+            store.create(id)
+        assert store.sessions() == []
         store.close()
 
     async def test_a_removed_session_leaves_nothing_that_only_it_used(self, opened: Open) -> None:

@@ -13,16 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel
 
-from consilience.domain.errors import (
-    ProtocolViolation,
-    ProviderError,
-    RateLimited,
-    Refused,
-    Rejected,
-    ServerError,
-    Timeout,
-    Unreachable,
-)
+from consilience.domain.errors import ProtocolViolation, ProviderError
 from consilience.domain.events import (
     CallAwaited,
     CallCompleted,
@@ -35,13 +26,14 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
-from consilience.engine.allowances import CUT_OFF, Refusal
+from consilience.engine.allowances import Refusal
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
+from consilience.engine.failing import failed, refused
 from consilience.engine.ports import Awaited, Later, ModelPort, WorkerPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
 from consilience.engine.recorder import Ended
 from consilience.engine.state import State
-from consilience.engine.steps import OutOfBudget, StepLog
+from consilience.engine.steps import StepLog
 from consilience.engine.telemetry import describe, span
 from consilience.engine.usage import counted
 from consilience.engine.work import Ask, Failure, Reply
@@ -52,15 +44,6 @@ from consilience.models.port import Completion, ModelRequest
 T = TypeVar("T")
 
 ONE = Amount(1)
-
-KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
-    (RateLimited, FailureKind.RATE_LIMITED),
-    (ServerError, FailureKind.SERVER),
-    (Timeout, FailureKind.DEADLINE),
-    (Unreachable, FailureKind.UNREACHABLE),
-    (Refused, FailureKind.REFUSED),
-    (Rejected, FailureKind.REJECTED),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +70,7 @@ class Call(Generic[T]):
         self.reserve = False
         self.permitted = 0
         self.refused: Refusal | None = None
+        self.outside = 0.0
 
     async def run(self) -> Reply[T] | Failure:
         state, ask = self.state, self.ask
@@ -178,16 +162,19 @@ class Call(Generic[T]):
         answered = ask.key in state.recorder.answers
         refusal = None if answered else self._fund(cost, attempt)
         if refusal is not None:
-            whose = f" of {refusal.whose}" if refusal.whose else ""
-            detail = f"{error}; no budget for another attempt" if attempt > 1 else f"refused by a limit{whose}"
-            failed = CallFailed(**{**common, "prompt": ""}, failure=refusal.kind, detail=detail, limit=refusal.whose)
-            await state.recorder.commit(failed)
-            return failed, "", None
+            taken = state.recorder.steps_of(ask.key, attempt)
+            over = refused(common, refusal, error, taken, again=attempt > 1)
+            if taken:
+                self._charge(over)
+                await state.recorder.commit(over, rendered.texts, rendered.parts)
+            else:
+                await state.recorder.commit(over)
+            return over, "", None
         state.faults("before_call", self.phase)
         if ask.closing:
             state.faults("closing_call", self.phase)
         await state.recorder.start(CallStarted(**common))
-        began = time.monotonic()
+        began, self.outside = time.monotonic(), 0.0
         steps = self._steps(attempt, cost)
         with span(f"call {ask.agent}", session=state.id, agent=ask.agent, key=ask.key, attempt=attempt) as current:
             try:
@@ -195,7 +182,9 @@ class Call(Generic[T]):
             except ProviderError as failure:
                 paid = failure.completion if isinstance(failure.completion, Completion) else None
                 told = counted(paid, rendered, self.port) if paid is not None else None
-                event: Ended = self._failed(common, failure, steps, told)
+                event: Ended = failed(
+                    common, failure, steps=steps, paid=told, refusal=self.refused, reserve=self.reserve
+                )
                 text, value = "", None
             else:
                 completion, estimated = (completion, False) if answered else counted(completion, rendered, self.port)
@@ -203,8 +192,9 @@ class Call(Generic[T]):
                 event, text, value = self._read({**common, **more}, completion)
             describe(current, event)
         reserved = Amount() if answered else cost + (steps.drawn if steps else Amount())
-        self._settle(reserved, _amount_of(event), time.monotonic() - began)
-        event.volatile["s"] = round(time.monotonic() - began, 3)
+        seconds = time.monotonic() - began - self.outside
+        self._settle(reserved, _amount_of(event), seconds)
+        event.volatile["s"] = round(seconds, 3)
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
         await state.recorder.commit(event, texts, rendered.parts)
@@ -214,12 +204,22 @@ class Call(Generic[T]):
     async def _cached(self, common: dict[str, object], rendered: Rendered) -> tuple[Ended, str, T | None] | None:
         """A reply that any session of the store got from a model to the very same request."""
         recorder = self.state.recorder
-        if not isinstance(self.port, ModelPort) or (text := recorder.journal.reply(str(common["digest"]))) is None:
+        found = recorder.journal.reply(str(common["digest"])) if isinstance(self.port, ModelPort) else None
+        if found is None:
             return None
-        event, text, value = self._read(common, Completion(text=text, model=self.port.name, cost=0.0, requests=0))
+        completion = Completion(
+            text=recorder.journal.text(found.text),
+            model=str(found.volatile.get("model", self.port.name)),
+            finish_reason=found.finish,
+            fallback=bool(found.volatile.get("fallback")),
+            cost=0.0,
+            requests=0,
+        )
+        event, text, value = self._read(common, completion)
         if not isinstance(event, CallCompleted):
             return None
         event.cached = True
+        self._charge(event)
         await recorder.commit(event, (text, *rendered.texts), rendered.parts)
         self.state.faults("after_commit", self.phase)
         return event, text, value
@@ -289,6 +289,7 @@ class Call(Generic[T]):
         texts = (*rendered.texts, form) if form else rendered.texts
         await state.recorder.ask_outside(question, texts, rendered.parts)
         state.activity.wait_outside(ask.key, ask.agent)
+        asked = time.monotonic()
         try:
             completion = await answer.arrival
         except ProviderError:
@@ -297,13 +298,15 @@ class Call(Generic[T]):
         except Later:
             state.activity.gone(ask.key)
             return await _for_ever()  # until the session is parked
+        finally:
+            self.outside = time.monotonic() - asked  # no limit on time counts what others take
         state.activity.answered(ask.key)
         return completion
 
     def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
         """The event of a completion, and the text it keeps: at most 8 characters for every token allowed."""
         ask = self.ask
-        text = completion.text[: max(8 * ask.max_tokens, 2000)].encode("utf-8", "replace").decode()
+        text = _unicode(completion.text[: max(8 * ask.max_tokens, 2000)])
         volatile: Volatile = {}
         if completion.requests != 1:
             volatile["requests"] = completion.requests
@@ -313,7 +316,7 @@ class Call(Generic[T]):
         if completion.fallback:
             volatile["fallback"] = 1
         if completion.model != self.port.name:
-            volatile["model"] = completion.model
+            volatile["model"] = _unicode(completion.model)
         figures = {
             "text": text_id(text),
             "tokens_in": completion.tokens_in,
@@ -325,37 +328,9 @@ class Call(Generic[T]):
             value = self._value(text)
         except Malformed as wrong:
             return ReplyRejected(**common, **figures, error=str(wrong), volatile=volatile), text, None
-        finish = "length" if len(text) < len(completion.text) else completion.finish_reason
+        finish = "length" if len(text) < len(completion.text) else _unicode(completion.finish_reason)
         done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)
         return done, text, value
-
-    def _failed(
-        self,
-        common: dict[str, object],
-        failure: ProviderError,
-        steps: StepLog | None,
-        paid: tuple[Completion, bool] | None,
-    ) -> CallFailed:
-        """A failure, with what was paid for all the same: a refusal that came as a completion, or steps before that. Where it was
-        a limit that forbade to ask on, the limit has refused the call."""
-        figures: dict[str, object] = {}
-        requests = failure.requests
-        if steps is not None:
-            figures = {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
-            figures["steps"] = max(steps.taken, 1)
-            requests = int(steps.spent.calls)
-        elif paid is not None:
-            said, estimated = paid
-            figures = {"tokens_in": said.tokens_in, "tokens_out": said.tokens_out, "cost": said.cost}
-            figures["estimated"] = estimated
-        return CallFailed(
-            **{**common, **figures},
-            failure=self.refused.kind if self.refused else _kind(failure),
-            detail=(CUT_OFF if self.refused else "") + failure.detail[:500],
-            limit=self.refused.whose if self.refused else "",
-            reserve=self.reserve,
-            volatile={"requests": requests},
-        )
 
     def _value(self, text: str) -> T:
         """The reply as asked for. Raises `Malformed`."""
@@ -455,6 +430,11 @@ class Call(Generic[T]):
                 )
 
 
+def _unicode(words: str) -> str:
+    """With a mark in place of what no encoding can hold."""
+    return words.encode("utf-8", "replace").decode()
+
+
 async def _for_ever() -> NoReturn:
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody fulfils it")
@@ -477,12 +457,6 @@ async def _worked(port: WorkerPort, request: ModelRequest, steps: StepLog) -> Co
         cost=steps.cost,
         requests=int(steps.spent.calls),
     )
-
-
-def _kind(error: ProviderError) -> FailureKind:
-    if isinstance(error, OutOfBudget):
-        return FailureKind.BUDGET
-    return next((kind for cls, kind in KINDS if isinstance(error, cls)), FailureKind.REJECTED)
 
 
 def _seed(seed: int, key: str, attempt: int) -> int:

@@ -13,6 +13,7 @@ from consilience.domain.errors import (
     ProtocolViolation,
     SessionHeld,
     SessionWaiting,
+    SettingsError,
     StoreUnusable,
 )
 from consilience.domain.events import (
@@ -38,6 +39,10 @@ from consilience.engine.telemetry import span
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.journal.store import Journal
 
+MOST_REPAIRS = 10
+HOTTEST = 2
+"""No provider takes a higher temperature."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -61,6 +66,16 @@ class Options:
     repairs: int | None = None
     cache: bool | None = None
     temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.repairs is not None and not 0 <= self.repairs <= MOST_REPAIRS:
+            raise SettingsError(
+                f"a reply cannot be asked for {self.repairs} times again", do=f"Give repairs from 0 to {MOST_REPAIRS}."
+            )
+        if self.temperature is not None and not (
+            isinstance(self.temperature, int | float) and 0 <= self.temperature <= HOTTEST
+        ):
+            raise SettingsError(f"{self.temperature!r} is no temperature", do=f"Give a number from 0 to {HOTTEST}.")
 
 
 def faults_of(options: Options) -> Faults | None:

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic_core import PydanticSerializationError
+
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, SessionStarted, text_id
@@ -31,6 +33,17 @@ def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | 
             do=f"Name one (--encoder openai:text-embedding-3-small), or {protocol.without_encoder}.",
         )
     return opened
+
+
+def check_unicode(words: str, what: str) -> None:
+    """Raise `SettingsError` for what no encoding can hold, such as bytes of a command line that are not UTF-8."""
+    try:
+        words.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"{what} holds {words[error.start]!r} at character {error.start + 1}, which is no Unicode",
+            do="Write it in UTF-8.",
+        ) from None
 
 
 def _check_registered(protocol: Protocol) -> None:
@@ -90,6 +103,12 @@ async def launch(
     """Record the beginning with the texts that it names and what is inherited, and carry the run to its end."""
     _check_registered(protocol)
     faults_of(options)  # says now what is spelt wrongly
+    try:
+        started.model_dump_json()
+    except PydanticSerializationError:
+        raise SettingsError(
+            "a setting, a persona or the name of a model holds a character that is no Unicode", do="Write it in UTF-8."
+        ) from None
     journal = store.create(session or f"r{secrets.token_hex(4)}")
     async with leased(journal):
         recorder = Recorder(journal, list(inherited), replay=False, observer=options.observer)

@@ -138,6 +138,10 @@ class Recorder:
             )
         return found
 
+    def steps_of(self, call: str, attempt: int) -> list[StepCompleted]:
+        """The requests that an agent with tools made for this attempt."""
+        return [s for s in self._steps.values() if (s.call, s.attempt, s.kind) == (call, attempt, "model")]
+
     async def ask_outside(self, event: CallAwaited, texts: Iterable[str], prompt: PromptParts) -> None:
         """Record what somebody outside is asked, once, so that they can read it when this process is gone."""
         if (event.key, event.attempt) not in self._asked:

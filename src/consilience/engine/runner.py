@@ -25,7 +25,7 @@ from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, closing, execute, leased, state_of
-from consilience.engine.launch import beginning_of, encoder_for, launch
+from consilience.engine.launch import beginning_of, check_unicode, encoder_for, launch
 from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import Protocol, find_protocol
@@ -218,7 +218,10 @@ def _check_input(task: str, sources: Sequence[Source], quorum: float) -> None:
         )
     if not 0 <= quorum <= 1:
         raise SettingsError(f"a quorum of {quorum} is not a share", do="Give a number from 0 to 1.")
+    check_unicode(task, "the task")
     for n, source in enumerate(sources, 1):
+        check_unicode(source.name, f"the name of document {n}")
+        check_unicode(source.text, f"document {source.name or n}")
         if not source.text.strip():
             raise SettingsError(
                 "the document is empty", where=source.name or f"source {n}", do="Leave it out or fill it."

@@ -15,7 +15,7 @@ from consilience.domain.errors import StoreUnusable
 class Lease:
     """The lock of one session beside the journal file, or in `held` for a journal in memory."""
 
-    def __init__(self, store: str, session: str, held: set[str]) -> None:
+    def __init__(self, store: str, session: str, held: dict[str, Lease]) -> None:
         self._session = session
         self._held = held
         self._lock: FileLock | None = None
@@ -26,10 +26,7 @@ class Lease:
     def acquire(self, patience: float = 0.0) -> bool:
         """True when the lease is ours now; False when somebody has held it for `patience` seconds. Raises `StoreUnusable`."""
         if self._lock is None:
-            if self._session in self._held:
-                return False
-            self._held.add(self._session)
-            return True
+            return self._held.setdefault(self._session, self) is self
         try:
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
             self._lock.acquire(timeout=patience, poll_interval=0.01)
@@ -55,7 +52,8 @@ class Lease:
 
     def release(self) -> None:
         if self._lock is None:
-            self._held.discard(self._session)
+            if self._held.get(self._session) is self:
+                del self._held[self._session]
         elif self._lock.is_locked:
             self._lock.release()
 

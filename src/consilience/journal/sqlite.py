@@ -19,6 +19,7 @@ from consilience.domain.events import (
     EVENT,
     AnswerReceived,
     AnyEvent,
+    CallCompleted,
     CallEvent,
     CallLost,
     CallStarted,
@@ -30,7 +31,7 @@ from consilience.domain.events import (
 from consilience.journal import removal
 from consilience.journal.lease import Lease
 from consilience.journal.opening import connect_to_read, connect_twice, raw_id, unusable
-from consilience.journal.store import Flight, PromptParts
+from consilience.journal.store import Flight, PromptParts, check_name
 from consilience.journal.writer import Statement, Writer
 
 PROBED = 0.2
@@ -53,7 +54,7 @@ INDEX_REPLIES = """
 CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))
 WHERE json_extract(body, '$.type') = 'call_completed'"""
 FIND_REPLY = """
-SELECT json_extract(body, '$.text') FROM events
+SELECT body FROM events
 WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'call_completed'
   AND json_extract(body, '$.inherited') IS NULL
 ORDER BY session DESC, seq DESC LIMIT 1"""
@@ -98,15 +99,22 @@ class SqliteStore:
             self.refused = refused
         self._replies_indexed = False
         self._writer = Writer(self._execute, Path(self.path).name)
-        self._memory_leases: set[str] = set()
+        self._memory_leases: dict[str, Lease] = {}
 
     def create(self, session: str) -> SqliteJournal:
-        if self._rows("SELECT n FROM sessions WHERE id=?", session):
-            raise SettingsError(
-                f"there is a session {session!r} already", where=self.path, do="Choose another id, or resume it."
-            )
-        self._now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
-        return self.open(session)
+        check_name(session)
+        self.must_write()
+        lease = Lease(self.path, session, self._memory_leases)
+        if not lease.acquire(patience=PROBED):
+            raise self._taken(session)
+        try:
+            if self._rows("SELECT n FROM sessions WHERE id=?", session):
+                raise self._taken(session)
+            self._now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
+            return self._held(session, lease)
+        except BaseException:
+            lease.release()
+            raise
 
     def open(self, session: str) -> SqliteJournal:
         number = self._number(session)
@@ -121,13 +129,22 @@ class SqliteStore:
                 do="Wait for it to end, or stop that process; then try again.",
             )
         try:
-            number = self._number(session)  # it may have been removed since
-            holder = f"process {os.getpid()} on {socket.gethostname()}"
-            self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
-            return SqliteJournal(self, session, number, lease)
+            return self._held(session, lease)
         except BaseException:
             lease.release()
             raise
+
+    def _held(self, session: str, lease: Lease) -> SqliteJournal:
+        """The session under its lease. Raises `UnknownName` where it was removed before that was ours."""
+        number = self._number(session)
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
+        return SqliteJournal(self, session, number, lease)
+
+    def _taken(self, session: str) -> SettingsError:
+        return SettingsError(
+            f"there is a session {session!r} already", where=self.path, do="Choose another id, or resume it."
+        )
 
     def sessions(self) -> list[str]:
         return [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
@@ -206,12 +223,13 @@ class SqliteStore:
         except ValueError as error:
             raise unusable(self.path, error) from error
 
-    def reply(self, digest: str) -> str | None:
+    def reply(self, digest: str) -> CallCompleted | None:
         if not self._replies_indexed:
             self._now(INDEX_REPLIES, ())
             self._replies_indexed = True
         row = next(iter(self._rows(FIND_REPLY, digest)), None)
-        return None if row is None else self.text(str(row[0]))
+        found = EVENT.validate_json(str(row[0])) if row else None
+        return found if isinstance(found, CallCompleted) else None
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
         journal = self.open(session)
@@ -334,7 +352,7 @@ class SqliteJournal:
     def prompt(self, id: str) -> tuple[str, ...]:
         return self._store.prompt(id)
 
-    def reply(self, digest: str) -> str | None:
+    def reply(self, digest: str) -> CallCompleted | None:
         return self._store.reply(digest)
 
     async def close(self) -> None:

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from consilience.domain.events import AnyEvent, Event, SessionStarted
+from consilience.domain.errors import SettingsError
+from consilience.domain.events import AnyEvent, CallCompleted, Event, SessionStarted
+
+MOST_NAME = 120
+"""Bytes of a session's id."""
+_FILE_NAME = frozenset('/\\:*?"<>|')
+"""What some system does not allow in the name of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,16 @@ class PromptParts:
     def id(self) -> str:
         """Content address of the whole list, as `text_id` writes it."""
         return base64.urlsafe_b64encode(self.prefixes[-1])[:22].decode()
+
+
+def check_name(session: str) -> None:
+    """Raise `SettingsError` unless this can be the id of a session, which is also the name of a file on any system."""
+    fits = 0 < len(session.encode("utf-8", "replace")) <= MOST_NAME and session.isprintable() and not session.isspace()
+    if not fits or session.startswith(".") or not _FILE_NAME.isdisjoint(session):
+        raise SettingsError(
+            f"{session[:80]!r} cannot be the id of a session",
+            do=f"Give 1 to {MOST_NAME} printable characters, without a dot in front and without {' '.join(sorted(_FILE_NAME))}.",
+        )
 
 
 class Journal(Protocol):
@@ -82,8 +98,8 @@ class Journal(Protocol):
         """The list of parts stored under this id."""
         ...
 
-    def reply(self, digest: str) -> str | None:
-        """The latest reply, in any session of the store, to a request of this digest; None where there is none.
+    def reply(self, digest: str) -> CallCompleted | None:
+        """The latest call, in any session of the store, that replied to a request of this digest; None where there is none.
 
         The first call makes an index over all that is recorded; later ones are quick, also for what came since.
         """
@@ -100,7 +116,7 @@ class Journal(Protocol):
 
 class Store(Protocol):
     def create(self, session: str) -> Journal:
-        """A new session, leased. Raises `StoreUnusable`."""
+        """A new session, leased. Raises `SettingsError` for an id that is taken or cannot be one, `StoreUnusable`."""
         ...
 
     def open(self, session: str) -> Journal:
