@@ -22,6 +22,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     closing, jobs = course.closing, course.jobs
     position = extract(settings.answer_pattern, closing.text) if settings.answer_pattern and closing else None
     idle = tuple(agent for agent in session.topology.agents if jobs and agent not in {job.agent for job in jobs})
+    claims = tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else ()
     _warn(session, settings, course, position)
     exhausted = stop in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
     return await session.report(
@@ -31,7 +32,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         steps=1 if jobs else 0,
         answer=closing.text if closing else None,
         closing=None if closing is None else "reserve" if closing.reserve and exhausted else "ordinary",
-        claims=tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else (),
+        claims=claims,
         metrics=_metrics(session, course),
         parts=tuple(_parts(jobs)),
         idle=idle,
