@@ -90,8 +90,10 @@ class Settings(TreeProtocol):
 
     @property
     def widest(self) -> int:
-        """Children's texts, two objections of each, own text and nudge."""
-        return self.children + 3
+        """Each child's text, with the objection that came in the same reply; its observation's objection, where it has children
+        of its own to observe; own text and nudge."""
+        replies = 2 if self.depth > 2 else 1
+        return self.children * replies + 2
 
     @property
     def points_of_view(self) -> tuple[str, ...]:
