@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, changes, pool
 from consilience.domain.replies import MOST_CLAIMS, ClaimReply
@@ -46,7 +45,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         position_changes=tuple(changes(ballots)),
         objections=objections,
         dissent=(
-            *_against(settings, ballots, position or next(iter(pooled), None)),
+            *_against(ballots, position or next(iter(pooled), None)),
             *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections),
         ),
         metrics=_metrics(session, course, runs, ballots),
@@ -54,7 +53,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         total_coordination_rounds=sum(cycle.rounds for cycle in course.cycles),
         root_satisfaction=course.root.rating if course.root else None,
         signal_chain=tuple(dict.fromkeys(f"{flag.tag} ({flag.node})" for flag in flags)),
-        iterations=tuple(_iterations(settings, course.cycles)),
+        iterations=tuple(_iterations(course.cycles)),
         states=_states(session, course, runs),
         flags=flags,
         strange_loops=_loops(settings, course),
@@ -109,7 +108,7 @@ def _ballots(session: Session, settings: Settings, runs: Sequence[Run]) -> Itera
             )
 
 
-def _against(settings: Settings, ballots: Sequence[Ballot], position: str | None) -> tuple[Dissent, ...]:
+def _against(ballots: Sequence[Ballot], position: str | None) -> tuple[Dissent, ...]:
     """Final ballots that are not for the answer, or where it holds no position, not for the pool's first."""
     final = {ballot.agent: ballot for ballot in ballots}
     return tuple(
@@ -160,7 +159,7 @@ def _flags(session: Session, settings: Settings, course: Course, runs: Sequence[
             critical=flag.tag in settings.critical_flags,
             node=flag.node,
             path=run.path,
-            text=_reason(flag.message, flag),
+            text=_reason(flag),
             stands=flag.message.id in standing,
             read=flag.message.id in shown,
         )
@@ -168,16 +167,16 @@ def _flags(session: Session, settings: Settings, course: Course, runs: Sequence[
     )
 
 
-def _reason(message: Message, flag: Raised) -> str:
-    return message.text.removeprefix(flag.tag).removeprefix(": ")
+def _reason(flag: Raised) -> str:
+    return flag.message.text.removeprefix(flag.tag).removeprefix(": ")
 
 
-def _iterations(settings: Settings, cycles: Sequence[Cycle]) -> Iterator[Iteration]:
+def _iterations(cycles: Sequence[Cycle]) -> Iterator[Iteration]:
     """Of one parent and of all beneath it, in program order."""
     before: Cycle | None = None
     for cycle in cycles:
         for child in cycle.children:
-            yield from _iterations(settings, child.cycles)
+            yield from _iterations(child.cycles)
         yield Iteration(
             node=cycle.agent,
             path=cycle.path,

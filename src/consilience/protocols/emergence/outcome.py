@@ -37,7 +37,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     closing = course.closing
     ballots = tuple(ballot for cast in course.ballots for ballot in cast.values())
     pooled = pool(ballots)
-    position, decided_by = _position(settings, course, stop, pooled)
+    position, decided_by = _position(settings, course, pooled)
     objections = standing(session, course)
     claims = tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else ()
     rounds = tuple(round_of(session.agents, settings, course, n) for n in range(1, len(course.rounds) + 1))
@@ -113,9 +113,7 @@ def _to(session: Session, objection: Message) -> str:
     return session.message(objection.reply_to).sender if objection.reply_to else ""
 
 
-def _position(
-    settings: Settings, course: Course, stop: StopReason, pooled: Mapping[str, float]
-) -> tuple[str | None, str | None]:
+def _position(settings: Settings, course: Course, pooled: Mapping[str, float]) -> tuple[str | None, str | None]:
     """The answer's own position, or the pool's where positions stayed split and `fallback` says so."""
     if not settings.ballots:
         return None, None
