@@ -20,3 +20,13 @@ class ClaimReply(BaseModel):
 
 
 Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": MOST_CLAIMS})]
+
+
+_NOTHING = frozenset(
+    {"", "none", "no", "no issues", "no issue", "nothing", "nothing is missing", "n/a", "na", "null", "empty"}
+)
+
+
+def says_nothing(text: str) -> bool:
+    """Whether this is what small models write where there is nothing to say, in whatever case and with whatever around it."""
+    return " ".join(text.split()).strip(" .!-").casefold() in _NOTHING

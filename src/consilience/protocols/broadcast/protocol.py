@@ -25,9 +25,7 @@ from consilience.protocols.broadcast.settings import Settings
 class Broadcast(Settings):
     """Tree of integrator, coordinators and contributors; every parent broadcasts until its children satisfy it."""
 
-    version: ClassVar[int] = (
-        2  # 1 counted flags kept over a silence twice, and measured what is new by the leaves alone
-    )
+    version: ClassVar[int] = 3  # 2 took "no issues" in a reflection for something that is missing
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
 
     async def run(self, session: Session) -> BroadcastReport:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from consilience.domain.messages import FreeText, Label
 from consilience.domain.positions import Confidence
-from consilience.domain.replies import Claims
+from consilience.domain.replies import Claims, says_nothing
 
 MOST_POINTS, MOST_FLAGS = 3, 2
 """Of one reply. A grammar keeps to them; of a model that has none, what goes beyond is left out and counted."""
@@ -110,9 +110,6 @@ class Voted(Assessed):
     reason: str = ""
 
 
-_NOTHING = frozenset({"", "none", "no", "nothing", "nothing is missing", "n/a", "null", "empty"})
-
-
 class Reflecting(BaseModel):
     """`missing` gives criticism a place of its own: without it small models write it into the better version."""
 
@@ -121,7 +118,7 @@ class Reflecting(BaseModel):
     @property
     def wanting(self) -> bool:
         """It says that something is missing; small models write "nothing" where nothing is."""
-        return self.missing.strip(" .!-\n\t").casefold() not in _NOTHING
+        return not says_nothing(self.missing)
 
 
 class Reflection(Assessed, Reflecting):

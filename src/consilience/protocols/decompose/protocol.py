@@ -27,7 +27,7 @@ ROOT = "L1N1"
 class Decompose(Settings):
     """Tree of root, leads and workers; every parent splits what it was given among its children."""
 
-    version: ClassVar[int] = 2  # 1 measured what is new in the answer by the parts alone
+    version: ClassVar[int] = 3  # 2 did not warn of references that were dropped
     report: ClassVar[type[DecomposeReport]] = DecomposeReport
 
     async def run(self, session: Session) -> DecomposeReport:
