@@ -28,6 +28,7 @@ from consilience.domain.events import (
     CallCompleted,
     CallFailed,
     CallStarted,
+    Ended,
     ReplyRejected,
     Volatile,
     age_of,
@@ -39,7 +40,6 @@ from consilience.engine.allowances import CUT_OFF, Refusal
 from consilience.engine.branch import Amount, Branch, Phase, current_phase
 from consilience.engine.ports import Awaited, Later, ModelPort, WorkerPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
-from consilience.engine.recorder import Ended
 from consilience.engine.state import State
 from consilience.engine.steps import OutOfBudget, StepLog
 from consilience.engine.telemetry import describe, span

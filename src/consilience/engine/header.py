@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, place_key
+from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.report import Claim, LedgerReport, Missing, Spent
 from consilience.engine.allowances import CUT_OFF
 from consilience.engine.analysis import independence
-from consilience.engine.recorder import Ended
 from consilience.engine.sources import quotations
 from consilience.engine.state import State
 from consilience.engine.work import Failure, Reply
@@ -141,7 +140,9 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     if cut:
         found.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
-    if rejected:  # the report rests on inherited replies too, though the ledger says only what this session was charged for
+    if (
+        rejected
+    ):  # the report rests on inherited replies too, though the ledger says only what this session was charged for
         again = sum(map(_repair, ended))
         asked = f"; {again} had to be asked for again" if again else ""
         found.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
