@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +14,13 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
-from consilience.domain.places import journal_path
 from consilience.domain.report import Report
 from consilience.engine import given, runner
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import documents, references
-from consilience.journal.sqlite import SqliteStore
+from consilience.journal.sqlite import opened
 from consilience.journal.store import Store
 
 
@@ -118,16 +116,3 @@ class Deliberation:
 def _views(agents: Sequence[Agent]) -> list[tuple[str, str, str]]:
     """Who looks at it how; models are compared where a session goes on."""
     return [(agent.id, agent.perspective, agent.persona) for agent in agents]
-
-
-@contextmanager
-def opened(store: Store | None) -> Iterator[Store]:
-    """The given store, left open; or the user's, closed again."""
-    if store is not None:
-        yield store
-        return
-    own = SqliteStore(journal_path())
-    try:
-        yield own
-    finally:
-        own.close()

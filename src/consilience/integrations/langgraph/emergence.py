@@ -26,7 +26,8 @@ from consilience.engine.similarity import Encoder
 from consilience.integrations import need
 from consilience.integrations.langgraph.state import EmergenceState
 from consilience.integrations.langgraph.visit import Update, Visit, node_of, read, session_of, streaming
-from consilience.integrations.sessions import Deliberation, opened
+from consilience.integrations.sessions import Deliberation
+from consilience.journal.sqlite import opened
 from consilience.journal.store import Store
 from consilience.protocols.emergence import Emergence, EmergenceReport
 from consilience.protocols.emergence.course import ROOT
