@@ -20,6 +20,7 @@ from consilience.domain.errors import ProtocolViolation, ProviderError
 from consilience.domain.events import CheckRecorded, MessagePublished, TextsEmbedded, place_key, text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, Limits
+from consilience.domain.replies import MOST_CLAIMS, ClaimReply
 from consilience.domain.report import Claim, Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
@@ -263,9 +264,14 @@ class Session:
                 found[id] = None
         return tuple(found)
 
-    def claim(self, reply: Reply[Any], text: str, labels: Iterable[str]) -> Claim:
-        """A claim of an answer, its labels resolved, judged against the documents."""
-        return claim(text, self.named(reply, labels), self._state, reply.agent)
+    def claims(self, answer: Reply[Any] | None) -> tuple[Claim, ...]:
+        """Those claims of an answer that say something, their labels resolved, judged against the documents."""
+        if answer is None:
+            return ()
+        said: Sequence[ClaimReply] = answer.value.claims[:MOST_CLAIMS]
+        return tuple(
+            claim(one.text, self.named(answer, one.ids), self._state, answer.agent) for one in said if one.text.strip()
+        )
 
     @property
     def dropped(self) -> int:

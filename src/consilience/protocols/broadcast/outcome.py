@@ -7,16 +7,17 @@ from itertools import pairwise
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, changes, pool
-from consilience.domain.replies import MOST_CLAIMS, ClaimReply
-from consilience.domain.report import Confidence, Dissent, Objection
+from consilience.domain.replies import MOST_POINTS, LeafReply
+from consilience.domain.report import Claim, Confidence, Dissent, Objection, StrangeLoop
 from consilience.engine.analysis import novelty, survival
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
+from consilience.engine.trees import ROOT
 from consilience.engine.work import Failure, Reply
-from consilience.protocols.broadcast.replies import MOST_FLAGS, MOST_POINTS, SEVERITY, LeafReply, Voted
-from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration, StrangeLoop
-from consilience.protocols.broadcast.runs import ROOT, Course, Cycle, Raised, Run, first_runs, heard
+from consilience.protocols.broadcast.replies import MOST_FLAGS, SEVERITY, Voted
+from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration
+from consilience.protocols.broadcast.runs import Course, Cycle, Raised, Run, first_runs, heard
 from consilience.protocols.broadcast.settings import MOST_QUOTED_FLAGS, Settings
 
 
@@ -29,7 +30,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     position = extract(settings.answer_pattern, closing.text) if settings.ballots and closing else None
     objections = _standing(session, settings, course)
     flags = _flags(session, settings, course, runs)
-    claims = tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else ()
+    claims = session.claims(closing)
     _warn(session, settings, course, runs, ballots)
     exhausted = stop in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
     return await session.report(
@@ -48,7 +49,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
             *_against(ballots, position or next(iter(pooled), None)),
             *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections),
         ),
-        metrics=_metrics(session, course, runs, ballots),
+        metrics=_metrics(session, course, runs, ballots, claims),
         total_iterations=len(course.cycles),
         total_coordination_rounds=sum(cycle.rounds for cycle in course.cycles),
         root_satisfaction=course.root.rating if course.root else None,
@@ -70,11 +71,6 @@ def _runs(course: Course) -> Iterator[Run]:
             yield from child.walk()
     if course.root is not None:
         yield course.root
-
-
-def _claims(course: Course) -> list[ClaimReply]:
-    """Those of the answer that say something."""
-    return [c for c in course.closing.value.claims[:MOST_CLAIMS] if c.text.strip()] if course.closing else []
 
 
 def _first(session: Session, course: Course) -> list[Reply[object] | Failure]:
@@ -237,7 +233,7 @@ def _loops(settings: Settings, course: Course) -> tuple[StrangeLoop, ...]:
 
 
 def _metrics(
-    session: Session, course: Course, runs: Sequence[Run], ballots: Sequence[Ballot]
+    session: Session, course: Course, runs: Sequence[Run], ballots: Sequence[Ballot], claims: Sequence[Claim]
 ) -> dict[str, float | int | None]:
     first = first_runs(course.cycles[0], session.topology.leaves) if course.cycles else []
     replies = [run.response for run in first if run.response is not None]
@@ -253,7 +249,7 @@ def _metrics(
     changed = [before.split() != after.split() for run in runs for before, after in _talks(run)]
     found: dict[str, float | int | None] = {
         "facts": len(points),
-        "fact_survival": survival(points, answer, [claim.text for claim in _claims(course)]) if answer else None,
+        "fact_survival": survival(points, answer, [claim.text for claim in claims]) if answer else None,
         "novelty": novelty(answer, [*inputs, *points, *(document.text for document in session.sources)]),
         "revision_rate": sum(changed) / len(changed) if changed else None,
         "dropped_labels": session.dropped,

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from consilience.domain.outcome import StopReason
+from consilience.domain.replies import RootSynthesis
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
+from consilience.engine.trees import ROOT
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.broadcast.family import Family
 from consilience.protocols.broadcast.outcome import conclude
-from consilience.protocols.broadcast.replies import RootReflection, RootSynthesis
+from consilience.protocols.broadcast.replies import RootReflection
 from consilience.protocols.broadcast.report import BroadcastReport
-from consilience.protocols.broadcast.runs import ROOT, Course, Cycle, Run, first_runs, latest
+from consilience.protocols.broadcast.runs import Course, Cycle, Run, first_runs, latest
 from consilience.protocols.broadcast.settings import Settings
 
 

@@ -12,8 +12,6 @@ from consilience.domain.outcome import Check
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.broadcast.replies import Assessed, Evaluation, Goal, Tag
 
-ROOT = "L1N1"
-
 Said = Reply[Any]
 """A reply whose text may go up."""
 

@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
+from consilience.domain.replies import LeafReply, RootSynthesis, Synthesis
 from consilience.engine.answers import form
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
+from consilience.engine.trees import ROOT
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.decompose.outcome import conclude
-from consilience.protocols.decompose.replies import LeafReply, PartReply, RootSynthesis, Split, Synthesis, split_for
+from consilience.protocols.decompose.replies import PartReply, Split, split_for
 from consilience.protocols.decompose.report import DecomposeReport
 from consilience.protocols.decompose.settings import Settings
 from consilience.protocols.decompose.work import Course, Given, Job
-
-ROOT = "L1N1"
 
 
 class Decompose(Settings):

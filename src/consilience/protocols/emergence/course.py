@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import Ballot
+from consilience.domain.report import StrangeLoop
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.emergence.replies import ReviewReply, RootReply
-from consilience.protocols.emergence.report import StrangeLoop
 from consilience.protocols.emergence.rounds import Turn
-
-ROOT = "L1N1"
 
 
 @dataclass

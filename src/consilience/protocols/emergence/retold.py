@@ -8,10 +8,12 @@ from typing import Any
 
 from consilience.domain.events import CallCompleted, CallFailed, CheckRecorded, Ended, Event, SessionStarted
 from consilience.domain.outcome import FailureKind
+from consilience.domain.replies import LeafReply
+from consilience.engine.trees import ROOT
 from consilience.engine.work import Failure, Reply
 from consilience.models.parsing import parse_reply
-from consilience.protocols.emergence.course import ROOT, Course
-from consilience.protocols.emergence.replies import LeafReply, PeerReply, RootReply
+from consilience.protocols.emergence.course import Course
+from consilience.protocols.emergence.replies import PeerReply, RootReply
 from consilience.protocols.emergence.rounds import Turn
 
 _PLACE = re.compile(r"round-(\d+)/(leaf_respond|lateral|observe|signal)/(\w+)")

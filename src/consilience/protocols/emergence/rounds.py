@@ -12,13 +12,14 @@ from typing import Any
 
 from consilience.domain.messages import Message
 from consilience.domain.positions import BallotReply
+from consilience.domain.replies import LeafReply
 from consilience.engine.answers import extract, form
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
+from consilience.engine.trees import letter
 from consilience.engine.work import Ask, Failure, Pending, Reply
 from consilience.protocols.emergence.replies import (
     MOST_OBJECTIONS,
-    LeafReply,
     ObjectionReply,
     PeerReply,
     ReviewReply,
@@ -372,8 +373,3 @@ def _turn(agent: str, reply: Said | Failure, before: Said | None = None) -> Turn
     if isinstance(reply, Failure):
         return Turn(agent, text=before, failures=(reply,))
     return Turn(agent, response=reply, text=reply)
-
-
-def letter(n: int) -> str:
-    """A, B, … Z, AA, AB, … for 0, 1, …"""
-    return (letter(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
-from consilience.domain.replies import MOST_CLAIMS
 from consilience.domain.report import Confidence, Dissent, Objection
 from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.session import Session
@@ -50,8 +49,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     aggregated = _aggregated(settings, best) if best else {}
     standing = _standing(session, settings, best)
     whole = best.whole if best else None
-    said = whole.value.claims[:MOST_CLAIMS] if whole is not None else []
-    claims = tuple(session.claim(whole, c.text, c.ids) for c in said if whole is not None and c.text.strip())
+    claims = session.claims(whole)
     metrics = {
         "words": len((answer or "").split()),
         **_metrics(session, course, best, document, passes, handed, aggregated),
