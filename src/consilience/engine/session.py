@@ -33,7 +33,7 @@ from consilience.engine.similarity import cosine, jaccard, quantised
 from consilience.engine.sources import Document
 from consilience.engine.state import State
 from consilience.engine.telemetry import span
-from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work
+from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, exhaustion
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Report)
@@ -76,6 +76,12 @@ class Session:
     def quorate(self, alive: int, of: int) -> bool:
         """Whether so many agents are a quorum, and at least one."""
         return alive > 0 and alive >= quorum_of(self._state.quorum, of)
+
+    def quorum(self, seats: Sequence[tuple[object | None, Sequence[Failure]]]) -> bool:
+        """Whether those who did not fail for good are a quorum. Of each: what it came to, None for nothing, and its failures, of
+        which a refusal by a limit is no fault of its own."""
+        dead = sum(came is None and not exhaustion(failures) for came, failures in seats)
+        return self.quorate(len(seats) - dead, len(seats))
 
     @property
     def account(self) -> Account:

@@ -8,13 +8,13 @@ from itertools import pairwise
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, changes, pool
 from consilience.domain.replies import MOST_POINTS, LeafReply
-from consilience.domain.report import Claim, Confidence, Dissent, Objection, StrangeLoop
+from consilience.domain.report import Claim, Confidence, Dissent, Objection
 from consilience.engine.analysis import novelty, survival
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.trees import ROOT
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols.broadcast.replies import MOST_FLAGS, SEVERITY, Voted
 from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration
 from consilience.protocols.broadcast.runs import Course, Cycle, Raised, Run, first_runs, heard
@@ -32,7 +32,6 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     flags = _flags(session, settings, course, runs)
     claims = session.claims(closing)
     _warn(session, settings, course, runs, ballots)
-    exhausted = stop in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
     return await session.report(
         BroadcastReport,
         first=_first(session, course),
@@ -41,7 +40,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         confidence=_confidence(course, position, pooled),
         steps=len(course.cycles),
         answer=closing.text if closing else None,
-        closing=None if closing is None else "reserve" if closing.reserve and exhausted else "ordinary",
+        closing=drawn_on(closing, course.all_failures),
         claims=claims,
         position_changes=tuple(changes(ballots)),
         objections=objections,
@@ -57,7 +56,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         iterations=tuple(_iterations(course.cycles)),
         states=_states(session, course, runs),
         flags=flags,
-        strange_loops=_loops(settings, course),
+        strange_loops=tuple(course.loops),
         ballots=ballots,
         pool=pooled,
         position=position,
@@ -220,18 +219,6 @@ def _states(session: Session, course: Course, runs: Sequence[Run]) -> dict[str, 
     return found
 
 
-def _loops(settings: Settings, course: Course) -> tuple[StrangeLoop, ...]:
-    return tuple(
-        StrangeLoop(
-            index=n,
-            before=before.text,
-            after=after.text if after is not None else None,
-            domain=bool(settings.domain_instructions) and n == settings.strange_loops,
-        )
-        for n, (before, after) in enumerate(course.loops, 1)
-    )
-
-
 def _metrics(
     session: Session, course: Course, runs: Sequence[Run], ballots: Sequence[Ballot], claims: Sequence[Claim]
 ) -> dict[str, float | int | None]:
@@ -309,5 +296,5 @@ def _warn(session: Session, settings: Settings, course: Course, runs: Sequence[R
     }
     if silent := sorted(voters - {ballot.agent for ballot in ballots}):
         session.warn(f"no ballot of {', '.join(silent)} holds what the answer_pattern looks for")
-    if course.loops and course.loops[-1][1] is None:
+    if course.loops and course.loops[-1].after is None:
         session.warn("the last review of the answer failed; the answer is the one before it")

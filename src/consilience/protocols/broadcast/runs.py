@@ -9,6 +9,7 @@ from typing import Any
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check
+from consilience.domain.report import StrangeLoop
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.broadcast.replies import Assessed, Evaluation, Goal, Tag
 
@@ -187,7 +188,7 @@ class Course:
     cycles: list[Cycle] = field(default_factory=list)
     check: Check | None = None
     synthesis: Said | None = None
-    loops: list[tuple[Said, Said | None]] = field(default_factory=list)
+    loops: list[StrangeLoop] = field(default_factory=list)
     root: Run | None = None
     closing: Said | None = None
     failures: list[Failure] = field(default_factory=list)

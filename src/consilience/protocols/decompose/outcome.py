@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.replies import MOST_POINTS, LeafReply
-from consilience.domain.report import Claim, StrangeLoop
+from consilience.domain.report import Claim
 from consilience.engine.analysis import novelty, survival
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols.decompose.report import DecomposeReport, Part
 from consilience.protocols.decompose.settings import Settings
 from consilience.protocols.decompose.work import Course, Job
@@ -24,27 +24,18 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     idle = tuple(agent for agent in session.topology.agents if jobs and agent not in {job.agent for job in jobs})
     claims = session.claims(closing)
     _warn(session, settings, course, position)
-    exhausted = stop in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
     return await session.report(
         DecomposeReport,
         first=_first(session, jobs),
         stop_reason=stop,
         steps=1 if jobs else 0,
         answer=closing.text if closing else None,
-        closing=None if closing is None else "reserve" if closing.reserve and exhausted else "ordinary",
+        closing=drawn_on(closing, course.all_failures),
         claims=claims,
         metrics=_metrics(session, course, claims),
         parts=tuple(_parts(jobs)),
         idle=idle,
-        strange_loops=tuple(
-            StrangeLoop(
-                index=n,
-                before=before.text,
-                after=after.text if after is not None else None,
-                domain=bool(settings.domain_instructions) and n == settings.strange_loops,
-            )
-            for n, (before, after) in enumerate(course.loops, 1)
-        ),
+        strange_loops=tuple(course.loops),
         position=position,
     )
 
@@ -103,5 +94,5 @@ def _warn(session: Session, settings: Settings, course: Course, position: str | 
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     if settings.answer_pattern and course.closing is not None and position is None:
         session.warn("the answer holds nothing that the answer_pattern looks for")
-    if course.loops and course.loops[-1][1] is None:
+    if course.loops and course.loops[-1].after is None:
         session.warn("the last review of the answer failed; the answer is the one before it")

@@ -16,7 +16,7 @@ from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard, mean_pairwise
 from consilience.engine.trees import ROOT
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols.emergence.course import Course
 from consilience.protocols.emergence.replies import MOST_OBJECTIONS, Answering, Exchange
 from consilience.protocols.emergence.report import AgentRound, Convergence, EmergenceReport, Round
@@ -51,7 +51,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         confidence=_confidence(position, pooled),
         steps=len(course.rounds),
         answer=closing.text if closing else None,
-        closing=None if closing is None else "reserve" if closing.reserve and course.exhausted else "ordinary",
+        closing=drawn_on(closing, course.failures),
         claims=claims,
         position_changes=tuple(changes(ballots)),
         objections=objections,

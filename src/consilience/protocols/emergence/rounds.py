@@ -193,12 +193,9 @@ class RoundRun:
         return before is None and (limited or not failures)
 
     def quorum(self, turns: list[Turn]) -> bool:
-        """Leaves that failed for good leave a quorum in the first round; refusals by a limit are no failure of theirs."""
-        if self.index > 1:
-            return True
-        leaves = [turn for turn in turns if turn.agent in self.session.topology.leaves]
-        dead = sum(turn.text is None and not any(f.kind.is_limit for f in turn.failures) for turn in leaves)
-        return self.session.quorate(len(leaves) - dead, len(leaves))
+        """Whether enough leaves answered in the first round."""
+        leaves = self.session.topology.leaves
+        return self.index > 1 or self.session.quorum([(t.text, t.failures) for t in turns if t.agent in leaves])
 
     def observation(self, node: str, children: list[Turn], nudge: Reply[str] | None) -> Ask[PeerReply]:
         """A coordinator's observation of its children's texts after lateral talk."""

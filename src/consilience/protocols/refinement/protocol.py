@@ -122,10 +122,9 @@ class Refinement(Settings):
         return None if turn.judged.criticised or missing else StopReason.STALLED
 
     def _quorum(self, session: Session, made: Yield) -> bool:
-        """Authors who failed for good leave a quorum; refusals by a limit are no failure of theirs."""
+        """Whether enough authors wrote something in the first pass."""
         pieces = [made.authors.get(s) or made.served[self.hierarchy.coordinator, s] for s in self.first_seats]
-        dead = sum(p.text is None and not any(f.kind.is_limit for f in p.failures) for p in pieces)
-        return session.quorate(len(pieces) - dead, len(pieces))
+        return session.quorum([(piece.text, piece.failures) for piece in pieces])
 
     def _integration(
         self, session: Session, index: int, course: Course, made: Yield, parts: Mapping[str, Piece]
