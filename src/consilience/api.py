@@ -19,7 +19,6 @@ from consilience.domain.events import Event
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
-from consilience.domain.places import journal_path
 from consilience.domain.report import Display, Report, display_with
 from consilience.engine import given, runner
 from consilience.engine.fork import END
@@ -29,7 +28,7 @@ from consilience.engine.protocol import Reporting
 from consilience.engine.runner import Models, Options
 from consilience.engine.seats import One
 from consilience.engine.similarity import Encoder
-from consilience.journal.sqlite import SqliteStore
+from consilience.journal.sqlite import opened
 from consilience.journal.store import Store
 
 T = TypeVar("T")
@@ -73,12 +72,12 @@ async def deliberate(
     }
     checked = given.check(protocol, encoder, plain)
     documents, limits = given.sources_of(sources), given.limits_of(limits)
-    with _Store(store) as opened:
+    with opened(given.store_of(store)) as journal:
         report = await runner.start(
             task,
             checked,
             models=_choose() if model is None else model,
-            store=opened,
+            store=journal,
             panel=load_panel(panel) if isinstance(panel, str | Path) else panel,
             sources=documents,
             seed=seed,
@@ -115,8 +114,8 @@ async def resume(
     session: str, *, model: Models | None = None, store: Store | None = None, options: Options | None = None
 ) -> Report:
     """Go on where a session was left; a completed call is never paid for twice. A finished one gives its report."""
-    with _Store(store) as opened:
-        return await runner.resume(session, store=opened, models=model, options=options)
+    with opened(given.store_of(store)) as journal:
+        return await runner.resume(session, store=journal, models=model, options=options)
 
 
 async def fork(
@@ -137,10 +136,10 @@ async def fork(
 
     `at` is the number of an event, the key of a call, PHASE/INDEX, or "end". See `consilience.engine.fork.fork`.
     """
-    with _Store(store) as opened:
+    with opened(given.store_of(store)) as journal:
         return await _fork(
             session,
-            store=opened,
+            store=journal,
             at=at,
             settings=settings,
             models=model,
@@ -155,8 +154,8 @@ async def fork(
 
 async def replay(session: str, *, store: Store | None = None, options: Options | None = None) -> Report:
     """Run a recorded session again without any call, comparing event by event."""
-    with _Store(store) as opened:
-        return await runner.replay(session, store=opened, options=options)
+    with opened(given.store_of(store)) as journal:
+        return await runner.replay(session, store=journal, options=options)
 
 
 def run_sync(task: str, protocol: Reporting[R], **settings: Any) -> R:
@@ -230,22 +229,6 @@ def _html(report: Report) -> str:
 
 
 display_with(Display(markdown=_markdown, html=_html))
-
-
-class _Store:
-    """The given store, left open; or the user's, closed again."""
-
-    def __init__(self, store: Store | None) -> None:
-        given.check_store(store)
-        self._given = store
-
-    def __enter__(self) -> Store:
-        self._opened = None if self._given is not None else SqliteStore(journal_path())
-        return self._given or self._opened  # type: ignore[return-value]
-
-    def __exit__(self, *_: object) -> None:
-        if self._opened is not None:
-            self._opened.close()
 
 
 def _choose() -> str:

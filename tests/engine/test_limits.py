@@ -17,16 +17,19 @@ from consilience.domain.report import Report
 from consilience.engine import runner
 from consilience.engine.budget import call_size
 from consilience.engine.faults import Crash, Fault
-from consilience.engine.prompt import Opening, tokens_in
+from consilience.engine.prompt import TOKEN_CHARACTERS, Opening, tokens_in
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
+from consilience.engine.trees import TreeProtocol
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, retry_allowed
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
+from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
 from kit.cases import HOUSE, emergent, refining, well_formed
@@ -334,6 +337,57 @@ async def test_tokens_for_the_greatest_need_are_enough(protocol: Protocol) -> No
     assert bound.stop_reason is free.stop_reason
     assert sorted(r.key for r in limited.requests) == sorted(r.key for r in unlimited.requests)
     assert bound.ledger.actual.tokens_in + bound.ledger.actual.tokens_out <= tokens
+
+
+def longest(request: ModelRequest) -> str:
+    """As long as `max_tokens` lets a reply be. Observations and reflections spend it on objections and flags, talk among siblings
+    half on those and half on its text, everything else on the text."""
+    what, agent = request.key.split("/")[-2], request.agent
+    more = "objections" if "objections" in str(request.schema) else "flags" if "flags" in str(request.schema) else ""
+    share = {"observe": 1.0, "self_reflect": 1.0, "lateral": 0.5, "coordinate-1": 0.5}.get(what, 0.0) if more else 0.0
+    if agent == "L1N1":
+        share = 0.0
+    room = int(request.max_tokens * TOKEN_CHARACTERS) - 160
+
+    def words(characters: int) -> str:
+        """No two agents' texts are alike, nor those of one agent's two calls."""
+        return f"{agent} {request.key} " * (characters // len(f"{agent} {request.key} ")) or "x"
+
+    body: dict[str, object] = {"rating": 5, "satisfied": False, "parts": [], "text": words(int(room * (1 - share)))}
+    if share and more == "objections":
+        to = request.schema["$defs"]["ObjectionReply"]["properties"]["to"]["enum"][0]  # type: ignore[index]
+        body["objections"] = [{"to": to, "text": words(int(room * share))}]
+    elif share:
+        body["flags"] = [
+            {"tag": tag, "text": words(int(room * share / 2))} for tag in ("goal_mismatch", "needs_reframing")
+        ]
+    elif what == "split":
+        body["parts"] = [{"title": f"{n}", "instructions": words(room // 4)} for n in range(3)]
+        body["text"] = ""
+    fields = set(request.schema["properties"]) if request.schema else set()  # type: ignore[call-overload]
+    return json.dumps({name: value for name, value in body.items() if name in fields}) if fields else words(room)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        Emergence(children=3, max_rounds=2, strange_loops=1),
+        Emergence(children=3, depth=3, max_rounds=2, strange_loops=1),
+        Emergence(children=2, depth=4, max_rounds=2),
+        Broadcast(children=3, depth=3, strange_loops=1),
+        Decompose(children=3, depth=3, strange_loops=1),
+    ],
+    ids=lambda protocol: f"{protocol.name}-{protocol.depth}",
+)
+async def test_the_longest_replies_fit_the_greatest_size_of_a_call(protocol: TreeProtocol) -> None:
+    """The reserve is one call of that size: what is longer would overdraw it."""
+    report, model, _ = await play(Limits(), protocol, script=lambda request: Scripted(longest(request)))
+    assert report.answer is not None
+    assert not report.ledger.actual.repairs
+    size = call_size(Opening(protocol.templates().render(INSTRUCTIONS), TASK), protocol, {}).tokens
+    for request in model.requests:
+        asked = tokens_in(request.system) + tokens_in(request.user) + 16 + request.max_tokens
+        assert asked <= size, f"{request.key}: {asked} tokens, the greatest call has {size}"
 
 
 def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:

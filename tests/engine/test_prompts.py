@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from consilience.domain.messages import Message, Source
 from consilience.domain.outcome import StopReason
+from consilience.domain.replies import LeafReply
 from consilience.engine.prompt import Opening, Prompt, Quote, fence, quoted, render, schema_for
 from consilience.engine.sources import Document, documents, quotations
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
-from consilience.protocols.emergence.replies import LeafReply, PeerReply, RootReply
+from consilience.protocols.emergence.replies import PeerReply, RootReply
 from protocols.test_emergence_calls import go
 
 SAID = {

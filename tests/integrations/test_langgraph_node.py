@@ -172,7 +172,7 @@ async def test_a_session_of_ones_own_naming_is_held_to_its_task(store: SqliteSto
     with pytest.raises(SettingsError, match="session mine is recorded with another task"):
         await graph.ainvoke({"task": "Is it not so?"})
     other = protocol_node(Solo(structured=True), model=model, store=store, session=lambda state, config: "mine")
-    with pytest.raises(SettingsError, match="session mine is recorded with another settings"):
+    with pytest.raises(SettingsError, match="session mine is recorded with other settings"):
         await graph_of(other).ainvoke({"task": "Is it so?"})
 
 

@@ -398,6 +398,7 @@ async def test_a_flag_said_again_in_the_same_words_stands_once() -> None:
         ("", "better", False),
         ("Nothing.", "better", False),
         (" none ", "better", False),
+        ("No issues.", "better", False),
     ],
 )
 async def test_a_reflection_replaces_a_text_in_which_something_is_missing(

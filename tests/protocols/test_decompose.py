@@ -135,6 +135,7 @@ async def test_claims_name_results_and_an_answer_is_extracted() -> None:
     report, _, _ = await go(Decompose(children=2, answer_pattern="yes|says"), model)
     assert [claim.ids for claim in report.claims] == [("execute/L2N2",)]
     assert report.metrics["dropped_labels"] == 1
+    assert "references to texts that were not shown were dropped: 1" in report.warnings
     assert report.position == "says"
 
 

@@ -310,7 +310,10 @@ async def test_a_critic_who_fails_later_leaves_the_best_of_what_it_judged() -> N
 
 async def test_nothing_at_all_is_no_issue() -> None:
     """Small models write "None." where nothing is wrong."""
-    report, _ = await refine({}, script(lambda r: critique(r, issues={"intro": ["None.", "no issues"], "body": [" "]})))
+    report, _ = await refine(
+        {},
+        script(lambda r: critique(r, issues={"intro": ["None.", "no issues"], "body": [" ", "Nothing is missing."]})),
+    )
     assert report.stop_reason is StopReason.STALLED
     assert report.objections == ()
 

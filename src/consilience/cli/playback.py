@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from consilience.cli.failures import say
 from consilience.cli.progress import TICK, Display, display, ended_line, other_line
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Event
+from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.journal.store import Store
-from consilience.reporting.course import Course, Ended, fold, took
+from consilience.reporting.course import Course, fold, took
 from consilience.reporting.unfinished import prose
 from consilience.reporting.words import count, duration, one_line, seats
 

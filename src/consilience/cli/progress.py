@@ -17,11 +17,12 @@ from consilience.domain.events import (
     CallLost,
     CallStarted,
     CheckRecorded,
+    Ended,
     Event,
     ReplyRejected,
     SessionStarted,
 )
-from consilience.reporting.course import Course, Ended, took
+from consilience.reporting.course import Course, took
 from consilience.reporting.words import count, duration, money, one_line, place, seats, span, step_word
 
 HEARTBEAT = 10.0

@@ -173,6 +173,10 @@ class CallFailed(CallEvent):
     reserve: bool = False
 
 
+Ended = CallCompleted | ReplyRejected | CallFailed
+"""What ends an attempt at a call."""
+
+
 class StepCompleted(Event):
     """A step of an agent with tools inside the call `call`: a request to its model, or a tool's result.
 

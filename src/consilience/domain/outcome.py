@@ -33,7 +33,6 @@ class FailureKind(StrEnum):
     SERVER = "server"
     UNREACHABLE = "unreachable"
     REJECTED = "rejected"
-    PASSED = "passed"
 
     @property
     def is_limit(self) -> bool:

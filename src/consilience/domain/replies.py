@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from consilience.domain.messages import Label
+from consilience.domain.messages import FreeText, Label
 
-MOST_CLAIMS = 2
-"""Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out where it would be used."""
+MOST_CLAIMS, MOST_POINTS = 2, 3
+"""Of one reply. A grammar keeps to them; of a model that has none, what goes beyond is left out where it would be used."""
 
 
 class ClaimReply(BaseModel):
@@ -20,3 +20,31 @@ class ClaimReply(BaseModel):
 
 
 Claims = Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": MOST_CLAIMS})]
+
+
+class LeafReply(BaseModel):
+    """`points` are the facts or arguments the text rests on."""
+
+    points: Annotated[list[str], Field(json_schema_extra={"maxItems": MOST_POINTS})] = Field(default_factory=list)
+    text: FreeText
+
+
+class Synthesis(BaseModel):
+    text: FreeText
+
+
+class RootSynthesis(BaseModel):
+    """A synthesis that may be the answer: its main claims name the texts they rest on."""
+
+    claims: Claims = Field(default_factory=list)
+    text: FreeText
+
+
+_NOTHING = frozenset(
+    {"", "none", "no", "no issues", "no issue", "nothing", "nothing is missing", "n/a", "na", "null", "empty"}
+)
+
+
+def says_nothing(text: str) -> bool:
+    """Whether this is what small models write where there is nothing to say, in whatever case and with whatever around it."""
+    return " ".join(text.split()).strip(" .!-").casefold() in _NOTHING

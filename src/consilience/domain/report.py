@@ -29,6 +29,15 @@ class Claim(Frozen):
     from_memory: bool = False
 
 
+class StrangeLoop(Frozen):
+    """One self-review of the root: what it started from and what it made of it, None when the call failed."""
+
+    index: int
+    before: str
+    after: str | None
+    domain: bool = False
+
+
 class Spent(Frozen):
     """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `fallbacks` calls that another model answered
     than the one asked first; `cost` in US dollars, None where unknown; `estimated` replies whose model told no tokens.

@@ -19,6 +19,7 @@ from consilience.domain.events import (
     CallCompleted,
     CallFailed,
     CallStarted,
+    Ended,
     ReplyRejected,
     Volatile,
     age_of,
@@ -31,7 +32,6 @@ from consilience.engine.branch import Amount, Branch, Phase, current_phase
 from consilience.engine.failing import failed, refused
 from consilience.engine.ports import Awaited, Later, ModelPort, WorkerPort
 from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
-from consilience.engine.recorder import Ended
 from consilience.engine.state import State
 from consilience.engine.steps import StepLog
 from consilience.engine.telemetry import describe, span

@@ -15,6 +15,7 @@ from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
     CallFailed,
+    Ended,
     Event,
     SessionStarted,
     TextsEmbedded,
@@ -26,7 +27,6 @@ from consilience.engine.execution import Options, closing
 from consilience.engine.launch import beginning_of, encoder_for, launch
 from consilience.engine.mismatch import nearest
 from consilience.engine.protocol import Protocol, find_protocol
-from consilience.engine.recorder import Ended
 from consilience.engine.seats import Models, One, deal
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document

@@ -47,12 +47,14 @@ def check(protocol: object, encoder: str | Encoder | None, plain: Mapping[str, o
     return protocol
 
 
-def check_store(store: Store | None) -> None:
+def store_of(store: Store | None) -> Store | None:
+    """The store given, if any. Raises `SettingsError` for what is none."""
     if store is not None and not hasattr(store, "create"):
         path = str(store) if isinstance(store, str | Path) else "journal.db"
         raise SettingsError(
             f"{_named(store)} is not a store", where="store", do=f"Open one: consilience.SqliteStore({path!r})."
         )
+    return store
 
 
 def sources_of(given: Sequence[Source | str]) -> list[Source]:

@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, place_key
+from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.report import Claim, LedgerReport, Missing, Spent
 from consilience.engine.allowances import CUT_OFF
 from consilience.engine.analysis import independence
-from consilience.engine.recorder import Ended
 from consilience.engine.sources import quotations
 from consilience.engine.state import State
 from consilience.engine.work import Failure, Reply
@@ -65,7 +64,7 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
     cached = sum(isinstance(event, CallCompleted) and event.cached for event in ended)
     ended = [event for event in ended if not (isinstance(event, CallCompleted) and event.cached)]
     made = [event for event in ended if not _unfunded(event)]
-    repairs = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
+    repairs = sum(map(_repair, ended))
     requests = sum(event.requests for event in ended)
     further = sum(event.steps - 1 for event in made)
     costs = [event.cost for event in ended]
@@ -141,8 +140,10 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     if cut:
         found.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
-    again = sum(event.attempt > 1 and not _unfunded(event) for event in ended)
-    if rejected:
+    if (
+        rejected
+    ):  # the report rests on inherited replies too, though the ledger says only what this session was charged for
+        again = sum(map(_repair, ended))
         asked = f"; {again} had to be asked for again" if again else ""
         found.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
     false = sum(not quotation.verified for quotation in cited)
@@ -182,6 +183,11 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
 def _unfunded(event: Ended) -> bool:
     """An attempt that a limit refused: nothing was sent. (An agent with tools may have been refused a later step.)"""
     return isinstance(event, CallFailed) and event.failure.is_limit and not event.prompt
+
+
+def _repair(event: Ended) -> bool:
+    """A further attempt at a call, made because the reply before could not be used."""
+    return event.attempt > 1 and not _unfunded(event)
 
 
 def counted(n: int, one: str, many: str) -> str:

@@ -32,7 +32,7 @@ def difference(recorded: Sequence[str], now: Rendered, text: Callable[[str], str
         return f"{whose}, the prompt goes on with {_named(rest[0])}"
     was, is_ = recorded[at], parts[at]
     if was[0] == is_[0] and was[0] in "ikt":
-        words = now.system if was[0] == "i" else _words(now, parts, at)
+        words = now.system if was[0] == "i" else _words(now, at)
         try:
             return f"its {NAMES[was[0]]} {_parting(text(was[2:]), words)}"
         except StoreUnusable:  # journals of the first days do not hold the instructions as rendered
@@ -40,7 +40,7 @@ def difference(recorded: Sequence[str], now: Rendered, text: Callable[[str], str
     return f"part {at + 1} was {_named(was)}, now {_named(is_)}"
 
 
-def _words(now: Rendered, parts: Sequence[str], at: int) -> str:
+def _words(now: Rendered, at: int) -> str:
     """The text of a part of the prompt now: blocks stand in the order of parts, without the instructions."""
     block = now.blocks[at - 1]
     return block.removeprefix("# Task\n") if isinstance(block, str) else block[0]

@@ -36,8 +36,8 @@ class Reporting(Structural[R_co]):
 class Protocol(BaseModel, ABC):
     """A frozen model of its settings; `name` is its command. `version` counts changes after which old journals run differently.
 
-    `widest` is the most messages one of its prompts quotes; `report` the type of its report; `without_encoder` what to do
-    where there is none and texts would be compared by embedding.
+    `widest` is how many replies at full length the messages are worth that one of its prompts quotes; `report` the type of its
+    report; `without_encoder` what to do where there is none and texts would be compared by embedding.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -11,9 +11,9 @@ from consilience.domain.events import (
     AnyEvent,
     CallAwaited,
     CallCompleted,
-    CallFailed,
     CallLost,
     CallStarted,
+    Ended,
     Event,
     ReplyRejected,
     SessionResumed,
@@ -27,7 +27,6 @@ from consilience.engine.prompt import Rendered
 from consilience.engine.telemetry import log
 from consilience.journal.store import Journal, PromptParts
 
-Ended = CallCompleted | CallFailed | ReplyRejected
 Observer = Callable[[Event], None]
 
 

@@ -20,6 +20,7 @@ from consilience.domain.errors import ProtocolViolation, ProviderError
 from consilience.domain.events import CheckRecorded, MessagePublished, TextsEmbedded, place_key, text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, Limits
+from consilience.domain.replies import MOST_CLAIMS, ClaimReply
 from consilience.domain.report import Claim, Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
@@ -32,7 +33,7 @@ from consilience.engine.similarity import cosine, jaccard, quantised
 from consilience.engine.sources import Document
 from consilience.engine.state import State
 from consilience.engine.telemetry import span
-from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work
+from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, exhaustion
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Report)
@@ -75,6 +76,12 @@ class Session:
     def quorate(self, alive: int, of: int) -> bool:
         """Whether so many agents are a quorum, and at least one."""
         return alive > 0 and alive >= quorum_of(self._state.quorum, of)
+
+    def quorum(self, seats: Sequence[tuple[object | None, Sequence[Failure]]]) -> bool:
+        """Whether those who did not fail for good are a quorum. Of each: what it came to, None for nothing, and its failures, of
+        which a refusal by a limit is no fault of its own."""
+        dead = sum(came is None and not exhaustion(failures) for came, failures in seats)
+        return self.quorate(len(seats) - dead, len(seats))
 
     @property
     def account(self) -> Account:
@@ -263,9 +270,14 @@ class Session:
                 found[id] = None
         return tuple(found)
 
-    def claim(self, reply: Reply[Any], text: str, labels: Iterable[str]) -> Claim:
-        """A claim of an answer, its labels resolved, judged against the documents."""
-        return claim(text, self.named(reply, labels), self._state, reply.agent)
+    def claims(self, answer: Reply[Any] | None) -> tuple[Claim, ...]:
+        """Those claims of an answer that say something, their labels resolved, judged against the documents."""
+        if answer is None:
+            return ()
+        said: Sequence[ClaimReply] = answer.value.claims[:MOST_CLAIMS]
+        return tuple(
+            claim(one.text, self.named(answer, one.ids), self._state, answer.agent) for one in said if one.text.strip()
+        )
 
     @property
     def dropped(self) -> int:

@@ -18,6 +18,7 @@ from consilience.domain.events import (
     CallCompleted,
     CallFailed,
     CallLost,
+    Ended,
     Event,
     ReplyRejected,
     SessionFinished,
@@ -61,7 +62,7 @@ def span(name: str, **attributes: str | int | float) -> Iterator[Span]:
         yield current
 
 
-def describe(current: Span, event: CallCompleted | CallFailed | ReplyRejected) -> None:
+def describe(current: Span, event: Ended) -> None:
     """What came of a call, on its span."""
     if not current.is_recording():
         return

@@ -14,6 +14,8 @@ from consilience.engine.protocol import Protocol
 
 MOST_AGENTS = 500
 
+ROOT = "L1N1"
+
 
 class TreeProtocol(Protocol):
     """Everyone above the leaves has `children` children. `roles` are those of the root, of the parents beneath it, of leaves."""
@@ -56,3 +58,8 @@ class TreeProtocol(Protocol):
     def points_of_view(self) -> Sequence[str]:
         """Dealt to the leaves in order where no panel is given."""
         return ()
+
+
+def letter(n: int) -> str:
+    """A, B, … Z, AA, AB, … for 0, 1, …"""
+    return (letter(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)

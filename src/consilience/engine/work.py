@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from consilience.domain.outcome import FailureKind
+from consilience.domain.outcome import FailureKind, StopReason
 from consilience.engine.activity import Activity
 from consilience.engine.branch import Account, Amount, Phase, current_branch
 from consilience.engine.prompt import Prompt
@@ -57,6 +57,18 @@ class Failure:
     agent: str
     kind: FailureKind
     detail: str = ""
+
+
+def exhaustion(failures: Iterable[Failure]) -> StopReason | None:
+    """What ran out, if a limit refused anything: the first refusal says."""
+    return next((failure.kind.exhaustion for failure in failures if failure.kind.is_limit), None)
+
+
+def drawn_on(closing: Reply[Any] | None, failures: Iterable[Failure]) -> Literal["ordinary", "reserve"] | None:
+    """How an answer came about, as reports say it: out of the reserve, where a limit had refused what came before."""
+    if closing is None:
+        return None
+    return "reserve" if closing.reserve and exhaustion(failures) else "ordinary"
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from consilience.evaluation.scoring import position_of, score
 from consilience.evaluation.statistics import need_libraries
 from consilience.evaluation.summary import difference_of, row_of
 from consilience.evaluation.taskfile import Task
-from consilience.journal.sqlite import SqliteStore
+from consilience.journal.sqlite import opened
 from consilience.journal.store import Store
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.reporting.record import ASIDE
@@ -139,15 +139,8 @@ async def compare(
     if isinstance(tasks, Task):
         tasks = [tasks]
     planned = plan(tasks, protocols, models=models, budget=budget, repeat=repeat, seed=seed, name=name, money=money)
-    if store is not None:
-        return await execute(planned, store=store, jobs=jobs, observer=observer)
-    from consilience.domain.places import journal_path
-
-    own = SqliteStore(journal_path(), writing=True)
-    try:
-        return await execute(planned, store=own, jobs=jobs, observer=observer)
-    finally:
-        own.close()
+    with opened(store, writing=True) as journal:
+        return await execute(planned, store=journal, jobs=jobs, observer=observer)
 
 
 async def execute(planned: Plan, *, store: Store, jobs: int = 1, observer: Observer | None = None) -> Comparison:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from consilience import api
+from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
-from consilience.domain.panels import Panel
-from consilience.domain.places import journal_path
+from consilience.domain.panels import Panel, load_panel
 from consilience.domain.report import Report
-from consilience.engine import runner
+from consilience.engine import given, runner
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
-from consilience.journal.sqlite import SqliteStore
+from consilience.engine.sources import documents, references
+from consilience.journal.sqlite import opened
 from consilience.journal.store import Store
 
 
@@ -48,7 +48,7 @@ class Deliberation:
         """
         options = options or self.options
         with opened(self.store) as store:
-            if self._begun(store, session, task):
+            if self._begun(store, session, task, sources):
                 return await runner.resume(
                     session, store=store, models=self.model, encoder=self.encoder, options=options
                 )
@@ -85,31 +85,34 @@ class Deliberation:
         parts = [*names, task, self.protocol.name, self.protocol.model_dump(mode="json"), self.seed]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
-    def _begun(self, store: Store, session: str, task: str) -> bool:
+    def _begun(self, store: Store, session: str, task: str, sources: Sequence[Source | str]) -> bool:
         if session not in store.sessions():
             return False
         started = store.beginning(session)
         if started is None:  # killed before anything was asked
             store.remove([session])
             return False
-        theirs = (started.protocol, started.settings, started.seed, store.text(started.task))
-        ours = (self.protocol.name, self.protocol.model_dump(mode="json"), self.seed, task)
-        for name, recorded, given in zip(("protocol", "settings", "seed", "task"), theirs, ours, strict=True):
-            if recorded != given:
+        for what, recorded, now in (
+            ("another protocol", started.protocol, self.protocol.name),
+            ("other settings", started.settings, self.protocol.model_dump(mode="json")),
+            ("another seed", started.seed, self.seed),
+            ("another task", store.text(started.task), task),
+            ("other documents", started.sources, references(documents(given.sources_of(sources)))),
+            ("other limits", started.limits, given.limits_of(self.limits) or Limits()),
+            ("another quorum", started.quorum, self.quorum),
+            ("another panel", _views(started.agents), _views(self.protocol.agents(self._seated))),
+        ):
+            if recorded != now:
                 raise SettingsError(
-                    f"session {session} is recorded with another {name}", do="Give this deliberation an id of its own."
+                    f"session {session} is recorded with {what}", do="Give this deliberation an id of its own."
                 )
         return True
 
+    @property
+    def _seated(self) -> Panel | None:
+        return load_panel(self.panel) if isinstance(self.panel, str | Path) else self.panel
 
-@contextmanager
-def opened(store: Store | None) -> Iterator[Store]:
-    """The given store, left open; or the user's, closed again."""
-    if store is not None:
-        yield store
-        return
-    own = SqliteStore(journal_path())
-    try:
-        yield own
-    finally:
-        own.close()
+
+def _views(agents: Sequence[Agent]) -> list[tuple[str, str, str]]:
+    """Who looks at it how; models are compared where a session goes on."""
+    return [(agent.id, agent.perspective, agent.persona) for agent in agents]

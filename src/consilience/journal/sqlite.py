@@ -8,7 +8,8 @@ import socket
 import sqlite3
 import time
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -28,10 +29,11 @@ from consilience.domain.events import (
     SessionStarted,
     text_id,
 )
+from consilience.domain.places import journal_path
 from consilience.journal import removal
 from consilience.journal.lease import Lease
 from consilience.journal.opening import connect_to_read, connect_twice, raw_id, unusable
-from consilience.journal.store import Flight, PromptParts, check_name
+from consilience.journal.store import Flight, PromptParts, Store, check_name
 from consilience.journal.writer import Statement, Writer
 
 PROBED = 0.2
@@ -410,3 +412,16 @@ class SqliteJournal:
             found.append((ADD_PROMPT, (ids[length - 1], base, added)))
             self._prefixes.add(ids[length - 1])
         return found
+
+
+@contextmanager
+def opened(store: Store | None, *, writing: bool = False) -> Iterator[Store]:
+    """The given store, left open; or the user's, opened as `SqliteStore` opens it and closed again."""
+    if store is not None:
+        yield store
+        return
+    own = SqliteStore(journal_path(), writing=writing)
+    try:
+        yield own
+    finally:
+        own.close()

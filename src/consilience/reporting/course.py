@@ -15,16 +15,14 @@ from consilience.domain.events import (
     CallLost,
     CallStarted,
     CheckRecorded,
+    Ended,
     Event,
-    ReplyRejected,
     SessionFinished,
     SessionParked,
     SessionResumed,
     SessionStarted,
     StepCompleted,
 )
-
-Ended = CallCompleted | CallFailed | ReplyRejected
 
 
 @dataclass

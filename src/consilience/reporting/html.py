@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, ReplyRejected, SessionStarted
+from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected, SessionStarted
 from consilience.domain.report import Report
-from consilience.reporting.course import Ended, took
+from consilience.reporting.course import took
 from consilience.reporting.markdown import markdown
 from consilience.reporting.record import Record, phase_of
 from consilience.reporting.unfinished import prose, state_of, unfinished

@@ -13,12 +13,13 @@ from consilience.domain.events import (
     AnyEvent,
     CallCompleted,
     CallFailed,
+    Ended,
     MessagePublished,
     SessionStarted,
     place_key,
 )
 from consilience.domain.topology import Topology
-from consilience.reporting.course import Course, Ended, fold
+from consilience.reporting.course import Course, fold
 from consilience.reporting.family import family
 from consilience.reporting.markdown import AnyReport
 from consilience.reporting.words import seats

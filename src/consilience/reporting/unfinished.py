@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected
+from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
 from consilience.reporting.contained import plain
-from consilience.reporting.course import Course, Ended, took
+from consilience.reporting.course import Course, took
 from consilience.reporting.words import count, duration, money, one_line, place, printable, seats, span
 
 Text = Callable[[str], str]

@@ -23,13 +23,14 @@ from consilience.domain.report import Report
 from consilience.engine.branch import Phase
 from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
+from consilience.engine.trees import ROOT
 from consilience.integrations import need
 from consilience.integrations.langgraph.state import EmergenceState
 from consilience.integrations.langgraph.visit import Update, Visit, node_of, read, session_of, streaming
-from consilience.integrations.sessions import Deliberation, opened
+from consilience.integrations.sessions import Deliberation
+from consilience.journal.sqlite import opened
 from consilience.journal.store import Store
 from consilience.protocols.emergence import Emergence, EmergenceReport
-from consilience.protocols.emergence.course import ROOT
 from consilience.protocols.emergence.outcome import round_of
 from consilience.protocols.emergence.report import Round, agent_state
 from consilience.protocols.emergence.retold import course_of

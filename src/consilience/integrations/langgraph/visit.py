@@ -13,7 +13,8 @@ from consilience.domain.errors import SessionWaiting
 from consilience.domain.events import CallStarted, Event
 from consilience.engine.runner import Options
 from consilience.integrations import need
-from consilience.integrations.sessions import Deliberation, opened
+from consilience.integrations.sessions import Deliberation
+from consilience.journal.sqlite import opened
 from consilience.reporting.question import questions
 
 if TYPE_CHECKING:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from consilience.domain.messages import Message
+from consilience.domain.replies import LeafReply, Synthesis
 from consilience.engine.analysis import RESTATED
 from consilience.engine.answers import form
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
+from consilience.engine.trees import letter
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.broadcast.replies import (
     MOST_FLAGS,
@@ -23,11 +25,9 @@ from consilience.protocols.broadcast.replies import (
     Coordination,
     Evaluation,
     Goal,
-    LeafReply,
     Reflection,
     SealedCoordination,
     SealedReflection,
-    Synthesis,
 )
 from consilience.protocols.broadcast.runs import Cycle, Raised, Run, Said, heard, lacking, latest, satisfaction
 from consilience.protocols.broadcast.settings import MOST_QUOTED_FLAGS, Settings
@@ -323,8 +323,3 @@ def _taken(reply: Any, failures: list[Failure]) -> Any:
         failures.append(reply)
         return None
     return reply
-
-
-def letter(n: int) -> str:
-    """A, B, … Z, AA, AB, … for 0, 1, …"""
-    return (letter(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)

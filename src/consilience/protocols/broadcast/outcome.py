@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, changes, pool
-from consilience.domain.replies import MOST_CLAIMS, ClaimReply
-from consilience.domain.report import Confidence, Dissent, Objection
+from consilience.domain.replies import MOST_POINTS, LeafReply
+from consilience.domain.report import Claim, Confidence, Dissent, Objection
 from consilience.engine.analysis import novelty, survival
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Failure, Reply
-from consilience.protocols.broadcast.replies import MOST_FLAGS, MOST_POINTS, SEVERITY, LeafReply, Voted
-from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration, StrangeLoop
-from consilience.protocols.broadcast.runs import ROOT, Course, Cycle, Raised, Run, first_runs, heard
+from consilience.engine.trees import ROOT
+from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.protocols.broadcast.replies import MOST_FLAGS, SEVERITY, Voted
+from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration
+from consilience.protocols.broadcast.runs import Course, Cycle, Raised, Run, first_runs, heard
 from consilience.protocols.broadcast.settings import MOST_QUOTED_FLAGS, Settings
 
 
@@ -30,9 +30,8 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     position = extract(settings.answer_pattern, closing.text) if settings.ballots and closing else None
     objections = _standing(session, settings, course)
     flags = _flags(session, settings, course, runs)
-    claims = tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else ()
+    claims = session.claims(closing)
     _warn(session, settings, course, runs, ballots)
-    exhausted = stop in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
     return await session.report(
         BroadcastReport,
         first=_first(session, course),
@@ -41,23 +40,23 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         confidence=_confidence(course, position, pooled),
         steps=len(course.cycles),
         answer=closing.text if closing else None,
-        closing=None if closing is None else "reserve" if closing.reserve and exhausted else "ordinary",
+        closing=drawn_on(closing, course.all_failures),
         claims=claims,
         position_changes=tuple(changes(ballots)),
         objections=objections,
         dissent=(
-            *_against(settings, ballots, position or next(iter(pooled), None)),
+            *_against(ballots, position or next(iter(pooled), None)),
             *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections),
         ),
-        metrics=_metrics(session, course, runs, ballots),
+        metrics=_metrics(session, course, runs, ballots, claims),
         total_iterations=len(course.cycles),
         total_coordination_rounds=sum(cycle.rounds for cycle in course.cycles),
         root_satisfaction=course.root.rating if course.root else None,
         signal_chain=tuple(dict.fromkeys(f"{flag.tag} ({flag.node})" for flag in flags)),
-        iterations=tuple(_iterations(settings, course.cycles)),
+        iterations=tuple(_iterations(course.cycles)),
         states=_states(session, course, runs),
         flags=flags,
-        strange_loops=_loops(settings, course),
+        strange_loops=tuple(course.loops),
         ballots=ballots,
         pool=pooled,
         position=position,
@@ -71,11 +70,6 @@ def _runs(course: Course) -> Iterator[Run]:
             yield from child.walk()
     if course.root is not None:
         yield course.root
-
-
-def _claims(course: Course) -> list[ClaimReply]:
-    """Those of the answer that say something."""
-    return [c for c in course.closing.value.claims[:MOST_CLAIMS] if c.text.strip()] if course.closing else []
 
 
 def _first(session: Session, course: Course) -> list[Reply[object] | Failure]:
@@ -109,7 +103,7 @@ def _ballots(session: Session, settings: Settings, runs: Sequence[Run]) -> Itera
             )
 
 
-def _against(settings: Settings, ballots: Sequence[Ballot], position: str | None) -> tuple[Dissent, ...]:
+def _against(ballots: Sequence[Ballot], position: str | None) -> tuple[Dissent, ...]:
     """Final ballots that are not for the answer, or where it holds no position, not for the pool's first."""
     final = {ballot.agent: ballot for ballot in ballots}
     return tuple(
@@ -160,7 +154,7 @@ def _flags(session: Session, settings: Settings, course: Course, runs: Sequence[
             critical=flag.tag in settings.critical_flags,
             node=flag.node,
             path=run.path,
-            text=_reason(flag.message, flag),
+            text=_reason(flag),
             stands=flag.message.id in standing,
             read=flag.message.id in shown,
         )
@@ -168,16 +162,16 @@ def _flags(session: Session, settings: Settings, course: Course, runs: Sequence[
     )
 
 
-def _reason(message: Message, flag: Raised) -> str:
-    return message.text.removeprefix(flag.tag).removeprefix(": ")
+def _reason(flag: Raised) -> str:
+    return flag.message.text.removeprefix(flag.tag).removeprefix(": ")
 
 
-def _iterations(settings: Settings, cycles: Sequence[Cycle]) -> Iterator[Iteration]:
+def _iterations(cycles: Sequence[Cycle]) -> Iterator[Iteration]:
     """Of one parent and of all beneath it, in program order."""
     before: Cycle | None = None
     for cycle in cycles:
         for child in cycle.children:
-            yield from _iterations(settings, child.cycles)
+            yield from _iterations(child.cycles)
         yield Iteration(
             node=cycle.agent,
             path=cycle.path,
@@ -225,20 +219,8 @@ def _states(session: Session, course: Course, runs: Sequence[Run]) -> dict[str, 
     return found
 
 
-def _loops(settings: Settings, course: Course) -> tuple[StrangeLoop, ...]:
-    return tuple(
-        StrangeLoop(
-            index=n,
-            before=before.text,
-            after=after.text if after is not None else None,
-            domain=bool(settings.domain_instructions) and n == settings.strange_loops,
-        )
-        for n, (before, after) in enumerate(course.loops, 1)
-    )
-
-
 def _metrics(
-    session: Session, course: Course, runs: Sequence[Run], ballots: Sequence[Ballot]
+    session: Session, course: Course, runs: Sequence[Run], ballots: Sequence[Ballot], claims: Sequence[Claim]
 ) -> dict[str, float | int | None]:
     first = first_runs(course.cycles[0], session.topology.leaves) if course.cycles else []
     replies = [run.response for run in first if run.response is not None]
@@ -254,7 +236,7 @@ def _metrics(
     changed = [before.split() != after.split() for run in runs for before, after in _talks(run)]
     found: dict[str, float | int | None] = {
         "facts": len(points),
-        "fact_survival": survival(points, answer, [claim.text for claim in _claims(course)]) if answer else None,
+        "fact_survival": survival(points, answer, [claim.text for claim in claims]) if answer else None,
         "novelty": novelty(answer, [*inputs, *points, *(document.text for document in session.sources)]),
         "revision_rate": sum(changed) / len(changed) if changed else None,
         "dropped_labels": session.dropped,
@@ -314,5 +296,5 @@ def _warn(session: Session, settings: Settings, course: Course, runs: Sequence[R
     }
     if silent := sorted(voters - {ballot.agent for ballot in ballots}):
         session.warn(f"no ballot of {', '.join(silent)} holds what the answer_pattern looks for")
-    if course.loops and course.loops[-1][1] is None:
+    if course.loops and course.loops[-1].after is None:
         session.warn("the last review of the answer failed; the answer is the one before it")

@@ -11,23 +11,24 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from consilience.domain.outcome import StopReason
+from consilience.domain.replies import RootSynthesis
+from consilience.domain.report import StrangeLoop
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply
+from consilience.engine.trees import ROOT
+from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols.broadcast.family import Family
 from consilience.protocols.broadcast.outcome import conclude
-from consilience.protocols.broadcast.replies import RootReflection, RootSynthesis
+from consilience.protocols.broadcast.replies import RootReflection
 from consilience.protocols.broadcast.report import BroadcastReport
-from consilience.protocols.broadcast.runs import ROOT, Course, Cycle, Run, first_runs, latest
+from consilience.protocols.broadcast.runs import Course, Cycle, Run, first_runs, latest
 from consilience.protocols.broadcast.settings import Settings
 
 
 class Broadcast(Settings):
     """Tree of integrator, coordinators and contributors; every parent broadcasts until its children satisfy it."""
 
-    version: ClassVar[int] = (
-        2  # 1 counted flags kept over a silence twice, and measured what is new by the leaves alone
-    )
+    version: ClassVar[int] = 3  # 2 took "no issues" in a reflection for something that is missing
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
 
     async def run(self, session: Session) -> BroadcastReport:
@@ -52,8 +53,7 @@ class Broadcast(Settings):
                 break
         if course.cycles and stop is not StopReason.FAILED:
             await self._close(session, course, family)
-            exhausted = next((f.kind.exhaustion for f in course.all_failures if f.kind.is_limit), None)
-            stop = exhausted or (stop if course.closing is not None else StopReason.FAILED)
+            stop = exhaustion(course.all_failures) or (stop if course.closing is not None else StopReason.FAILED)
         return await conclude(session, self, course, stop)
 
     async def _close(self, session: Session, course: Course, family: Family) -> None:
@@ -94,7 +94,8 @@ class Broadcast(Settings):
                 returns=RootSynthesis,
                 max_tokens=self.reply_tokens,
             )
-        course.loops.append((before, reply if isinstance(reply, Reply) else None))
+        after = reply.text if isinstance(reply, Reply) else None
+        course.loops.append(StrangeLoop(index=n, before=before.text, after=after, domain=bool(domain)))
         if isinstance(reply, Failure):
             course.failures.append(reply)
         else:
@@ -129,7 +130,5 @@ class Broadcast(Settings):
 
 
 def _quorum(session: Session, first: Cycle) -> bool:
-    """Leaves that failed for good leave a quorum in their first execution; refusals by a limit are no failure of theirs."""
-    leaves = first_runs(first, session.topology.leaves)
-    dead = sum(run.response is None and not any(f.kind.is_limit for f in run.failures) for run in leaves)
-    return session.quorate(len(leaves) - dead, len(leaves))
+    """Whether enough leaves answered when they were first asked."""
+    return session.quorum([(run.response, run.failures) for run in first_runs(first, session.topology.leaves)])

@@ -11,10 +11,10 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from consilience.domain.messages import FreeText, Label
 from consilience.domain.positions import Confidence
-from consilience.domain.replies import Claims
+from consilience.domain.replies import Claims, says_nothing
 
-MOST_POINTS, MOST_FLAGS = 3, 2
-"""Of one reply. A grammar keeps to them; of a model that has none, what goes beyond is left out and counted."""
+MOST_FLAGS = 2
+"""Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out and counted."""
 
 Level = Literal["useless", "weak", "fair", "good", "excellent"]
 
@@ -87,13 +87,6 @@ class Goal(BaseModel):
     text: FreeText
 
 
-class LeafReply(BaseModel):
-    """`points` are the facts or arguments the text rests on."""
-
-    points: Annotated[list[str], Field(json_schema_extra={"maxItems": MOST_POINTS})] = Field(default_factory=list)
-    text: FreeText
-
-
 class Assessed(BaseModel):
     """How well a text serves its goal, as its author sees it. Without a rating the reply is malformed; one that cannot be
     read is None."""
@@ -110,9 +103,6 @@ class Voted(Assessed):
     reason: str = ""
 
 
-_NOTHING = frozenset({"", "none", "no", "nothing", "nothing is missing", "n/a", "null", "empty"})
-
-
 class Reflecting(BaseModel):
     """`missing` gives criticism a place of its own: without it small models write it into the better version."""
 
@@ -121,7 +111,7 @@ class Reflecting(BaseModel):
     @property
     def wanting(self) -> bool:
         """It says that something is missing; small models write "nothing" where nothing is."""
-        return self.missing.strip(" .!-\n\t").casefold() not in _NOTHING
+        return not says_nothing(self.missing)
 
 
 class Reflection(Assessed, Reflecting):
@@ -158,15 +148,4 @@ class Evaluation(BaseModel):
     """What a parent says of all its children's texts together. `satisfied` is reported and decides nothing."""
 
     satisfied: bool | None = None
-    text: FreeText
-
-
-class Synthesis(BaseModel):
-    text: FreeText
-
-
-class RootSynthesis(BaseModel):
-    """A synthesis that may be the answer: its main claims name the texts they rest on."""
-
-    claims: Claims = Field(default_factory=list)
     text: FreeText

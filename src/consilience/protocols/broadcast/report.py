@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from consilience.domain.positions import Ballot
-from consilience.domain.report import Frozen, Report
+from consilience.domain.report import Frozen, Report, StrangeLoop
 from consilience.protocols.broadcast.replies import Severity, Tag
 
 
@@ -56,15 +56,6 @@ class AgentState(Frozen):
     executions: int = 0
     satisfaction: float | None = None
     flags: tuple[Tag, ...] = ()
-
-
-class StrangeLoop(Frozen):
-    """One self-review of the root: what it started from and what it made of it, None when the call failed."""
-
-    index: int
-    before: str
-    after: str | None
-    domain: bool = False
 
 
 class BroadcastReport(Report):

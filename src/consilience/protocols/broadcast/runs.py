@@ -9,10 +9,9 @@ from typing import Any
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check
+from consilience.domain.report import StrangeLoop
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.broadcast.replies import Assessed, Evaluation, Goal, Tag
-
-ROOT = "L1N1"
 
 Said = Reply[Any]
 """A reply whose text may go up."""
@@ -189,7 +188,7 @@ class Course:
     cycles: list[Cycle] = field(default_factory=list)
     check: Check | None = None
     synthesis: Said | None = None
-    loops: list[tuple[Said, Said | None]] = field(default_factory=list)
+    loops: list[StrangeLoop] = field(default_factory=list)
     root: Run | None = None
     closing: Said | None = None
     failures: list[Failure] = field(default_factory=list)

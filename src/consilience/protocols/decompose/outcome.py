@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.replies import MOST_CLAIMS, ClaimReply
+from consilience.domain.replies import MOST_POINTS, LeafReply
+from consilience.domain.report import Claim
 from consilience.engine.analysis import novelty, survival
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Failure, Reply
-from consilience.protocols.decompose.replies import MOST_POINTS, LeafReply
-from consilience.protocols.decompose.report import DecomposeReport, Part, StrangeLoop
+from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.protocols.decompose.report import DecomposeReport, Part
 from consilience.protocols.decompose.settings import Settings
 from consilience.protocols.decompose.work import Course, Job
 
@@ -22,35 +22,22 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     closing, jobs = course.closing, course.jobs
     position = extract(settings.answer_pattern, closing.text) if settings.answer_pattern and closing else None
     idle = tuple(agent for agent in session.topology.agents if jobs and agent not in {job.agent for job in jobs})
+    claims = session.claims(closing)
     _warn(session, settings, course, position)
-    exhausted = stop in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
     return await session.report(
         DecomposeReport,
         first=_first(session, jobs),
         stop_reason=stop,
         steps=1 if jobs else 0,
         answer=closing.text if closing else None,
-        closing=None if closing is None else "reserve" if closing.reserve and exhausted else "ordinary",
-        claims=tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else (),
-        metrics=_metrics(session, course),
+        closing=drawn_on(closing, course.all_failures),
+        claims=claims,
+        metrics=_metrics(session, course, claims),
         parts=tuple(_parts(jobs)),
         idle=idle,
-        strange_loops=tuple(
-            StrangeLoop(
-                index=n,
-                before=before.text,
-                after=after.text if after is not None else None,
-                domain=bool(settings.domain_instructions) and n == settings.strange_loops,
-            )
-            for n, (before, after) in enumerate(course.loops, 1)
-        ),
+        strange_loops=tuple(course.loops),
         position=position,
     )
-
-
-def _claims(course: Course) -> list[ClaimReply]:
-    """Those of the answer that say something."""
-    return [c for c in course.closing.value.claims[:MOST_CLAIMS] if c.text.strip()] if course.closing else []
 
 
 def _first(session: Session, jobs: Sequence[Job]) -> list[Reply[object] | Failure]:
@@ -75,7 +62,7 @@ def _parts(jobs: Sequence[Job]) -> Iterator[Part]:
             )
 
 
-def _metrics(session: Session, course: Course) -> dict[str, float | int | None]:
+def _metrics(session: Session, course: Course, claims: Sequence[Claim]) -> dict[str, float | int | None]:
     leaves = [job.text for job in course.jobs if job.text is not None and isinstance(job.text.value, LeafReply)]
     points = [point for reply in leaves for point in reply.value.points[:MOST_POINTS] if point.strip()]
     texts = [reply.text for reply in leaves]
@@ -83,7 +70,7 @@ def _metrics(session: Session, course: Course) -> dict[str, float | int | None]:
     said = [job.text.text for job in course.jobs[1:] if job.text is not None]
     return {
         "facts": len(points),
-        "fact_survival": survival(points, answer, [claim.text for claim in _claims(course)]) if answer else None,
+        "fact_survival": survival(points, answer, [claim.text for claim in claims]) if answer else None,
         "novelty": novelty(answer, [*said, *points, *(document.text for document in session.sources)]),
         "dropped_labels": session.dropped,
         "sibling_similarity/execute/1": mean_pairwise(texts),
@@ -107,5 +94,5 @@ def _warn(session: Session, settings: Settings, course: Course, position: str | 
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     if settings.answer_pattern and course.closing is not None and position is None:
         session.warn("the answer holds nothing that the answer_pattern looks for")
-    if course.loops and course.loops[-1][1] is None:
+    if course.loops and course.loops[-1].after is None:
         session.warn("the last review of the answer failed; the answer is the one before it")

@@ -11,23 +11,24 @@ from typing import Any, ClassVar
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
+from consilience.domain.replies import LeafReply, RootSynthesis, Synthesis
+from consilience.domain.report import StrangeLoop
 from consilience.engine.answers import form
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply
+from consilience.engine.trees import ROOT
+from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols.decompose.outcome import conclude
-from consilience.protocols.decompose.replies import LeafReply, PartReply, RootSynthesis, Split, Synthesis, split_for
+from consilience.protocols.decompose.replies import PartReply, Split, split_for
 from consilience.protocols.decompose.report import DecomposeReport
 from consilience.protocols.decompose.settings import Settings
 from consilience.protocols.decompose.work import Course, Given, Job
-
-ROOT = "L1N1"
 
 
 class Decompose(Settings):
     """Tree of root, leads and workers; every parent splits what it was given among its children."""
 
-    version: ClassVar[int] = 2  # 1 measured what is new in the answer by the parts alone
+    version: ClassVar[int] = 3  # 2 did not warn of references that were dropped
     report: ClassVar[type[DecomposeReport]] = DecomposeReport
 
     async def run(self, session: Session) -> DecomposeReport:
@@ -38,8 +39,9 @@ class Decompose(Settings):
         if not _quorum(session, course.jobs):
             return await conclude(session, self, course, StopReason.FAILED)
         await self._close(crew, course)
-        exhausted = next((f.kind.exhaustion for f in course.all_failures if f.kind.is_limit), None)
-        stop = exhausted or (StopReason.SETTLED if course.closing is not None else StopReason.FAILED)
+        stop = exhaustion(course.all_failures) or (
+            StopReason.SETTLED if course.closing is not None else StopReason.FAILED
+        )
         return await conclude(session, self, course, stop)
 
     async def _close(self, crew: Crew, course: Course) -> None:
@@ -67,7 +69,8 @@ class Decompose(Settings):
         before = course.closing
         assert before is not None
         last = n == self.strange_loops
-        words = crew.words("strange_loop", ROOT, domain=self.domain_instructions if last else "")
+        domain = self.domain_instructions if last else ""
+        words = crew.words("strange_loop", ROOT, domain=domain)
         async with crew.session.phase("strange_loop", n):
             reply = await crew.session.ask(
                 ROOT,
@@ -77,7 +80,8 @@ class Decompose(Settings):
                 closing=last,
                 max_tokens=self.reply_tokens,
             )
-        course.loops.append((before, reply if isinstance(reply, Reply) else None))
+        after = reply.text if isinstance(reply, Reply) else None
+        course.loops.append(StrangeLoop(index=n, before=before.text, after=after, domain=bool(domain)))
         if isinstance(reply, Failure):
             course.failures.append(reply)
         else:
@@ -208,7 +212,5 @@ def _done(job: Job, reply: Reply[Any] | Failure) -> Job:
 
 
 def _quorum(session: Session, jobs: Sequence[Job]) -> bool:
-    """Leaves that were asked and failed for good leave a quorum; refusals by a limit are no failure of theirs."""
-    leaves = [job for job in jobs if job.agent in session.topology.leaves]
-    dead = sum(job.text is None and not any(f.kind.is_limit for f in job.failures) for job in leaves)
-    return session.quorate(len(leaves) - dead, len(leaves))
+    """Whether enough of the leaves that were asked did their part."""
+    return session.quorum([(job.text, job.failures) for job in jobs if job.agent in session.topology.leaves])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from consilience.domain.report import Frozen, Report
+from consilience.domain.report import Frozen, Report, StrangeLoop
 
 
 class Part(Frozen):
@@ -17,15 +17,6 @@ class Part(Frozen):
     instructions: str = ""
     given: bool = True
     text: str | None = None
-
-
-class StrangeLoop(Frozen):
-    """One self-review of the root: what it started from and what it made of it, None when the call failed."""
-
-    index: int
-    before: str
-    after: str | None
-    domain: bool = False
 
 
 class DecomposeReport(Report):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from consilience.domain.messages import Message
+from consilience.domain.report import StrangeLoop
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.decompose.replies import PartReply
 
@@ -44,7 +45,7 @@ class Course:
 
     root: Job | None = None
     closing: Reply[Any] | None = None
-    loops: list[tuple[Reply[Any], Reply[Any] | None]] = field(default_factory=list)
+    loops: list[StrangeLoop] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
     @property

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import Ballot
-from consilience.engine.work import Failure, Reply
+from consilience.domain.report import StrangeLoop
+from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.emergence.replies import ReviewReply, RootReply
-from consilience.protocols.emergence.report import StrangeLoop
 from consilience.protocols.emergence.rounds import Turn
-
-ROOT = "L1N1"
 
 
 @dataclass
@@ -30,5 +28,5 @@ class Course:
 
     @property
     def exhausted(self) -> StopReason | None:
-        """What ran out, if a limit refused anything: the first refusal in program order says."""
-        return next((failure.kind.exhaustion for failure in self.failures if failure.kind.is_limit), None)
+        """What ran out, if a limit refused anything."""
+        return exhaustion(self.failures)

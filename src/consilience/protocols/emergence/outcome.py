@@ -9,21 +9,16 @@ from consilience.domain.agents import Agent
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, changes, one_sided, pool
-from consilience.domain.replies import MOST_CLAIMS, ClaimReply
-from consilience.domain.report import Confidence, Dissent, Objection
+from consilience.domain.replies import MOST_POINTS, LeafReply
+from consilience.domain.report import Claim, Confidence, Dissent, Objection
 from consilience.engine.analysis import RESTATED, novelty, survival
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard, mean_pairwise
-from consilience.engine.work import Failure, Reply
-from consilience.protocols.emergence.course import ROOT, Course
-from consilience.protocols.emergence.replies import (
-    MOST_OBJECTIONS,
-    MOST_POINTS,
-    Answering,
-    Exchange,
-    LeafReply,
-)
+from consilience.engine.trees import ROOT
+from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.protocols.emergence.course import Course
+from consilience.protocols.emergence.replies import MOST_OBJECTIONS, Answering, Exchange
 from consilience.protocols.emergence.report import AgentRound, Convergence, EmergenceReport, Round
 from consilience.protocols.emergence.rounds import Turn
 from consilience.protocols.emergence.settings import Settings
@@ -37,9 +32,9 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     closing = course.closing
     ballots = tuple(ballot for cast in course.ballots for ballot in cast.values())
     pooled = pool(ballots)
-    position, decided_by = _position(settings, course, stop, pooled)
+    position, decided_by = _position(settings, course, pooled)
     objections = standing(session, course)
-    claims = tuple(session.claim(closing, c.text, c.ids) for c in _claims(course)) if closing else ()
+    claims = session.claims(closing)
     rounds = tuple(round_of(session.agents, settings, course, n) for n in range(1, len(course.rounds) + 1))
     scores = tuple(r.convergence_score for r in rounds[1:])
     _warn(session, settings, course, scores)
@@ -56,12 +51,12 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         confidence=_confidence(position, pooled),
         steps=len(course.rounds),
         answer=closing.text if closing else None,
-        closing=None if closing is None else "reserve" if closing.reserve and course.exhausted else "ordinary",
+        closing=drawn_on(closing, course.failures),
         claims=claims,
         position_changes=tuple(changes(ballots)),
         objections=objections,
         dissent=_dissent(settings, course, position or next(iter(pooled), None), objections),
-        metrics=_metrics(session, course, len(revised) / len(laterals) if laterals else None),
+        metrics=_metrics(session, course, claims, len(revised) / len(laterals) if laterals else None),
         rounds=rounds,
         convergence=Convergence(
             converged=stop is StopReason.CONVERGED, rounds_used=len(course.rounds), score_trajectory=scores
@@ -74,11 +69,6 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         lateral_revision_rate=len(revised) / len(laterals) if laterals else None,
         revision_counts=counts,
     )
-
-
-def _claims(course: Course) -> list[ClaimReply]:
-    """Those of the answer that say something."""
-    return [c for c in course.closing.value.claims[:MOST_CLAIMS] if c.text.strip()] if course.closing else []
 
 
 def standing(session: Session, course: Course) -> tuple[Objection, ...]:
@@ -113,9 +103,7 @@ def _to(session: Session, objection: Message) -> str:
     return session.message(objection.reply_to).sender if objection.reply_to else ""
 
 
-def _position(
-    settings: Settings, course: Course, stop: StopReason, pooled: Mapping[str, float]
-) -> tuple[str | None, str | None]:
+def _position(settings: Settings, course: Course, pooled: Mapping[str, float]) -> tuple[str | None, str | None]:
     """The answer's own position, or the pool's where positions stayed split and `fallback` says so."""
     if not settings.ballots:
         return None, None
@@ -208,16 +196,17 @@ def _read_by_root(course: Course) -> list[str]:
     return [*texts, *(objection.text for turn in turns for objection in turn.objections)]
 
 
-def _metrics(session: Session, course: Course, revision_rate: float | None) -> dict[str, float | int | None]:
+def _metrics(
+    session: Session, course: Course, claims: Sequence[Claim], revision_rate: float | None
+) -> dict[str, float | int | None]:
     first = [turn.response for turn in course.rounds[0].values()] if course.rounds else []
     replies = [reply.value for reply in first if reply is not None and isinstance(reply.value, LeafReply)]
     points = [point for reply in replies for point in reply.points[:MOST_POINTS] if point.strip()]
     inputs = [*_read_by_root(course), *(document.text for document in session.sources)]
     answer = course.closing.text if course.closing else ""
-    claims = [c.text for c in _claims(course)]
     found: dict[str, float | int | None] = {
         "facts": len(points),
-        "fact_survival": survival(points, answer, claims) if answer else None,
+        "fact_survival": survival(points, answer, [claim.text for claim in claims]) if answer else None,
         "novelty": novelty(answer, [*inputs, *points]),
         "revision_rate": revision_rate,
         "dropped_labels": session.dropped,

@@ -9,14 +9,16 @@ from typing import ClassVar
 
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import Ballot, BallotReply, one_sided
+from consilience.domain.report import StrangeLoop
 from consilience.engine.answers import extract
 from consilience.engine.conditions import Progress
 from consilience.engine.session import Session
+from consilience.engine.trees import ROOT
 from consilience.engine.work import Ask, Failure, Reply
-from consilience.protocols.emergence.course import ROOT, Course
+from consilience.protocols.emergence.course import Course
 from consilience.protocols.emergence.outcome import conclude
 from consilience.protocols.emergence.replies import ReviewReply, RootReply
-from consilience.protocols.emergence.report import EmergenceReport, StrangeLoop
+from consilience.protocols.emergence.report import EmergenceReport
 from consilience.protocols.emergence.rounds import Harvest, Nudge, Observe, RoundRun, Turn
 from consilience.protocols.emergence.settings import Settings
 

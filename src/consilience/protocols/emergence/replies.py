@@ -9,16 +9,9 @@ from pydantic import BaseModel, Field
 from consilience.domain.messages import FreeText, Label, ObjectionLabel
 from consilience.domain.replies import Claims
 
-MOST_POINTS, MOST_OBJECTIONS = 3, 1
-"""Of one reply. A grammar keeps to them; of a model that has none, what goes beyond is left out where it would be used, so
+MOST_OBJECTIONS = 1
+"""Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out where it would be used, so
 that nobody floods the prompts of others, or the dissent."""
-
-
-class LeafReply(BaseModel):
-    """`points` are the facts or arguments the view rests on."""
-
-    points: Annotated[list[str], Field(json_schema_extra={"maxItems": MOST_POINTS})] = Field(default_factory=list)
-    text: FreeText
 
 
 class ObjectionReply(BaseModel):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from consilience.domain.positions import Ballot
-from consilience.domain.report import Frozen, Report
+from consilience.domain.report import Frozen, Report, StrangeLoop
 
 
 class AgentRound(Frozen):
@@ -36,15 +36,6 @@ class Convergence(Frozen):
     converged: bool
     rounds_used: int
     score_trajectory: tuple[float | None, ...] = ()
-
-
-class StrangeLoop(Frozen):
-    """One self-review of the root: what it started from and what it made of it, None when the call failed."""
-
-    index: int
-    before: str
-    after: str | None
-    domain: bool = False
 
 
 class EmergenceReport(Report):

@@ -6,18 +6,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from consilience.domain.events import CallCompleted, CallFailed, CheckRecorded, Event, ReplyRejected, SessionStarted
+from consilience.domain.events import CallCompleted, CallFailed, CheckRecorded, Ended, Event, SessionStarted
 from consilience.domain.outcome import FailureKind
+from consilience.domain.replies import LeafReply
+from consilience.engine.trees import ROOT
 from consilience.engine.work import Failure, Reply
 from consilience.models.parsing import parse_reply
-from consilience.protocols.emergence.course import ROOT, Course
-from consilience.protocols.emergence.replies import LeafReply, PeerReply, RootReply
+from consilience.protocols.emergence.course import Course
+from consilience.protocols.emergence.replies import PeerReply, RootReply
 from consilience.protocols.emergence.rounds import Turn
 
 _PLACE = re.compile(r"round-(\d+)/(leaf_respond|lateral|observe|signal)/(\w+)")
 
-Ended = Reply[Any] | Failure
-Made = Mapping[tuple[int, str, str], Ended]
+Result = Reply[Any] | Failure
+Made = Mapping[tuple[int, str, str], Result]
 """What calls came to, by round, step and agent."""
 
 
@@ -47,9 +49,9 @@ def course_of(events: Iterable[Event], text: Callable[[str], str], *, spoken: Ca
 
 
 def _made(events: Iterable[Event], text: Callable[[str], str], repairs: int) -> Made:
-    found: dict[tuple[int, str, str], Ended] = {}
+    found: dict[tuple[int, str, str], Result] = {}
     for event in events:
-        if not isinstance(event, CallCompleted | CallFailed | ReplyRejected):
+        if not isinstance(event, Ended):
             continue
         place = _PLACE.fullmatch(event.key)
         if place is None:
@@ -95,5 +97,5 @@ def _nudges(made: Made, n: int) -> dict[str, Reply[str]]:
     }
 
 
-def _reply(end: Ended | None) -> Reply[Any] | None:
+def _reply(end: Result | None) -> Reply[Any] | None:
     return end if isinstance(end, Reply) else None

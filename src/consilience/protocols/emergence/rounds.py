@@ -12,13 +12,14 @@ from typing import Any
 
 from consilience.domain.messages import Message
 from consilience.domain.positions import BallotReply
+from consilience.domain.replies import LeafReply
 from consilience.engine.answers import extract, form
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
+from consilience.engine.trees import letter
 from consilience.engine.work import Ask, Failure, Pending, Reply
 from consilience.protocols.emergence.replies import (
     MOST_OBJECTIONS,
-    LeafReply,
     ObjectionReply,
     PeerReply,
     ReviewReply,
@@ -192,12 +193,9 @@ class RoundRun:
         return before is None and (limited or not failures)
 
     def quorum(self, turns: list[Turn]) -> bool:
-        """Leaves that failed for good leave a quorum in the first round; refusals by a limit are no failure of theirs."""
-        if self.index > 1:
-            return True
-        leaves = [turn for turn in turns if turn.agent in self.session.topology.leaves]
-        dead = sum(turn.text is None and not any(f.kind.is_limit for f in turn.failures) for turn in leaves)
-        return self.session.quorate(len(leaves) - dead, len(leaves))
+        """Whether enough leaves answered in the first round."""
+        leaves = self.session.topology.leaves
+        return self.index > 1 or self.session.quorum([(t.text, t.failures) for t in turns if t.agent in leaves])
 
     def observation(self, node: str, children: list[Turn], nudge: Reply[str] | None) -> Ask[PeerReply]:
         """A coordinator's observation of its children's texts after lateral talk."""
@@ -372,8 +370,3 @@ def _turn(agent: str, reply: Said | Failure, before: Said | None = None) -> Turn
     if isinstance(reply, Failure):
         return Turn(agent, text=before, failures=(reply,))
     return Turn(agent, response=reply, text=reply)
-
-
-def letter(n: int) -> str:
-    """A, B, … Z, AA, AB, … for 0, 1, …"""
-    return (letter(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from consilience.domain.outcome import Estimate
 from consilience.engine.answers import check_pattern
 from consilience.engine.conditions import Judged, PositionsSettled, StopCondition, TextStable
-from consilience.engine.trees import MOST_AGENTS, TreeProtocol
+from consilience.engine.trees import MOST_AGENTS, ROOT, TreeProtocol
 
 PERSPECTIVES: Mapping[str, str] = {
     "analytical": "You take the question apart and check whether the reasoning holds.",
@@ -90,8 +90,10 @@ class Settings(TreeProtocol):
 
     @property
     def widest(self) -> int:
-        """Children's texts, two objections of each, own text and nudge."""
-        return self.children + 3
+        """Each child's text, with the objection that came in the same reply; its observation's objection, where it has children
+        of its own to observe; own text and nudge."""
+        replies = 2 if self.depth > 2 else 1
+        return self.children * replies + 2
 
     @property
     def points_of_view(self) -> tuple[str, ...]:
@@ -109,7 +111,7 @@ class Settings(TreeProtocol):
         if kind == "positions":
             return PositionsSettled()
         if kind == "judge":
-            return Judged("L1N1", self.threshold)
+            return Judged(ROOT, self.threshold)
         return TextStable("embedding" if kind == "embedding" else "jaccard", self.threshold)
 
     def calls(self, rounds: int) -> int:

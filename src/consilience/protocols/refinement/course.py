@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, StopReason
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.refinement.judging import Judged
 from consilience.protocols.refinement.passes import Yield
 from consilience.protocols.refinement.protected import Draft
@@ -67,5 +67,5 @@ class Course:
 
     @property
     def exhausted(self) -> StopReason | None:
-        """What ran out, if a limit refused anything: the first refusal in program order says."""
-        return next((failure.kind.exhaustion for failure in self.failures if failure.kind.is_limit), None)
+        """What ran out, if a limit refused anything."""
+        return exhaustion(self.failures)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from consilience.domain.outcome import Check
 from consilience.domain.positions import LEVELS
+from consilience.domain.replies import says_nothing
 from consilience.engine.analysis import Said, sentences
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
@@ -25,8 +26,6 @@ TOO_SHORT, LOW_CONFIDENCE = 100, 0.7
 
 CONTRADICTION = 0.3
 """An overall score this far from the mean of the others contradicts them."""
-
-_NOTHING = frozenset({"", "none", "no", "no issues", "no issue", "nothing", "n/a", "na", "null", "empty"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +167,4 @@ def _echo(issue: str, piece: Piece) -> bool:
 def _issues(one: Judgement) -> tuple[str, ...]:
     """Those that say something; small models write "None" where nothing is wrong."""
     found = (" ".join(issue.split()) for issue in one.issues)
-    return tuple(issue for issue in found if issue.strip(" .!-").casefold() not in _NOTHING)
+    return tuple(issue for issue in found if not says_nothing(issue))

@@ -10,12 +10,11 @@ from itertools import pairwise
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
-from consilience.domain.replies import MOST_CLAIMS
 from consilience.domain.report import Confidence, Dissent, Objection
 from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols.refinement.course import Course, Turn
 from consilience.protocols.refinement.differences import change, differences, unified
 from consilience.protocols.refinement.filtering import NEVER_CUT
@@ -50,8 +49,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     aggregated = _aggregated(settings, best) if best else {}
     standing = _standing(session, settings, best)
     whole = best.whole if best else None
-    said = whole.value.claims[:MOST_CLAIMS] if whole is not None else []
-    claims = tuple(session.claim(whole, c.text, c.ids) for c in said if whole is not None and c.text.strip())
+    claims = session.claims(whole)
     metrics = {
         "words": len((answer or "").split()),
         **_metrics(session, course, best, document, passes, handed, aggregated),
@@ -66,7 +64,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         confidence=_confidence(settings, best),
         steps=len(turns),
         answer=answer,
-        closing=None if whole is None else "reserve" if whole.reserve and course.exhausted else "ordinary",
+        closing=drawn_on(whole, course.failures),
         claims=claims,
         objections=standing,
         dissent=tuple(Dissent(agent=one.agent, text=one.text, id=one.id) for one in standing),

@@ -11,8 +11,7 @@ from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from consilience.domain.events import CallCompleted, CallFailed
-from consilience.reporting.course import Ended
+from consilience.domain.events import CallCompleted, CallFailed, Ended
 from consilience.reporting.record import ASIDE, Record, numbered, step_of, steps_of
 from consilience.reporting.unfinished import prose
 from consilience.reporting.views.drawing import Drawing, pixels, wrapped

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from consilience.domain.events import CallCompleted, CallFailed
-from consilience.reporting.course import Ended
+from consilience.domain.events import CallCompleted, CallFailed, Ended
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, cells, wrapped
 from consilience.reporting.views.layers import layered
