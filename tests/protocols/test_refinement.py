@@ -417,9 +417,18 @@ async def test_what_is_handed_down_is_cut_by_distance_and_told() -> None:
 async def test_without_the_filter_everything_is_shown() -> None:
     report, model = await refine({"max_passes": 1, "filter": False})
     assert "coordinator says thing 5 in intent" in asked(model)["pass-1/draft/intro"].text
-    assert report.distances == {}
     assert all(one.share == 1 and one.distance is None for one in report.handed_down)
     assert report.metrics["distance_share_correlation"] is None
+    filtered, _ = await refine({"max_passes": 1})
+    assert report.distances == filtered.distances != {}, "the hierarchy has vectors, so they are told all the same"
+
+
+async def test_without_the_filter_nothing_is_embedded_for_the_distances_alone() -> None:
+    bare = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
+    encoder = Words()
+    report, _ = await refine({"hierarchy": bare, "max_passes": 1, "filter": False}, encoder=encoder)
+    assert report.distances == {}
+    assert encoder.encoded == 0
 
 
 async def test_a_critique_is_never_cut() -> None:
@@ -434,7 +443,11 @@ class Words:
 
     name = "words"
 
+    def __init__(self) -> None:
+        self.encoded = 0
+
     async def encode(self, texts: Sequence[str]) -> list[list[float]]:
+        self.encoded += len(texts)
         return [[1.0 + text.lower().count(word) for word in ("you", "write", "check")] for text in texts]
 
 
