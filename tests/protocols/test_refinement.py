@@ -346,6 +346,16 @@ async def test_length_is_its_own_kind() -> None:
     assert report.check.kind == "length"
 
 
+@pytest.mark.parametrize("level", ["unsure", "fairly sure", "certain"])
+async def test_an_aggregate_is_never_above_the_best_of_it(level: str) -> None:
+    blog = load_hierarchy("blog")
+    report, _ = await refine({"max_passes": 1}, script(sure=dict.fromkeys(blog.by_name, level)))
+    assert report.metrics["aggregated_minus_best"] == pytest.approx(0.0)
+    assert (report.metrics["aggregated_minus_best"] or 0.0) <= 0.0
+    for one in report.aggregated_children.values():
+        assert one.weighted_confidence <= one.best_individual
+
+
 async def test_what_authors_declare_is_its_own_kind() -> None:
     sure = {"intro": "certain", "body": "unsure", "conclusion": "certain"}
     report, _ = await refine({"confidence": "self", "max_passes": 1}, script(sure=sure))

@@ -243,7 +243,7 @@ def _metrics(
     changed = [
         p for p in revised if p.text is not None and p.draft is not None and p.text.text.split() != p.draft.text.split()
     ]
-    gains = [one.weighted_confidence - one.best_individual for one in aggregated.values()]
+    gains = [one.weighted_confidence - one.best_individual for one in aggregated.values() if one.best_individual]
     found: dict[str, float | int | None] = {
         "novelty": novelty(document, map(_headless, _written(session, course, best)))
         if document and best and best.whole
