@@ -15,6 +15,8 @@ _FRONT = re.compile(
 )
 _KEY = re.compile(r"""(?:(?:"[^"]*"|'[^']*')[ \t]*|[^\s\-?:,\[\]{}#&*!|>'"%@`].*?):(?:[ \t]|\Z)""")
 """What begins a line of front matter in YAML; the value may go on in lines that are indented, empty or items of a list."""
+_GOES_ON = re.compile(r"-(?:[ \t]|\Z)|[\]}]")
+"""What else begins a line that is not indented: an item, which may be empty or go on below, or the end of a list or mapping."""
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n")
 _BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 _PREFIX = r"^(?:[ \t]*(?:>|[-*+][ \t]|\d{1,9}[.)][ \t]))*[ \t]*"
@@ -126,7 +128,7 @@ def _is_front(yaml: str) -> bool:
     if not yaml or not lines[0].strip() or not fields:
         return not yaml
     first, *others = fields
-    return _KEY.match(first) is not None and all(_KEY.match(one) or one.startswith(("- ", "]", "}")) for one in others)
+    return _KEY.match(first) is not None and all(_KEY.match(one) or _GOES_ON.match(one) for one in others)
 
 
 def _without_blank_ends(text: str) -> str:
