@@ -441,6 +441,25 @@ async def test_without_the_filter_nothing_is_embedded_for_the_distances_alone() 
     assert encoder.encoded == 0
 
 
+async def test_a_filter_that_had_nothing_long_enough_to_cut_is_not_blamed_on_distances() -> None:
+    def said(times: int) -> Script:
+        usual = script()
+
+        def reply(request: ModelRequest) -> Any:
+            if "/critique/" in request.key:
+                return usual(request)
+            text = " ".join(f"{request.agent} says thing {n}." for n in range(times))
+            return text if request.returns is None else json.dumps({"confidence": "certain", "text": text})
+
+        return reply
+
+    near = {**HOUSE, "roles": [{**role, "vector": [1.0, 0.0]} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
+    for times, warned in ((3, False), (4, True)):
+        report, _ = await refine({"hierarchy": near, "max_passes": 1}, said(times))
+        assert report.metrics["share_kept"] == 1.0
+        assert any("filtering by distance has little effect" in one for one in report.warnings) == warned
+
+
 async def test_a_critique_is_never_cut() -> None:
     issues = [f"Mend this. And that. And more of {n}. And so on. And on." for n in range(3)]
     _, model = await refine({"max_passes": 2}, script(lambda r: critique(r, issues={"intro": issues})))
