@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.hierarchies import Hierarchy, distance, load_hierarchy, shipped_hierarchies
+from consilience.protocols.refinement import Refinement
 
 GOOD = """
 name = "letter"
@@ -175,6 +178,73 @@ def test_two_coordinators_are_too_many(tmp_path: Path) -> None:
     extra = '\n[[roles]]\nname = "boss"\ndescription = "x"\nchildren = ["checker"]\nvector = [1.0, 1.0]\n'
     with pytest.raises(SettingsError, match="boss is an orphan"):
         load_hierarchy(written(tmp_path, GOOD + extra))
+
+
+HEAD = 'name = "t"\ndescription = "d"\n'
+
+
+def role(name: str, *keys: str) -> str:
+    return "\n".join(["[[roles]]", f'name = "{name}"', 'description = "x"', *keys, ""])
+
+
+PARENT = 'children = ["b"]'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            HEAD + role("a", 'children = "b"') + role("b"),
+            """'children' of role 1 (a) must be a list, as in ["a", "b"], not 'b'""",
+        ),
+        (HEAD + role("a", "children = [1]") + role("b"), "'children.1' of role 1 (a) must be text, not 1"),
+        (
+            HEAD + role("a", PARENT, 'vector = "x"') + role("b"),
+            "'vector' of role 1 (a) must be a list, as in [0.5, 1.0], not 'x'",
+        ),
+        (
+            HEAD + role("a", PARENT, "vector = [true]") + role("b", "vector = [1]"),
+            "'vector.1' of role 1 (a) must be a finite number, not True",
+        ),
+        (
+            HEAD + role("a", PARENT, "vector = [nan]") + role("b", "vector = [1]"),
+            "'vector.1' of role 1 (a) must be a finite number, not nan",
+        ),
+        (
+            HEAD + role("a", PARENT, 'documents = "yes"') + role("b"),
+            "'documents' of role 1 (a) must be true or false, not 'yes'",
+        ),
+        (
+            HEAD + role("a", PARENT, "layer = true") + role("b"),
+            "'layer' of role 1 (a) must be a whole number from 1 up, not True",
+        ),
+        (HEAD + role("a", PARENT, "weight = 3") + role("b"), "role 1 (a) has an unknown key 'weight'"),
+        (HEAD + role("a", PARENT) + role("b", f'name2 = "{"x" * 9}"'), "role 2 (b) has an unknown key 'name2'"),
+        (HEAD + role("a" * 50, PARENT) + role("b"), "has 50 characters; 40 are allowed"),
+        (HEAD + role("", PARENT) + role("b"), "'name' of role 1 is empty"),
+        (
+            HEAD + 'roles = ["a", "b"]',
+            "role 1 is 'a' and no table; each role begins with [[roles]]; role 2 is 'b' and no table",
+        ),
+        (
+            HEAD + '[roles]\nname = "a"\n',
+            "'roles' is one table; each role begins with [[roles]], in two pairs of brackets",
+        ),
+        (HEAD + "roles = 3", "'roles' is 3; each role is a table that begins with [[roles]]"),
+        (HEAD + role("a"), "a hierarchy has 2 to 100 roles, and this one has 1"),
+        (HEAD + "".join(role(f"r{n}") for n in range(121)), "a hierarchy has 2 to 100 roles, and this one has 121"),
+    ],
+)
+def test_a_mistake_is_told_truly_and_in_words_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_hierarchy(written(tmp_path, text))
+    mistakes = str(raised.value).partition(". Where:")[0]
+    assert said in mistakes
+    assert not any(word in mistakes for word in ("Tuple", "tuple", "Input", "dictionary", "validation"))
+    if "of role 1" in said:
+        assert mistakes.count(";") <= said.count(";"), "nothing else is wrong"
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        Refinement(hierarchy=tomllib.loads(text))
 
 
 def test_a_name_that_is_none_says_which_there_are() -> None:

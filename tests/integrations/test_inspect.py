@@ -11,7 +11,19 @@ import pytest
 from inspect_ai import Task, eval_async
 from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalLog, EvalSample, read_eval_log_async
-from inspect_ai.model import ChatMessage, GenerateConfig, ModelOutput, ModelUsage, get_model
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageUser,
+    ContentImage,
+    ContentReasoning,
+    ContentText,
+    GenerateConfig,
+    ModelOutput,
+    ModelUsage,
+    get_model,
+)
 from inspect_ai.scorer import match
 from inspect_ai.solver import Solver, system_message
 
@@ -52,10 +64,12 @@ def mock(reply: Any) -> Any:
     return get_model("mockllm/model", custom_outputs=output)
 
 
-async def run(tmp_path: Path, solver: Solver | list[Solver], model: Any, **options: Any) -> EvalLog:
-    """An eval of two samples; the log as it stands on the disk."""
+async def run(
+    tmp_path: Path, solver: Solver | list[Solver], model: Any, *, dataset: list[Sample] = SAMPLES, **options: Any
+) -> EvalLog:
+    """An eval of two samples, or of others; the log as it stands on the disk."""
     logs = await eval_async(
-        Task(dataset=SAMPLES, solver=solver, scorer=match(location="any")),
+        Task(dataset=dataset, solver=solver, scorer=match(location="any")),
         model=model,
         log_dir=str(tmp_path / "logs"),
         **options,
@@ -135,7 +149,7 @@ async def test_what_solvers_before_it_said_belongs_to_the_task(tmp_path: Path, s
     log = await run(
         tmp_path, [system_message("Ice is frozen."), deliberation(Solo(), store=store)], mock(lambda text, config: text)
     )
-    assert "Ice is frozen.\n\nIs water wet?" in samples(log)[0].output.completion
+    assert "System: Ice is frozen.\n\nUser: Is water wet?" in samples(log)[0].output.completion
     own = deliberation(
         Solo(),
         task=lambda state: f"Briefly: {state.input_text}",
@@ -146,6 +160,40 @@ async def test_what_solvers_before_it_said_belongs_to_the_task(tmp_path: Path, s
     assert "Briefly: Is water wet?" in first.output.completion
     assert first.store[REPORT]["task"] == "Briefly: Is water wet?"
     assert "Water is wet, they say." in first.output.completion
+
+
+async def test_who_said_what_stands_in_the_task_of_a_conversation(tmp_path: Path, store: SqliteStore) -> None:
+    talk: list[ChatMessage] = [
+        ChatMessageSystem(content="Be brief."),
+        ChatMessageUser(content="Is ice wet?"),
+        ChatMessageAssistant(content=[ContentReasoning(reasoning="It melts."), ContentText(text="Sometimes.")]),
+        ChatMessageUser(content=[ContentText(text="And"), ContentText(text="now?")]),
+    ]
+    log = await run(tmp_path, deliberation(Solo(), store=store), mock(wet), dataset=[Sample(input=talk, target="yes")])
+    assert samples(log)[0].store[REPORT]["task"] == (
+        "System: Be brief.\n\nUser: Is ice wet?\n\nAssistant: Sometimes.\n\nUser: And\nnow?"
+    )
+
+
+async def test_a_sample_with_more_than_text_is_an_error_and_not_another_question(
+    tmp_path: Path, store: SqliteStore
+) -> None:
+    shown = ContentImage(image="data:image/png;base64,iVBORw0KGgo=")
+    asked: list[ChatMessage] = [
+        ChatMessageSystem(content="Look."),
+        ChatMessageUser(content=[ContentText(text="What is it?"), shown]),
+    ]
+    dataset = [Sample(input=asked, target="yes")]
+    log = await run(tmp_path, deliberation(Solo(), store=store), mock(wet), dataset=dataset)
+    assert log.status == "error"
+    error = samples(log)[0].error
+    assert error is not None
+    for said in ("content of the type 'image'", "message 2 (user) of the sample", "task=…"):
+        assert said in error.message
+    assert store.sessions() == []
+    own = deliberation(Solo(), task=lambda state: "Is a cat in it?", store=store)
+    log = await run(tmp_path, own, mock(wet), dataset=dataset)
+    assert samples(log)[0].store[REPORT]["task"] == "Is a cat in it?"
 
 
 async def test_an_outage_is_an_error_of_the_sample_and_no_wrong_answer(tmp_path: Path, store: SqliteStore) -> None:

@@ -212,3 +212,25 @@ async def test_people_interrupt_the_graph(store: SqliteStore) -> None:
     assert sorted(state["__interrupt__"][0].value["questions"]) == keys[1:]
     state = await graph.ainvoke(Command(resume={keys[1]: "no"}), THREAD)
     assert state["answer"] == "no"
+
+
+async def test_an_answer_under_a_key_that_nobody_asked_under_is_said_to_be_none(store: SqliteStore) -> None:
+    model: Any = {"V1": ScriptedModel(voting), "V2": "human", "V3": "human:Ada"}
+    graph = graph_of(protocol_node(VOTE, model=model, store=store), checkpointer=InMemorySaver())
+    state = await graph.ainvoke({"task": "Is it so?"}, THREAD)
+    first, second = sorted(state["__interrupt__"][0].value["questions"])
+
+    async def resumed(answers: dict[str, str]) -> dict[str, Any]:
+        found: dict[str, Any] = await graph.ainvoke(Command(resume=answers), THREAD)
+        return found
+
+    state = await resumed({"V2": "no"})
+    assert state["__interrupt__"][0].value["error"] == (
+        f"no question waits under 'V2'; answers are awaited under {first!r}, {second!r}"
+    )
+    state = await resumed({first: "no", "V3": "no"})
+    value = state["__interrupt__"][0].value
+    assert list(value["questions"]) == [second], "what fits is taken"
+    assert value["error"] == f"no question waits under 'V3'; answers are awaited under {second!r}"
+    state = await resumed({second: "no"})
+    assert state["answer"] == "no"

@@ -58,6 +58,12 @@ def test_any_parameter_of_the_bottom_up_design_asks_for_it(given: str, value: ob
     assert getattr(chosen.protocol, setting) == (tuple(value) if isinstance(value, list) else value)
 
 
+@pytest.mark.parametrize("mca_mode", [False, True])
+def test_no_perspectives_at_all_is_a_mistake_in_plain_words(mca_mode: bool) -> None:
+    with pytest.raises(SettingsError, match=r"perspectives names none\. Name at least one, or leave it out"):
+        run_strange_mca(TASK, mca_mode=mca_mode, perspectives=[])
+
+
 def test_the_final_state_is_the_seeds(tmp_path: Path) -> None:
     model = ScriptedModel(agreeable)
     store = SqliteStore(":memory:")

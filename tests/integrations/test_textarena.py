@@ -124,6 +124,62 @@ def test_the_action_is_what_the_answer_names_first_of_what_is_open(
     assert agent.stray == (action == "[2]")
 
 
+@pytest.mark.parametrize(
+    ("answer", "stray"),
+    [("[Raise 40] because my hand is strong", False), ("[call], says everybody.", False), ("hello", True)],
+)
+def test_a_game_of_poker_that_lists_its_moves_as_forms_comes_to_its_end(
+    answer: str, stray: bool, store: SqliteStore
+) -> None:
+    """What the answer names is played, whatever its stake; where it names nothing, no refused move is tried again."""
+    agents = [DeliberatingAgent(Solo(), model=ScriptedModel(lambda request: answer), store=store) for _ in range(2)]
+    env = textarena.make(env_id="Poker-v0")
+    env.reset(num_players=2, seed=0)
+    done = False
+    played: list[str] = []
+    while not done and len(played) < 200:
+        number, observation = env.get_observation()
+        played.append(agents[number](observation))
+        done, _ = env.step(action=played[-1])
+    assert done, played[-5:]
+    assert any(agent.stray for agent in agents) == stray
+    if not stray:
+        assert set(played) == {"[Raise 40]" if "40" in answer else "[Call]"}
+    else:
+        assert {"[Check]", "[Call]"} == set(played)
+
+
+FORMS = (
+    "\n[GAME] Rules\nAvailable actions:\n'[Fold]'\n'[Bet N]'\n'[Offer: <PRICE>]'\n'[Say: Some message]'\n'[Go to col]'"
+)
+NOT_TAKEN = "\n[GAME] Player 0 attempted an invalid move. Reason: no. Please resubmit a valid move."
+
+
+@pytest.mark.parametrize(
+    ("answer", "observation", "action", "stray"),
+    [
+        ("[Bet 12] it is", FORMS, "[Bet 12]", 0),
+        ("[Offer: $3.50]!", FORMS, "[Offer: $3.50]", 0),
+        ("[Say: let us talk]", FORMS, "[Say: let us talk]", 0),
+        ("[Go to 7]", FORMS, "[Go to 7]", 0),
+        ("[Jump 7]", FORMS, "[Fold]", 1),
+        ("[Bet 5] or [Fold]", f"{FORMS}\n[Player 0] [Bet 5]{NOT_TAKEN}", "[Fold]", 0),
+        ("[X 0]", "\n[GAME] Available Moves: '[O 0]', '[X 0]'", "[X 0]", 0),
+        ("[Y 0]", "\n[GAME] Available Moves: '[X 1]', '[O 0]'", "[X 1]", 1),
+        ("[3]", f"{OPEN}\n[Player 0] [3]{NOT_TAKEN}", "[2]", 1),
+        ("prose", f"{OPEN}\n[Player 0] [2]{NOT_TAKEN}\n[GAME] The same board.", "[3]", 1),
+        ("prose", f"{OPEN}\n[Player 0] [2]{NOT_TAKEN}\n[Player 0] [3]\n[Player 1] [0]", "[2]", 1),
+        ("prose", f"{OPEN}\n[Player 0] [2]{NOT_TAKEN}\n[Player 0] [3]{NOT_TAKEN}", "prose", 0),
+    ],
+)
+def test_a_form_leaves_the_value_open_and_a_refused_move_is_not_played_again(
+    answer: str, observation: str, action: str, stray: int, store: SqliteStore
+) -> None:
+    agent = DeliberatingAgent(Solo(), model=ScriptedModel([answer]), store=store)
+    assert agent(observation) == action
+    assert agent.stray == stray
+
+
 def test_without_an_answer_there_is_a_move_if_one_is_open(store: SqliteStore) -> None:
     agent = DeliberatingAgent(Solo(), model=ScriptedModel([]), limits=Limits(calls=0), store=store)
     assert agent(OPEN) == "[2]"

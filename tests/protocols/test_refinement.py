@@ -349,6 +349,16 @@ async def test_length_is_its_own_kind() -> None:
     assert report.check.kind == "length"
 
 
+@pytest.mark.parametrize("level", ["unsure", "fairly sure", "certain"])
+async def test_an_aggregate_is_never_above_the_best_of_it(level: str) -> None:
+    blog = load_hierarchy("blog")
+    report, _ = await refine({"max_passes": 1}, script(sure=dict.fromkeys(blog.by_name, level)))
+    assert report.metrics["aggregated_minus_best"] == pytest.approx(0.0)
+    assert (report.metrics["aggregated_minus_best"] or 0.0) <= 0.0
+    for one in report.aggregated_children.values():
+        assert one.weighted_confidence <= one.best_individual
+
+
 async def test_what_authors_declare_is_its_own_kind() -> None:
     sure = {"intro": "certain", "body": "unsure", "conclusion": "certain"}
     report, _ = await refine({"confidence": "self", "max_passes": 1}, script(sure=sure))
@@ -420,9 +430,37 @@ async def test_what_is_handed_down_is_cut_by_distance_and_told() -> None:
 async def test_without_the_filter_everything_is_shown() -> None:
     report, model = await refine({"max_passes": 1, "filter": False})
     assert "coordinator says thing 5 in intent" in asked(model)["pass-1/draft/intro"].text
-    assert report.distances == {}
     assert all(one.share == 1 and one.distance is None for one in report.handed_down)
     assert report.metrics["distance_share_correlation"] is None
+    filtered, _ = await refine({"max_passes": 1})
+    assert report.distances == filtered.distances != {}, "the hierarchy has vectors, so they are told all the same"
+
+
+async def test_without_the_filter_nothing_is_embedded_for_the_distances_alone() -> None:
+    bare = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
+    encoder = Words()
+    report, _ = await refine({"hierarchy": bare, "max_passes": 1, "filter": False}, encoder=encoder)
+    assert report.distances == {}
+    assert encoder.encoded == 0
+
+
+async def test_a_filter_that_had_nothing_long_enough_to_cut_is_not_blamed_on_distances() -> None:
+    def said(times: int) -> Script:
+        usual = script()
+
+        def reply(request: ModelRequest) -> Any:
+            if "/critique/" in request.key:
+                return usual(request)
+            text = " ".join(f"{request.agent} says thing {n}." for n in range(times))
+            return text if request.returns is None else json.dumps({"confidence": "certain", "text": text})
+
+        return reply
+
+    near = {**HOUSE, "roles": [{**role, "vector": [1.0, 0.0]} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
+    for times, warned in ((3, False), (4, True)):
+        report, _ = await refine({"hierarchy": near, "max_passes": 1}, said(times))
+        assert report.metrics["share_kept"] == 1.0
+        assert any("filtering by distance has little effect" in one for one in report.warnings) == warned
 
 
 async def test_a_critique_is_never_cut() -> None:
@@ -437,7 +475,11 @@ class Words:
 
     name = "words"
 
+    def __init__(self) -> None:
+        self.encoded = 0
+
     async def encode(self, texts: Sequence[str]) -> list[list[float]]:
+        self.encoded += len(texts)
         return [[1.0 + text.lower().count(word) for word in ("you", "write", "check")] for text in texts]
 
 

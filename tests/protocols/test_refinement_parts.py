@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from consilience.engine.analysis import sentences
+from consilience.protocols.refinement import protected
 from consilience.protocols.refinement.differences import change, differences, unified
 from consilience.protocols.refinement.filtering import filter_context, strength
 from consilience.protocols.refinement.judging import aggregate
-from consilience.protocols.refinement.protected import taken_apart
+from consilience.protocols.refinement.protected import Draft, taken_apart
 from consilience.protocols.refinement.replies import MARKS, critique_of
 
 # --- the filter
@@ -221,6 +228,7 @@ def test_other_line_ends_hide_nothing(end: str) -> None:
         "---\ntitle: x\ndate: 2020\n...",
         "---\n---",
         "---\n# by hand\n\ntags:\n- a\n- b\n\ndate created: 2020\n'a key': |\n  Words: as\n  they come.\nlist: [\n  a,\n]\n---",
+        "---\ntitle: x\ntags:\n-\n- a\n-\n  name: b\n-\tc\n---",
         "+++\ntitle = 'x'\n+++",
         "+++\n\n[params]\n+++",
     ],
@@ -238,6 +246,7 @@ def test_front_matter_is_kept_from_everybody(front: str) -> None:
         "---\n\nNote: it is one.\n\n---",
         "---\nA heading\n---",
         "---\n- an item\n---",
+        "---\ntitle: x\n-no item\n---",
         "---\ntitle: x\nA paragraph.\n---",
         "---\n\n---",
         "----\ntitle: x\n----",
@@ -293,6 +302,84 @@ def test_restoring_an_unchanged_draft_gives_the_draft(paragraphs: list[str], bet
     whole, lost = draft.restored(draft.text)
     assert whole.strip("\n") == text.strip("\n")
     assert not lost
+
+
+def test_a_block_under_a_heading_goes_behind_that_heading_whatever_stands_empty_before_it() -> None:
+    draft = taken_apart("---\ntitle: x\n---\n\n# The setting\n```\nx = 1\n```", ("code", "front_matter"))
+    whole, _ = draft.restored("Of the setting we speak.\n\n# The setting\n\nThe end.")
+    assert whole.index("# The setting") < whole.index("x = 1") < whole.index("The end.")
+
+
+_BITS = (
+    "[[code-1]]",
+    "[[code-2]]",
+    "[[code-3]]",
+    "[[code-9]]",
+    "**",
+    "`",
+    "_",
+    " ",
+    "\n",
+    "\n\n",
+    "> ",
+    "- ",
+    "```\n",
+    "\n```\n",
+    "Text one.",
+)
+
+
+@given(st.lists(st.sampled_from(_BITS), max_size=20))
+def test_every_block_comes_exactly_once_whatever_is_written_around_the_markers(bits: list[str]) -> None:
+    texts = ["```\nalpha\n```", "~~~\nbeta\n~~~", "```py\ngamma\n\ngamma\n```"]
+    draft = taken_apart("Text one.\n\n" + "\n\nText.\n\n".join(texts), ("code",))
+    written = "".join(bits)
+    whole, lost = draft.restored(written)
+    markers = [block.marker for block in draft.blocks]
+    assert lost == [marker for marker in markers if marker not in written]
+    assert [whole.count(text) for text in texts] == [1, 1, 1]
+    assert not any(marker in whole for marker in markers)
+    plain = draft.comparable(written).split("\n\n")
+    assert [plain.count(marker) for marker in markers] == [1, 1, 1]
+
+
+def went_through(blocks: int, written: Callable[[Draft], str]) -> int:
+    """Characters of the strings whose methods were called, and of those given to `re`, for a draft of so many blocks."""
+    text = "\n\n".join(f"This is paragraph {i} of many.\n\n```\ncode {i}\n```" for i in range(blocks))
+    characters = 0
+
+    def count(frame: FrameType, event: str, what: Any) -> None:
+        nonlocal characters
+        if event == "c_call" and frame.f_code.co_filename == protected.__file__:
+            subject = getattr(what, "__self__", None)
+            characters += len(subject) if isinstance(subject, str) else 0
+        elif event == "call" and frame.f_code.co_filename == re.__file__:
+            characters += len(frame.f_locals.get("string", ""))
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        draft = taken_apart(text, ("code", "front_matter"))
+        given = written(draft)
+        draft.restored(given)
+        draft.comparable(given)
+        draft.told(given)
+    finally:
+        sys.setprofile(before)
+    return characters
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda draft: draft.text,
+        lambda draft: "Nothing of it.",
+        lambda draft: "\n\n".join(line for line in draft.text.split("\n\n") if "[[" not in line),
+    ],
+    ids=["kept", "lost", "all markers lost"],
+)
+def test_many_blocks_cost_in_proportion_to_their_number(written: Callable[[Draft], str]) -> None:
+    assert went_through(400, written) < 5 * went_through(100, written)
 
 
 # --- what changed

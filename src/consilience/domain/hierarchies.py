@@ -58,9 +58,9 @@ class Role(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=40)]
     description: Annotated[str, Field(min_length=1, max_length=2_000)]
     children: tuple[str, ...] = ()
-    vector: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] = ()
-    documents: bool = False
-    layer: Annotated[int, Field(ge=1)] | None = None
+    vector: tuple[Annotated[float, Field(allow_inf_nan=False, strict=True)], ...] = ()
+    documents: Annotated[bool, Field(strict=True)] = False
+    layer: Annotated[int, Field(ge=1, strict=True)] | None = None
 
 
 class Hierarchy(BaseModel):
@@ -152,18 +152,17 @@ def load_hierarchy(name_or_path: str | Path) -> Hierarchy:
     try:
         return Hierarchy.model_validate(table)
     except ValidationError as error:
-        mistakes = [_mistake(one, table) for one in error.errors(include_url=False)]
-        if len(mistakes) > _MISTAKES_NAMED:
-            mistakes[_MISTAKES_NAMED:] = [f"and {len(mistakes) - _MISTAKES_NAMED} more"]
-        raise SettingsError(f"The hierarchy cannot be used: {'; '.join(mistakes)}", where=where, do=_HOW) from None
+        raise SettingsError(_in_words(error, table), where=where, do=_HOW) from None
 
 
 def _named(value: object) -> object:
-    """A name or path as the hierarchy it stands for; all else as it is."""
-    if not isinstance(value, str | Path):
-        return value
+    """A name, a path or a table as the hierarchy it stands for; all else as it is."""
     try:
-        return load_hierarchy(value)
+        if isinstance(value, Mapping):
+            return Hierarchy.model_validate(value)
+        return load_hierarchy(value) if isinstance(value, str | Path) else value
+    except ValidationError as error:
+        raise ValueError(_in_words(error, value)) from None
     except UserError as error:
         raise ValueError(str(error)) from None
 
@@ -271,21 +270,71 @@ def _vectors(roles: Sequence[Role]) -> str:
     return ""
 
 
+def _in_words(error: ValidationError, table: Any) -> str:
+    """What is wrong with a table, the first mistakes of it."""
+    details = error.errors(include_url=False)
+    if any(
+        len(one["loc"]) > 1 for one in details
+    ):  # roles with a mistake are not counted, so that there seem to be too few
+        details = [one for one in details if one["loc"] != ("roles",)]
+    mistakes = [_mistake(one, table) for one in details]
+    if len(mistakes) > _MISTAKES_NAMED:
+        mistakes[_MISTAKES_NAMED:] = [f"and {len(mistakes) - _MISTAKES_NAMED} more"]
+    return f"The hierarchy cannot be used: {'; '.join(mistakes)}"
+
+
 def _mistake(detail: Any, table: Mapping[str, Any]) -> str:
     """One mistake as a clause: which key of which role, and what about it."""
-    place, message = list(detail["loc"]), str(detail["msg"]).removeprefix("Value error, ")
+    place, kind, given = list(detail["loc"]), detail["type"], detail["input"]
+    if place == ["roles"]:
+        return _about_roles(kind, given)
     owner = "the hierarchy"
     if len(place) >= 2 and place[0] == "roles":
         role = table["roles"][place[1]]
-        name = role.get("name") if isinstance(role, dict) else None
+        name = role.get("name") if isinstance(role, Mapping) else None
         owner = f"role {place[1] + 1}" + (f" ({name})" if isinstance(name, str) and name else "")
         place = place[2:]
     if not place:
-        return message
+        if kind == "model_type":
+            return f"{owner} is {given!r:.60} and no table; each role begins with [[roles]]"
+        return str(detail["msg"]).removeprefix("Value error, ")
     key = ".".join(str(part + 1) if isinstance(part, int) else part for part in place)
-    match detail["type"]:
+    match kind:
         case "missing":
             return f"{owner} has no {key!r}"
         case "extra_forbidden":
             return f"{owner} has an unknown key {key!r}"
-    return f"{key!r} of {owner}: {message}"
+        case "string_too_short":
+            return f"{key!r} of {owner} is empty"
+    return f"{key!r} of {owner} {_demand(place, detail)}"
+
+
+def _about_roles(kind: str, given: Any) -> str:
+    match kind:
+        case "missing":
+            return "the hierarchy has no 'roles'"
+        case "too_short" | "too_long":
+            return f"a hierarchy has 2 to {MAX_ROLES} roles, and this one has {len(given)}"
+    if isinstance(given, Mapping):
+        return "'roles' is one table; each role begins with [[roles]], in two pairs of brackets"
+    return f"'roles' is {given!r:.60}; each role is a table that begins with [[roles]]"
+
+
+def _demand(place: Sequence[str | int], detail: Any) -> str:
+    """What a value has to be, and what it is."""
+    given = f"not {detail['input']!r:.60}"
+    match detail["type"]:
+        case "tuple_type":
+            example = "[0.5, 1.0]" if place[0] == "vector" else '["a", "b"]'
+            return f"must be a list, as in {example}, {given}"
+        case "string_type":
+            return f"must be text, {given}"
+        case "string_too_long":
+            return f"has {len(detail['input'])} characters; {detail['ctx']['max_length']} are allowed"
+        case "float_type" | "float_parsing" | "finite_number":
+            return f"must be a finite number, {given}"
+        case "bool_type":
+            return f"must be true or false, {given}"
+        case "int_type" | "greater_than_equal":
+            return f"must be a whole number from 1 up, {given}"
+    return f"cannot be used: {detail['msg']}"

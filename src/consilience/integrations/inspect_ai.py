@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consilience.domain.errors import ConsilienceError, Refused, ServerError
+from consilience.domain.errors import ConsilienceError, Refused, ServerError, SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import Panel
@@ -21,13 +21,15 @@ from consilience.models.port import Completion, ModelRequest
 from consilience.models.program import in_words
 
 if TYPE_CHECKING:
+    from inspect_ai.model import ChatMessage, ModelOutput
     from inspect_ai.model import Model as InspectModel
-    from inspect_ai.model import ModelOutput
     from inspect_ai.solver import Solver, TaskState
 
 REPORT = "consilience:report"
 """Where the report lies in a sample's store."""
 
+_HEARD = frozenset({"text", "reasoning"})
+"""What a message may hold. What a model thought before is kept from others, as Inspect's own `text` does."""
 _FINISH = {"max_tokens": "length", "model_length": "length"}
 
 
@@ -116,9 +118,10 @@ def deliberation(
     """A solver that puts each sample before the agents of a protocol.
 
     `model` None is the model under evaluation for every agent; names as everywhere here, or `Evaluated()` beside others in a
-    mapping, give other seats to others. `task` makes the task of a sample, by default all messages so far. The answer becomes the
-    sample's output, the report its `consilience:report` in the sample's store. Of a run that ended `failed` the sample is an error,
-    as it is when a model of Inspect fails: an outage is no wrong answer.
+    mapping, give other seats to others. `task` makes the task of a sample, by default all messages so far, each under the role
+    that said it where there are several; images and the like cannot be among them. The answer becomes the sample's output, the
+    report its `consilience:report` in the sample's store. Of a run that ended `failed` the sample is an error, as it is when a
+    model of Inspect fails: an outage is no wrong answer.
     """
     solvers = need("inspect_ai.solver", "inspect")
     how = Deliberation(
@@ -138,7 +141,7 @@ def deliberation(
         """Its arguments are what the log says of this step."""
 
         async def solve(state: TaskState, generate: object) -> TaskState:
-            question = task(state) if task else "\n\n".join(message.text for message in state.messages)
+            question = task(state) if task else _task(state.messages)
             report = await how.begin(question, sources=sources(state) if sources else ())
             return _answered(state, report)
 
@@ -147,6 +150,22 @@ def deliberation(
     registered = solvers.solver(name="deliberation")(logged)
     found: Solver = registered(protocol=protocol.name, settings=protocol.model_dump(mode="json", exclude_defaults=True))
     return found
+
+
+def _task(messages: Sequence[ChatMessage]) -> str:
+    """What was said so far. Raises `SettingsError` where it is no text, since the agents would answer another question."""
+    for at, message in enumerate(messages, 1):
+        for part in () if isinstance(message.content, str) else message.content:
+            if part.type not in _HEARD:
+                raise SettingsError(
+                    f"agents read text only, and this sample holds content of the type {part.type!r}",
+                    where=f"message {at} ({message.role}) of the sample",
+                    do="Give deliberation(…, task=…) a function that says it in words, or leave such samples out.",
+                )
+    said = [message for message in messages if message.text.strip()]
+    if len(said) == 1:
+        return said[0].text
+    return "\n\n".join(f"{message.role.capitalize()}: {message.text}" for message in said)
 
 
 def _answered(state: TaskState, report: Report) -> TaskState:

@@ -66,6 +66,8 @@ def choose(mca_mode: bool, given: Mapping[str, object]) -> Chosen:
             do=f"It has: task, model, mca_mode, output_dir, {', '.join((*SETTINGS, *MEANINGLESS))}.",
         )
     said = {name: value for name, value in given.items() if value is not None}
+    if said.get("perspectives") == []:
+        raise SettingsError("perspectives names none", do="Name at least one, or leave it out for the usual ones.")
     bottom_up = any(one in said for one in EMERGENT)
     name = "broadcast" if mca_mode else "emergence" if bottom_up else "decompose"
     cls = find_protocol(name)

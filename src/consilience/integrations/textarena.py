@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from consilience.api import blocking
@@ -32,17 +32,45 @@ MOST_CHARACTERS = 8_000
 
 _OPEN = re.compile(r"^.*\b(?:available|legal|possible|valid) (?:moves|actions)\b[^:\n]*:(.*(?:\n.+)*)", re.I | re.M)
 _MESSAGE = re.compile(r"\n(?=\[[^\]\n]+\] )")
+_BY_THE_GAME = "[GAME] "
+_REFUSAL = re.compile(r"\[GAME\] (?:You|Player \d+) attempted an invalid move\b")
+"""How a state of TextArena's says that the move before it was not taken."""
+_VALUE = re.compile(
+    r"(?<=:) [^\[\]]+"
+    r"|<[^<>]*>|\{[^{}]*\}"
+    r"|(?<= )[nxy](?=[\s,;)\]]|$)"
+    r"|\b(?:col|column|row|amount|number|price|index|position|message|text)\b",
+    re.I,
+)
+"""What stands for a value in a move that is listed as a form: `[Bet N]`, `[Offer: <PRICE>]`. An `[X 0]` is a move as it is."""
 
 Moves = Callable[[str], Sequence[str]]
 
 
 def open_moves(observation: str) -> tuple[str, ...]:
-    """The moves that the game said last are open (`Available Moves: '[0]', '[3]'`), if it says so."""
+    """The moves that the game said last are open (`Available Moves: '[0]', '[3]'`), if it says so; some list forms (`[Bet N]`)."""
     said = _OPEN.findall(observation)
     if not said:
         return ()
     list_of_them = _MESSAGE.split(said[-1])[0]  # what another message says is none of it
     return tuple(dict.fromkeys(ACTION.findall(list_of_them)))
+
+
+def refused(observation: str) -> frozenset[str]:
+    """The moves of this turn that the game did not take: nothing happened since but its own messages."""
+    messages = _MESSAGE.split(observation.strip("\n"))
+    found: set[str] = set()
+    while True:
+        while messages and messages[-1].startswith(_BY_THE_GAME) and not _REFUSAL.match(messages[-1]):
+            messages.pop()
+        if not messages or not _REFUSAL.match(messages[-1]):
+            return frozenset(found)
+        while messages and _REFUSAL.match(messages[-1]):
+            messages.pop()
+        said = messages[-1] if messages else ""
+        found.add(said.partition("] ")[2].strip())
+        while messages and messages[-1] == said:  # some games repeat what a player said
+            messages.pop()
 
 
 def bounded(observation: str, most: int) -> str:
@@ -71,8 +99,9 @@ class DeliberatingAgent:
 
     `template` holds `{observation}`, which is bounded to `most_characters`, since the observation of a long game grows with every
     move. Where the game says which moves are open (`moves(observation)`), the task ends with them. The action is the first move
-    that the answer names: one of those that are open, else whatever matches `action`, else the answer as it is. If moves are
-    open and it names none of them, the first one is taken, since a turn should not be lost to prose; `stray` counts how often.
+    that the answer names: one of those that are open, else whatever matches `action`, else the answer as it is. Of a move that is
+    listed as a form (`[Bet N]`) any value is open; one that the game refused in this turn is not. If moves are open and the answer
+    names none of them, the first that is no form is taken, since a turn should not be lost to prose; `stray` counts how often.
 
     Every move is a session of its own; `sessions` has their ids, `report` is the last one's.
     """
@@ -119,24 +148,39 @@ class DeliberatingAgent:
         self.stray = 0
 
     def __call__(self, observation: str) -> str:
-        moves = self._moves(observation)
+        vain = refused(observation)
+        moves = tuple(move for move in self._moves(observation) if move not in vain)
         task = self._template.replace("{observation}", bounded(observation, self._most))
         if moves:
             task += OPEN.format(moves=", ".join(moves))
         report = self.report = blocking(self._how.begin(task))
         self.sessions.append(report.session)
-        return self._act(report, moves)
+        return self._act(report, moves, vain)
 
-    def _act(self, report: Report, moves: Sequence[str]) -> str:
-        answer = report.answer or ""
-        named = [match.group() for match in self._action.finditer(answer)]
-        allowed = [move for move in named if move in moves] if moves else named
-        if allowed:
-            return allowed[0]
+    def _act(self, report: Report, moves: Sequence[str], vain: Collection[str]) -> str:
+        answer = (report.answer or "").strip()
+        named = [found for match in self._action.finditer(answer) if (found := match.group()) not in vain]
+        for move in named:
+            if (open_ := _open(move, moves)) is not None:
+                return open_
         if moves:
             self.stray += 1
-            return moves[0]
-        return answer.strip() or f"I have no move: the deliberation ended as {report.stop_reason.value}."
+        ready = [move for move in moves if not _VALUE.search(move)]
+        return (
+            next(iter(ready or named), answer)
+            or f"I have no move: the deliberation ended as {report.stop_reason.value}."
+        )
+
+
+def _open(move: str, moves: Sequence[str]) -> str | None:
+    """A move in the game's spelling, if it is one of those listed or has the form of one; any is open where none is listed."""
+    if not moves or move in moves:
+        return move
+    for listed in moves:
+        form = "[^\\[\\]]+".join(map(re.escape, _VALUE.split(listed)))
+        if re.fullmatch(form, move, re.I):
+            return move if _VALUE.search(listed) else listed
+    return None
 
 
 class StrangeMCAAgent(DeliberatingAgent):

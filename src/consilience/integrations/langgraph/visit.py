@@ -74,7 +74,11 @@ class Visit(ABC, Generic[T]):
                 if not reply:
                     return f"the answer to {key} is empty"
                 store.answer(self.session, key, reply, by="langgraph")
-        return ""
+        strays = [repr(key) for key in given if key not in waiting.awaited]
+        left = [repr(key) for key in waiting.awaited if key not in given]
+        if not strays or not left:
+            return ""
+        return f"no question waits under {', '.join(strays)}; answers are awaited under {', '.join(left)}"
 
 
 Plan = Callable[[Any, "RunnableConfig"], Visit[Any]]

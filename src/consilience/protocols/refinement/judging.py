@@ -127,11 +127,15 @@ def check_of(settings: Settings, judged: Judged, parts: Sequence[str]) -> Check:
 
 
 def aggregate(declared: Mapping[str, float]) -> tuple[dict[str, float], float]:
-    """Weights c/Σc of the confidences c, and the weighted mean Σc²/Σc; equal weights and 0.5 where Σc is 0 (seed 004, M7)."""
+    """Weights c/Σc of the confidences c, and the weighted mean Σc²/Σc; equal weights and 0.5 where Σc is 0 (seed 004, M7).
+
+    Rounding does not take the mean above the highest confidence.
+    """
     total = math.fsum(declared.values())
     if total <= 0:
         return dict.fromkeys(declared, 1 / len(declared) if declared else 0.0), 0.5
-    return {name: c / total for name, c in declared.items()}, math.fsum(c * c for c in declared.values()) / total
+    mean = math.fsum(c * c for c in declared.values()) / total
+    return {name: c / total for name, c in declared.items()}, min(mean, max(declared.values()))
 
 
 def critique_id(settings: Settings, index: int, part: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from consilience.domain.outcome import StopReason
@@ -241,7 +241,7 @@ def _metrics(
     changed = [
         p for p in revised if p.text is not None and p.draft is not None and p.text.text.split() != p.draft.text.split()
     ]
-    gains = [one.weighted_confidence - one.best_individual for one in aggregated.values()]
+    gains = [one.weighted_confidence - one.best_individual for one in aggregated.values() if one.best_individual]
     found: dict[str, float | int | None] = {
         "novelty": novelty(document, map(_headless, _written(session, course, best)))
         if document and best and best.whole
@@ -278,11 +278,15 @@ def _written(session: Session, course: Course, best: Turn) -> list[str]:
     return [*given, course.draft.text, course.intent.text if course.intent is not None else "", *texts, *wholes]
 
 
+def _cuttable(handed: Iterable[Handed]) -> list[Handed]:
+    """What was long enough that the filter could cut it."""
+    return [one for one in handed if one.sentences > NEVER_CUT]
+
+
 def _correlation(handed: Sequence[Handed]) -> float | None:
     """Pearson's, of distance and share kept over everything handed down that was long enough to be cut; None under three
     distinct distances, or where nothing varies."""
-    cuttable = [one for one in handed if one.sentences > NEVER_CUT]
-    shares = [(one.distance, one.share) for one in cuttable if one.distance is not None]
+    shares = [(one.distance, one.share) for one in _cuttable(handed) if one.distance is not None]
     if len({d for d, _ in shares}) < 3 or len({s for _, s in shares}) < 2:
         return None
     return statistics.correlation([d for d, _ in shares], [s for _, s in shares])
@@ -351,11 +355,11 @@ def _warn(
         session.warn(
             f"the coordinator kept only {kept:.0%} of the parts' sentences; the critic judged the parts and not this text"
         )
-    new = metrics["beyond_parts"]
-    if new is not None and new > FEW:
+    if (new := metrics["beyond_parts"]) is not None and new > FEW:
         session.warn(f"{new:.0%} of the whole's sentences stand in none of its parts; nobody has judged them")
     shown = metrics["share_kept"]
-    if settings.filter and shown is not None and 1 - shown < LITTLE:
+    handed = (one for turn in course.turns for one in turn.made.handed)
+    if settings.filter and shown is not None and 1 - shown < LITTLE and _cuttable(handed):
         session.warn(
             f"filtering by distance has little effect here: it left out {1 - shown:.1%} of what was handed down"
         )

@@ -85,7 +85,7 @@ class Refinement(Settings):
             index=index,
             before=before.made,
             critiques=before.requests,
-            distances=course.edges,
+            distances=course.edges if self.filter else {},
             intent=course.intent,
             whole=course.whole,
             draft=draft,
@@ -190,12 +190,12 @@ class Refinement(Settings):
         return draft
 
     async def _distances(self, session: Session) -> dict[str, dict[str, float]]:
-        """Between all roles, from their vectors or from the embeddings of what they do; empty where nothing is filtered."""
+        """Between all roles, from their vectors or, where something is filtered by them, from the embeddings of what they do."""
         roles = self.hierarchy.roles
-        if not self.filter:
-            return {}
         if self.hierarchy.has_vectors:
             return {a.name: {b.name: distance(a.vector, b.vector) for b in roles} for a in roles}
+        if not self.filter:
+            return {}  # nothing is embedded for the report alone
         cosines = await session.cosines([role.description for role in roles])
         if cosines is None:
             return {}

@@ -42,12 +42,14 @@ def fold(record: Record) -> Distances:
     if record.report is not None:
         rows = distances_of(record.report.model_dump(mode="json"))
     else:
-        rows = _from_vectors(settings.get("hierarchy")) if settings.get("filter") is not False else {}
+        rows = _from_vectors(settings.get("hierarchy"))
     if rows:
         return Distances(rows, above)
     why = "No distances were measured, so everything that was handed down was shown whole."
     if settings.get("filter") is False:
-        why = "What is handed down was not to be shortened here, so no distances were measured."
+        why = (
+            "The roles have no vectors, and what is handed down was not to be shortened, so no distances were measured."
+        )
     elif record.report is None:
         why = "The roles have no vectors; their distances stand in the report, and this session has none yet."
     return Distances({}, above, why)
