@@ -18,6 +18,7 @@ from consilience.domain.panels import load_panel
 from consilience.domain.topology import Topology, tree
 from consilience.engine import runner
 from consilience.engine.faults import Fault
+from consilience.engine.trees import UNPLACED
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
@@ -491,6 +492,18 @@ async def test_final_ballots_against_the_answer_are_the_dissent() -> None:
     assert (report.position, report.stop_reason) == ("yes", StopReason.CONVERGED)
     assert [(d.agent, d.position, d.text) for d in report.dissent] == [("L2N2", "no", "no, says L2N2")]
     assert (report.confidence.kind, report.confidence.level) == ("share of pooled ballots", pytest.approx(2 / 3))
+
+
+async def test_a_later_ballot_that_cannot_be_read_leaves_the_earlier_and_is_said() -> None:
+    def reply(request: ModelRequest) -> dict[str, object]:
+        lost = request.agent == "L2N1" and "coordinate" in request.key
+        return {"position": "undecided" if lost else "yes", "text": "It should reopen."}
+
+    report, _ = await go(Broadcast(children=2, answer_pattern="yes|no", max_iterations=1), agents(reply))
+    assert [(b.step, b.position) for b in report.ballots if b.agent == "L2N1"] == [(0, "yes")]
+    assert "not every ballot of L2N1 holds what the answer_pattern looks for; the others stand" in report.warnings
+    assert report.position is None
+    assert UNPLACED in report.warnings
 
 
 async def test_a_position_that_does_not_match_is_no_ballot() -> None:

@@ -16,6 +16,7 @@ from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
 from consilience.domain.topology import Topology, tree
 from consilience.engine.answers import extract
+from consilience.engine.trees import UNPLACED
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
@@ -369,10 +370,42 @@ async def test_the_pool_decides_whenever_ballots_stay_split_whatever_stopped_the
 
     split = Emergence(max_rounds=2, similarity="jaccard", answer_pattern="yes|no", fallback="vote")
     report, _ = await go(split, ScriptedModel(speaking(reply)))
-    assert report.stop_reason is StopReason.CONVERGED
+    assert report.stop_reason is StopReason.STALLED, "what stood still were the texts; the ballots differ"
+    assert not report.convergence.converged
     assert (report.position, report.decided_by) == ("no", "pool")
     alone, _ = await go(split.model_copy(update={"fallback": "none"}), ScriptedModel(speaking(reply)))
     assert (alone.position, alone.decided_by) == ("yes", "answer")
+
+
+async def test_ballots_without_a_quorum_settle_nothing() -> None:
+    """Two of three write nothing that could be counted: the third agrees with itself alone."""
+    protocol = Emergence(max_rounds=2, answer_pattern="yes|no")
+    report, _ = await go(protocol, ScriptedModel(voting(lambda step, agent: "yes" if agent == "L2N1" else "undecided")))
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert report.check is not None
+    assert not report.check.met
+    assert report.check.detail == "ballots that could be read: 1 of 3, which is no quorum"
+    most, _ = await go(protocol, ScriptedModel(voting(lambda step, agent: "undecided" if agent == "L2N1" else "yes")))
+    assert most.stop_reason is StopReason.CONVERGED
+
+
+async def test_whoever_cast_one_ballot_is_not_forgotten_when_the_next_cannot_be_read() -> None:
+    def votes(step: int, agent: str) -> str:
+        return "yes" if agent != "L2N1" else "undecided" if step else "no"
+
+    report, _ = await go(Emergence(max_rounds=3, answer_pattern="yes|no"), ScriptedModel(voting(votes)))
+    assert [(b.step, b.position) for b in report.ballots if b.agent == "L2N1"] == [(0, "no")]
+    assert report.stop_reason is StopReason.STALLED
+    assert [(d.agent, d.position) for d in report.dissent] == [("L2N1", "no")]
+
+
+async def test_an_answer_without_a_position_is_said_with_what_dissent_is_told_from() -> None:
+    protocol = Emergence(max_rounds=1, answer_pattern="reopen|close")
+    votes = voting(lambda step, agent: "close" if agent == "L2N1" else "reopen")
+    report, _ = await go(protocol, ScriptedModel(votes))
+    assert report.position is None
+    assert [(d.agent, d.position) for d in report.dissent] == [("L2N1", "close")]
+    assert UNPLACED in report.warnings
 
 
 async def test_a_panel_takes_the_place_of_the_perspectives() -> None:

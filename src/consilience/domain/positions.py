@@ -83,6 +83,11 @@ def pool(ballots: Sequence[Ballot]) -> dict[str, float]:
     return {p: w / total for p, w in sorted(weight.items(), key=lambda item: (-item[1], item[0]))}
 
 
+def last_of(ballots: Iterable[Ballot]) -> dict[str, Ballot]:
+    """The last ballot of each agent, of ballots in the order in which they were cast."""
+    return {ballot.agent: ballot for ballot in ballots}
+
+
 def unchanged(before: Mapping[str, Ballot], after: Mapping[str, Ballot]) -> float:
     """Share of agents with a ballot in either who kept their position and moved their confidence by less than `MOVED`."""
     agents = before.keys() | after.keys()

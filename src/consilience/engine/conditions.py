@@ -20,12 +20,13 @@ from consilience.engine.work import Failure, Reply
 class Progress:
     """What a condition may judge: the outcome's text after each step, as messages, and the ballots after each.
 
-    Calls that a condition makes and that fail are put into `failures`.
+    `voters` is how many may cast one. Calls that a condition makes and that fail are put into `failures`.
     """
 
     step: int
     texts: Sequence[Reply[object]]
     ballots: Sequence[Mapping[str, Ballot]] = ()
+    voters: int = 0
     failures: list[Failure] = field(default_factory=list)
 
 
@@ -108,12 +109,14 @@ class Judged(StopCondition):
 
 
 class PositionsSettled(StopCondition):
-    """No ballot changed side and no confidence moved since the step before (protocols §0)."""
+    """No ballot changed side and no confidence moved since the step before (protocols §0), and a quorum cast one."""
 
     async def check(self, session: Session, progress: Progress) -> Check:
         before, after = progress.ballots[-2:]
         score = unchanged(before, after)
-        return Check(met=score == 1.0, kind="positions", score=score, threshold=1.0)
+        heard = session.quorate(len(after), progress.voters)
+        detail = "" if heard else f"ballots that could be read: {len(after)} of {progress.voters}, which is no quorum"
+        return Check(met=heard and score == 1.0, kind="positions", score=score, threshold=1.0, detail=detail)
 
 
 def _details(parts: Sequence[Check]) -> str:

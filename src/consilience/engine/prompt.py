@@ -23,8 +23,8 @@ from consilience.journal.store import PromptParts
 
 PROMPT_FORMAT = 2
 
-TOKEN_CHARACTERS = 3.5
-"""Characters per token, low for English text so that estimates lie high."""
+TOKEN_BYTES = 3.5
+"""Per token, low for English text so that estimates lie high."""
 
 
 HOW_TO_QUOTE = (
@@ -116,8 +116,8 @@ class Rendered:
 
 
 def tokens_in(text: str) -> int:
-    """Estimated tokens of a text."""
-    return int(len(text) / TOKEN_CHARACTERS) + 1
+    """Estimated tokens of a text. Its bytes in UTF-8 tell them in any script, as long as the tokenizer was made for that."""
+    return int(len(text.encode("utf-8", "surrogatepass")) / TOKEN_BYTES) + 1
 
 
 @lru_cache(maxsize=4096)

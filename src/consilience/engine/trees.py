@@ -16,6 +16,10 @@ MOST_AGENTS = 500
 
 ROOT = "L1N1"
 
+UNPLACED = (
+    "the answer holds nothing that the answer_pattern looks for; dissent is told from what the pooled ballots put first"
+)
+
 
 class TreeProtocol(Protocol):
     """Everyone above the leaves has `children` children. `roles` are those of the root, of the parents beneath it, of leaves."""

@@ -174,13 +174,15 @@ def _moved(report: Report, data: Mapping[str, object], names: Mapping[str, str])
     if not report.position_changes:
         return ""
     lines = []
+    own = "iterations" in data  # there ballots ride in what an agent is asked anyway, and are its own numbered
     for change in report.position_changes:
         if change.conformity:
             why = "**named no argument for it (conformity)**"
         else:
             why = f"because of what {plain(_speaker(change.cause or '', names))} wrote"
         who = plain(names.get(change.agent, change.agent))
-        lines.append(f"- {who}: {plain(change.before)} → {plain(change.after)} in round {change.step}, {why}")
+        when = f"with its ballot {change.step + 1}" if own else f"in round {change.step}"
+        lines.append(f"- {who}: {plain(change.before)} → {plain(change.after)} {when}, {why}")
     return "## Who changed position, and why\n\n" + "\n".join(lines)
 
 

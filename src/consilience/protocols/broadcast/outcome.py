@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import Ballot, changes, pool
+from consilience.domain.positions import Ballot, changes, last_of, pool
 from consilience.domain.replies import MOST_POINTS, LeafReply
 from consilience.domain.report import Claim, Confidence, Dissent, Objection
 from consilience.engine.analysis import novelty, survival
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.trees import ROOT
+from consilience.engine.trees import ROOT, UNPLACED
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols.broadcast.replies import MOST_FLAGS, SEVERITY, Voted
 from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration
@@ -32,6 +33,8 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     flags = _flags(session, settings, course, runs)
     claims = session.claims(closing)
     _warn(session, settings, course, runs, ballots)
+    if settings.ballots and closing and position is None:
+        session.warn(UNPLACED)
     return await session.report(
         BroadcastReport,
         first=_first(session, course),
@@ -105,10 +108,8 @@ def _ballots(session: Session, settings: Settings, runs: Sequence[Run]) -> Itera
 
 def _against(ballots: Sequence[Ballot], position: str | None) -> tuple[Dissent, ...]:
     """Final ballots that are not for the answer, or where it holds no position, not for the pool's first."""
-    final = {ballot.agent: ballot for ballot in ballots}
-    return tuple(
-        Dissent(agent=b.agent, text=b.reason, position=b.position) for b in final.values() if b.position != position
-    )
+    against = (ballot for ballot in last_of(ballots).values() if ballot.position != position)
+    return tuple(Dissent(agent=ballot.agent, text=ballot.reason, position=ballot.position) for ballot in against)
 
 
 def _confidence(course: Course, position: str | None, pooled: Mapping[str, float]) -> Confidence:
@@ -291,10 +292,15 @@ def _warn(session: Session, settings: Settings, course: Course, runs: Sequence[R
         )
     if session.dropped:
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
-    voters = {
+    read = Counter(ballot.agent for ballot in ballots)
+    voted = [
         run.agent for run in runs for reply in (run.reflection, *run.talks) if reply and isinstance(reply.value, Voted)
-    }
-    if silent := sorted(voters - {ballot.agent for ballot in ballots}):
+    ]
+    if silent := sorted(set(voted) - read.keys()):
         session.warn(f"no ballot of {', '.join(silent)} holds what the answer_pattern looks for")
+    if unread := sorted(agent for agent, cast in Counter(voted).items() if 0 < read[agent] < cast):
+        session.warn(
+            f"not every ballot of {', '.join(unread)} holds what the answer_pattern looks for; the others stand"
+        )
     if course.loops and course.loops[-1].after is None:
         session.warn("the last review of the answer failed; the answer is the one before it")

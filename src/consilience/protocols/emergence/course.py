@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from consilience.domain.outcome import Check, StopReason
-from consilience.domain.positions import Ballot
+from consilience.domain.positions import Ballot, last_of
 from consilience.domain.report import StrangeLoop
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.emergence.replies import ReviewReply, RootReply
@@ -25,6 +25,11 @@ class Course:
     loops: list[StrangeLoop] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     closing: Reply[RootReply] | Reply[ReviewReply] | None = None
+
+    @property
+    def held(self) -> dict[str, Ballot]:
+        """What each leaf held last, by its own ballot."""
+        return last_of(ballot for cast in self.ballots for ballot in cast.values())
 
     @property
     def exhausted(self) -> StopReason | None:

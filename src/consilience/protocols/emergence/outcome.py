@@ -8,14 +8,14 @@ from itertools import pairwise
 from consilience.domain.agents import Agent
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import Ballot, changes, one_sided, pool
+from consilience.domain.positions import changes, one_sided, pool
 from consilience.domain.replies import MOST_POINTS, LeafReply
 from consilience.domain.report import Claim, Confidence, Dissent, Objection
 from consilience.engine.analysis import RESTATED, novelty, survival
 from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard, mean_pairwise
-from consilience.engine.trees import ROOT
+from consilience.engine.trees import ROOT, UNPLACED
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols.emergence.course import Course
 from consilience.protocols.emergence.replies import MOST_OBJECTIONS, Answering, Exchange
@@ -38,6 +38,8 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     rounds = tuple(round_of(session.agents, settings, course, n) for n in range(1, len(course.rounds) + 1))
     scores = tuple(r.convergence_score for r in rounds[1:])
     _warn(session, settings, course, scores)
+    if settings.ballots and closing and position is None:
+        session.warn(UNPLACED)
     laterals = [turn for turns in course.rounds for turn in turns.values() if turn.lateral is not None]
     revised = [turn for turn in laterals if _revised(turn)]
     counts: dict[str, int] = {}
@@ -107,7 +109,7 @@ def _position(settings: Settings, course: Course, pooled: Mapping[str, float]) -
     """The answer's own position, or the pool's where positions stayed split and `fallback` says so."""
     if not settings.ballots:
         return None, None
-    agreed = bool(course.ballots) and one_sided(course.ballots[-1])
+    agreed = one_sided(course.held)
     if settings.fallback == "vote" and not agreed and pooled:
         return next(iter(pooled)), "pool"
     position = extract(settings.answer_pattern, course.closing.text) if course.closing else None
@@ -121,12 +123,8 @@ def _dissent(
     objections that stand."""
     if not settings.ballots:
         return tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections)
-    final: dict[str, Ballot] = {}
-    for cast in course.ballots:
-        final.update(cast)
-    return tuple(
-        Dissent(agent=b.agent, text=b.reason, position=b.position) for b in final.values() if b.position != position
-    )
+    against = (ballot for ballot in course.held.values() if ballot.position != position)
+    return tuple(Dissent(agent=ballot.agent, text=ballot.reason, position=ballot.position) for ballot in against)
 
 
 def _confidence(position: str | None, pooled: Mapping[str, float]) -> Confidence:

@@ -50,7 +50,7 @@ class Emergence(Settings):
                 stop = course.exhausted
                 break
             if check is not None and check.met:
-                stop = self._met(check, course)
+                stop = self._met(course)
                 break
             nudges = await self._signal_down(run, harvest) if self.signals and index < rounds else {}
         if stop is not StopReason.FAILED:
@@ -112,19 +112,17 @@ class Emergence(Settings):
         check = None
         if index >= 2 and len(course.texts) >= 2 and course.rounds[-1][ROOT].response is not None:
             async with session.phase("check_convergence", index):
-                progress = Progress(index, course.texts, course.ballots)
+                progress = Progress(index, course.texts, course.ballots, len(session.topology.leaves))
                 check = await self.condition().check(session, progress)
                 course.failures.extend(progress.failures)
             session.record_check(check, index)
         course.checks.append(check)
         return check
 
-    def _met(self, check: Check, course: Course) -> StopReason:
-        """Stable positions that differ are a stall, not agreement."""
-        kinds = {part.kind for part in _leaves(check) if part.met}
-        if "positions" in kinds and not one_sided(course.ballots[-1]):
-            return StopReason.STALLED
-        return StopReason.CONVERGED
+    def _met(self, course: Course) -> StopReason:
+        """Where the last ballots differ nothing has converged, whatever has come to rest."""
+        held = course.held
+        return StopReason.CONVERGED if not held or one_sided(held) else StopReason.STALLED
 
     async def _signal_down(self, run: RoundRun, harvest: Harvest) -> dict[str, Nudge]:
         """Every parent with a text of its own nudges its children; each child waits for its own parent's nudge only."""
@@ -163,7 +161,3 @@ class Emergence(Settings):
         return session.ask(
             ROOT, prompt, key=f"finalize/{n}", returns=ReviewReply, closing=last, max_tokens=self.reply_tokens
         )
-
-
-def _leaves(check: Check) -> list[Check]:
-    return [leaf for part in check.parts for leaf in _leaves(part)] if check.parts else [check]
