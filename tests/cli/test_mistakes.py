@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
@@ -99,6 +101,28 @@ def test_mistakes(name: str, cli: Cli, town: Town, here: Path) -> None:
     assert result.stderr.splitlines()[-1].startswith("Error: ")
     assert recorded() == []
     assert town.requests == []
+
+
+ERROR = Path(__file__).parent.parent.parent / "docs" / "schema" / "error.schema.json"
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_as_json_too(name: str, cli: Cli, town: Town, here: Path) -> None:
+    _files(here)
+    (here / "binary.gguf").write_bytes(b"no weights")
+    arguments, said = MISTAKES[name]
+    result = cli(*arguments, "--json")
+    told = json.loads(result.stdout)
+    jsonschema.validate(told, json.loads(ERROR.read_text()))
+    assert (result.exit_code, told["exit_code"], told["session"]) == (2, 2, None)
+    for words in said:
+        assert words in f"{told['what']} {told['where']} {told['do']}"
+    assert told["what"] in result.stderr
+
+
+def test_a_task_that_reads_like_the_option_asks_for_no_json(cli: Cli, town: Town) -> None:
+    result = cli("emergence", "--model", "nosuch", "--", "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(

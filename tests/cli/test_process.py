@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -103,6 +104,27 @@ def test_ctrl_c_ends_in_order_and_the_session_goes_on(command: Callable[[str], l
     done = subprocess.run([*command(QUICK), "resume", session], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0
     assert "3 calls recorded, not paid for again; 3 in flight when it stopped" in done.stderr
+
+
+def test_an_interruption_is_told_as_json_too(command: Callable[[str], list[str]]) -> None:
+    process = subprocess.Popen(
+        [*command(STUCK_AFTER_THE_LEAVES), *RUN, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+    )
+    lines_until(process, "asked round-1/lateral")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=PATIENCE)
+    (session,) = recorded()
+    assert json.loads(out) == {
+        "exit_code": process.returncode,
+        "what": "interrupted",
+        "where": "",
+        "do": f"Go on with: consilience resume {session}",
+        "session": session,
+    }
+    assert process.returncode == 130
 
 
 def test_a_second_ctrl_c_ends_it_at_once(command: Callable[[str], list[str]], tmp_path: Path) -> None:

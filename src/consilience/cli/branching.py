@@ -89,6 +89,7 @@ def go(asked: Asked, request: Request) -> int:
             desk=desk,
             quiet=request.quiet,
             cache=request.cache or None,  # what the parent has
+            as_json=request.json,
         )
         if isinstance(report, int):
             return without_report(report, session, store, as_json=request.json)

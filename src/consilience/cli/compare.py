@@ -15,7 +15,7 @@ import typer
 from consilience.cli.bench import Bench
 from consilience.cli.config import Config, load_config, load_env_file
 from consilience.cli.consent import agree
-from consilience.cli.failures import DONE, NO_ANSWER, say
+from consilience.cli.failures import DONE, NO_ANSWER, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
 from consilience.cli.inputs import deal_models, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
@@ -273,7 +273,7 @@ def _deliver(request: CompareRequest, comparison: Comparison) -> int:
         show(printable(markdown(comparison)))
     sys.stdout.flush()
     if unwritten is not None:
-        raise unwritten
+        return exit_code_of(unwritten)
     before = sum(run.recorded for run in comparison.runs)
     if not request.quiet:
         if before:

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import sys
+from dataclasses import asdict, dataclass
 
 import typer
 
@@ -39,6 +40,24 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _KEPT = "What was recorded is kept: consilience sessions list."
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong, on standard output where --json was given: one object in place of a report.
+
+    `where` and `do` are empty where there is nothing to say; `session` is one that was begun and can be gone on with.
+    """
+
+    exit_code: int
+    what: str
+    where: str = ""
+    do: str = ""
+    session: str | None = None
+
+
+class Declined(Exception):
+    """A no to a question; what was left undone for it."""
+
+
 def let_go_of_output() -> None:
     """What standard output still holds goes nowhere, so that the interpreter does not fail on it at its end."""
     with contextlib.suppress(OSError, ValueError):
@@ -68,8 +87,48 @@ def is_own_affair(error: BaseException) -> bool:
     return hasattr(error, "exit_code") and hasattr(error, "format_message")
 
 
-def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
-    """Say what happened and return the exit code. `session` is one that was begun and can be gone on with."""
+def exit_code_of(error: BaseException, *, session: str | None = None, as_json: bool = False) -> int:
+    """Say what happened, `as_json` on standard output too, and return the exit code.
+
+    `session` is one that was begun and can be gone on with.
+    """
+    code = _said(error, session)
+    if as_json and not is_about_output(error):
+        tell_as_json(error, code, session)
+    return code
+
+
+def tell_as_json(error: BaseException, code: int, session: str | None = None) -> None:
+    """Print the `Problem`."""
+    from consilience.cli.output import print_json
+
+    what, where, do = str(error), "", ""
+    match error:
+        case Stopped():
+            what = f"stopped by {error}"
+        case KeyboardInterrupt():
+            what = "interrupted"
+        case UserError():
+            what, where, do = error.what, error.where, error.do
+        case ConsilienceError() | Declined():
+            pass
+        case _ if hasattr(error, "format_message"):
+            what = error.format_message()
+        case _:
+            what = f"a defect in consilience: {type(error).__name__}: {error}"
+    if isinstance(error, SessionBusy):
+        session = None
+    if session:
+        do = f"{do} Go on with: consilience resume {session}".strip()
+    print_json(asdict(Problem(code, _one_line(what), _one_line(where), _one_line(do), session)))
+
+
+def is_about_output(error: BaseException) -> bool:
+    """Whether standard output takes no more, so that nothing can be said there."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM
+
+
+def _said(error: BaseException, session: str | None) -> int:
     go_on = f" What is recorded is kept; go on with: consilience resume {session}" if session else ""
     match error:
         case Stopped():
@@ -78,6 +137,9 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case KeyboardInterrupt():
             say(f"Interrupted.{go_on}")
             return INTERRUPTED
+        case Declined():
+            say(str(error))
+            return MISTAKE
         case SessionBusy():
             _error(str(error))
             return MISTAKE
@@ -95,7 +157,7 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case ConsilienceError():
             _error(f"{error}{go_on}")
             return FAILED
-        case OSError(filename=None) if error.errno in _NO_ROOM:
+        case OSError() if is_about_output(error):
             let_go_of_output()
             _error(
                 f"the output cannot be written: {error.strerror}. Make room there, or write elsewhere. {_KEPT}{go_on}"
@@ -112,7 +174,11 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
 
 
 def _error(text: str) -> None:
-    say(f"Error: {' '.join(_clean(text).split())}")
+    say(f"Error: {_one_line(text)}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_clean(text).split())
 
 
 def _clean(text: str) -> str:

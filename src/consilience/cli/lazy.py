@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 GROUP = "consilience.protocols"
 
+AS_JSON = "consilience.json"
+"""Of a context: whether the command line asks for JSON."""
+
 
 class LazyCommand(TyperCommand):
     """Stands in a table of commands; becomes `target` (`module:attribute`) when arguments are to be read.
@@ -58,16 +61,23 @@ class LazyGroup(TyperGroup):
         self._headed()
         return self.commands.get(cmd_name)
 
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        options = args[: args.index("--")] if "--" in args else args
+        ctx.meta[AS_JSON] = "--json" in options  # known also where the command never comes to read its options
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Context) -> Any:
-        """Run the command; whatever it raises is said in one paragraph and becomes an exit code."""
-        from consilience.cli.failures import exit_code_of, is_own_affair
+        """Run the command; whatever it raises is said in one paragraph, with --json as JSON too, and becomes an exit code."""
+        from consilience.cli.failures import exit_code_of, is_own_affair, tell_as_json
 
         try:
             return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
-            if is_own_affair(error):
-                raise
-            raise typer.Exit(exit_code_of(error)) from error
+            if not is_own_affair(error):
+                raise typer.Exit(exit_code_of(error, as_json=ctx.meta[AS_JSON])) from error
+            if ctx.meta[AS_JSON] and hasattr(error, "format_message"):
+                tell_as_json(error, getattr(error, "exit_code", 2))
+            raise
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         width = max(len(name) for name in self.list_commands(ctx))

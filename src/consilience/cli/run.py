@@ -160,6 +160,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
         resumable=not request.no_store,
         cache=request.cache,
         desk=desk,
+        as_json=request.json,
     )
     if isinstance(report, int):
         return without_report(report, session, store, as_json=request.json, resumable=not request.no_store)
@@ -177,10 +178,12 @@ def watch(
     resumable: bool = True,
     cache: bool | None = None,
     desk: Desk | None = None,
+    as_json: bool = False,
 ) -> Report | int:
     """Load what is local among the models, and run to the report with its progress shown. At a `desk`, people are asked.
 
-    What goes wrong is said, with how to go on, and its exit code returned.
+    What goes wrong is said, with how to go on, and its exit code returned. `as_json` has it said as JSON too, except for a
+    session that is parked: `without_report` does that, which knows how far it got.
     """
     begun = bool(before)
     screen = display(before, title=title, quiet=quiet)
@@ -203,7 +206,8 @@ def watch(
         if isinstance(error, SessionWaiting) and not resumable:
             say(f"Waiting for {', '.join(error.awaited)}, and nothing is kept (--no-store): the run ends here.")
             return WAITING
-        return exit_code_of(error, session=session if begun and resumable else None)
+        going_on = session if begun and resumable else None
+        return exit_code_of(error, session=going_on, as_json=as_json and not isinstance(error, SessionWaiting))
 
 
 def without_report(code: int, session: str, store: Store, *, as_json: bool, resumable: bool = True) -> int:
@@ -244,7 +248,7 @@ def deliver(report: Report, *, out: Path | None, as_json: bool, stored: bool = T
         show(markdown(report, heading=False, files=written, stored=stored))
     sys.stdout.flush()
     if unwritten is not None:  # after the report, which is not lost for it
-        raise unwritten
+        return exit_code_of(unwritten)
     return exit_code(report)
 
 
