@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 from collections.abc import Iterator
@@ -32,6 +33,18 @@ def test_run_sync_records_in_the_users_journal(home: Path) -> None:
     again = asyncio.run(consilience.replay(report.session))
     assert again.digest() == report.digest()
     assert asyncio.run(consilience.resume(report.session)) == report
+
+
+def test_what_takes_the_same_settings_takes_them_by_the_same_names() -> None:
+    wanted = inspect.signature(consilience.deliberate).parameters
+    assert inspect.signature(consilience.run_sync).parameters == wanted
+    assert inspect.signature(consilience.live).parameters == wanted
+
+
+@pytest.mark.parametrize("name", ["run_sync", "live"])
+def test_a_setting_that_is_none_is_refused_by_the_function_that_was_called(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'modell'"):
+        getattr(consilience, name)("Why?", consilience.Emergence(), modell="local")
 
 
 async def test_run_sync_works_where_a_loop_runs_already() -> None:
