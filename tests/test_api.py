@@ -177,6 +177,12 @@ async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:
             await begun
 
 
+def test_a_document_is_written_text_first() -> None:
+    named = consilience.Source(text="Rents rose.", name="report", agents=("L2N1",))
+    assert consilience.Source("Rents rose.", "report", ("L2N1",)) == named
+    assert consilience.Source.model_validate_json(named.model_dump_json()) == named
+
+
 async def test_documents_may_be_plain_texts() -> None:
     seen = model()
     report = await consilience.deliberate(
