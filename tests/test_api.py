@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import ValidationError
 
 import consilience
 from consilience.domain.errors import SettingsError
@@ -169,6 +170,34 @@ def test_what_cannot_be_meant_is_a_mistake_that_says_what_to_write(
     assert not isinstance(mistake.value.__context__, RuntimeError), "no absent loop stands above it in a traceback"
     assert asked.requests == []
     assert not (home / "journal.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"calls": -1}, r"calls: .* greater than or equal to 0 \(given: -1\)"),
+        ({"calls": 10**400}, "calls: .* less than or equal to 9223372036854775807"),
+        ({"calls": "many"}, "calls: .* valid integer"),
+        ({"foo": 1}, "foo: "),
+        ({"money": float("nan")}, "money: .* finite"),
+        ({"seconds": float("inf")}, "seconds: .* finite"),
+        ({"agents": {"L2N1": {"calls": -1}}}, r"agents\.L2N1: calls: "),
+        ({"phases": {"leaf_respond/x": {"calls": 1}}}, "'leaf_respond/x' names no phase"),
+    ],
+)
+def test_limits_that_cannot_be_are_a_mistake_wherever_they_are_written(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^these limits cannot be: {said}.* Where: limits\. Give "):
+        consilience.Limits(**given)
+    with pytest.raises(SettingsError, match=said):
+        consilience.run_sync("Why?", SOLO, model=model(), limits=given)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError):  # in a journal it is damage
+        consilience.Limits.model_validate(given)
+
+
+def test_an_allowance_that_cannot_be_is_a_mistake_too() -> None:
+    with pytest.raises(SettingsError, match=r"seconds: .* finite"):
+        consilience.Allowance(seconds=float("inf"))
+    assert consilience.Limits(calls=2**63 - 1, phases={"leaf_respond/1": consilience.Allowance(calls=0)}).calls
 
 
 async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:

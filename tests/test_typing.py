@@ -21,6 +21,7 @@ async def watched() -> None:
     async with c.live("Why?", c.Broadcast()) as session:
         assert_type(await session.report(), c.BroadcastReport)
     assert_type(await c.replay("r1"), c.Report)
+    c.Limits(foo=1)  # type: ignore[call-arg]
     c.Source("Rents rose.", "report", agents=("L2N1",))
     c.Source(3)  # type: ignore[arg-type]
     c.run_sync("Why?", "emergence")  # type: ignore[arg-type]

@@ -17,7 +17,8 @@ from consilience.cli.request import Request
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Allowance, Limits
+from consilience.domain.outcome import MOST as MOST_LIMIT
+from consilience.domain.outcome import Allowance, Limits, LimitsError
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MOST_TASK
@@ -125,9 +126,11 @@ def read_limits(request: Request, agents: Sequence[Agent]) -> Limits:
         "--max-steps": request.max_steps,
     }
     for option, value in given.items():
-        if value is not None and not 0 <= value < float("inf"):
+        if value is not None and not 0 <= value <= MOST_LIMIT:
             raise SettingsError(
-                f"a limit cannot be {value}", where=option, do="Give 0 or more; leave the option out for no limit."
+                f"a limit cannot be {value!s:.60}",
+                where=option,
+                do=f"Give 0 or more, and at most {MOST_LIMIT}; leave the option out for no limit.",
             )
     if not 0 <= request.quorum <= 1:
         raise SettingsError(
@@ -160,11 +163,14 @@ def _allowances(option: str, given: Sequence[str], known: Sequence[str] = ()) ->
             raise UnknownName(
                 f"there is no agent {name!r}", where=f"{option} {one}", do=f"Agents: {', '.join(known[:12])}."
             )
+        if len({kind for kind, _, _ in pairs}) < len(pairs):
+            raise SettingsError(f"{one!r} says one kind twice", where=option, do="Say each kind once.")
         try:
-            allowance = Allowance.model_validate({_KINDS[kind]: value for kind, _, value in pairs})
-        except ValidationError as error:
-            reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-            raise SettingsError(f"{one!r} cannot be a limit: {reason}", where=option, do=example) from None
+            allowance = Allowance(**{_KINDS[kind]: value for kind, _, value in pairs})
+            if option == "--phase-limit":
+                Limits(phases={name: allowance})
+        except LimitsError as error:
+            raise SettingsError(f"{one!r} cannot be a limit: {error.reason}", where=option, do=example) from None
         if name in found:
             raise SettingsError(f"{name} is limited twice", where=option, do="Give one limit with all its kinds.")
         found[name] = allowance

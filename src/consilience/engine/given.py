@@ -7,11 +7,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from pydantic import ValidationError
-
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits
+from consilience.domain.outcome import Limits, LimitsError
 from consilience.domain.panels import Panel
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
@@ -78,16 +76,9 @@ def _source(n: int, given: Any) -> Source:
 def limits_of(given: Limits | None) -> Limits | None:
     if given is None or isinstance(given, Limits):
         return given
-    try:
-        return Limits.model_validate(given)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, p['loc']))}: {p['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-            for p in error.errors()
-        )
-        raise SettingsError(
-            f"these limits cannot be: {problems}", where="limits", do="Give consilience.Limits(calls=20), for instance."
-        ) from None
+    if not isinstance(given, Mapping):
+        raise LimitsError(f"{_named(given)} is none")
+    return Limits(**{str(kind): value for kind, value in given.items()})
 
 
 def _no_protocol(given: object) -> SettingsError:
