@@ -113,17 +113,17 @@ def live(
     Takes what `deliberate` takes. `session.report()` gives the report; leaving the block before stops the run.
     """
     id = session or f"r{secrets.token_hex(4)}"
-    given = options or Options()
+    asked = options or Options()
     running: Live[R]
 
     def observe(event: Event) -> None:
         running.observe(event)
-        if given.observer is not None:
-            given.observer(event)
+        if asked.observer is not None:
+            asked.observer(event)
 
     running = Live(
         id,
-        deliberate(
+        lambda: deliberate(
             task,
             protocol,
             model=model,
@@ -136,7 +136,7 @@ def live(
             store=store,
             prompts=prompts,
             session=id,
-            options=replace(given, observer=observe),
+            options=replace(asked, observer=observe),
         ),
     )
     return running
