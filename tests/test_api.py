@@ -146,6 +146,7 @@ SOLO = consilience.Solo()
         ("Why?", None, {}, "is not a protocol"),
         (5, SOLO, {}, r"5 \(int\) is not a text.* task"),
         (None, SOLO, {}, "is not a text"),
+        ("x" * 1_000_001, SOLO, {}, r"1,000,001 characters.* sources=\[…\]"),
         ("Why?", SOLO, {"store": "x.db"}, r"consilience\.SqliteStore\('x\.db'\)"),
         ("Why?", SOLO, {"sources": "abc"}, r"sources=\[…\]"),
         ("Why?", SOLO, {"sources": [Path("a.txt")]}, r"source 1.* Read the file"),

@@ -207,6 +207,20 @@ def test_json_is_accepted_where_it_is_printed_anyway(cli: Cli, session: str) -> 
     assert "--json and --format svg exclude each other" in refused.stderr
 
 
+def test_an_export_that_cannot_be_written_says_to_write_it_elsewhere(cli: Cli, session: str, here: Path) -> None:
+    (here / "file").write_text("x")
+    (here / "taken.html").mkdir()
+    for place, said in {
+        "taken.html": "the report cannot be written",
+        "file/report.html": "there is no directory file",
+        "nowhere/report.html": "there is no directory nowhere",
+    }.items():
+        result = cli("export", session, "--out", place)
+        assert result.exit_code == 2
+        assert said in result.stderr
+        assert result.stderr.endswith("Name another place with --out.\n")
+
+
 def test_schemas_are_written_into_a_directory(cli: Cli, here: Path) -> None:
     assert cli("schema", "--out", "schemas").exit_code == 0
     for path in SCHEMAS.glob("*.schema.json"):

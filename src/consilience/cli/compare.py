@@ -302,7 +302,7 @@ def _tasks(request: CompareRequest) -> list[Task]:
     seats = [Agent(id=str(n), role="seat") for n in range(1, MOST_SEATS + 1)]
     sources = [
         TaskSource(text=s.text, name=s.name, seat=int(s.agents[0]) if s.agents else None)
-        for s in read_sources(request.source or (), seats)
+        for s in read_sources(request.source or (), seats, whose="a seat")
     ]
     return [
         _checked_task(

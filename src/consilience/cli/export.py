@@ -67,7 +67,15 @@ def export_command(
         else:
             body = exporting.FORMATS[chosen](record)
     if to_file:
-        write_file(out, body)
+        elsewhere = "Name another place with --out."
+        if not out.parent.is_dir():
+            raise SettingsError(
+                f"the report cannot be written: there is no directory {out.parent}", where=str(out), do=elsewhere
+            )
+        try:
+            write_file(out, body)
+        except SettingsError as error:
+            raise SettingsError(error.what, where=error.where, do=elsewhere) from None
         typer.echo(f"Written: {out}", err=True)
     else:
         sys.stdout.write(body)

@@ -67,12 +67,15 @@ def read_task(given: str) -> str:
     return task.strip()
 
 
-def read_sources(given: Sequence[str], agents: Sequence[Agent]) -> list[Source]:
-    """Documents in the order given; a directory gives its text files in order of name. Raises `SourceError`."""
-    ids = {agent.id for agent in agents}
+def read_sources(given: Sequence[str], agents: Sequence[Agent], *, whose: str = "an agent") -> list[Source]:
+    """Documents in the order given; a directory gives its text files in order of name. Raises `SourceError`.
+
+    `whose` says what the agents are, for a document that is nobody's.
+    """
+    ids = [agent.id for agent in agents]
     found: list[Source] = []
     for one in given:
-        reader, path = _restriction(one, ids)
+        reader, path = _restriction(one, ids, whose)
         only = (reader,) if reader else None
         if path == "-":
             found.append(Source(text=_filled(_standard_input(), "standard input"), name="standard input", agents=only))
@@ -244,18 +247,18 @@ def _own_models(given: Sequence[str], ids: Sequence[str]) -> dict[str, str]:
     return own
 
 
-def _restriction(given: str, ids: set[str]) -> tuple[str | None, str]:
+def _restriction(given: str, ids: Sequence[str], whose: str) -> tuple[str | None, str]:
     """The agent a document is for, if one is named, and its path. A file that really has `=` in its name is a file."""
     before, equals, after = given.partition("=")
     if not equals or Path(given).expanduser().exists():
         return None, given
     if before in ids:
         return before, after
-    known = ", ".join(sorted(ids)[:12])
+    known = ", ".join(ids[:12]) + (", …" if len(ids) > 12 else "")
     raise SourceError(
-        f"there is neither a file {given!r} nor an agent {before!r}",
+        f"there is neither a file {given!r} nor {whose} {before!r}",
         where="--source",
-        do=f"Write --source FILE, or --source ID=FILE with one of the agents {known}.",
+        do=f"Write --source FILE, or --source ID=FILE, where ID is {whose}: {known}.",
     )
 
 

@@ -13,6 +13,7 @@ from consilience.domain.outcome import Limits, LimitsError
 from consilience.domain.panels import Panel
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
+from consilience.engine.runner import MOST_TASK
 from consilience.engine.similarity import Encoder
 from consilience.journal.store import Store
 
@@ -36,6 +37,12 @@ def check(protocol: object, encoder: str | Encoder | None, plain: Mapping[str, o
         types, words, do = _PLAIN[name]
         if not isinstance(value, types):
             raise SettingsError(f"{_named(value)} is not {words}", where=name, do=do)
+        if name == "task" and len(str(value)) > MOST_TASK:
+            raise SettingsError(
+                f"the task has {len(str(value)):,} characters; at most {MOST_TASK:,} are allowed",
+                where=name,
+                do="Give long material as documents, sources=[…], and ask about them.",
+            )
     if encoder is not None and not isinstance(encoder, str) and not hasattr(encoder, "encode"):
         raise SettingsError(
             f"{_named(encoder)} compares no texts",
