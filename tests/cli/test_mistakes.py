@@ -52,6 +52,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no gguf": (("emergence", TASK, "--model", "local:binary.gguf"), ("binary.gguf",)),
     "empty model": (("emergence", TASK, "--models", "a:b,,c:d"), ("empty", "--models")),
     "two ways of models": ((*RUN, "--models", "ollama:x"), ("--model and --models",)),
+    "unknown model that nobody is dealt": (("solo", TASK, "--models", f"{MODEL},nosuch:1"), ("nosuch",)),
     "agent spelt badly": ((*RUN, "--agent", "L2N1"), ("--agent", "ID=MODEL", "L1N1, L2N1")),
     "agent without model": ((*RUN, "--agent", "L2N1="), ("ID=MODEL",)),
     "unknown agent": ((*RUN, "--agent", "L9N9=ollama:x"), ("L9N9", "L1N1, L2N1")),

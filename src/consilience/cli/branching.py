@@ -12,7 +12,7 @@ from consilience.cli.consent import agree
 from consilience.cli.desk import desk_for
 from consilience.cli.failures import DONE, say
 from consilience.cli.fetch import ensure_weights
-from consilience.cli.inputs import deal_models, read_limits
+from consilience.cli.inputs import deal_models, read_limits, undealt, unused
 from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, cost_words, dry_run, dry_run_json, make_plan
 from consilience.cli.request import Request
@@ -59,9 +59,13 @@ def go(asked: Asked, request: Request) -> int:
         protocol = forks.changed(old, settings)
         models = _models(asked, request, old, protocol)
         check_models(models.values(), keys=not request.dry_run, why="as recorded")
+        check_models(undealt(request, list(models)), keys=False)
         limits = _limits(request, old, protocol)
         plan = _plan(asked, request, old, protocol, models, limits, store)
         kept = sum(isinstance(event, CallCompleted) for event in forks.inheritance(events, last, old.encoder))
+        if not request.quiet:
+            for line in unused(request, plan.agents):
+                say(line)
         if request.dry_run:
             _say_plan(plan, request, parent, last, kept)
             return DONE

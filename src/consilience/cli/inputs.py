@@ -226,6 +226,21 @@ def deal_models(request: Request, agents: Sequence[Agent], chosen: str | None) -
     return {id: "|".join(_in_full(one) for one in alternatives(name)) for id, name in found.items()}
 
 
+def undealt(request: Request, agents: Sequence[object]) -> list[str]:
+    """Names of `--models` beyond the number of agents."""
+    return [name.strip() for name in (request.models or "").split(",")][len(agents) :]
+
+
+def unused(request: Request, agents: Sequence[Agent]) -> list[str]:
+    """What was given and changes nothing, in sentences."""
+    said = []
+    if beyond := undealt(request, agents):
+        said.append(f"Dealt to nobody, since there are no more agents than {len(agents)}: {', '.join(beyond)}.")
+    if request.prompts is not None and not any(request.prompts.glob("*.j2")):
+        said.append(f"No prompt is replaced: {request.prompts} holds none (NAME.j2).")
+    return said
+
+
 def _in_full(name: str) -> str:
     return f"local:{DEFAULT}" if name == "local" else name
 

@@ -14,7 +14,17 @@ from consilience.cli.consent import agree
 from consilience.cli.desk import Desk, desk_for
 from consilience.cli.failures import CONDITION, DONE, FAILED, NO_ANSWER, WAITING, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
-from consilience.cli.inputs import AUTO, deal_models, read_limits, read_panel, read_settings, read_sources, read_task
+from consilience.cli.inputs import (
+    AUTO,
+    deal_models,
+    read_limits,
+    read_panel,
+    read_settings,
+    read_sources,
+    read_task,
+    undealt,
+    unused,
+)
 from consilience.cli.loop import run_until_done
 from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
@@ -61,6 +71,9 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
         load_env_file(request.env_file)
     config = load_config()
     inputs = _read(cls, request, given, config)
+    if not request.quiet:
+        for line in unused(request, inputs.plan.agents):
+            say(line)
     if request.dry_run:
         if request.json:
             print_json(dry_run_json(inputs.plan))
@@ -101,6 +114,7 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
     choice = choose_model(request, config, agents)
     models = deal_models(request, agents, choice.name)
     check_models(models.values(), keys=not request.dry_run, why=choice.why if choice.name else "")
+    check_models(undealt(request, agents), keys=False)
     encoder = _encoder(protocol, request)
     plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts, request.encoder)
     table = config.tables.get(cls.name, {})
