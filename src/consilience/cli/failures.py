@@ -27,6 +27,10 @@ SIGNALLED = 128
 """Added to the number of the signal that ended a command, as shells do."""
 
 
+UNREAD = SIGNALLED + 13
+"""Whoever read the output left (SIGPIPE), or there is none: what was to be printed was not."""
+
+
 class Stopped(KeyboardInterrupt):
     """Somebody other than Ctrl-C ended the command: `timeout`, a container, a service manager, a terminal that went away."""
 
@@ -81,8 +85,8 @@ def say(text: str) -> None:
 
 
 def is_own_affair(error: BaseException) -> bool:
-    """Whether the command-line library deals with it: an exit, a wrong option, a closed pipe."""
-    if isinstance(error, typer.Exit | typer.Abort | EOFError | BrokenPipeError):
+    """Whether the command-line library deals with it: an exit, a wrong option."""
+    if isinstance(error, typer.Exit | typer.Abort | EOFError):
         return True
     return hasattr(error, "exit_code") and hasattr(error, "format_message")
 
@@ -125,7 +129,9 @@ def tell_as_json(error: BaseException, code: int, session: str | None = None) ->
 
 def is_about_output(error: BaseException) -> bool:
     """Whether standard output takes no more, so that nothing can be said there."""
-    return isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM
+    if not isinstance(error, OSError):
+        return False
+    return isinstance(error, BrokenPipeError) or (error.filename is None and error.errno in _NO_ROOM)
 
 
 def _said(error: BaseException, session: str | None) -> int:
@@ -157,6 +163,9 @@ def _said(error: BaseException, session: str | None) -> int:
         case ConsilienceError():
             _error(f"{error}{go_on}")
             return FAILED
+        case BrokenPipeError():
+            let_go_of_output()
+            return UNREAD
         case OSError() if is_about_output(error):
             let_go_of_output()
             _error(
