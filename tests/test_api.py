@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import ValidationError
 
 import consilience
 from consilience.domain.errors import SettingsError
@@ -33,6 +35,18 @@ def test_run_sync_records_in_the_users_journal(home: Path) -> None:
     again = asyncio.run(consilience.replay(report.session))
     assert again.digest() == report.digest()
     assert asyncio.run(consilience.resume(report.session)) == report
+
+
+def test_what_takes_the_same_settings_takes_them_by_the_same_names() -> None:
+    wanted = inspect.signature(consilience.deliberate).parameters
+    assert inspect.signature(consilience.run_sync).parameters == wanted
+    assert inspect.signature(consilience.live).parameters == wanted
+
+
+@pytest.mark.parametrize("name", ["run_sync", "live"])
+def test_a_setting_that_is_none_is_refused_by_the_function_that_was_called(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'modell'"):
+        getattr(consilience, name)("Why?", consilience.Emergence(), modell="local")
 
 
 async def test_run_sync_works_where_a_loop_runs_already() -> None:
@@ -133,6 +147,7 @@ SOLO = consilience.Solo()
         ("Why?", None, {}, "is not a protocol"),
         (5, SOLO, {}, r"5 \(int\) is not a text.* task"),
         (None, SOLO, {}, "is not a text"),
+        ("x" * 1_000_001, SOLO, {}, r"1,000,001 characters.* sources=\[…\]"),
         ("Why?", SOLO, {"store": "x.db"}, r"consilience\.SqliteStore\('x\.db'\)"),
         ("Why?", SOLO, {"sources": "abc"}, r"sources=\[…\]"),
         ("Why?", SOLO, {"sources": [Path("a.txt")]}, r"source 1.* Read the file"),
@@ -159,10 +174,44 @@ def test_what_cannot_be_meant_is_a_mistake_that_says_what_to_write(
     assert not (home / "journal.db").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"calls": -1}, r"calls: .* greater than or equal to 0 \(given: -1\)"),
+        ({"calls": 10**400}, "calls: .* less than or equal to 9223372036854775807"),
+        ({"calls": "many"}, "calls: .* valid integer"),
+        ({"foo": 1}, "foo: "),
+        ({"money": float("nan")}, "money: .* finite"),
+        ({"seconds": float("inf")}, "seconds: .* finite"),
+        ({"agents": {"L2N1": {"calls": -1}}}, r"agents\.L2N1: calls: "),
+        ({"phases": {"leaf_respond/x": {"calls": 1}}}, "'leaf_respond/x' names no phase"),
+    ],
+)
+def test_limits_that_cannot_be_are_a_mistake_wherever_they_are_written(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^these limits cannot be: {said}.* Where: limits\. Give "):
+        consilience.Limits(**given)
+    with pytest.raises(SettingsError, match=said):
+        consilience.run_sync("Why?", SOLO, model=model(), limits=given)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError):  # in a journal it is damage
+        consilience.Limits.model_validate(given)
+
+
+def test_an_allowance_that_cannot_be_is_a_mistake_too() -> None:
+    with pytest.raises(SettingsError, match=r"seconds: .* finite"):
+        consilience.Allowance(seconds=float("inf"))
+    assert consilience.Limits(calls=2**63 - 1, phases={"leaf_respond/1": consilience.Allowance(calls=0)}).calls
+
+
 async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:
     for begun in (consilience.resume("s", store="x.db"), consilience.replay("s", store=Path("x.db"))):  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match=r"SqliteStore\('x\.db'\)"):
             await begun
+
+
+def test_a_document_is_written_text_first() -> None:
+    named = consilience.Source(text="Rents rose.", name="report", agents=("L2N1",))
+    assert consilience.Source("Rents rose.", "report", ("L2N1",)) == named
+    assert consilience.Source.model_validate_json(named.model_dump_json()) == named
 
 
 async def test_documents_may_be_plain_texts() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import warnings
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -76,10 +78,22 @@ async def test_leaving_early_stops_the_run_which_can_be_resumed(store: consilien
     assert report.digest() == whole.digest()
 
 
+async def test_what_is_never_entered_leaves_nothing_behind(store: consilience.SqliteStore) -> None:
+    model = ScriptedModel(emergent)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        consilience.live("Is it so?", TREE, model=model, store=store)
+        gc.collect()
+    assert [str(warning.message) for warning in said] == []
+    assert (model.requests, store.sessions()) == ([], [])
+
+
 async def test_a_report_is_not_awaited_before_the_block(store: consilience.SqliteStore) -> None:
     session = consilience.live("Is it so?", TREE, model=ScriptedModel(emergent), store=store)
     with pytest.raises(UserError, match="has not begun"):
         await session.report()
+    with pytest.raises(UserError, match=r"has not begun.* async with consilience\.live"):
+        [event async for event in session.events()]
     async with session:
         assert (await session.report()).answer
 

@@ -91,22 +91,53 @@ async def deliberate(
     return cast(R, report)
 
 
-def live(task: str, protocol: Reporting[R], *, session: str | None = None, **settings: Any) -> Live[R]:
+def live(
+    task: str,
+    protocol: Reporting[R],
+    *,
+    model: Models | None = None,
+    panel: Panel | str | Path | None = None,
+    sources: Sequence[Source | str] = (),
+    seed: int = 0,
+    limits: Limits | None = None,
+    quorum: float = 0.5,
+    encoder: str | Encoder | None = None,
+    store: Store | None = None,
+    prompts: Path | None = None,
+    session: str | None = None,
+    options: Options | None = None,
+) -> Live[R]:
     """`deliberate`, watched: `async with live(…) as session: async for event in session.events(): …`.
 
     Takes what `deliberate` takes. `session.report()` gives the report; leaving the block before stops the run.
     """
     id = session or f"r{secrets.token_hex(4)}"
-    options = settings.pop("options", None) or Options()
+    asked = options or Options()
     running: Live[R]
 
     def observe(event: Event) -> None:
         running.observe(event)
-        if options.observer is not None:
-            options.observer(event)
+        if asked.observer is not None:
+            asked.observer(event)
 
-    watched = replace(options, observer=observe)
-    running = Live(id, deliberate(task, protocol, session=id, options=watched, **settings))
+    running = Live(
+        id,
+        lambda: deliberate(
+            task,
+            protocol,
+            model=model,
+            panel=panel,
+            sources=sources,
+            seed=seed,
+            limits=limits,
+            quorum=quorum,
+            encoder=encoder,
+            store=store,
+            prompts=prompts,
+            session=id,
+            options=replace(asked, observer=observe),
+        ),
+    )
     return running
 
 
@@ -158,12 +189,43 @@ async def replay(session: str, *, store: Store | None = None, options: Options |
         return await runner.replay(session, store=journal, options=options)
 
 
-def run_sync(task: str, protocol: Reporting[R], **settings: Any) -> R:
+def run_sync(
+    task: str,
+    protocol: Reporting[R],
+    *,
+    model: Models | None = None,
+    panel: Panel | str | Path | None = None,
+    sources: Sequence[Source | str] = (),
+    seed: int = 0,
+    limits: Limits | None = None,
+    quorum: float = 0.5,
+    encoder: str | Encoder | None = None,
+    store: Store | None = None,
+    prompts: Path | None = None,
+    session: str | None = None,
+    options: Options | None = None,
+) -> R:
     """`deliberate` for code that is not asynchronous, and for notebooks, where a loop runs already.
 
     Ctrl-C stops the run; what is recorded is kept and `consilience.resume` goes on.
     """
-    return blocking(deliberate(task, protocol, **settings))
+    return blocking(
+        deliberate(
+            task,
+            protocol,
+            model=model,
+            panel=panel,
+            sources=sources,
+            seed=seed,
+            limits=limits,
+            quorum=quorum,
+            encoder=encoder,
+            store=store,
+            prompts=prompts,
+            session=session,
+            options=options,
+        )
+    )
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:

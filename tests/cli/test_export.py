@@ -128,7 +128,7 @@ def test_a_view_that_a_session_has_not_is_a_mistake_that_names_those_it_has(
 ) -> None:
     result = cli(*command, "passes")
     assert result.exit_code == 2
-    assert result.stdout == ""
+    assert ("--json" in command) == (result.stdout != "")
     said = " ".join(result.stderr.split())
     assert "a session of emergence has no passes over one text" in said
     assert "It has these views: tree, evolution, convergence, reads." in said
@@ -195,6 +195,30 @@ def test_the_published_schemas_are_current(cli: Cli, published: Path) -> None:
     assert cli("schema", published.name.removesuffix(".schema.json")).stdout == published.read_text(), (
         "write them anew: consilience schema --out docs/schema"
     )
+
+
+def test_json_is_accepted_where_it_is_printed_anyway(cli: Cli, session: str) -> None:
+    assert cli("schema", "emergence", "--json").stdout == cli("schema", "emergence").stdout
+    exported = cli("export", session, "--json").stdout
+    assert json.loads(exported)["session"] == session
+    assert exported == cli("export", session, "--format", "json").stdout
+    refused = cli("export", session, "--json", "--format", "svg")
+    assert refused.exit_code == 2
+    assert "--json and --format svg exclude each other" in refused.stderr
+
+
+def test_an_export_that_cannot_be_written_says_to_write_it_elsewhere(cli: Cli, session: str, here: Path) -> None:
+    (here / "file").write_text("x")
+    (here / "taken.html").mkdir()
+    for place, said in {
+        "taken.html": "the report cannot be written",
+        "file/report.html": "there is no directory file",
+        "nowhere/report.html": "there is no directory nowhere",
+    }.items():
+        result = cli("export", session, "--out", place)
+        assert result.exit_code == 2
+        assert said in result.stderr
+        assert result.stderr.endswith("Name another place with --out.\n")
 
 
 def test_schemas_are_written_into_a_directory(cli: Cli, here: Path) -> None:

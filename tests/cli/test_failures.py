@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import pytest
 
-from consilience.cli.failures import Stopped, exit_code_of
+from consilience.cli.failures import Declined, Stopped, exit_code_of
 from consilience.domain.errors import (
     ConsilienceError,
     ReplayMiss,
@@ -59,6 +60,27 @@ def test_exit_codes(
     assert (RESUME in capsys.readouterr().err) == (code == 5)
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SettingsError("too deep", where="depth", do="Give less."), (2, "too deep", "depth", "Give less.")),
+        (ReplayMiss("not\nthere"), (1, "not there", "", "")),
+        (KeyError("x"), (1, "a defect in consilience: KeyError: 'x'", "", "")),
+        (KeyboardInterrupt(), (130, "interrupted", "", "")),
+        (Stopped(signal.SIGTERM), (143, "stopped by SIGTERM", "", "")),
+        (Declined("Nothing was spent."), (2, "Nothing was spent.", "", "")),
+    ],
+)
+def test_as_json(error: BaseException, told: tuple[int, str, str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, what, where, do = told
+    assert exit_code_of(error, as_json=True) == code
+    found = {"exit_code": code, "what": what, "where": where, "do": do, "session": None}
+    assert json.loads(capsys.readouterr().out) == found
+    exit_code_of(error, session="r1", as_json=True)
+    go_on = f"{do} Go on with: {RESUME}".strip()
+    assert json.loads(capsys.readouterr().out) == {**found, "do": go_on, "session": "r1"}
+
+
 @pytest.mark.parametrize("debug", ["", "1"])
 @pytest.mark.parametrize(
     "error", [UnknownName("no model 'plum-wintermute-4410'"), RuntimeError("plum-wintermute-4410 did not fit")]
@@ -68,9 +90,9 @@ def test_a_key_that_an_error_quotes_is_not_said(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "plum-wintermute-4410")
     monkeypatch.setenv("CONSILIENCE_DEBUG", debug)
-    exit_code_of(error, session="r1")
-    err = capsys.readouterr().err
-    assert "plum" not in err
+    exit_code_of(error, session="r1", as_json=True)
+    out, err = capsys.readouterr()
+    assert "plum" not in out + err
     assert "***" in err
     assert RESUME in err
 

@@ -77,6 +77,8 @@ def test_lists_are_given_as_json_and_words_stay_words(cli: Cli, town: Town, pare
         (["--at", "end", "--set", "max_rounds=1", "--set", "max_rounds=2"], "given twice"),
         (["--at", "end", "--replace-agent", "L9N9=local"], "no agent 'L9N9'"),
         (["--at", "end", "--perspective", "L9N9=x"], "no agent 'L9N9'"),
+        (["--at", "end", "--set", "foo=1"], "emergence has no setting 'foo'. Where: --set. Known: "),
+        (["--at", "end", "--set", "childern=1"], "Did you mean 'children'? Known: "),
         (["--at", "end", "--agent-limit", "L2N1=3"], "is no limit"),
         (["--at", "end", "--agent-limit", "L2N1:calls=-3"], "cannot be a limit"),
         (["--at", "end", "--agent-limit", "nobody:calls=3"], "no agent 'nobody'"),

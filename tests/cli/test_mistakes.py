@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
@@ -34,7 +36,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "absurd tree": ((*RUN, "--children", "64", "--depth", "8"), ("agents", "at most 500")),
     "absurd rounds": ((*RUN, "--max-rounds", "1000000"), ("max_rounds",)),
     "no number": ((*RUN, "--children", "many"), ("--children", "integer")),
-    "bad pattern": ((*RUN, "--answer-pattern", "("), ("answer_pattern",)),
+    "bad pattern": ((*RUN, "--answer-pattern", "("), ("answer_pattern", "at position 0")),
     "unknown option": ((*RUN, "--childern", "3"), ("--childern", "--children")),
     "no task": (("emergence",), ("TASK",)),
     "empty task": (("emergence", "  ", "--model", MODEL), ("the task is empty",)),
@@ -50,6 +52,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no gguf": (("emergence", TASK, "--model", "local:binary.gguf"), ("binary.gguf",)),
     "empty model": (("emergence", TASK, "--models", "a:b,,c:d"), ("empty", "--models")),
     "two ways of models": ((*RUN, "--models", "ollama:x"), ("--model and --models",)),
+    "unknown model that nobody is dealt": (("solo", TASK, "--models", f"{MODEL},nosuch:1"), ("nosuch",)),
     "agent spelt badly": ((*RUN, "--agent", "L2N1"), ("--agent", "ID=MODEL", "L1N1, L2N1")),
     "agent without model": ((*RUN, "--agent", "L2N1="), ("ID=MODEL",)),
     "unknown agent": ((*RUN, "--agent", "L9N9=ollama:x"), ("L9N9", "L1N1, L2N1")),
@@ -67,9 +70,27 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "source for nobody": ((*RUN, "--source", "L9N9=file"), ("L9N9", "ID=FILE")),
     "missing prompts": ((*RUN, "--prompts", "nowhere"), ("nowhere",)),
     "unknown prompt": ((*RUN, "--prompts", "prompts"), ("unknown.j2",)),
+    "seat of nobody": (
+        ("compare", TASK, "--model", MODEL, "--source", "L2N1=file"),
+        ("nor a seat 'L2N1'", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …"),
+    ),
+    "empty perspective": ((*RUN, "--perspectives", ""), ("a text is empty", "--perspectives")),
+    "program that is a directory": (
+        (*RUN, "--agent", "L2N1=exec:./barren"),
+        ("'./barren' is no program that may be run",),
+    ),
+    "program that may not be run": (
+        (*RUN, "--agent", "L2N1=exec:./file -x"),
+        ("'./file' is no program that may be run",),
+    ),
     "negative calls": ((*RUN, "--max-calls", "-1"), ("--max-calls", "-1")),
     "negative money": ((*RUN, "--max-cost", "-0.5"), ("--max-cost", "-0.5")),
     "no money at all": ((*RUN, "--max-cost", "nan"), ("--max-cost",)),
+    "endless calls": ((*RUN, "--max-calls", "1" + "0" * 400), ("--max-calls", "at most 9223372036854775807")),
+    "endless time": ((*RUN, "--max-time", "inf"), ("--max-time", "inf")),
+    "endless time of one": ((*RUN, "--agent-limit", "L2N1:time=inf"), ("--agent-limit", "finite number")),
+    "a kind twice": ((*RUN, "--agent-limit", "L2N1:calls=1,calls=2"), ("--agent-limit", "says one kind twice")),
+    "no index": ((*RUN, "--phase-limit", "leaf_respond/x:calls=1"), ("--phase-limit", "NAME/INDEX with a number")),
     "quorum of 2": ((*RUN, "--quorum", "2"), ("--quorum", "0 to 1")),
     "out is a file": ((*RUN, "--out", "file"), ("file", "--out DIR")),
     "out below a file": ((*RUN, "--out", "file/below"), ("file/below",)),
@@ -101,6 +122,28 @@ def test_mistakes(name: str, cli: Cli, town: Town, here: Path) -> None:
     assert town.requests == []
 
 
+ERROR = Path(__file__).parent.parent.parent / "docs" / "schema" / "error.schema.json"
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_as_json_too(name: str, cli: Cli, town: Town, here: Path) -> None:
+    _files(here)
+    (here / "binary.gguf").write_bytes(b"no weights")
+    arguments, said = MISTAKES[name]
+    result = cli(*arguments, "--json")
+    told = json.loads(result.stdout)
+    jsonschema.validate(told, json.loads(ERROR.read_text()))
+    assert (result.exit_code, told["exit_code"], told["session"]) == (2, 2, None)
+    for words in said:
+        assert words in f"{told['what']} {told['where']} {told['do']}"
+    assert told["what"] in result.stderr
+
+
+def test_a_task_that_reads_like_the_option_asks_for_no_json(cli: Cli, town: Town) -> None:
+    result = cli("emergence", "--model", "nosuch", "--", "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -109,7 +152,7 @@ def test_mistakes(name: str, cli: Cli, town: Town, here: Path) -> None:
         ("model = 3", "must be a name"),
         ("confirm_above = 'much'", "number of dollars"),
         ("confirm_above = -1", "number of dollars"),
-        ("emergence = 3", "unknown key 'emergence'"),
+        ("emergence = 3", "the settings of emergence must be a table"),
         ("[emergnce]\nchildren = 3", "Did you mean 'emergence'?"),
         ("[emergence]\nchild = 3", "Did you mean 'children'?"),
         ("[emergence]\nchildren = 'many'", "children"),

@@ -301,6 +301,10 @@ def test_what_is_no_answer_is_said(sit: Sit, program: list[str]) -> None:
         wrong = run(program, "sessions", "answer", session, LEAF, given)
         assert wrong.returncode == 2
         assert complaint in wrong.stderr
+    for nothing in ("", "  "):
+        empty = run(program, "sessions", "answer", session, LEAF, nothing)
+        assert (empty.returncode, empty.stdout) == (2, "")
+        assert f"the answer to {LEAF} is empty" in empty.stderr
     unknown = run(program, "sessions", "answer", session, "round-9/x", "Yes.")
     assert unknown.returncode == 2
     assert f"Awaited: {LEAF}" in unknown.stderr

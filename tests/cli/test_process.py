@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -103,6 +104,27 @@ def test_ctrl_c_ends_in_order_and_the_session_goes_on(command: Callable[[str], l
     done = subprocess.run([*command(QUICK), "resume", session], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0
     assert "3 calls recorded, not paid for again; 3 in flight when it stopped" in done.stderr
+
+
+def test_an_interruption_is_told_as_json_too(command: Callable[[str], list[str]]) -> None:
+    process = subprocess.Popen(
+        [*command(STUCK_AFTER_THE_LEAVES), *RUN, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+    )
+    lines_until(process, "asked round-1/lateral")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=PATIENCE)
+    (session,) = recorded()
+    assert json.loads(out) == {
+        "exit_code": process.returncode,
+        "what": "interrupted",
+        "where": "",
+        "do": f"Go on with: consilience resume {session}",
+        "session": session,
+    }
+    assert process.returncode == 130
 
 
 def test_a_second_ctrl_c_ends_it_at_once(command: Callable[[str], list[str]], tmp_path: Path) -> None:
@@ -270,23 +292,29 @@ def test_output_that_finds_no_room_is_said_and_nothing_is_lost(
 
 
 def test_a_closed_output_is_no_crash(command: Callable[[str], list[str]]) -> None:
-    run = shlex.join([*command(QUICK), *RUN])
-    for closed in (">&-", "2>&-", ">&- 2>&-"):
-        done = subprocess.run(["sh", "-c", f"{run} {closed}"], capture_output=True, timeout=PATIENCE)
-        assert done.returncode == 0, done.stderr
+    program = shlex.join(command(QUICK))
+    for given in (RUN, ("show", "last"), ("export", "last"), ("show", "last", "--json")):
+        for closed, code in ((">&-", 141), ("2>&-", 0), (">&- 2>&-", 141)):
+            line = f"{program} {shlex.join(given)} {closed}"
+            done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=PATIENCE)
+            assert done.returncode == code, (line, done.stderr)
+            assert "Error" not in done.stderr
+    line = f"{program} export last --out report.md >&-"  # prints nothing there
+    assert subprocess.run(["sh", "-c", line], capture_output=True, timeout=PATIENCE).returncode == 0
 
 
 def test_a_reader_that_leaves_is_no_crash(command: Callable[[str], list[str]]) -> None:
-    done = subprocess.run([*command(QUICK), *RUN], capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [*command(QUICK), "show", "last"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
-    )
-    os.close(write)
-    assert "Traceback" not in done.stderr
-    assert "defect" not in done.stderr
+    for given in ((*RUN, "--quiet"), (*RUN, "--quiet", "--json"), ("show", "last"), ("nothing", "--json"), ("--help",)):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [*command(QUICK), *given], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
+        )
+        os.close(write)
+        assert done.returncode == 141, given
+        assert ("Error" in done.stderr) == ("nothing" in given)
+        assert "Traceback" not in done.stderr
+    assert len(recorded()) == 2
 
 
 def on_a_terminal(arguments: list[str]) -> tuple[str, int]:

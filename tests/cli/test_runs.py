@@ -15,6 +15,19 @@ from consilience.testing import Rejected, Scripted
 QUICK = ("--model", MODEL, "--max-rounds", "2")
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--quiet"]])
+def test_what_is_given_and_changes_nothing_is_said(cli: Cli, town: Town, here: Path, more: list[str]) -> None:
+    (here / "prompts").mkdir()
+    (here / "prompts" / "instructions.jinja").write_text("x")
+    result = cli("solo", TASK, "--models", f"{MODEL},ollama:idle", "--prompts", "prompts", *more)
+    assert result.exit_code == 0
+    for line in (
+        "Dealt to nobody, since there are no more agents than 1: ollama:idle.",
+        "No prompt is replaced: prompts holds none (NAME.j2).",
+    ):
+        assert (line in result.stderr.splitlines()) == ("--quiet" not in more)
+
+
 def test_a_run_ends_in_a_report_on_stdout_and_its_progress_on_stderr(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK)
     assert result.exit_code == 0

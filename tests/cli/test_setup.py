@@ -186,11 +186,42 @@ def test_doctor_and_a_dry_run_name_the_settings_of_configuration_files(cli: Cli,
     assert "children" not in json.loads(cli(*run, "--json", "--children", "3").stdout)["configured"]
 
 
+@pytest.mark.parametrize("text", ["[vote]\nvots = 3\n", "modle = 1\n", 'model = "nosuch"\n'])
+def test_doctor_ends_as_a_run_would_with_a_configuration_that_is_broken(cli: Cli, here: Path, text: str) -> None:
+    (here / "consilience.toml").write_text('model = "ollama:town"\n')
+    assert cli("doctor").exit_code == 0
+    (here / "consilience.toml").write_text(text)
+    assert cli("doctor").exit_code == 2
+
+
+def test_doctor_does_not_say_that_a_model_that_is_none_is_paid_for(cli: Cli, here: Path) -> None:
+    taken = json.loads(cli("doctor", "--json", env={"CONSILIENCE_MODEL": "nosuch"}).stdout)["Model"]["would be taken"]
+    assert taken.startswith("nosuch: CONSILIENCE_MODEL is set; NOT USABLE: ")
+    assert "paid" not in taken
+
+
+def test_doctor_says_where_no_journal_could_be_made(cli: Cli, here: Path) -> None:
+    (here / "file").write_text("x")
+    for home, said in (
+        (here / "file", f"{here / 'file'} is no directory"),
+        (here / "file" / "below", f"{here / 'file'} is no directory"),
+        *([(Path("/proc/town"), "/proc is not writable")] if Path("/proc/self").exists() else []),
+    ):
+        result = cli("doctor", env={"CONSILIENCE_HOME": str(home)})
+        assert result.exit_code == 2
+        assert f"not there yet, CANNOT BE MADE: {said}" in result.stdout
+    (here / "made").mkdir()
+    assert "not there yet, could be made" in cli("doctor", env={"CONSILIENCE_HOME": str(here / "made" / "x")}).stdout
+    assert list((here / "made").iterdir()) == []
+
+
 def test_doctor_survives_what_is_broken(cli: Cli, here: Path, home: Path) -> None:
     (here / "consilience.toml").write_text("model =")
     (home / "journal.db").write_text("no database at all, but long enough to be taken for one " * 30)
     result = cli("doctor")
-    assert result.exit_code == 0
-    assert "NOT USABLE" in result.stdout
+    assert result.exit_code == 2
+    assert json.loads(cli("doctor", "--json").stdout)["Data"]["journal"].startswith(
+        f"{home / 'journal.db'}: NOT USABLE"
+    )
     assert "consilience.toml: NOT USABLE: the configuration is not valid TOML" in result.stdout
     assert "consilience.toml: read" not in result.stdout

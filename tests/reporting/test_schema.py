@@ -31,7 +31,7 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
 def test_every_installed_protocol_is_published() -> None:
     there = {path.name.removesuffix(".schema.json") for path in PUBLISHED.glob("*.schema.json")}
     ours = {point.name for point in entry_points(group=GROUP) if point.value.startswith("consilience.")}
-    assert there == {"report", "events", *ours}
+    assert there == {"report", "events", "error", *ours}
 
 
 @pytest.mark.parametrize("name", ["report", "emergence"])

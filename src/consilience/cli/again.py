@@ -60,6 +60,7 @@ def go_on(id: str, *, yes: bool, out: Path | None, as_json: bool, quiet: bool, e
             quiet=quiet or course.finished is not None,
             before=tuple(events),
             desk=desk,
+            as_json=as_json,
         )
         if isinstance(report, int):
             return without_report(report, session, store, as_json=as_json)

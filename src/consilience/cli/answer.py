@@ -11,10 +11,10 @@ from consilience.reporting.question import Question, questions
 from consilience.reporting.words import printable
 
 
-def answer(store: Store, session: str, key: str, text: str, *, by: str, as_json: bool) -> None:
+def answer(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
     """Record an answer, or without a text show what is asked. Raises `UserError`s for what cannot be an answer."""
     asked = {question.key: question for question in questions(store.read(session), store.text, store.prompt)}
-    if not text:
+    if text is None:
         if key and key not in asked:
             raise _unknown(session, key, asked)
         _show(session, [asked[key]] if key else list(asked.values()), as_json)
@@ -22,6 +22,8 @@ def answer(store: Store, session: str, key: str, text: str, *, by: str, as_json:
     if key not in asked:
         raise _unknown(session, key, asked)
     given = read_text(text)
+    if not given.strip():
+        raise SettingsError(f"the answer to {key} is empty", do="Give words.")
     form = asked[key].form
     try:
         reply = form.read(given) if form else given.strip()
@@ -29,8 +31,6 @@ def answer(store: Store, session: str, key: str, text: str, *, by: str, as_json:
         raise SettingsError(
             f"that is no answer to {key}: {wrong}", do=f"What is asked: consilience sessions answer {session} {key}."
         ) from None
-    if not reply:
-        raise SettingsError(f"the answer to {key} is empty", do="Give words.")
     store.answer(session, key, reply, by=by)
     waiting = [other for other, question in asked.items() if other != key and not question.answered]
     more = f"Still awaited: {', '.join(waiting)}. " if waiting else ""

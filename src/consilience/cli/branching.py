@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from consilience.cli.config import load_config, load_env_file
 from consilience.cli.consent import agree
 from consilience.cli.desk import desk_for
 from consilience.cli.failures import DONE, say
 from consilience.cli.fetch import ensure_weights
-from consilience.cli.inputs import deal_models, read_limits
+from consilience.cli.inputs import deal_models, read_limits, undealt, unused
 from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, cost_words, dry_run, dry_run_json, make_plan
 from consilience.cli.request import Request
@@ -22,7 +23,7 @@ from consilience.domain.events import CallCompleted, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.engine import fork as forks
-from consilience.engine.protocol import Protocol
+from consilience.engine.protocol import Protocol, find_protocol
 from consilience.journal.store import Store
 from consilience.models.names import Choice
 from consilience.reporting.files import claim_directory
@@ -53,13 +54,18 @@ def go(asked: Asked, request: Request) -> int:
         events = store.read(parent)
         old = forks.beginning(parent, events)
         last = forks.position(parent, events, asked.at)
+        _check_names(old, asked.settings)
         settings = _typed(old, asked.settings)
         protocol = forks.changed(old, settings)
         models = _models(asked, request, old, protocol)
         check_models(models.values(), keys=not request.dry_run, why="as recorded")
+        check_models(undealt(request, list(models)), keys=False)
         limits = _limits(request, old, protocol)
         plan = _plan(asked, request, old, protocol, models, limits, store)
         kept = sum(isinstance(event, CallCompleted) for event in forks.inheritance(events, last, old.encoder))
+        if not request.quiet:
+            for line in unused(request, plan.agents):
+                say(line)
         if request.dry_run:
             _say_plan(plan, request, parent, last, kept)
             return DONE
@@ -89,10 +95,25 @@ def go(asked: Asked, request: Request) -> int:
             desk=desk,
             quiet=request.quiet,
             cache=request.cache or None,  # what the parent has
+            as_json=request.json,
         )
         if isinstance(report, int):
             return without_report(report, session, store, as_json=request.json)
         return held(report, request, deliver(report, out=request.out, as_json=request.json))
+
+
+def _check_names(old: SessionStarted, settings: Mapping[str, str]) -> None:
+    """Raise for a setting that the protocol has not, with one that is spelt much like it, if there is any."""
+    cls = find_protocol(old.protocol)
+    for name in settings:
+        if name not in cls.model_fields:
+            close = get_close_matches(name, cls.model_fields, 1)
+            meant = f"Did you mean {close[0]!r}? " if close else ""
+            raise SettingsError(
+                f"{cls.name} has no setting {name!r}",
+                where="--set",
+                do=f"{meant}Known: {', '.join(cls.model_fields)}.",
+            )
 
 
 def _typed(old: SessionStarted, settings: Mapping[str, str]) -> dict[str, object]:

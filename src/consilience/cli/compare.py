@@ -15,7 +15,7 @@ import typer
 from consilience.cli.bench import Bench
 from consilience.cli.config import Config, load_config, load_env_file
 from consilience.cli.consent import agree
-from consilience.cli.failures import DONE, NO_ANSWER, say
+from consilience.cli.failures import DONE, NO_ANSWER, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
 from consilience.cli.inputs import deal_models, read_settings, read_sources, read_task
 from consilience.cli.loop import run_until_done
@@ -273,7 +273,7 @@ def _deliver(request: CompareRequest, comparison: Comparison) -> int:
         show(printable(markdown(comparison)))
     sys.stdout.flush()
     if unwritten is not None:
-        raise unwritten
+        return exit_code_of(unwritten)
     before = sum(run.recorded for run in comparison.runs)
     if not request.quiet:
         if before:
@@ -302,7 +302,7 @@ def _tasks(request: CompareRequest) -> list[Task]:
     seats = [Agent(id=str(n), role="seat") for n in range(1, MOST_SEATS + 1)]
     sources = [
         TaskSource(text=s.text, name=s.name, seat=int(s.agents[0]) if s.agents else None)
-        for s in read_sources(request.source or (), seats)
+        for s in read_sources(request.source or (), seats, whose="a seat")
     ]
     return [
         _checked_task(

@@ -102,6 +102,12 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
     protocols = installed_protocols()
     if isinstance(value, dict) and key in protocols:
         return value
+    if key in protocols:
+        raise SettingsError(
+            f"the settings of {key} must be a table",
+            where=where,
+            do=f"Write [{key}] on a line of its own, and its settings below it.",
+        )
     import difflib
 
     known = ["model", "confirm_above", *protocols]

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from consilience.cli.failures import MISTAKE, say
+from consilience.cli.failures import Declined
 from consilience.cli.plan import Plan, amount_words, cost_words, unbounded_words
 from consilience.domain.errors import SettingsError
 
@@ -14,8 +14,8 @@ from consilience.domain.errors import SettingsError
 def agree(plan: Plan, *, yes: bool, confirm_above: float, resumed: bool = False) -> None:
     """Return if the run may spend what it may spend. A `resumed` one takes no other limits and shows no plan.
 
-    It may if it is free, agreed to or limited beforehand, or cheap on a terminal; what an encoder takes and what a program
-    spends by itself no limit bounds. Raises `SettingsError` where nobody can be asked, `typer.Exit` where the answer is no.
+    from consilience.cli.failures import Declined
+    from consilience.cli.plan import Plan, amount_words, cost_words, unbounded_words
     """
     bounded = not plan.programs and (not plan.paid or (plan.limits.money is not None and plan.encoder is None))
     if yes or bounded or not plan.makes_calls:
@@ -38,8 +38,7 @@ def agree(plan: Plan, *, yes: bool, confirm_above: float, resumed: bool = False)
     except typer.Abort:  # Ctrl-C or the end of input is an answer too
         agreed = False
     if not agreed:
-        say("Nothing was spent.")
-        raise typer.Exit(MISTAKE)
+        raise Declined("Nothing was spent.")
 
 
 def _advice(plan: Plan, resumed: bool) -> str:

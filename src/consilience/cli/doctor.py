@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -18,6 +19,14 @@ EXTRAS = {"local": "xllamacpp", "openai": "openai", "anthropic": "anthropic", "g
 """Optional dependencies, with the module that tells whether each is installed."""
 
 
+class Row(NamedTuple):
+    """One line; not `fine` where what it names could not be used."""
+
+    name: str
+    value: str
+    fine: bool = True
+
+
 @doctor.command("doctor")
 def _doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -25,11 +34,15 @@ def _doctor(
         Path | None, typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE")
     ] = None,
 ) -> None:
-    """What is here, what is missing, which model would be taken and why. Changes nothing and spends nothing."""
+    """What is here, what is missing, which model would be taken and why. Changes nothing and spends nothing.
+
+    Exits with 2 where something it names is not usable.
+    """
     from consilience.cli.config import load_env_file
+    from consilience.cli.failures import MISTAKE
 
     loaded = load_env_file(env_file) if env_file is not None else []
-    found: dict[str, list[tuple[str, str]]] = {
+    found: dict[str, list[Row]] = {
         "This installation": _installation(),
         "Data": _data(),
         "Model": _model(),
@@ -37,19 +50,25 @@ def _doctor(
         "Keys (names only; none is spent unless a model that needs it is named)": _keys(),
     }
     if env_file is not None:
-        found["Data"].append(("environment file", f"{env_file}: set {', '.join(loaded) or 'nothing new'}"))
+        found["Data"].append(Row("environment file", f"{env_file}: set {', '.join(loaded) or 'nothing new'}"))
     if as_json:
-        print_json({section: dict(rows) for section, rows in found.items()})
-        return
+        print_json({section: {row.name: row.value for row in rows} for section, rows in found.items()})
+    else:
+        _print(found)
+    if not all(row.fine for rows in found.values() for row in rows):
+        raise typer.Exit(MISTAKE)
+
+
+def _print(found: dict[str, list[Row]]) -> None:
     for section, rows in found.items():
         print(section)
-        width = max((len(name) for name, _ in rows), default=0)
-        for name, value in rows:
-            print(f"  {name:<{width}}  {value}")
+        width = max((len(row.name) for row in rows), default=0)
+        for row in rows:
+            print(f"  {row.name:<{width}}  {row.value}")
         print()
 
 
-def _installation() -> list[tuple[str, str]]:
+def _installation() -> list[Row]:
     from importlib.metadata import version
     from importlib.util import find_spec
 
@@ -62,59 +81,72 @@ def _installation() -> list[tuple[str, str]]:
             return False
 
     rows = [
-        ("consilience", version("consilience")),
-        ("python", f"{platform.python_version()} ({sys.executable})"),
-        ("protocols", ", ".join(sorted(installed_protocols()))),
+        Row("consilience", version("consilience")),
+        Row("python", f"{platform.python_version()} ({sys.executable})"),
+        Row("protocols", ", ".join(sorted(installed_protocols()))),
     ]
     for extra, module in EXTRAS.items():
         state = "installed" if there(module) else f"not installed: pip install 'consilience[{extra}]'"
-        rows.append((f"extra {extra}", state))
+        rows.append(Row(f"extra {extra}", state))
     return rows
 
 
-def _data() -> list[tuple[str, str]]:
+def _data() -> list[Row]:
     from consilience.cli.config import config_files
     from consilience.domain.places import data_dir, journal_path, weights_dir
     from consilience.models.weights import CATALOGUE, installed
 
-    rows = [("directory", str(data_dir())), ("journal", _journal(journal_path()))]
     here = installed()
-    rows.append(("weights", f"{weights_dir()}: {', '.join(here) or 'none'} (of {', '.join(CATALOGUE)})"))
-    for whose, path in zip(("configuration here", "configuration of the user"), config_files(), strict=True):
-        rows.append((whose, f"{path}: {_configuration(path)}"))
-    return rows
+    return [
+        Row("directory", str(data_dir())),
+        _journal(journal_path()),
+        Row("weights", f"{weights_dir()}: {', '.join(here) or 'none'} (of {', '.join(CATALOGUE)})"),
+        *map(_configuration, ("configuration here", "configuration of the user"), config_files()),
+    ]
 
 
-def _configuration(path: Path) -> str:
+def _configuration(whose: str, path: Path) -> Row:
     from consilience.cli.config import read_config
     from consilience.domain.errors import UserError
 
     try:
         read_config(path)
     except UserError as error:
-        return f"NOT USABLE: {error.what}"
-    return "read" if path.is_file() else "not there"
+        return Row(whose, f"{path}: NOT USABLE: {error.what}", fine=False)
+    return Row(whose, f"{path}: {'read' if path.is_file() else 'not there'}")
 
 
-def _journal(path: Path) -> str:
+def _journal(path: Path) -> Row:
     """Opens a journal that is there; of one that is not it only looks whether it could be made."""
     from consilience.domain.errors import UserError
     from consilience.journal.sqlite import SqliteStore
 
-    if not path.exists():
-        nearest = next(parent for parent in path.absolute().parents if parent.exists())
-        state = "could be made" if os.access(nearest, os.W_OK) else f"CANNOT BE MADE: {nearest} is not writable"
-        return f"{path}: not there yet, {state}"
+    if not os.path.exists(path):  # nor where nobody may look
+        if missing := _unmakable(path):
+            return Row("journal", f"{path}: not there yet, CANNOT BE MADE: {missing}", fine=False)
+        return Row("journal", f"{path}: not there yet, could be made")
     try:
         store = SqliteStore(path, writing=True)
         number = len(store.sessions())
         store.close()
     except UserError as error:
-        return f"{path}: NOT USABLE: {error.what}"
-    return f"{path}: ok, {number:,} sessions, {path.stat().st_size / 1e6:.1f} MB"
+        return Row("journal", f"{path}: NOT USABLE: {error.what}", fine=False)
+    return Row("journal", f"{path}: ok, {number:,} sessions, {path.stat().st_size / 1e6:.1f} MB")
 
 
-def _model() -> list[tuple[str, str]]:
+def _unmakable(path: Path) -> str:
+    """Why nothing could be made below the nearest directory that is there; found out by a file without a name."""
+    nearest = next(parent for parent in path.absolute().parents if os.path.exists(parent))
+    if not nearest.is_dir():
+        return f"{nearest} is no directory"
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        return f"{nearest} is not writable ({error.strerror})"
+    return ""
+
+
+def _model() -> list[Row]:
     """The steps of precedence in order, and the one that decides."""
     from consilience.cli.config import load_config
     from consilience.cli.fetch import local_weights
@@ -125,29 +157,30 @@ def _model() -> list[tuple[str, str]]:
     try:
         config = load_config()
     except UserError as error:
-        return [("configuration", f"NOT USABLE: {error}")]
+        return [Row("configuration", f"NOT USABLE: {error}", fine=False)]
     choice = choice_without_a_name(config)
     weights = [name for name in local_weights([choice.name]) if locate(name) is None]
     note = f"; its weights are fetched at the first run: {', '.join(weights)}" if weights else ""
+    spending, fine = _spending(choice.name)
     return [
-        ("would be taken", f"{choice.name}: {choice.why}{note}; {_spending(choice.name)}"),
-        ("1. option", "--model, --models, --agent"),
-        ("2. environment", f"CONSILIENCE_MODEL={os.environ.get('CONSILIENCE_MODEL') or '(not set)'}"),
-        (
+        Row("would be taken", f"{choice.name}: {choice.why}{note}; {spending}", fine),
+        Row("1. option", "--model, --models, --agent"),
+        Row("2. environment", f"CONSILIENCE_MODEL={os.environ.get('CONSILIENCE_MODEL') or '(not set)'}"),
+        Row(
             "3. configuration",
             f"model = {config.model!r} in {config.origin['model']}" if config.model else "names no model",
         ),
-        ("4. server here", "Ollama, LM Studio, llama.cpp or vLLM on this machine, if one answers"),
-        ("5. else", "local, which needs no key"),
-        ("asks above", f"${config.confirm_above:.2f} on a terminal; elsewhere --yes or --max-cost is needed"),
+        Row("4. server here", "Ollama, LM Studio, llama.cpp or vLLM on this machine, if one answers"),
+        Row("5. else", "local, which needs no key"),
+        Row("asks above", f"${config.confirm_above:.2f} on a terminal; elsewhere --yes or --max-cost is needed"),
     ]
 
 
-def _spending(name: str) -> str:
-    """What a run with that model would spend, and why it could not begin where it could not."""
+def _spending(name: str) -> tuple[str, bool]:
+    """What a run with that model would spend, and whether it could begin; why not, where it could not."""
     from consilience.cli.fetch import local_weights, need_runtime
     from consilience.cli.plan import check_models
-    from consilience.domain.errors import UserError
+    from consilience.domain.errors import UnknownName, UserError
     from consilience.models.names import alternatives, is_person, is_program, paid, resolve
 
     if is_program(name):
@@ -161,12 +194,14 @@ def _spending(name: str) -> str:
         for one in alternatives(name):
             if not (is_person(one) or local_weights([one])):
                 resolve(one)  # as a run does, to which the client library may be missing
+    except UnknownName as error:  # nobody knows what it would spend
+        return f"NOT USABLE: {error}", False
     except UserError as error:
-        return f"{spending}; NOT USABLE: {error}"
-    return spending
+        return f"{spending}; NOT USABLE: {error}", False
+    return spending, True
 
 
-def _settings() -> list[tuple[str, str]]:
+def _settings() -> list[Row]:
     """What the configuration files set, by protocol, with the file."""
     from consilience.cli.config import load_config
     from consilience.cli.inputs import read_settings
@@ -177,20 +212,20 @@ def _settings() -> list[tuple[str, str]]:
     try:
         tables = (config := load_config()).tables
     except UserError:
-        return [("none", "the configuration is not usable")]
+        return [Row("none", "the configuration is not usable", fine=False)]
     rows = []
     for name, table in tables.items():
         try:
             protocol = read_settings(find_protocol(name), {}, config)
         except UserError as error:
-            rows.append((name, f"NOT USABLE: {error}"))
+            rows.append(Row(name, f"NOT USABLE: {error}", fine=False))
         else:
             said = (f"{setting_words(protocol, key)} in {path}" for key, (_, path) in table.items())
-            rows.append((name, "; ".join(said)))
-    return rows or [("none", "no configuration file sets any")]
+            rows.append(Row(name, "; ".join(said)))
+    return rows or [Row("none", "no configuration file sets any")]
 
 
-def _keys() -> list[tuple[str, str]]:
+def _keys() -> list[Row]:
     from consilience.models.names import key_variables, known_providers
 
     allowed: dict[str, list[str]] = {}
@@ -198,5 +233,5 @@ def _keys() -> list[tuple[str, str]]:
         for variable in key_variables(provider):
             if os.environ.get(variable):
                 allowed.setdefault(variable, []).append(f"{provider}:MODEL")
-    rows = [(variable, f"would allow --model {' or '.join(names)}") for variable, names in sorted(allowed.items())]
-    return rows or [("none", "no key of a known provider is in the environment")]
+    rows = [Row(variable, f"would allow --model {' or '.join(names)}") for variable, names in sorted(allowed.items())]
+    return rows or [Row("none", "no key of a known provider is in the environment")]

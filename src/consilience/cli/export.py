@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from consilience.cli.sessions import Id, View, check_view, find_session, new_app, user_store
+from consilience.cli.sessions import Id, Json, View, check_view, find_session, new_app, user_store
 from consilience.domain.errors import SettingsError
 
 export = new_app()
@@ -40,12 +40,18 @@ def export_command(
     out: Annotated[
         Path, typer.Option(help="The file, written for you alone to read; - is standard output.", metavar="FILE")
     ] = Path("-"),
+    as_json: Json = False,
 ) -> None:
     """Write a session as JSON, Markdown, one self-contained HTML page, an SVG of one view, or all events as JSON lines."""
     from consilience.reporting import export as exporting
     from consilience.reporting.files import write_file
     from consilience.reporting.record import record_of
 
+    if as_json and format not in (None, Format.JSON):
+        raise SettingsError(
+            f"--json and --format {format.value} exclude each other", where="--json", do="Give one of them."
+        )
+    format = Format.JSON if as_json else format
     to_file = str(out) != "-"
     chosen = format.value if format else exporting.format_of(out) if to_file else Format.MARKDOWN.value
     if view is not None and chosen != Format.SVG:
@@ -61,7 +67,15 @@ def export_command(
         else:
             body = exporting.FORMATS[chosen](record)
     if to_file:
-        write_file(out, body)
+        elsewhere = "Name another place with --out."
+        if not out.parent.is_dir():
+            raise SettingsError(
+                f"the report cannot be written: there is no directory {out.parent}", where=str(out), do=elsewhere
+            )
+        try:
+            write_file(out, body)
+        except SettingsError as error:
+            raise SettingsError(error.what, where=error.where, do=elsewhere) from None
         typer.echo(f"Written: {out}", err=True)
     else:
         sys.stdout.write(body)

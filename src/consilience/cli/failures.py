@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import sys
+from dataclasses import asdict, dataclass
 
 import typer
 
@@ -26,6 +27,10 @@ SIGNALLED = 128
 """Added to the number of the signal that ended a command, as shells do."""
 
 
+UNREAD = SIGNALLED + 13
+"""Whoever read the output left (SIGPIPE), or there is none: what was to be printed was not."""
+
+
 class Stopped(KeyboardInterrupt):
     """Somebody other than Ctrl-C ended the command: `timeout`, a container, a service manager, a terminal that went away."""
 
@@ -37,6 +42,24 @@ class Stopped(KeyboardInterrupt):
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What standard output may say. Journal, weights and files say theirs with their names."""
 _KEPT = "What was recorded is kept: consilience sessions list."
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong, on standard output where --json was given: one object in place of a report.
+
+    `where` and `do` are empty where there is nothing to say; `session` is one that was begun and can be gone on with.
+    """
+
+    exit_code: int
+    what: str
+    where: str = ""
+    do: str = ""
+    session: str | None = None
+
+
+class Declined(Exception):
+    """A no to a question; what was left undone for it."""
 
 
 def let_go_of_output() -> None:
@@ -62,14 +85,56 @@ def say(text: str) -> None:
 
 
 def is_own_affair(error: BaseException) -> bool:
-    """Whether the command-line library deals with it: an exit, a wrong option, a closed pipe."""
-    if isinstance(error, typer.Exit | typer.Abort | EOFError | BrokenPipeError):
+    """Whether the command-line library deals with it: an exit, a wrong option."""
+    if isinstance(error, typer.Exit | typer.Abort | EOFError):
         return True
     return hasattr(error, "exit_code") and hasattr(error, "format_message")
 
 
-def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
-    """Say what happened and return the exit code. `session` is one that was begun and can be gone on with."""
+def exit_code_of(error: BaseException, *, session: str | None = None, as_json: bool = False) -> int:
+    """Say what happened, `as_json` on standard output too, and return the exit code.
+
+    `session` is one that was begun and can be gone on with.
+    """
+    code = _said(error, session)
+    if as_json and not is_about_output(error):
+        tell_as_json(error, code, session)
+    return code
+
+
+def tell_as_json(error: BaseException, code: int, session: str | None = None) -> None:
+    """Print the `Problem`."""
+    from consilience.cli.output import print_json
+
+    what, where, do = str(error), "", ""
+    match error:
+        case Stopped():
+            what = f"stopped by {error}"
+        case KeyboardInterrupt():
+            what = "interrupted"
+        case UserError():
+            what, where, do = error.what, error.where, error.do
+        case ConsilienceError() | Declined():
+            pass
+        case _ if hasattr(error, "format_message"):
+            what = error.format_message()
+        case _:
+            what = f"a defect in consilience: {type(error).__name__}: {error}"
+    if isinstance(error, SessionBusy):
+        session = None
+    if session:
+        do = f"{do} Go on with: consilience resume {session}".strip()
+    print_json(asdict(Problem(code, _one_line(what), _one_line(where), _one_line(do), session)))
+
+
+def is_about_output(error: BaseException) -> bool:
+    """Whether standard output takes no more, so that nothing can be said there."""
+    if not isinstance(error, OSError):
+        return False
+    return isinstance(error, BrokenPipeError) or (error.filename is None and error.errno in _NO_ROOM)
+
+
+def _said(error: BaseException, session: str | None) -> int:
     go_on = f" What is recorded is kept; go on with: consilience resume {session}" if session else ""
     match error:
         case Stopped():
@@ -78,6 +143,9 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case KeyboardInterrupt():
             say(f"Interrupted.{go_on}")
             return INTERRUPTED
+        case Declined():
+            say(str(error))
+            return MISTAKE
         case SessionBusy():
             _error(str(error))
             return MISTAKE
@@ -95,7 +163,10 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
         case ConsilienceError():
             _error(f"{error}{go_on}")
             return FAILED
-        case OSError(filename=None) if error.errno in _NO_ROOM:
+        case BrokenPipeError():
+            let_go_of_output()
+            return UNREAD
+        case OSError() if is_about_output(error):
             let_go_of_output()
             _error(
                 f"the output cannot be written: {error.strerror}. Make room there, or write elsewhere. {_KEPT}{go_on}"
@@ -112,7 +183,11 @@ def exit_code_of(error: BaseException, *, session: str | None = None) -> int:
 
 
 def _error(text: str) -> None:
-    say(f"Error: {' '.join(_clean(text).split())}")
+    say(f"Error: {_one_line(text)}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_clean(text).split())
 
 
 def _clean(text: str) -> str:

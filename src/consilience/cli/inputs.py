@@ -17,7 +17,8 @@ from consilience.cli.request import Request
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Allowance, Limits
+from consilience.domain.outcome import MOST as MOST_LIMIT
+from consilience.domain.outcome import Allowance, Limits, LimitsError
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MOST_TASK
@@ -66,12 +67,15 @@ def read_task(given: str) -> str:
     return task.strip()
 
 
-def read_sources(given: Sequence[str], agents: Sequence[Agent]) -> list[Source]:
-    """Documents in the order given; a directory gives its text files in order of name. Raises `SourceError`."""
-    ids = {agent.id for agent in agents}
+def read_sources(given: Sequence[str], agents: Sequence[Agent], *, whose: str = "an agent") -> list[Source]:
+    """Documents in the order given; a directory gives its text files in order of name. Raises `SourceError`.
+
+    `whose` says what the agents are, for a document that is nobody's.
+    """
+    ids = [agent.id for agent in agents]
     found: list[Source] = []
     for one in given:
-        reader, path = _restriction(one, ids)
+        reader, path = _restriction(one, ids, whose)
         only = (reader,) if reader else None
         if path == "-":
             found.append(Source(text=_filled(_standard_input(), "standard input"), name="standard input", agents=only))
@@ -125,9 +129,11 @@ def read_limits(request: Request, agents: Sequence[Agent]) -> Limits:
         "--max-steps": request.max_steps,
     }
     for option, value in given.items():
-        if value is not None and not 0 <= value < float("inf"):
+        if value is not None and not 0 <= value <= MOST_LIMIT:
             raise SettingsError(
-                f"a limit cannot be {value}", where=option, do="Give 0 or more; leave the option out for no limit."
+                f"a limit cannot be {value!s:.60}",
+                where=option,
+                do=f"Give 0 or more, and at most {MOST_LIMIT}; leave the option out for no limit.",
             )
     if not 0 <= request.quorum <= 1:
         raise SettingsError(
@@ -160,11 +166,14 @@ def _allowances(option: str, given: Sequence[str], known: Sequence[str] = ()) ->
             raise UnknownName(
                 f"there is no agent {name!r}", where=f"{option} {one}", do=f"Agents: {', '.join(known[:12])}."
             )
+        if len({kind for kind, _, _ in pairs}) < len(pairs):
+            raise SettingsError(f"{one!r} says one kind twice", where=option, do="Say each kind once.")
         try:
-            allowance = Allowance.model_validate({_KINDS[kind]: value for kind, _, value in pairs})
-        except ValidationError as error:
-            reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-            raise SettingsError(f"{one!r} cannot be a limit: {reason}", where=option, do=example) from None
+            allowance = Allowance(**{_KINDS[kind]: value for kind, _, value in pairs})
+            if option == "--phase-limit":
+                Limits(phases={name: allowance})
+        except LimitsError as error:
+            raise SettingsError(f"{one!r} cannot be a limit: {error.reason}", where=option, do=example) from None
         if name in found:
             raise SettingsError(f"{name} is limited twice", where=option, do="Give one limit with all its kinds.")
         found[name] = allowance
@@ -217,6 +226,21 @@ def deal_models(request: Request, agents: Sequence[Agent], chosen: str | None) -
     return {id: "|".join(_in_full(one) for one in alternatives(name)) for id, name in found.items()}
 
 
+def undealt(request: Request, agents: Sequence[object]) -> list[str]:
+    """Names of `--models` beyond the number of agents."""
+    return [name.strip() for name in (request.models or "").split(",")][len(agents) :]
+
+
+def unused(request: Request, agents: Sequence[Agent]) -> list[str]:
+    """What was given and changes nothing, in sentences."""
+    said = []
+    if beyond := undealt(request, agents):
+        said.append(f"Dealt to nobody, since there are no more agents than {len(agents)}: {', '.join(beyond)}.")
+    if request.prompts is not None and not any(request.prompts.glob("*.j2")):
+        said.append(f"No prompt is replaced: {request.prompts} holds none (NAME.j2).")
+    return said
+
+
 def _in_full(name: str) -> str:
     return f"local:{DEFAULT}" if name == "local" else name
 
@@ -238,18 +262,18 @@ def _own_models(given: Sequence[str], ids: Sequence[str]) -> dict[str, str]:
     return own
 
 
-def _restriction(given: str, ids: set[str]) -> tuple[str | None, str]:
+def _restriction(given: str, ids: Sequence[str], whose: str) -> tuple[str | None, str]:
     """The agent a document is for, if one is named, and its path. A file that really has `=` in its name is a file."""
     before, equals, after = given.partition("=")
     if not equals or Path(given).expanduser().exists():
         return None, given
     if before in ids:
         return before, after
-    known = ", ".join(sorted(ids)[:12])
+    known = ", ".join(ids[:12]) + (", …" if len(ids) > 12 else "")
     raise SourceError(
-        f"there is neither a file {given!r} nor an agent {before!r}",
+        f"there is neither a file {given!r} nor {whose} {before!r}",
         where="--source",
-        do=f"Write --source FILE, or --source ID=FILE with one of the agents {known}.",
+        do=f"Write --source FILE, or --source ID=FILE, where ID is {whose}: {known}.",
     )
 
 

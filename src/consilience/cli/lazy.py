@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
 
 GROUP = "consilience.protocols"
+
+AS_JSON = "consilience.json"
+"""Of a context: whether the command line asks for JSON."""
 
 
 class LazyCommand(TyperCommand):
@@ -58,16 +62,32 @@ class LazyGroup(TyperGroup):
         self._headed()
         return self.commands.get(cmd_name)
 
-    def invoke(self, ctx: Context) -> Any:
-        """Run the command; whatever it raises is said in one paragraph and becomes an exit code."""
-        from consilience.cli.failures import exit_code_of, is_own_affair
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Context | None = None, **extra: Any
+    ) -> Context:
+        with _unread():  # --help prints here
+            return super().make_context(info_name, args, parent, **extra)
 
-        try:
-            return super().invoke(ctx)
-        except (Exception, KeyboardInterrupt) as error:
-            if is_own_affair(error):
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        options = args[: args.index("--")] if "--" in args else args
+        ctx.meta[AS_JSON] = "--json" in options  # known also where the command never comes to read its options
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Context) -> Any:
+        """Run the command; whatever it raises is said in one paragraph, with --json as JSON too, and becomes an exit code."""
+        from consilience.cli.failures import MISTAKE, exit_code_of, is_own_affair, tell_as_json
+
+        with _unread():
+            try:
+                return super().invoke(ctx)
+            except (Exception, KeyboardInterrupt) as error:
+                if not is_own_affair(error):
+                    raise typer.Exit(exit_code_of(error, as_json=ctx.meta[AS_JSON])) from error
+                if ctx.meta[AS_JSON] and hasattr(error, "show"):  # a wrong option
+                    error.show()
+                    tell_as_json(error, MISTAKE)
+                    raise typer.Exit(MISTAKE) from error
                 raise
-            raise typer.Exit(exit_code_of(error)) from error
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         width = max(len(name) for name in self.list_commands(ctx))
@@ -88,6 +108,17 @@ class LazyGroup(TyperGroup):
                 self.commands.setdefault(name, LazyCommand(name, target, summary))
         headed = [(heading, list(commands)) for heading, commands in self.sections.items()]
         return [(self.protocols, sorted(installed)), *headed] if installed else headed
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    """An exit where whoever read the output has left."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        from consilience.cli.failures import exit_code_of
+
+        raise typer.Exit(exit_code_of(error)) from error
 
 
 def installed_protocols() -> dict[str, str]:

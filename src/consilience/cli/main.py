@@ -79,10 +79,17 @@ def _nowhere() -> TextIO:
     return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
+def _unread() -> TextIO:
+    """A pipe whose reader has left, which is what a closed output comes to."""
+    read, write = os.pipe()
+    os.close(read)
+    return os.fdopen(write, "w")
+
+
 def main() -> None:
     """The console script."""
     gc.set_threshold(50_000, 20, 20)  # going on from a long journal makes many lasting objects and hardly a cycle
-    sys.stdout = sys.stdout or _nowhere()  # there is none where it was closed (>&-)
+    sys.stdout = sys.stdout or _unread()  # there is none where it was closed (>&-)
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character the terminal lacks must not cost the report
@@ -93,9 +100,6 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # what it cannot take is known here rather than when nobody can say it
     except OSError as error:
-        from consilience.cli.failures import FAILED, exit_code_of, let_go_of_output
+        from consilience.cli.failures import exit_code_of
 
-        if isinstance(error, BrokenPipeError):  # whoever read it has left
-            let_go_of_output()
-            sys.exit(FAILED)
         sys.exit(exit_code_of(error))

@@ -10,6 +10,7 @@ from consilience.cli.output import print_json
 
 models = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Name = Annotated[
     str, typer.Argument(help="A name of the catalogue: consilience models list.", metavar="NAME", show_default=False)
 ]
@@ -21,7 +22,7 @@ def _models() -> None:
 
 
 @models.command("list")
-def _list(as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False) -> None:
+def _list(as_json: Json = False) -> None:
     """The catalogue: name, size, licence, and whether the weights are here."""
     from consilience.models.weights import CATALOGUE, DEFAULT, LIGHT, TESTS, installed
     from consilience.reporting.words import size
@@ -51,17 +52,26 @@ def _list(as_json: Annotated[bool, typer.Option("--json", help="Print JSON and n
 
 
 @models.command("pull")
-def _pull(name: Name) -> None:
+def _pull(name: Name, as_json: Json = False) -> None:
     """Fetch the weights of a model and check them. Goes on where an earlier attempt was cut."""
     from consilience.cli.fetch import fetch
 
-    print(fetch(name.removeprefix("local:"), quiet=False))
+    name = name.removeprefix("local:")
+    path = fetch(name, quiet=False)
+    if as_json:
+        print_json({"name": name, "path": str(path)})
+    else:
+        print(path)
 
 
 @models.command("rm")
-def _rm(name: Name) -> None:
+def _rm(name: Name, as_json: Json = False) -> None:
     """Remove the weights of a model."""
     from consilience.models.weights import remove
 
     name = name.removeprefix("local:")
-    print(f"Removed {name}." if remove(name) else f"{name} was not here.")
+    removed = remove(name)
+    if as_json:
+        print_json({"name": name, "removed": removed})
+    else:
+        print(f"Removed {name}." if removed else f"{name} was not here.")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import typer
+
 from consilience.cli.failures import say
 from consilience.cli.plan import Plan
 from consilience.cli.request import Request
-from consilience.cli.run import new_id, watch
+from consilience.cli.run import new_id, watch, without_report
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
@@ -47,7 +49,10 @@ def propose(
         quiet=request.quiet,
         resumable=not request.no_store,
         cache=request.cache,
+        as_json=request.json,
     )
+    if isinstance(report, int):  # it is said already why
+        raise typer.Exit(without_report(report, session, store, as_json=request.json, resumable=not request.no_store))
     if not isinstance(report, ProposeReport) or report.panel is None:
         raise SettingsError(
             "no panel could be proposed for this task",

@@ -13,6 +13,7 @@ import typer
 
 from consilience.cli.options import SectionedCommand, parameters_of, sign
 from consilience.cli.request import Request
+from consilience.domain.errors import SettingsError
 from consilience.domain.messages import FILE
 from consilience.engine.protocol import Protocol, find_protocol
 
@@ -62,7 +63,9 @@ def _was_given(ctx: typer.Context, option: str) -> bool:
 
 
 def _value(cls: type[Protocol], field: str, given: object) -> object:
-    """What an option gives its field: the text of the file, where it takes one. Raises `SourceError`."""
+    """What an option gives its field: the text of the file, where it takes one. Raises `SettingsError`, `SourceError`."""
+    if isinstance(given, list | tuple) and any(isinstance(one, str) and not one.strip() for one in given):
+        raise SettingsError("a text is empty", where=option_of(cls, field), do="Give words, or leave it out.")
     if FILE not in cls.model_fields[field].metadata:
         return given
     from consilience.cli.inputs import read_file

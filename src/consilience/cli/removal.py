@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.failures import MISTAKE, say
+from consilience.cli.failures import Declined, say
 from consilience.cli.output import print_json
 from consilience.domain.errors import JournalError, SettingsError
 from consilience.reporting.course import fold
@@ -127,7 +127,7 @@ def _row(store: Store, session: str) -> Row:
 
 
 def _agree(rows: Sequence[Row], *, yes: bool) -> None:
-    """Return if they may be removed. Raises `SettingsError` where nobody can be asked, `typer.Exit` where the answer is no."""
+    """Return if they may be removed. Raises `SettingsError` where nobody can be asked, `Declined` where the answer is no."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -142,8 +142,7 @@ def _agree(rows: Sequence[Row], *, yes: bool) -> None:
     except typer.Abort:  # Ctrl-C or the end of input is an answer too
         agreed = False
     if not agreed:
-        say("Nothing was removed.")
-        raise typer.Exit(MISTAKE)
+        raise Declined("Nothing was removed.")
 
 
 def _foreseen(rows: Sequence[Row], size: int, *, as_json: bool) -> None:

@@ -14,7 +14,17 @@ from consilience.cli.consent import agree
 from consilience.cli.desk import Desk, desk_for
 from consilience.cli.failures import CONDITION, DONE, FAILED, NO_ANSWER, WAITING, exit_code_of, say
 from consilience.cli.fetch import ensure_weights, loaded
-from consilience.cli.inputs import AUTO, deal_models, read_limits, read_panel, read_settings, read_sources, read_task
+from consilience.cli.inputs import (
+    AUTO,
+    deal_models,
+    read_limits,
+    read_panel,
+    read_settings,
+    read_sources,
+    read_task,
+    undealt,
+    unused,
+)
 from consilience.cli.loop import run_until_done
 from consilience.cli.output import print_json
 from consilience.cli.plan import Plan, check_models, choose_model, dry_run, dry_run_json, first_line, make_plan
@@ -61,6 +71,9 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
         load_env_file(request.env_file)
     config = load_config()
     inputs = _read(cls, request, given, config)
+    if not request.quiet:
+        for line in unused(request, inputs.plan.agents):
+            say(line)
     if request.dry_run:
         if request.json:
             print_json(dry_run_json(inputs.plan))
@@ -101,6 +114,7 @@ def _read(cls: type[Protocol], request: Request, given: Mapping[str, object], co
     choice = choose_model(request, config, agents)
     models = deal_models(request, agents, choice.name)
     check_models(models.values(), keys=not request.dry_run, why=choice.why if choice.name else "")
+    check_models(undealt(request, agents), keys=False)
     encoder = _encoder(protocol, request)
     plan = make_plan(protocol, agents, models, choice, limits, task, sources, request.prompts, request.encoder)
     table = config.tables.get(cls.name, {})
@@ -160,6 +174,7 @@ def _run(inputs: Inputs, request: Request, store: Store) -> int:
         resumable=not request.no_store,
         cache=request.cache,
         desk=desk,
+        as_json=request.json,
     )
     if isinstance(report, int):
         return without_report(report, session, store, as_json=request.json, resumable=not request.no_store)
@@ -177,10 +192,12 @@ def watch(
     resumable: bool = True,
     cache: bool | None = None,
     desk: Desk | None = None,
+    as_json: bool = False,
 ) -> Report | int:
     """Load what is local among the models, and run to the report with its progress shown. At a `desk`, people are asked.
 
-    What goes wrong is said, with how to go on, and its exit code returned.
+    What goes wrong is said, with how to go on, and its exit code returned. `as_json` has it said as JSON too, except for a
+    session that is parked: `without_report` does that, which knows how far it got.
     """
     begun = bool(before)
     screen = display(before, title=title, quiet=quiet)
@@ -203,7 +220,8 @@ def watch(
         if isinstance(error, SessionWaiting) and not resumable:
             say(f"Waiting for {', '.join(error.awaited)}, and nothing is kept (--no-store): the run ends here.")
             return WAITING
-        return exit_code_of(error, session=session if begun and resumable else None)
+        going_on = session if begun and resumable else None
+        return exit_code_of(error, session=going_on, as_json=as_json and not isinstance(error, SessionWaiting))
 
 
 def without_report(code: int, session: str, store: Store, *, as_json: bool, resumable: bool = True) -> int:
@@ -244,7 +262,7 @@ def deliver(report: Report, *, out: Path | None, as_json: bool, stored: bool = T
         show(markdown(report, heading=False, files=written, stored=stored))
     sys.stdout.flush()
     if unwritten is not None:  # after the report, which is not lost for it
-        raise unwritten
+        return exit_code_of(unwritten)
     return exit_code(report)
 
 

@@ -282,9 +282,13 @@ def _answer(
         str, typer.Argument(help="What is answered; left out, all that is awaited is shown.", metavar="KEY")
     ] = "",
     text: Annotated[
-        str,
-        typer.Argument(help="Words, or JSON for a typed answer; @FILE reads a file, - standard input.", metavar="TEXT"),
-    ] = "",
+        str | None,
+        typer.Argument(
+            help="Words, or JSON for a typed answer; @FILE reads a file, - standard input.",
+            metavar="TEXT",
+            show_default=False,
+        ),
+    ] = None,
     by: Annotated[str, typer.Option(help="Who answers; recorded.", metavar="NAME")] = "",
     as_json: Json = False,
 ) -> None:

@@ -37,6 +37,9 @@ class Source(BaseModel):
     name: str = ""
     agents: tuple[str, ...] | None = None
 
+    def __init__(self, text: str, name: str = "", agents: tuple[str, ...] | None = None) -> None:
+        super().__init__(text=text, name=name, agents=agents)
+
 
 class Quotation(BaseModel):
     """`words` claimed to stand in `source` (`S2`) from `line` on; `verified` when they do, after collapsing whitespace."""

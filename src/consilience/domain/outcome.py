@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from consilience.domain.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+MOST = 2**63 - 1
+"""The greatest limit there is: what a machine's own numbers hold."""
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Quantity = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 
 
 class StopReason(StrEnum):
@@ -57,6 +69,16 @@ class Check(BaseModel):
     parts: tuple[Check, ...] = ()
 
 
+class LimitsError(SettingsError, ValueError):
+    """Limits that cannot be, and the `reason`. A `ValueError` too, so that in a journal it is damage like any other."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"these limits cannot be: {reason}", where="limits", do="Give consilience.Limits(calls=20), for instance."
+        )
+
+
 class Allowance(BaseModel):
     """What one agent or one phase may spend. None is no limit; 0 is legal and refuses everything.
 
@@ -66,10 +88,18 @@ class Allowance(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    calls: NonNegativeInt | None = None
-    tokens: NonNegativeInt | None = None
-    money: NonNegativeFloat | None = None
-    seconds: NonNegativeFloat | None = None
+    calls: Count | None = None
+    tokens: Count | None = None
+    money: Quantity | None = None
+    seconds: Quantity | None = None
+
+    if not TYPE_CHECKING:  # a type checker makes its own of the fields
+
+        def __init__(self, **given: object) -> None:
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                raise LimitsError(_in_words(error)) from None
 
 
 class Limits(Allowance):
@@ -79,9 +109,32 @@ class Limits(Allowance):
     gives every agent, or every phase at every index, as much.
     """
 
-    steps: NonNegativeInt | None = None
+    steps: Count | None = None
     agents: dict[str, Allowance] = {}
     phases: dict[str, Allowance] = {}
+
+    @field_validator("phases")
+    @classmethod
+    def _indices_are_numbers(cls, phases: dict[str, Allowance]) -> dict[str, Allowance]:
+        for name in phases:
+            phase, slash, index = name.partition("/")
+            if slash and not (phase and index.isascii() and index.isdecimal()):
+                raise ValueError(f"{name!r} names no phase: write NAME, or NAME/INDEX with a number")
+        return phases
+
+
+def _in_words(error: ValidationError) -> str:
+    return "; ".join(_problem(".".join(map(str, p["loc"])), p) for p in error.errors(include_url=False))
+
+
+def _problem(place: str, problem: ErrorDetails) -> str:
+    """One of them; that of an allowance inside says its own."""
+    inner = problem.get("ctx", {}).get("error")
+    if isinstance(inner, LimitsError):
+        return f"{place}: {inner.reason}"
+    if isinstance(inner, ValueError):
+        return str(inner)
+    return f"{place}: {problem['msg']} (given: {problem['input']!r:.60})"
 
 
 class Estimate(BaseModel):

@@ -11,7 +11,16 @@ def check_pattern(pattern: str) -> None:
     try:
         _compiled(pattern)
     except re.error as error:
-        raise ValueError(f"answer_pattern is no regular expression: {error}") from None
+        raise ValueError(f"answer_pattern is no regular expression: {_alone(pattern) or error}") from None
+
+
+def _alone(pattern: str) -> re.error | None:
+    """What is wrong with a pattern as it was given, at the place where it stands there."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return error
+    return None
 
 
 def is_choice(pattern: str) -> bool:

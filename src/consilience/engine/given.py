@@ -7,14 +7,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from pydantic import ValidationError
-
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits
+from consilience.domain.outcome import Limits, LimitsError
 from consilience.domain.panels import Panel
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
+from consilience.engine.runner import MOST_TASK
 from consilience.engine.similarity import Encoder
 from consilience.journal.store import Store
 
@@ -38,6 +37,12 @@ def check(protocol: object, encoder: str | Encoder | None, plain: Mapping[str, o
         types, words, do = _PLAIN[name]
         if not isinstance(value, types):
             raise SettingsError(f"{_named(value)} is not {words}", where=name, do=do)
+        if name == "task" and len(str(value)) > MOST_TASK:
+            raise SettingsError(
+                f"the task has {len(str(value)):,} characters; at most {MOST_TASK:,} are allowed",
+                where=name,
+                do="Give long material as documents, sources=[…], and ask about them.",
+            )
     if encoder is not None and not isinstance(encoder, str) and not hasattr(encoder, "encode"):
         raise SettingsError(
             f"{_named(encoder)} compares no texts",
@@ -80,16 +85,9 @@ def _source(n: int, given: Any) -> Source:
 def limits_of(given: Limits | None) -> Limits | None:
     if given is None or isinstance(given, Limits):
         return given
-    try:
-        return Limits.model_validate(given)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, p['loc']))}: {p['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-            for p in error.errors()
-        )
-        raise SettingsError(
-            f"these limits cannot be: {problems}", where="limits", do="Give consilience.Limits(calls=20), for instance."
-        ) from None
+    if not isinstance(given, Mapping):
+        raise LimitsError(f"{_named(given)} is none")
+    return Limits(**{str(kind): value for kind, value in given.items()})
 
 
 def _no_protocol(given: object) -> SettingsError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -20,9 +20,9 @@ class Live(Generic[R]):
     Leaving the block before the end stops the run; what is recorded is kept and `consilience.resume(session.id)` goes on.
     """
 
-    def __init__(self, id: str, work: Coroutine[Any, Any, R]) -> None:
+    def __init__(self, id: str, begin: Callable[[], Coroutine[Any, Any, R]]) -> None:
         self.id = id
-        self._work = work
+        self._begin = begin
         self._task: asyncio.Task[R] | None = None
         self._seen: list[Event] = []
         self._news: asyncio.Future[None] | None = None
@@ -38,12 +38,13 @@ class Live(Generic[R]):
         `call_started` is among them, though not in the journal. A defect or a user's mistake that ends the run ends this too;
         `report` raises it.
         """
+        task = self._begun()
         at = 0
         while True:
             while at < len(self._seen):
                 at += 1
                 yield self._seen[at - 1]
-            if self._task is None or self._task.done():
+            if task.done():
                 return
             if self._news is None:
                 self._news = asyncio.get_running_loop().create_future()
@@ -51,20 +52,24 @@ class Live(Generic[R]):
 
     async def report(self) -> R:
         """The report, when the run has ended. Raises what ended it instead; `UserError` where it was stopped before."""
-        if self._task is None:
-            raise UserError(
-                "the session has not begun", do="Enter it first: async with consilience.live(…) as session."
-            )
-        await asyncio.wait((self._task,))
-        if self._task.cancelled():
+        task = self._begun()
+        await asyncio.wait((task,))
+        if task.cancelled():
             raise UserError(
                 f"session {self.id} was stopped before its end, so it has no report",
                 do=f"Await it inside the block, or go on: consilience.resume({self.id!r}).",
             )
-        return self._task.result()
+        return task.result()
+
+    def _begun(self) -> asyncio.Task[R]:
+        if self._task is None:
+            raise UserError(
+                "the session has not begun", do="Enter it first: async with consilience.live(…) as session."
+            )
+        return self._task
 
     async def __aenter__(self) -> Live[R]:
-        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task = asyncio.get_running_loop().create_task(self._begin())
         self._task.add_done_callback(lambda task: self._tell())
         return self
 

@@ -176,7 +176,11 @@ def argv_of(name: str) -> list[str]:
     found = shutil.which(words[0])
     if found is None:
         raise UnavailableModel(
-            f"there is no program {words[0]!r}", where=f"{PREFIX}{command}", do="Install it, or give its whole path."
+            f"{words[0]!r} is no program that may be run"
+            if os.sep in words[0] and os.path.exists(words[0])
+            else f"there is no program {words[0]!r}",
+            where=f"{PREFIX}{command}",
+            do="Install it, or give its whole path.",
         )
     return [os.path.abspath(found), *words[1:]]
 
