@@ -89,14 +89,23 @@ def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     assert "Upgrade" in str(refusal.value)
 
 
-@pytest.mark.parametrize("what", ["a directory", "no database"])
-def test_a_place_that_cannot_be_used_is_a_users_mistake_in_one_paragraph(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("a directory", "it is a directory"),
+        ("beneath a file", "a file is in its way"),
+        ("no database", "damaged or no journal"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_a_users_mistake_in_one_paragraph(tmp_path: Path, what: str, says: str) -> None:
     path = tmp_path / "journal.db"
     if what == "a directory":
         path.mkdir()
     else:
         path.write_bytes(b"hello " * 1000)
-    with pytest.raises(StoreUnusable) as refusal:
+    if what == "beneath a file":
+        path = path / "journal.db"
+    with pytest.raises(StoreUnusable, match=says) as refusal:
         SqliteStore(path)
     assert isinstance(refusal.value, UserError)
     assert str(path) in str(refusal.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from consilience.cli.config import load_config, load_env_file
 from consilience.cli.consent import agree
@@ -23,7 +22,7 @@ from consilience.domain.events import CallCompleted, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.engine import fork as forks
-from consilience.engine.protocol import Protocol, find_protocol
+from consilience.engine.protocol import Protocol
 from consilience.journal.store import Store
 from consilience.models.names import Choice
 from consilience.reporting.files import claim_directory
@@ -54,7 +53,6 @@ def go(asked: Asked, request: Request) -> int:
         events = store.read(parent)
         old = forks.beginning(parent, events)
         last = forks.position(parent, events, asked.at)
-        _check_names(old, asked.settings)
         settings = _typed(old, asked.settings)
         protocol = forks.changed(old, settings)
         models = _models(asked, request, old, protocol)
@@ -100,20 +98,6 @@ def go(asked: Asked, request: Request) -> int:
         if isinstance(report, int):
             return without_report(report, session, store, as_json=request.json)
         return held(report, request, deliver(report, out=request.out, as_json=request.json))
-
-
-def _check_names(old: SessionStarted, settings: Mapping[str, str]) -> None:
-    """Raise for a setting that the protocol has not, with one that is spelt much like it, if there is any."""
-    cls = find_protocol(old.protocol)
-    for name in settings:
-        if name not in cls.model_fields:
-            close = get_close_matches(name, cls.model_fields, 1)
-            meant = f"Did you mean {close[0]!r}? " if close else ""
-            raise SettingsError(
-                f"{cls.name} has no setting {name!r}",
-                where="--set",
-                do=f"{meant}Known: {', '.join(cls.model_fields)}.",
-            )
 
 
 def _typed(old: SessionStarted, settings: Mapping[str, str]) -> dict[str, object]:

@@ -7,6 +7,7 @@ texts they share, and matched by key alone. So a fork resumes and replays by its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from consilience.domain.agents import Agent
@@ -170,11 +171,12 @@ def changed(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
     cls = find_protocol(old.protocol)
     unknown = [name for name in settings if name not in cls.model_fields]
     if unknown:
-        close = nearest(unknown[0], cls.model_fields)
+        close = get_close_matches(unknown[0], cls.model_fields, 1)
+        meant = f"Did you mean {close[0]!r}? " if close else ""
         raise SettingsError(
             f"{cls.name} has no setting {unknown[0]!r}",
             where="--set",
-            do=f"Did you mean {close!r}? Known: {', '.join(cls.model_fields)}.",
+            do=f"{meant}Known: {', '.join(cls.model_fields)}.",
         )
     kept = {name: value for name, value in old.settings.items() if name in cls.model_fields}
     return cls(**{**kept, **settings})

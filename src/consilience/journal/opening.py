@@ -89,6 +89,8 @@ def _make_file(place: Path) -> None:
     SQLite tells other processes that its log is in use, and they would throw the log away. For the same reason nobody in this
     process may connect before a file that is being made is closed.
     """
+    if place.is_dir():
+        raise IsADirectoryError("it is a directory")
     make_private(place.parent)
     with _making, suppress(FileExistsError):
         os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -156,6 +158,13 @@ def unusable(path: str, error: Exception) -> StoreUnusable:
             "the journal cannot be used, since the file is damaged or no journal",
             where=path,
             do="Restore a copy of it, or move it away and begin a new one.",
+        )
+    if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
+        why = "it is a directory" if isinstance(error, IsADirectoryError) else "a file is in its way"
+        return StoreUnusable(
+            f"the journal cannot be there: {why}",
+            where=path,
+            do="Name another file, or another directory with CONSILIENCE_HOME.",
         )
     return StoreUnusable(
         f"the journal cannot be used: {error}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from consilience.domain.errors import SettingsError
@@ -44,7 +45,8 @@ def write_file(path: Path, body: str) -> None:
             file.write(body.encode("utf-8", "backslashreplace"))  # half a surrogate pair must not cost the report
         os.replace(draft, path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # there may be no such directory
+            draft.unlink(missing_ok=True)
         raise SettingsError(
             f"the report cannot be written: {error.strerror or error}",
             where=str(path),
