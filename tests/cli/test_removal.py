@@ -202,6 +202,38 @@ def test_gc_dry_run_says_what_would_go_and_how_much(cli: Cli, session: str, brok
     assert recorded() == [session, broken_off]
 
 
+def test_gc_takes_some_at_a_time(cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each session of a removal holds a file open, of which a process may have a few hundred."""
+    for n in range(5):
+        assert cli("solo", f"{n}?", "--model", MODEL, "-q").exit_code == 0
+    monkeypatch.setattr(removal, "AT_ONCE", 2)
+    sizes: list[int] = []
+    remove = SqliteStore.remove
+    monkeypatch.setattr(SqliteStore, "remove", lambda self, some: (sizes.append(len(some)), remove(self, some)))
+    assert cli("sessions", "gc", "--older-than", "0m", "--yes").exit_code == 0
+    assert sizes == [2, 2, 1]
+    assert recorded() == []
+
+
+@pytest.mark.parametrize("command", [("list",), ("gc", "--dry-run", "--older-than", "0m")], ids=["list", "gc"])
+def test_a_session_that_somebody_removes_meanwhile_is_passed_over(
+    cli: Cli, session: str, command: tuple[str, ...], store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("solo", "And?", "--model", MODEL, "-q").exit_code == 0
+    read = SqliteStore.read
+
+    def meanwhile(self: SqliteStore, id: str) -> object:
+        found = read(self, id)
+        if session in store.sessions():
+            store.remove([session])
+        return found
+
+    monkeypatch.setattr(SqliteStore, "read", meanwhile)
+    result = cli("sessions", *command)
+    assert result.exit_code == 0, result.stderr
+    assert recorded()[0] in result.stdout
+
+
 def test_gc_asks_as_rm_does(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
     aged(session, 2 * DAY)
     assert cli("sessions", "gc", "--older-than", "1d").exit_code == 2

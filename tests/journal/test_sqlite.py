@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.domain.errors import NewerSchema, StoreUnusable, UserError
+from consilience.domain.errors import NewerSchema, SessionBusy, StoreUnusable, UserError
 from consilience.domain.events import CallCompleted
 from consilience.journal.sqlite import SqliteStore
 from journal.conformance import Open, StoreConformance, completed
@@ -76,6 +76,71 @@ async def test_a_process_that_looks_in_and_leaves_takes_nothing_along(
     other.close()
     store.create("t")
     assert look() == "['s', 't']", "another process reads what was written since"
+
+
+def test_one_file_has_one_lease_by_whatever_path_it_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "journal.db").symlink_to(tmp_path / "real" / "journal.db")
+    monkeypatch.chdir(tmp_path / "real")
+    relative, linked = SqliteStore("journal.db"), SqliteStore(tmp_path / "link" / "journal.db")
+    monkeypatch.chdir(tmp_path)
+    held = relative.create("s")
+    assert linked.holder("s") is not None
+    for attempt in (linked.open, lambda session: linked.remove([session])):
+        with pytest.raises(SessionBusy):
+            attempt("s")
+    held.release()
+    linked.remove(["s"])
+    assert relative.sessions() == []
+    assert relative.compact() >= 0
+    assert sorted(path.name for path in (tmp_path / "link").iterdir()) == ["journal.db"]
+    relative.close()
+    linked.close()
+
+
+def test_the_number_of_a_removed_session_is_not_given_again(store: SqliteStore) -> None:
+    first = store.create("a")
+    first.release()
+    store.remove(["a"])
+    second = store.create("b")
+    assert second.number > first.number
+    second.release()
+
+
+def test_a_journal_opens_for_reading_while_somebody_writes(store: SqliteStore, tmp_path: Path) -> None:
+    """A writer that was stopped in the middle of a commit must not keep `show` waiting."""
+    store.create("s").release()
+    writer = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    started = SqliteStore(tmp_path / "journal.db")
+    assert started.sessions() == ["s"]
+    writer.execute("ROLLBACK")
+    writer.close()
+    started.close()
+
+
+def test_who_writes_for_too_long_is_said(store: SqliteStore, tmp_path: Path) -> None:
+    store._db.execute("PRAGMA busy_timeout=1")
+    writer = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnusable, match="another process has been writing"):
+        store.create("s")
+    writer.execute("ROLLBACK")
+    writer.close()
+
+
+def test_nothing_is_written_after_a_fork_or_a_close(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would write it, and whoever waits for it would wait for ever."""
+    journal = store.create("s")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(StoreUnusable, match="opened by another process"):
+        journal.append(completed("k", "t"))
+    monkeypatch.undo()
+    store.close()
+    with pytest.raises(StoreUnusable, match="closed"):
+        journal.append(completed("k", "t"))
+    journal.release()
 
 
 def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ import typer
 
 from consilience.cli.failures import Declined, say
 from consilience.cli.output import print_json
-from consilience.domain.errors import JournalError, SettingsError
+from consilience.domain.errors import JournalError, SettingsError, UnknownName
 from consilience.reporting.course import fold
 from consilience.reporting.unfinished import state_of
 from consilience.reporting.words import count, one_line
@@ -26,6 +27,20 @@ UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+AT_ONCE = 100
+"""Sessions of one removal, each of which holds a file open."""
+
+
+@contextmanager
+def unless_removed(store: Store, session: str) -> Iterator[None]:
+    """Pass over a session that somebody else removes meanwhile."""
+    try:
+        yield
+    except (JournalError, UnknownName):
+        if session in store.sessions():
+            raise
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,8 @@ def gc(
             return
         if rows:
             _agree(rows, yes=yes)
-            store.remove(sessions)
+            for start in range(0, len(sessions), AT_ONCE):
+                store.remove(sessions[start : start + AT_ONCE])
         freed = store.compact()
     _done(rows, freed, as_json=as_json)
 
@@ -108,7 +124,11 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[Row]:
     """Oldest first. A clock that was set back makes a session young, never old."""
     wanted = ("finished", "waiting", "unfinished") if everything else ("finished",)
     now = time.time()
-    rows = [_row(store, session) for session in store.sessions() if now - store.created(session) >= seconds]
+    rows = []
+    for session in store.sessions():
+        with unless_removed(store, session):
+            if now - store.created(session) >= seconds:
+                rows.append(_row(store, session))
     for row in rows:
         if row.state == "unreadable":
             say(f"{row.session} cannot be read and is kept; to remove it: consilience sessions rm {row.session}")
@@ -122,6 +142,8 @@ def _row(store: Store, session: str) -> Row:
         task = store.text(course.started.task) if course.started else ""
         state = state_of(course, None if course.finished else store.holder(session))
     except JournalError:
+        if session not in store.sessions():
+            raise
         return Row(session, created, "unreadable", "")
     return Row(session, created, state, task)
 

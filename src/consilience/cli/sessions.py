@@ -252,9 +252,10 @@ def _list(
     with user_store() as store:
         known = store.sessions()
         for session in reversed(known[-most:]):
-            course = fold(store.read(session))
-            state = state_of(course, None if course.finished else store.holder(session))
-            rows.append(_row(session, course, state, store))
+            with removal.unless_removed(store, session):
+                course = fold(store.read(session))
+                state = state_of(course, None if course.finished else store.holder(session))
+                rows.append(_row(session, course, state, store))
     if as_json or not rows:
         if as_json:
             print_json(rows)

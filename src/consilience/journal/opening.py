@@ -16,7 +16,8 @@ from consilience.domain.places import make_private
 from consilience.journal import removal
 
 TABLES = """
-CREATE TABLE IF NOT EXISTS sessions(n INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT);
+CREATE TABLE IF NOT EXISTS sessions(n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL,
+  holder TEXT);
 CREATE TABLE IF NOT EXISTS events(session INTEGER NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL,
   PRIMARY KEY(session, seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS in_flight(session INTEGER NOT NULL, key TEXT NOT NULL, agent TEXT NOT NULL, place TEXT NOT NULL,
@@ -64,15 +65,15 @@ def _connect(path: str) -> sqlite3.Connection:
     db: sqlite3.Connection | None = None
     try:
         if path != ":memory:":
-            _make_file(Path(os.path.realpath(path)))
+            _make_file(Path(path))
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
-        _check_version(db, path)
+        version = _check_version(db, path)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten
         removal.teach(db, raw_id)
         db.executescript(TABLES)
-        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        _write_version(db, version)
     except BaseException as error:
         if db is not None:
             db.close()
@@ -129,7 +130,20 @@ def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
     raise refused
 
 
-def _check_version(db: sqlite3.Connection, path: str) -> None:
+def _write_version(db: sqlite3.Connection, version: int) -> None:
+    """Also where it stands already: that tells whether the journal can be written. While somebody else writes it can be."""
+    if version == SCHEMA_VERSION:
+        db.execute("PRAGMA busy_timeout=100")
+    try:
+        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    except sqlite3.OperationalError as error:
+        if version < SCHEMA_VERSION or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+    db.execute(f"PRAGMA busy_timeout={_PATIENCE * 1000:.0f}")
+
+
+def _check_version(db: sqlite3.Connection, path: str) -> int:
+    """The version of a journal that can be read. Raises `NewerSchema`."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise NewerSchema(
@@ -137,6 +151,7 @@ def _check_version(db: sqlite3.Connection, path: str) -> None:
             where=path,
             do="Upgrade consilience, or name another place with CONSILIENCE_HOME.",
         )
+    return int(version)
 
 
 def _lacks_place(refused: StoreUnusable) -> bool:
@@ -158,6 +173,12 @@ def unusable(path: str, error: Exception) -> StoreUnusable:
             "the journal cannot be used, since the file is damaged or no journal",
             where=path,
             do="Restore a copy of it, or move it away and begin a new one.",
+        )
+    if code == sqlite3.SQLITE_BUSY:
+        return StoreUnusable(
+            f"another process has been writing to the journal for {_PATIENCE:.0f} seconds",
+            where=path,
+            do="Wait for it, or go on with it if it is stopped (fg), then try again; what was committed is kept.",
         )
     if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
         why = "it is a directory" if isinstance(error, IsADirectoryError) else "a file is in its way"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ from consilience.domain.errors import StoreUnusable
 
 if TYPE_CHECKING:
     from consilience.journal.sqlite import SqliteStore
+
+CHECKPOINTS = 100
+"""Tries to empty the log, over some two seconds."""
 
 _ID = re.compile(r"(?<![\w-])[\w-]{21}[AQgw](?![\w-])", re.ASCII)
 """16 bytes in base64: of the last character only two bits count. So few words of that length are taken for one."""
@@ -110,13 +114,16 @@ def _needing_room(outcome: str) -> Iterator[None]:
 
 def _empty_log(store: SqliteStore) -> None:
     """Copy the write-ahead log into the file and cut it to nothing: it holds pages as they were."""
-    ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
-    if busy:
-        raise StoreUnusable(
-            "what was removed is still in the write-ahead log, which another process is reading",
-            where=f"{store.path}-wal",
-            do="Close whatever reads the journal, then run: consilience sessions gc",
-        )
+    for _ in range(CHECKPOINTS):
+        ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        if not busy:
+            return
+        time.sleep(0.02)  # the checkpoint of a process that writes is over soon; SQLite does not wait for that
+    raise StoreUnusable(
+        "what was removed is still in the write-ahead log, which another process is reading",
+        where=f"{store.path}-wal",
+        do="Close whatever reads the journal, then run: consilience sessions gc",
+    )
 
 
 def teach(db: sqlite3.Connection, raw: Callable[[str], bytes]) -> None:

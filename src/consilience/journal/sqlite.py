@@ -89,7 +89,8 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path | str, *, writing: bool = False) -> None:
-        self.path = str(path)
+        # Wherever the process goes and whatever link led here: the leases lie beside the file itself.
+        self.path = ":memory:" if str(path) == ":memory:" else os.path.realpath(path)
         self.refused: StoreUnusable | None = None
         """Why nothing can be written, if so."""
         try:

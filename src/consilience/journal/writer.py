@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -26,13 +27,14 @@ class Writer:
         self._told = False
         self._closing = False
         self._idle = True
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"journal:{name}", daemon=True)
         self._thread.start()
 
     def put(self, statements: Sequence[Statement]) -> None:
         """Queue for the next commit. Raises what an earlier commit failed with."""
         with self._wake:
-            self._refuse_if_broken()
+            self._refuse_if_shut()
             self._queue.extend(statements)
             self._wake.notify()
 
@@ -41,7 +43,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._wake:
-            self._refuse_if_broken()
+            self._refuse_if_shut()
             self._queue.extend(statements)
             self._waiters.append((loop, future))
             self._wake.notify()
@@ -69,8 +71,13 @@ class Writer:
         if self._error is not None:
             self._told = True
             raise self._error
-        if self._closing and not self._thread.is_alive() and self._queue:
+
+    def _refuse_if_shut(self) -> None:
+        self._refuse_if_broken()
+        if self._closing:
             raise StoreUnusable("the journal is closed")
+        if os.getpid() != self._process:  # a fork has no thread that would write
+            raise StoreUnusable("the journal was opened by another process", do="Open it anew after a fork.")
 
     def _run(self) -> None:
         while True:
