@@ -124,7 +124,7 @@ class Difference(Frozen):
 
     For McNemar's test a task counts as right where more than half of the repeats were; `only_row` and `only_reference` are
     those that one alone got right, `p` is exact. `detectable` is the difference such a set would have shown in four cases of
-    five. `verdict` is `won` or `lost` where the interval leaves out 0 and p < 0.05, both.
+    five. `verdict` is `won` or `lost` where the interval leaves out 0, p < 0.05, and both point the same way.
     """
 
     row: str

@@ -77,14 +77,16 @@ def difference_of(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 0
         only_reference=only_reference,
         p=p,
         detectable=detectable(len(shared), (only_row + only_reference) / len(shared)),
-        verdict=_verdict(low, high, p),
+        verdict=_verdict(low, high, p, only_row - only_reference),
     )
 
 
-def _verdict(low: float, high: float, p: float) -> Verdict:
-    if p >= ALPHA or low <= 0 <= high:
-        return "cannot tell"
-    return "won" if low > 0 else "lost"
+def _verdict(low: float, high: float, p: float, more: int) -> Verdict:
+    """`more`: tasks that the row alone got right beyond those that the reference did. With repeats, means and majorities may
+    point opposite ways; then nothing was shown."""
+    if p < ALPHA and low > 0 and more > 0:
+        return "won"
+    return "lost" if p < ALPHA and high < 0 and more < 0 else "cannot tell"
 
 
 def _by_task(runs: Iterable[Run]) -> dict[str, list[Run]]:
