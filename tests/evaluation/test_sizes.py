@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +16,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
 from consilience.models.port import ModelRequest
 from consilience.testing import Refused, Scripted, ScriptedModel
-from kit.juries import adding_up
+from kit.juries import Alone, adding_up
 
 OPEN = Task(id="open", task="Ann has 3 apples. How many are there?", answer="3", answer_pattern=r"answer:\W*(\d+)")
 
@@ -148,3 +151,36 @@ async def test_a_row_beyond_its_bound_is_named(store: SqliteStore) -> None:
         assert f"{row} in 1 of 1 run, by up to {round(100 * part)} %" in note
     within = await compare([OPEN], ["solo"], models=ScriptedModel(adding_up, name="thrifty"), store=store, budget=bound)
     assert within.notes == ()
+
+
+KILLED = """
+import asyncio, os, sys
+import pytest
+from consilience.evaluation import compare
+from consilience.journal.sqlite import SqliteStore
+from consilience.testing import ScriptedModel
+from kit.juries import Alone, seated
+
+seated(pytest.MonkeyPatch())
+model = ScriptedModel(lambda request: os._exit(9))
+asyncio.run(compare("Is it so?", [Alone()], models=model, store=SqliteStore(sys.argv[1])))
+"""
+
+
+def killed_in_a_call(journal: Path) -> None:
+    tests = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", KILLED, journal], timeout=60, check=False, cwd=tests)
+    assert done.returncode == 9
+
+
+async def test_lost_calls_are_said(store: SqliteStore, tmp_path: Path) -> None:
+    """The process ends while a call is on its way; the same command asks it again."""
+    killed_in_a_call(tmp_path / "compared.db")
+    comparison = await compare("Is it so?", [Alone()], models=ScriptedModel(adding_up), store=store)
+    (run,) = comparison.runs
+    assert (run.calls, run.lost) == (1, 1)
+    said = "Calls lost in flight when a process ended, perhaps paid for and in no figure: solo 1."
+    assert comparison.notes == (said,)
+    assert f"- {said}" in markdown(comparison)
+    again = await compare("Is it so?", [Alone()], models=ScriptedModel([]), store=store)
+    assert again.notes == (said,)
