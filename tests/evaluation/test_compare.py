@@ -204,6 +204,23 @@ async def test_a_size_that_was_set_stands(store: SqliteStore) -> None:
     assert {run.row: run.calls for run in comparison.runs} == {"circle": 4, "vote": 2}
 
 
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        ((Poll(size=2), "vote"), {"vote (size=2)", "vote"}),
+        ((Poll(size=2), Poll(size=3)), {"vote", "vote (size=3)"}),
+        ((Poll(size=2), Row("vote", Circle())), {"vote (size=2)", "vote"}),
+        ((Poll(size=2), "vote", Poll(size=3)), {"vote (size=2)", "vote", "vote (size=3)"}),
+    ],
+)
+def test_rows_of_one_protocol_are_told_apart_in_any_order(
+    given: tuple[str | Poll | Row, ...], labels: set[str]
+) -> None:
+    assert {row.label for row in plan([OPEN], given, models="local").rows} == labels
+    if Poll(size=3) not in given or "vote" in given:  # of several with settings the first keeps the name
+        assert {row.label for row in plan([OPEN], given[::-1], models="local").rows} == labels
+
+
 async def test_a_second_time_nothing_is_asked(store: SqliteStore) -> None:
     first = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, repeat=2)
     model = ScriptedModel(adding_up)

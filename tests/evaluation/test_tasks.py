@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from consilience.domain.errors import SettingsError, UnknownName
+from consilience.engine.answers import extract
 from consilience.evaluation import Task, TaskSource, choose, load_tasks
-from consilience.evaluation.scoring import Score, normalised, number_in, score
+from consilience.evaluation.numbers import number_in
+from consilience.evaluation.scoring import Score, normalised, score
 
 STARTER = load_tasks("starter")
 
@@ -96,7 +98,7 @@ def test_a_number_is_the_last_of_a_text() -> None:
         ("It is 7. .25 remain", 0.25),
         ("and so on ...5", None),
         ("file.5", None),
-        ("1.2.3", 1.2),
+        ("1.2.3", None),
     ],
 )
 def test_a_decimal_may_begin_with_its_point(text: str, value: float | None) -> None:
@@ -121,6 +123,99 @@ def test_a_decimal_may_begin_with_its_point(text: str, value: float | None) -> N
 )
 def test_plain_blanks_group_thousands_where_no_other_number_is_beside_them(text: str, value: float) -> None:
     assert number_in(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("31.5 million", 31.5e6),
+        ("about 3 thousand of them", 3_000),
+        ("**2** billion", 2e9),
+        ("2.5-million", 2.5e6),
+        ("3 millionaires", 3),
+        ("3.15 × 10^7 seconds", 3.15e7),
+        ("3.15e7", 3.15e7),
+        ("3.15×10⁷", 3.15e7),
+        ("3.15 * 10**7", 3.15e7),
+        (r"\boxed{3.15 \times 10^{7}}", 3.15e7),
+        (r"31{,}536{,}000 or 31\,536\,001", 31_536_001),
+        ("10^6", 1e6),
+        ("10⁻³", 1e-3),
+        ("10^99999", float("inf")),
+        ("31\u2009536\u2009000", 31_536_000),
+        ("31\u00a0536", 31_536),
+        ("1'200 and 1’300", 1_300),
+        ("–5", -5),
+        ("It is −5.", -5),
+        ("3–5", 5),
+        ("10 - 5", 5),
+        ("8-3=5", 5),
+        ("-$42", -42),
+        ("$-42", -42),
+        ("USD42", 42),
+        ("_42_", 42),
+        ("__42__", 42),
+        ("`42`", 42),
+        ("42km", 42),
+        ("7 km2", 7),
+        ("42 m^2", 42),
+        ("42 m²", 42),
+        ("42 m^{-2}", 42),
+        ("42 kg m-2", 42),
+        ("42°C", 42),
+        ("CO2", None),
+        ("GPT-4", None),
+        ("x_42", None),
+        ("1/2", None),
+        ("10:40", None),
+        ("12,00,000", None),
+        ("1,5", None),
+        ("1_234", None),
+        ("2^10", None),
+    ],
+)
+def test_a_number_is_read_as_people_write_it(text: str, value: float | None) -> None:
+    """And is part of no word, no unit, and no digits that are joined otherwise."""
+    assert number_in(text) == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("Answer: 366", True), ("Answer: -366", False), ("Answer: 1,366", False), ("Answer: 366 days\n", True)],
+)
+@pytest.mark.parametrize("pattern", [r"(\d+)\D*$", r"(\d[\d,.]*\b)\D*$", r"answer:\W*(\d+)"])
+def test_a_number_that_a_pattern_found_a_part_of_is_read_whole(answer: str, right: bool, pattern: str) -> None:
+    assert score(numeric("number", "366", answer_pattern=pattern), report(answer)).correct is right
+
+
+def test_what_a_pattern_found_in_a_word_is_read_as_it_is() -> None:
+    assert score(numeric("number", "42", answer_pattern=r"v(\d+)"), report("Take v42.")).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "given", "right"),
+    [
+        ("B", "Option B", True),
+        ("B", "B. Paris", True),
+        ("Paris", "B. Paris", True),
+        ("B", "A. Paris", False),
+        ("True", r"\boxed{True}", True),
+        ("Paris", r"$\boxed{\text{Paris}}$", True),
+        (".5", "5", False),
+        (".5", " **.5**.", True),
+        ("C", "C++", False),
+    ],
+)
+def test_a_choice_is_named_by_its_label_or_its_text(answer: str, given: str, right: bool) -> None:
+    task = Task(id="x", task="?", kind="choice", answer=answer)
+    assert score(task, report(given)) == Score(True, right)
+
+
+@pytest.mark.parametrize(
+    ("given", "right"), [(".5", True), ("0.5", False), ("5", False), (r"\boxed{.5}", True), ("Option .5", False)]
+)
+def test_exact_words_keep_their_point(given: str, right: bool) -> None:
+    assert score(Task(id="x", task="?", answer=".5"), report(given)) == Score(True, right)
 
 
 def test_words_are_compared_without_dress() -> None:
@@ -162,6 +257,21 @@ def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
         ({**GOOD, "id": "b", "kind": "exact", "tolerance": 1}, "tolerance"),
         ({**GOOD, "id": "b", "answer_pattern": "("}, "no regular expression"),
         ({**GOOD, "id": "b", "sources": [{"text": "x", "seat": 0}]}, "sources.0.seat"),
+        *(
+            ({**GOOD, "id": "b", "answer": answer}, f"is a number, not {answer!r}: write one in digits")
+            for answer in ("1/2", "50%", "3.5 million", "10^6", "12,00,000", "1e400", "5 or 6", "")
+        ),
+        ('{"id": "b", "task": "?", "answer": 1e400, "kind": "number"}', "write one in digits"),
+        ('{"id": "b", "task": "?", "answer": 1, "kind": "number", "tolerance": 1e400}', "finite"),
+        ({**GOOD, "id": "b", "tolerance": 1e300}, "makes every number right"),
+        ({**GOOD, "id": "b", "kind": "magnitude", "tolerance": 700}, "makes every number right"),
+        ({"id": "b", "task": "?", "answer": ""}, "holds no word"),
+        ({"id": "b", "task": "?", "answer": "...", "kind": "choice"}, "holds no word"),
+        *(
+            ({"id": "b", "task": "?", "answer": "A", "kind": "choice", "answer_pattern": pattern}, "never gives")
+            for pattern in ("B|C", r"Answer:\s*([B-D])\b|^[B-D]$", r"(Dora|Emil)\W*$", "[B-D]$")
+        ),
+        ({**GOOD, "id": "b", "answer_pattern": "3|4"}, "never gives"),
         (GOOD, "the id 'a' is that of line 1 too"),
     ],
 )
@@ -171,6 +281,23 @@ def test_a_mistake_names_file_and_line(tmp_path: Path, line: object, said: str) 
         load_tasks(path)
     assert said in str(error.value)
     assert f"{path}, line 3" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "pattern"),
+    [
+        ("A", "choice", "A|B"),
+        ("A", "choice", r"Answer:\s*([A-D])\b|^[A-D]$"),
+        ("The Hague", "exact", r"verdict: (Hague|Delft)"),
+        ("Paris", "exact", r"(?<=total: )\w+"),
+        ("-5", "number", r"(\d+)\D*$"),
+        ("1,366", "number", r"total: \d+"),
+        ("3e7", "magnitude", r"answer: ((\d+)e\d+)"),
+    ],
+)
+def test_an_answer_that_a_pattern_may_give_is_accepted(answer: str, kind: str, pattern: str) -> None:
+    task = Task(id="x", task="?", answer=answer, kind=kind, answer_pattern=pattern)  # type: ignore[arg-type]
+    assert task.answer == answer
 
 
 def test_files_that_hold_no_tasks_are_refused(tmp_path: Path) -> None:
@@ -247,3 +374,68 @@ def test_a_right_answer_in_the_form_asked_for_is_right_and_another_is_not(task: 
     assert score(task, report("I do not know.")) == Score(False, False)
     wrong = "Zed" if task.kind == "choice" else str(float(task.answer or 0) * 4 + 1)
     assert not score(task, report(f"Answer: {wrong}")).correct
+
+
+@pytest.mark.parametrize("task", choose(STARTER, only=["estimation"]), ids=lambda task: task.id)
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{:.0f}",
+        "{:,.0f}",
+        "{:.6e}",
+        "{million:.5f} million",
+        "{million:.5f} × 10^6",
+        r"\\boxed{{{:,.0f}}}",
+        "**{:,.0f}**",
+    ],
+)
+def test_an_estimate_is_read_however_it_is_written(task: Task, written: str) -> None:
+    right = float(task.answer or 0)
+    given = written.format(right, million=right / 1e6)
+    for text in (f"60 or 70, then.\nAnswer: {given} m^2.", f"Answer: 1. No.\n**Answer:** {given} km2\n", given):
+        assert score(task, report(text)).correct, text
+    assert not score(task, report(f"Answer: -{right:.0f}")).correct
+    assert score(task, report("It was 5.\nIt is 6.")) == Score(False, False)
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "compare.md"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It is a close call. Answer: C", "c"),
+        ("A close call.\n**Answer:** C.", "c"),
+        ("C", "c"),
+        ("A or D? I cannot say.", None),
+        ("Call it what you like", None),
+    ],
+)
+def test_the_pattern_that_the_guide_recommends_for_a_choice(text: str, found: str | None) -> None:
+    """A ballot is the bare option, and a text ends with the form that was asked for."""
+    pattern = r"Answer:[\s*]*([A-D])\b|^[A-D]$"
+    assert f"\n{pattern}  " in GUIDE.read_text()
+    assert extract(pattern, text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A year has 12 months. Answer: 366 days, as 4 divides it.", "366"),
+        ("**Answer:** 1,366", "1,366"),
+        ("-366", "-366"),
+    ],
+)
+def test_the_pattern_that_the_guide_recommends_for_a_number(text: str, found: str) -> None:
+    pattern = r"Answer:[\s*]*(-?[\d,.]*\d)|^-?[\d,.]*\d$"
+    assert f"\n{pattern}  " in GUIDE.read_text()
+    assert f'--answer-pattern "{pattern}"' in GUIDE.read_text()
+    assert json.dumps(pattern) in GUIDE.read_text()
+    assert extract(pattern, text) == found
+
+
+def test_every_number_asked_for_keeps_its_sign() -> None:
+    for task in STARTER:
+        if task.kind == "number":
+            assert not score(task, report(f"Answer: -{task.answer}")).correct
+            assert not score(task, report(f"Answer: 1,{int(task.answer or 0):03}")).correct

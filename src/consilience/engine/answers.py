@@ -46,10 +46,15 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end})(?!\w)", re.IGNORECASE)
 
 
-def extract(pattern: str, text: str) -> str | None:
-    """The first match of the pattern as whole words, its first group if it has one, lower-cased with single spaces."""
+def find(pattern: str, text: str) -> tuple[int, int] | None:
+    """Where the first match of the pattern as whole words stands, its first group if it has one."""
     match = _compiled(pattern).search(text)
     if match is None:
         return None
-    found = match.group(1) if match.re.groups and match.group(1) is not None else match.group(0)
-    return " ".join(found.lower().split()) or None
+    return match.span(1 if match.re.groups and match.group(1) is not None else 0)
+
+
+def extract(pattern: str, text: str) -> str | None:
+    """What stands there, lower-cased with single spaces."""
+    place = find(pattern, text)
+    return None if place is None else " ".join(text[slice(*place)].lower().split()) or None

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from pydantic import BaseModel
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import CallCompleted, Event, ReplyRejected, SessionFinished
+from consilience.domain.events import CallCompleted, Event, SessionFinished
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine import runner
@@ -24,8 +24,9 @@ from consilience.engine.similarity import mean_pairwise
 from consilience.evaluation.results import Budget, Comparison, Difference, Run
 from consilience.evaluation.rows import REFERENCES, Allotment, Row, allot, ceiling_row, rows_of, setup_of
 from consilience.evaluation.scoring import position_of, score
+from consilience.evaluation.sizes import Price, Size, price_of
 from consilience.evaluation.statistics import need_libraries
-from consilience.evaluation.summary import difference_of, row_of
+from consilience.evaluation.summary import difference_of, notes_of, row_of
 from consilience.evaluation.taskfile import Task
 from consilience.journal.sqlite import opened
 from consilience.journal.store import Store
@@ -34,6 +35,9 @@ from consilience.reporting.record import ASIDE
 
 PROBE = "probe"
 """A small run of a row, whose cost says how large the row may be."""
+
+PROBES = 3
+"""How often at most it is asked what a call costs, where nobody answers."""
 
 MOST_REPEATS = 1_000
 
@@ -150,7 +154,7 @@ async def execute(planned: Plan, *, store: Store, jobs: int = 1, observer: Obser
     turns = asyncio.Semaphore(jobs)
     bench = _Bench(planned, store, observer or Observer(), set(store.sessions()))
 
-    async def cell(task: Task, seed: int) -> list[Run]:
+    async def cell(task: Task, seed: int) -> tuple[list[Run], list[str]]:
         async with turns:
             return await bench.cell(task, seed)
 
@@ -159,7 +163,8 @@ async def execute(planned: Plan, *, store: Store, jobs: int = 1, observer: Obser
             cells = [group.create_task(cell(task, seed)) for task in planned.tasks for seed in planned.seeds]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return _conclude(planned, [run for done in cells for run in done.result()])
+    done = [cell.result() for cell in cells]
+    return _conclude(planned, [run for runs, _ in done for run in runs], [note for _, notes in done for note in notes])
 
 
 class _Bench:
@@ -168,46 +173,45 @@ class _Bench:
     def __init__(self, planned: Plan, store: Store, observer: Observer, known: set[str]) -> None:
         self._planned, self._store, self._observer, self._known = planned, store, observer, known
 
-    async def cell(self, task: Task, seed: int) -> list[Run]:
-        """All rows on one task with one seed."""
+    async def cell(self, task: Task, seed: int) -> tuple[list[Run], list[str]]:
+        """All rows on one task with one seed, and what is to be said of the sizes that they got."""
         allotment = self._planned.allotments[task.id]
         runs: dict[str, Run] = {}
+        notes: list[str] = []
         dearest = 0
         for row, resized in self._planned.rows_on(task):
-            asked = row.on(task)
+            asked, size = row.on(task), None
             if resized:
-                asked = asked.sized(await self._calls(asked, task, seed, allotment, dearest))
+                size = await self._size(asked, task, seed, allotment, dearest)
+                asked = asked.sized(size.calls)
             run = await self._run(asked, task, seed, allotment, size=resized)
             if not (resized or row.ceiling):
                 dearest = max(dearest, run.tokens)
             runs[row.label] = run
+            notes += size.notes(run, dearest) if size else []
             self._observer.ended(run)
-        return list(runs.values())
+        return list(runs.values()), notes
 
-    async def _calls(self, row: Row, task: Task, seed: int, allotment: Allotment, dearest: int) -> int:
-        """How many calls a row of any size gets: all that surely fit, or as many as cost what the dearest other row did."""
+    async def _size(self, row: Row, task: Task, seed: int, allotment: Allotment, dearest: int) -> Size:
+        """How many calls a row of any size gets: all that surely fit, or as many as cost what the dearest other row did.
+
+        A probe in which nobody answered of whom a price could be learnt is made again with other seeds.
+        """
         most, small = allotment.most_calls(row, task), allotment.probe(row, task)
         if small is None:
-            return most
-        probe = await self._run(small, task, seed, allotment, role=PROBE)
-        each, private = self._price(small, task, probe)
-        return min(int((dearest - private) / each), most)
-
-    def _price(self, row: Row, task: Task, probe: Run) -> tuple[float, float]:
-        """Tokens of a call of somebody who holds nothing private, and those that what is private costs in all.
-
-        At any size everything private is shown once: to seats of its own, or to those that it wraps onto. Where nobody without it
-        answered, all calls count alike.
-        """
-        holders, tokens, calls = row.holders(task), Counter[bool](), Counter[bool]()
-        for event in self._store.read(probe.session):
-            if isinstance(event, (CallCompleted, ReplyRejected)):
-                tokens[event.agent in holders] += event.tokens_in + event.tokens_out
-                calls[event.agent in holders] += isinstance(event, CallCompleted)
-        if tokens[False] and calls[False]:
-            each = tokens[False] / calls[False]
-            return each, max(tokens[True] - each * calls[True], 0.0)
-        return (tokens.total() / calls.total() if tokens.total() and calls.total() else row.call_tokens(task)), 0.0
+            return Size(most, most)
+        prices, lost = [], 0
+        for again in range(PROBES):
+            role = f"{PROBE} {again}" if again else PROBE
+            probe = await self._run(small, task, seed + again * MOST_REPEATS, allotment, role=role)
+            lost += probe.lost
+            prices.append(price := price_of(small, task, self._store.read(probe.session)))
+            if price.sure:
+                break
+        else:
+            greatest = Price(small.call_tokens(task), why=price.why, greatest=True)
+            price = next((price for price in prices if price.each), greatest)
+        return Size(min(int((dearest - price.private) / price.each), most), most, price, len(prices), lost)
 
     async def _run(
         self, row: Row, task: Task, seed: int, allotment: Allotment, *, size: bool = False, role: str = ""
@@ -313,6 +317,8 @@ def _measured(
         degraded=report.degraded,
         limit=limit,
         calls=spent.calls,
+        requests=spent.requests,
+        lost=spent.lost,
         tokens_in=spent.tokens_in,
         tokens_out=spent.tokens_out,
         cost=spent.cost,
@@ -326,7 +332,7 @@ def _measured(
     )
 
 
-def _conclude(planned: Plan, runs: Sequence[Run]) -> Comparison:
+def _conclude(planned: Plan, runs: Sequence[Run], notes: Sequence[str]) -> Comparison:
     rows = [*planned.rows, *([planned.ceiling] if planned.ceiling else [])]
     setups = [
         setup_of(row, sized=not row.ceiling and any(a.resized(row) for a in planned.allotments.values()))
@@ -347,6 +353,10 @@ def _conclude(planned: Plan, runs: Sequence[Run]) -> Comparison:
         runs=tuple(run for found in by_row.values() for run in found),
         rows=tuple(row_of(setup, by_row[setup.row], calls=planned.budget.calls is not None) for setup in setups),
         differences=tuple(_differences(planned, by_row)),
+        notes=(
+            *notes_of([r for found in by_row.values() for r in found], calls=planned.budget.calls is not None),
+            *notes,
+        ),
     )
 
 

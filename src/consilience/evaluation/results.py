@@ -9,7 +9,10 @@ from consilience.domain.report import Frozen
 
 
 class Budget(Frozen):
-    """What every run may spend: so many tokens, read and written, or calls; a run never exceeds it.
+    """What every run may spend: so many tokens, read and written, or calls, repairs and retries among them.
+
+    Calls are reserved at their greatest size, so that no run exceeds it as long as texts are estimated to hold no fewer tokens
+    than their model counts; one that does is named in the notes.
 
     With neither given, runs are *matched*: the bound is what the dearest of the protocols could need at most, so that it cuts
     nobody, and a protocol that comes in any size (`vote`) gets the size that costs as much as the dearest other one really
@@ -41,7 +44,9 @@ class Run(Frozen):
     """One row on one task with one seed; `session` is its record in the journal.
 
     `correct` is None where the task has no reference; `error` and `orders` are those of `Score`. `limit` is the most tokens or
-    calls it might spend. `calls` and `tokens` are what it spent, `cost` in US dollars (None: not known), `seconds` its wall time.
+    requests it might spend. `calls` are its asks, `requests` the sendings for them, repairs and retries among them; `lost`
+    calls were in flight when a process ended and are in no other figure. `tokens` are what it spent, `cost` in US dollars
+    (None: not known), `seconds` its wall time.
     `likeness` is the mean pairwise Jaccard similarity of the texts given before anybody saw another's; `voices` the number of
     agents that gave one, `effective` how many independent ones they count as where that is known. `changes` are changes of
     position, `conformity` those among them that cite no argument. `size` is the number of calls of a row that was sized.
@@ -64,6 +69,8 @@ class Run(Frozen):
     degraded: str | None = None
     limit: int
     calls: int
+    requests: int = 0
+    lost: int = 0
     tokens_in: int
     tokens_out: int
     cost: float | None
@@ -84,8 +91,8 @@ class RowResult(Frozen):
     """A row over all its runs. Means are over runs, `accuracy` over tasks of the share of repeats that were right.
 
     `holds` is the mean over tasks of the share of repeats with the most frequent position, None without repeats. `orders` is the
-    mean distance in orders of magnitude over the runs that gave one. `spent` is the mean share that was spent of the calls
-    allowed, where the budget is of calls, else of the tokens.
+    mean distance in orders of magnitude over the runs that gave one. `spent` is the mean share that was spent: requests of
+    the calls allowed, where the budget is of calls, else tokens of the tokens.
     `stops` counts the runs by the reason they stopped, the most frequent first.
     """
 
@@ -124,7 +131,7 @@ class Difference(Frozen):
 
     For McNemar's test a task counts as right where more than half of the repeats were; `only_row` and `only_reference` are
     those that one alone got right, `p` is exact. `detectable` is the difference such a set would have shown in four cases of
-    five. `verdict` is `won` or `lost` where the interval leaves out 0 and p < 0.05, both.
+    five. `verdict` is `won` or `lost` where the interval leaves out 0, p < 0.05, and both point the same way.
     """
 
     row: str

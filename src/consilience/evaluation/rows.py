@@ -110,18 +110,20 @@ class Row:
 
 
 def rows_of(protocols: Sequence[str | Protocol | Row]) -> list[Row]:
-    """Rows from names, from protocols with settings, or from rows. A name that comes twice gets its settings beside it.
+    """Rows from names, from protocols with settings, or from rows. Of those of one name it is kept by the row that was called so
+    or has no settings, wherever it stands, else by the first; the others get their settings beside it.
 
     Raises `SettingsError` where two rows could not be told apart, `UnknownName`.
     """
+    given = [find_protocol(one)() if isinstance(one, str) else one for one in protocols]
+    kept = {one.label if isinstance(one, Row) else one.name for one in given if isinstance(one, Row) or not _set(one)}
     found: list[Row] = []
-    for one in protocols:
-        if isinstance(one, str):
-            one = find_protocol(one)()
+    for one in given:
         if isinstance(one, Protocol):
-            taken = any(row.label == one.name for row in found)
             settings = _set(one)
-            one = Row(f"{one.name} ({settings})" if taken and settings else one.name, one)
+            label = f"{one.name} ({settings})" if settings and one.name in kept else one.name
+            kept.add(one.name)
+            one = Row(label, one)
         if any(row.label == one.label for row in found):
             raise SettingsError(
                 f"two rows are both {one.label!r}", do="Name them apart, or give them different settings."

@@ -8,26 +8,19 @@ import unicodedata
 from typing import TYPE_CHECKING, NamedTuple
 
 from consilience.domain.report import Report
-from consilience.engine.answers import extract
+from consilience.engine.answers import extract, find
+from consilience.evaluation.numbers import number_around, number_in, plain_number
 
 if TYPE_CHECKING:
     from consilience.evaluation.taskfile import Task
 
 HALF_AN_ORDER = 0.5
 
-_NUMBER = re.compile(
-    r"""(?<![\w.]) [-+−]?
-    (?:
-        (?: \d{1,3}(?:[,\u00a0\u202f]\d{3})+(?!\d)       # thousands
-          | (?<!\d[ ])\d{1,3}(?:[ ]\d{3})+(?![ ]?\d)      # the same with plain blanks, unless other numbers stand beside them
-          | \d+
-        ) (?:\.\d+)?
-      | \.\d+
-    )
-    (?:[eE][-+]?\d+)?""",
-    re.VERBOSE,
-)
 _EDGES = " \t\n.,;:!?\"'“”‘’*_`()[]"
+_FRONT = re.compile(rf"^(?:\.(?!\d)|[{re.escape(_EDGES.replace('.', ''))}])+")
+_BOXED = re.compile(r"\$*\\boxed\{(?:\\text\{)?([^{}]*)\}+\$*")
+_OPTION = re.compile(r"^(?:option|choice|answer)\b[ :]+")
+_LABELLED = re.compile(r"([a-z]|\d{1,2})[.):]+ (.+)")
 
 
 class Score(NamedTuple):
@@ -51,7 +44,8 @@ def position_of(report: Report, pattern: str) -> str | None:
 def score(task: Task, report: Report) -> Score:
     """Judge a report by the task's reference. What was not answered is wrong, and said to be unanswered.
 
-    Without an `answer_pattern` words are compared with the whole answer, and a number is the last one in it.
+    Without an `answer_pattern` words are compared with the whole answer, and a number is the last one in it. A number that a
+    pattern finds is read whole: with its sign, its thousands and what it is a multiple of, whether the pattern holds them or not.
     """
     given = position_of(report, task.answer_pattern) if task.answer_pattern else report.answer
     if given is None or not normalised(given):
@@ -59,8 +53,8 @@ def score(task: Task, report: Report) -> Score:
     if task.answer is None:
         return Score(True, None)
     if task.kind in ("exact", "choice"):
-        return Score(True, normalised(given) == normalised(task.answer))
-    value, right = number_in(given), number_in(task.answer)
+        return Score(True, same_words(given, task.answer, choice=task.kind == "choice"))
+    value, right = _number_given(task, report, given), plain_number(task.answer)
     if value is None or right is None:
         return Score(False, False)
     if task.kind == "number":
@@ -73,18 +67,34 @@ def score(task: Task, report: Report) -> Score:
     return Score(True, orders <= most, orders=orders if orders < math.inf else None)
 
 
+def _number_given(task: Task, report: Report, given: str) -> float | None:
+    """Read where the pattern found it, if the position is of that answer; else from the position."""
+    text = report.answer or ""
+    if task.answer_pattern and extract(task.answer_pattern, text) == given:
+        place = find(task.answer_pattern, text)
+        if place is not None and (value := number_around(text, *place)) is not None:
+            return value
+    return number_in(given)
+
+
+def same_words(given: str, right: str, *, choice: bool = True) -> bool:
+    """Whether two answers have the same words. Of a `choice` the label or the text is enough: `Option B`, `B. Paris`."""
+    words, wanted = normalised(given), normalised(right)
+    if words == wanted or not choice:
+        return words == wanted
+    named = _OPTION.sub("", words)
+    labelled = _LABELLED.fullmatch(named)
+    return wanted in (named, *(labelled.groups() if labelled else ()))
+
+
 def normalised(text: str) -> str:
-    """Lower case, compatibility characters and blanks made alike, without punctuation at the ends or a leading article."""
-    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(_EDGES)
-    return re.sub(r"^(?:the|an?)\s+", "", plain).strip(_EDGES)
+    """Lower case, compatibility characters and blanks made alike, without a box around, punctuation at the ends or a leading
+    article. A point before a digit is none of it."""
+    plain = _bare(" ".join(unicodedata.normalize("NFKC", text).casefold().split()))
+    if boxed := _BOXED.fullmatch(plain):
+        plain = _bare(boxed[1])
+    return _bare(re.sub(r"^(?:the|an?)\s+", "", plain))
 
 
-def number_in(text: str) -> float | None:
-    """The last number of a text, its thousands grouped by commas or blanks or not at all; None where there is none.
-
-    Behind a plain blank three digits are thousands where one to three stand before it, and no other number beside them.
-    """
-    found = _NUMBER.findall(text)
-    if not found:
-        return None
-    return float(re.sub("[, \u00a0\u202f]", "", found[-1]).replace("−", "-"))
+def _bare(text: str) -> str:
+    return _FRONT.sub("", text).rstrip(_EDGES)

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from consilience.evaluation.results import Difference, RowResult, Run, Setup, Verdict
 from consilience.evaluation.statistics import detectable, interval, mcnemar
+from consilience.reporting.words import count, share
 
 ALPHA = 0.05
 
@@ -33,7 +34,7 @@ def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResu
         calls=fmean(run.calls for run in runs),
         cost=fmean(costs) if len(costs) == len(runs) else None,
         seconds=fmean(run.seconds for run in runs),
-        spent=fmean((run.calls if calls else run.tokens) / max(run.limit, 1) for run in runs),
+        spent=fmean(_spent(run, calls=calls) / max(run.limit, 1) for run in runs),
         likeness=fmean(alike) if alike else None,
         voices=fmean(run.voices for run in runs),
         changes=sum(run.changes for run in runs),
@@ -42,6 +43,28 @@ def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResu
         orders=fmean(orders) if orders else None,
         stops=dict(Counter(run.stop_reason for run in runs).most_common()),
     )
+
+
+def notes_of(runs: Sequence[Run], *, calls: bool) -> list[str]:
+    """What went otherwise than promised: rows beyond their bound, and calls that no figure holds."""
+    notes = []
+    by_row = _by_row(runs)
+    over = {row: [_spent(r, calls=calls) / r.limit - 1 for r in group] for row, group in by_row.items()}
+    if beyond := [
+        f"{row} in {sum(part > 0 for part in parts)} of {count(len(parts), 'run')}, by up to {share(max(parts))}"
+        for row, parts in over.items()
+        if max(parts) > 0
+    ]:
+        notes.append(f"Beyond the bound, since calls took more than was estimated: {'; '.join(beyond)}.")
+    if lost := {row: n for row, group in by_row.items() if (n := sum(run.lost for run in group))}:
+        counted = ", ".join(f"{row} {n}" for row, n in lost.items())
+        notes.append(f"Calls lost in flight when a process ended, perhaps paid for and in no figure: {counted}.")
+    return notes
+
+
+def _spent(run: Run, *, calls: bool) -> int:
+    """What the limit counts: requests, repairs and retries among them, or tokens."""
+    return run.requests if calls else run.tokens
 
 
 def holding(repeats: Sequence[Run]) -> float:
@@ -77,18 +100,27 @@ def difference_of(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 0
         only_reference=only_reference,
         p=p,
         detectable=detectable(len(shared), (only_row + only_reference) / len(shared)),
-        verdict=_verdict(low, high, p),
+        verdict=_verdict(low, high, p, only_row - only_reference),
     )
 
 
-def _verdict(low: float, high: float, p: float) -> Verdict:
-    if p >= ALPHA or low <= 0 <= high:
-        return "cannot tell"
-    return "won" if low > 0 else "lost"
+def _verdict(low: float, high: float, p: float, more: int) -> Verdict:
+    """`more`: tasks that the row alone got right beyond those that the reference did. With repeats, means and majorities may
+    point opposite ways; then nothing was shown."""
+    if p < ALPHA and low > 0 and more > 0:
+        return "won"
+    return "lost" if p < ALPHA and high < 0 and more < 0 else "cannot tell"
 
 
 def _by_task(runs: Iterable[Run]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(run.task, []).append(run)
+    return found
+
+
+def _by_row(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.row, []).append(run)
     return found

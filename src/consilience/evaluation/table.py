@@ -46,7 +46,7 @@ def words(comparison: Comparison) -> list[str]:
         )
     if unequal := _unequal(comparison):
         said.append(unequal)
-    return said
+    return [*said, *comparison.notes]
 
 
 def difference_words(d: Difference) -> str:

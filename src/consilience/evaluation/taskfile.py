@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import Source
+from consilience.engine.answers import check_pattern
 from consilience.engine.protocol import Protocol
 
 Kind = Literal["exact", "number", "magnitude", "choice"]
@@ -45,7 +45,7 @@ class Task(BaseModel):
     answer: str | None = None
     answer_pattern: Annotated[str, Field(max_length=500)] = ""
     kind: Kind = "exact"
-    tolerance: Annotated[float | None, Field(ge=0)] = None
+    tolerance: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
     sources: tuple[TaskSource, ...] = ()
     split: str = ""
     formula: str = ""
@@ -60,20 +60,14 @@ class Task(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
-        try:
-            re.compile(self.answer_pattern)
-        except re.error as error:
-            raise ValueError(f"answer_pattern is no regular expression: {error}") from None
-        if self.kind in ("number", "magnitude") and self.answer is not None:
-            from consilience.evaluation.scoring import number_in
+        check_pattern(self.answer_pattern)
+        numeric = self.kind in ("number", "magnitude")
+        if self.tolerance is not None and not (numeric and self.answer is not None):
+            raise ValueError(f"a tolerance means nothing to a task of kind {self.kind!r} without an answer to compare")
+        if self.answer is not None:
+            from consilience.evaluation.references import check_reference
 
-            value = number_in(self.answer)
-            if value is None:
-                raise ValueError(f"the answer of a {self.kind} task is a number, not {self.answer!r}")
-            if self.kind == "magnitude" and value <= 0:
-                raise ValueError("an order of magnitude needs an answer above 0")
-        elif self.tolerance is not None:
-            raise ValueError(f"a tolerance means nothing to a task of kind {self.kind!r}")
+            check_reference(self.answer, self.kind, self.answer_pattern, self.tolerance)
         return self
 
     @property
