@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shlex
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +30,10 @@ from consilience.domain.errors import (
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import limiter_for
 from consilience.models.names import paid, resolve
-from consilience.models.port import ModelRequest
-from consilience.models.program import ProgramModel
+from consilience.models.port import Completion, ModelRequest
+from consilience.models.program import ProgramModel, kill_all
 from consilience.testing import ScriptedModel
+from kit.processes import PYTHONPATH
 
 PATIENCE = 20.0
 
@@ -186,6 +193,175 @@ async def test_what_it_leaves_running_ends_with_it(tmp_path: Path) -> None:
     assert (await call).text == ""
     await family.ended()
     assert gone(leader)
+
+
+async def test_what_left_its_group_is_not_waited_for() -> None:
+    """It holds all pipes, and reads none of a prompt that is longer than a pipe."""
+    leaves = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
+    before = set(os.listdir("/dev/fd"))
+    left = int(await reply(python(leaves), text="x" * 300_000))
+    try:
+        assert set(os.listdir("/dev/fd")) <= before, "pipes are open"
+        long = "y" * 300_000
+        assert (await reply("exec:cat", text=long)).endswith(long), "its pipes have the same numbers"
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+WRAPPER = """
+exec 8<&0 9>{pipe}
+cat <&8 >/dev/null &
+echo $$ >&9
+sleep 60
+"""
+
+
+class Wrapper:
+    """A shell and its children, one of which waits for the end of its input. They hold a pipe as long as they live."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "pipe"
+        os.mkfifo(path)
+        self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.name = f"exec:sh -c {shlex.quote(WRAPPER.format(pipe=shlex.quote(str(path))))}"
+
+    def begun(self) -> int:
+        """The shell's process id, once all run. The loop makes no turn meanwhile."""
+        return int(self._read())
+
+    def ended(self) -> bool:
+        """True once all are dead."""
+        return self._read() == ""
+
+    def close(self) -> None:
+        os.close(self._pipe)
+
+    def _read(self) -> str:
+        assert select.select([self._pipe], [], [], PATIENCE)[0], "nothing came, and it was not closed"
+        return os.read(self._pipe, 4096).decode()
+
+
+@pytest.fixture
+def wrapper(tmp_path: Path) -> Iterator[Wrapper]:
+    wrapper = Wrapper(tmp_path)
+    yield wrapper
+    wrapper.close()
+
+
+@pytest.fixture
+def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where programs get their directories."""
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(rooms))
+    return rooms
+
+
+async def over(call: asyncio.Task[Completion]) -> None:
+    done, _ = await asyncio.wait({call}, timeout=PATIENCE)
+    assert done, "it hangs"
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_cancelled_at_any_moment_of_its_start_it_is_killed_with_all_it_started(
+    turns: int, wrapper: Wrapper, rooms: Path
+) -> None:
+    call = asyncio.create_task(ProgramModel(wrapper.name).complete(request()))
+    await asyncio.sleep(0)
+    leader = wrapper.begun()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    call.cancel()
+    await over(call)
+    assert call.cancelled()
+    assert wrapper.ended()
+    assert gone(leader), "no zombie"
+    assert os.listdir(rooms) == []
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_what_ends_on_the_spot_knows_a_program_at_any_moment_of_its_start(
+    turns: int, wrapper: Wrapper, rooms: Path
+) -> None:
+    call = asyncio.create_task(ProgramModel(wrapper.name).complete(request()))
+    await asyncio.sleep(0)
+    wrapper.begun()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    kill_all()
+    assert wrapper.ended()
+    assert os.listdir(rooms) == []
+    await over(call)
+    assert isinstance(call.exception(), ServerError)
+
+
+@pytest.mark.parametrize("end", [asyncio.Task.cancel, lambda call: kill_all()], ids=["cancelled", "on the spot"])
+async def test_what_is_not_wanted_any_more_is_not_started(
+    end: Callable[[asyncio.Task[Completion]], object], wrapper: Wrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[threading.Thread] = []
+    release = threading.Event()
+    run = threading.Thread.run
+
+    def late(thread: threading.Thread) -> None:
+        held.append(thread)
+        release.wait()
+        run(thread)
+
+    monkeypatch.setattr(threading.Thread, "run", late)
+    call = asyncio.create_task(ProgramModel(wrapper.name).complete(request()))
+    await asyncio.sleep(0)
+    end(call)
+    await asyncio.sleep(0)
+    release.set()
+    await over(call)
+    for thread in held:
+        thread.join(PATIENCE)
+    assert [thread.is_alive() for thread in held] == [False], "it waits for a program to end"
+    assert call.cancelled() or isinstance(call.exception(), Rejected)
+
+
+IN_A_HURRY = """
+import asyncio, os, sys
+from consilience.models.port import ModelRequest
+from consilience.models.program import ProgramModel
+
+def begin():
+    asked = ModelRequest(agent="a", key="k", system="", user="What is it?")
+    return asyncio.create_task(ProgramModel(sys.argv[1]).complete(asked))
+
+async def main():
+    before = set(os.listdir("/dev/fd"))
+    for turns in range(30):
+        call = begin()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait({call})
+        assert call.cancelled()
+    assert set(os.listdir("/dev/fd")) == before, "pipes are open"
+    global last
+    last = begin()
+    await asyncio.sleep(0)
+
+asyncio.run(main())
+assert last.cancelled()
+try:
+    print(os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    print("no process is left")
+"""
+
+
+def test_cancelled_before_it_has_done_anything_no_process_and_no_pipe_is_left(wrapper: Wrapper) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", IN_A_HURRY, wrapper.name],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+    )
+    assert (run.stdout, run.stderr) == ("no process is left\n", "")
 
 
 async def test_only_a_few_run_at_a_time() -> None:

@@ -7,23 +7,20 @@ with all it started when it is too slow, writes too much, or is not wanted any m
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
 import tempfile
-from asyncio import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 from consilience.domain.errors import ProviderError, Rejected, ServerError, SettingsError, UnavailableModel, UnknownName
+from consilience.models import process
 from consilience.models.failures import scrub
 from consilience.models.port import Completion, JsonSchema, ModelRequest
+from consilience.models.process import kill_all
 
 PREFIX = "exec:"
 DEADLINE = 900.0
@@ -38,12 +35,6 @@ PASSED_ON = "CONSILIENCE_EXEC_ENV"
 """Names of further variables to give, separated by commas."""
 
 _NAMES_A_SECRET = re.compile(r"(?i:key|token|secret|password|passwd|credentials?)$")
-_LET_GO = 2.0
-"""Seconds for the pipes to close after all that can be killed was."""
-
-
-_RUNNING: dict[int, str] = {}
-"""The process groups of programs that were started and not killed yet, each with its directory."""
 
 
 class ProgramModel:
@@ -69,39 +60,16 @@ class ProgramModel:
         return Completion(text=text, model=self._name)
 
     async def _talk(self, prompt: bytes, room: str) -> str:
-        loop = asyncio.get_running_loop()
+        env = environment(os.environ)
         try:
-            transport, talk = await loop.subprocess_exec(
-                lambda: _Talk(loop, self._most),
-                *self._argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=room,
-                env=environment(os.environ),
-                start_new_session=True,
-            )
+            ended = await process.run(self._argv, prompt, room=room, env=env, most=self._most)
         except (OSError, ValueError) as error:
             raise Rejected(f"{self.account}: the program cannot be started: {error}") from None
-        group = transport.get_pid()
-        _RUNNING[group] = room
-        try:
-            stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-            stdin.write(prompt)
-            stdin.close()  # when all is written
-            await asyncio.wait((talk.exited, talk.overflowed), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            _kill(group)  # whatever it left running, too
-            _RUNNING.pop(group, None)
-            try:
-                await asyncio.wait((talk.closed,), timeout=_LET_GO)
-            finally:
-                transport.close()
-        if talk.overflowed.done():
+        if ended.code is None:
             raise Rejected(f"{self.account}: the program wrote more than {self._most:,} bytes")
-        if code := transport.get_returncode():
-            raise self._failed(code, bytes(talk.written[2]))
-        return _without_secrets(talk.written[1].decode("utf-8", "replace").strip())
+        if ended.code:
+            raise self._failed(ended.code, ended.complaint)
+        return _without_secrets(ended.output.decode("utf-8", "replace").strip())
 
     def _failed(self, code: int, complaint: bytes) -> ProviderError:
         ended = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
@@ -115,43 +83,6 @@ class ProgramModel:
 
     async def close(self) -> None:
         return None
-
-
-class _Talk(asyncio.SubprocessProtocol):
-    """What one process writes, up to `most` bytes. `closed` is done once it has ended and its pipes are shut."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
-        self.written = {1: bytearray(), 2: bytearray()}
-        self.exited: asyncio.Future[None] = loop.create_future()
-        self.overflowed: asyncio.Future[None] = loop.create_future()
-        self.closed: asyncio.Future[None] = loop.create_future()
-        self._most = most
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        kept = self.written[fd]
-        kept += data
-        if fd == 2:
-            del kept[:-10_000]
-        elif len(kept) > self._most and not self.overflowed.done():
-            self.overflowed.set_result(None)
-
-    def process_exited(self) -> None:
-        self.exited.set_result(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed.set_result(None)
-
-
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-
-
-def kill_all() -> None:
-    """For a process that ends on the spot: no program outlives it, nor its directory."""
-    for group, room in tuple(_RUNNING.items()):
-        _kill(group)
-        shutil.rmtree(room, ignore_errors=True)
 
 
 def argv_of(name: str) -> list[str]:
