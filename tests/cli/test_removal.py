@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience.cli import removal
 from consilience.domain.errors import SettingsError
 from consilience.domain.places import journal_path
-from consilience.journal.sqlite import SqliteStore
+from consilience.journal.sqlite import SqliteJournal, SqliteStore
 from consilience.models.port import ModelRequest
 
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "1")
@@ -213,6 +213,29 @@ def test_gc_takes_some_at_a_time(cli: Cli, town: Town, monkeypatch: pytest.Monke
     assert cli("sessions", "gc", "--older-than", "0m", "--yes").exit_code == 0
     assert sizes == [2, 2, 1]
     assert recorded() == []
+
+
+def test_gc_goes_on_past_what_somebody_removes_or_resumes_meanwhile(
+    cli: Cli, town: Town, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(4):
+        assert cli("solo", f"{n}?", "--model", MODEL, "-q").exit_code == 0
+    gone, held, *others = recorded()
+    remove = SqliteStore.remove
+    leases: list[SqliteJournal] = []
+
+    def meanwhile(self: SqliteStore, some: Collection[str]) -> None:
+        if not leases:
+            leases.append(store.open(held))
+            remove(store, [gone])
+        remove(self, some)
+
+    monkeypatch.setattr(SqliteStore, "remove", meanwhile)
+    result = cli("sessions", "gc", "--older-than", "0m", "--yes", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["removed"] == others
+    assert recorded() == [held]
+    leases[0].release()
 
 
 @pytest.mark.parametrize("command", [("list",), ("gc", "--dry-run", "--older-than", "0m")], ids=["list", "gc"])

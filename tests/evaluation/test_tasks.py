@@ -153,6 +153,7 @@ def test_plain_blanks_group_thousands_where_no_other_number_is_beside_them(text:
         ("-$42", -42),
         ("$-42", -42),
         ("USD42", 42),
+        ("It is 12, says GPT4 of COV19", 12),
         ("_42_", 42),
         ("__42__", 42),
         ("`42`", 42),
@@ -199,6 +200,10 @@ def test_what_a_pattern_found_in_a_word_is_read_as_it_is() -> None:
         ("B", "B. Paris", True),
         ("Paris", "B. Paris", True),
         ("B", "A. Paris", False),
+        ("B. Paris", "Paris", True),
+        ("B. Paris", "Option B", True),
+        ("B. Paris", "(B) Paris", True),
+        ("B. Paris", "A", False),
         ("True", r"\boxed{True}", True),
         ("Paris", r"$\boxed{\text{Paris}}$", True),
         (".5", "5", False),
@@ -424,13 +429,17 @@ def test_the_pattern_that_the_guide_recommends_for_a_choice(text: str, found: st
         ("A year has 12 months. Answer: 366 days, as 4 divides it.", "366"),
         ("**Answer:** 1,366", "1,366"),
         ("-366", "-366"),
+        ("Answer: −5", "−5"),
+        ("−5", "−5"),
+        ("Answer: $366", "366"),
+        ("$366", "$366"),
     ],
 )
 def test_the_pattern_that_the_guide_recommends_for_a_number(text: str, found: str) -> None:
-    pattern = r"Answer:[\s*]*(-?[\d,.]*\d)|^-?[\d,.]*\d$"
+    pattern = r"Answer:[^\d−-]*([−-]?[\d,.]*\d)|^[−-]?\D?[\d,.]*\d$"
     assert f"\n{pattern}  " in GUIDE.read_text()
     assert f'--answer-pattern "{pattern}"' in GUIDE.read_text()
-    assert json.dumps(pattern) in GUIDE.read_text()
+    assert json.dumps(pattern, ensure_ascii=False) in GUIDE.read_text()
     assert extract(pattern, text) == found
 
 

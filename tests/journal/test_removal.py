@@ -18,6 +18,7 @@ from consilience.domain.errors import StoreUnusable
 from consilience.domain.events import AnyEvent, CallCompleted, CallStarted, SessionFinished, text_id
 from consilience.engine import runner
 from consilience.engine.runner import Options
+from consilience.journal import removal
 from consilience.journal.canonical import canonical_digest
 from consilience.journal.opening import raw_id
 from consilience.journal.removal import ids_in
@@ -91,14 +92,17 @@ async def test_nor_when_it_lay_in_the_main_file_and_was_seen_by_another_process(
     other.close()
 
 
-async def test_a_reader_that_keeps_the_old_pages_alive_is_said(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_reader_that_keeps_the_old_pages_alive_is_said(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "CHECKPOINTS", 3)
     await plant(store, "s")
     reader = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     reader.execute("BEGIN")
     assert reader.execute("SELECT COUNT(*) FROM events").fetchone() == (1,)
-    store._reader.execute("PRAGMA busy_timeout=20")
     with pytest.raises(StoreUnusable, match="write-ahead log") as said:
         store.remove([f"s {PLANTED}"])
+    assert store._reader.execute("PRAGMA busy_timeout").fetchone() == (30_000,), "short for the log alone"
     assert "sessions gc" in str(said.value)
     assert store.sessions() == []
     reader.execute("COMMIT")

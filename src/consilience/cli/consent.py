@@ -14,8 +14,8 @@ from consilience.domain.errors import SettingsError
 def agree(plan: Plan, *, yes: bool, confirm_above: float, resumed: bool = False) -> None:
     """Return if the run may spend what it may spend. A `resumed` one takes no other limits and shows no plan.
 
-    from consilience.cli.failures import Declined
-    from consilience.cli.plan import Plan, amount_words, cost_words, unbounded_words
+    It may if it is free, agreed to or limited beforehand, or cheap on a terminal. No limit bounds what a program spends by itself,
+    nor an encoder. Raises `SettingsError` where nobody can be asked, `Declined` where the answer is no.
     """
     bounded = not plan.programs and (not plan.paid or (plan.limits.money is not None and plan.encoder is None))
     if yes or bounded or not plan.makes_calls:

@@ -15,7 +15,7 @@ import typer
 
 from consilience.cli.failures import Declined, say
 from consilience.cli.output import print_json
-from consilience.domain.errors import JournalError, SettingsError, UnknownName
+from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.reporting.course import fold
 from consilience.reporting.unfinished import state_of
 from consilience.reporting.words import count, one_line
@@ -104,10 +104,21 @@ def gc(
             return
         if rows:
             _agree(rows, yes=yes)
-            for start in range(0, len(sessions), AT_ONCE):
-                store.remove(sessions[start : start + AT_ONCE])
+            gone = [id for n in range(0, len(sessions), AT_ONCE) for id in _remove(store, sessions[n : n + AT_ONCE])]
+            rows = [row for row in rows if row.session in gone]
         freed = store.compact()
     _done(rows, freed, as_json=as_json)
+
+
+def _remove(store: Store, sessions: list[str]) -> list[str]:
+    """Remove those that are still there and not being run; returns which."""
+    try:
+        store.remove(sessions)
+    except (UnknownName, SessionBusy):
+        if len(sessions) == 1:
+            return []
+        return [id for session in sessions for id in _remove(store, [session])]
+    return sessions
 
 
 def age(text: str) -> float:

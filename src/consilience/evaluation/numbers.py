@@ -20,6 +20,8 @@ _DRESS = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+|\\times|\\cdot|\{,
 
 _SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 
+_CURRENCY = "(?:USD|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|NZD|SEK|NOK|DKK|PLN|CZK|BRL|MXN|ZAR|KRW|SGD|HKD)"
+
 _DIGITS = rf"""
     (?: (?: \d{{1,3}}(?:[,'{_NARROW}]\d{{3}})+(?!\d)        # thousands
           | (?<!\d[ ])\d{{1,3}}(?:[ ]\d{{3}})+(?![ ]?\d)    # with plain blanks, unless other numbers stand beside them
@@ -33,7 +35,7 @@ _TOKEN = re.compile(
     rf"""
     (?P<number>
         (?<![^\W_]) (?<!\.)
-        (?P<sign> (?<!-)[-+] )? (?: [A-Z]{{3}} | [$€£¥](?P<debt> - )? )?
+        (?P<sign> (?<!-)[-+] )? (?: {_CURRENCY} | [$€£¥](?P<debt> - )? )?
         (?: (?: (?P<mantissa> {_DIGITS} ) \s*[×x*]\s* )? 10\^ [{{(]? (?P<power> [-+]?\d+ ) [)}}]?
           | (?P<digits> {_DIGITS} {_EXPONENT} ) (?!\^)
         )

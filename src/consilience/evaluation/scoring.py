@@ -80,11 +80,14 @@ def _number_given(task: Task, report: Report, given: str) -> float | None:
 def same_words(given: str, right: str, *, choice: bool = True) -> bool:
     """Whether two answers have the same words. Of a `choice` the label or the text is enough: `Option B`, `B. Paris`."""
     words, wanted = normalised(given), normalised(right)
-    if words == wanted or not choice:
-        return words == wanted
+    return words == wanted or (choice and not _choices(words).isdisjoint(_choices(wanted)))
+
+
+def _choices(words: str) -> set[str]:
+    """What an option may be named by alone."""
     named = _OPTION.sub("", words)
     labelled = _LABELLED.fullmatch(named)
-    return wanted in (named, *(labelled.groups() if labelled else ()))
+    return {named, *(labelled.groups() if labelled else ())}
 
 
 def normalised(text: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from consilience.journal.sqlite import SqliteStore
 
 CHECKPOINTS = 100
-"""Tries to empty the log, over some two seconds."""
+"""Tries to empty the log, over some four seconds at most."""
 
 _ID = re.compile(r"(?<![\w-])[\w-]{21}[AQgw](?![\w-])", re.ASCII)
 """16 bytes in base64: of the last character only two bits count. So few words of that length are taken for one."""
@@ -114,11 +114,18 @@ def _needing_room(outcome: str) -> Iterator[None]:
 
 def _empty_log(store: SqliteStore) -> None:
     """Copy the write-ahead log into the file and cut it to nothing: it holds pages as they were."""
-    for _ in range(CHECKPOINTS):
-        ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
-        if not busy:
-            return
-        time.sleep(0.02)  # the checkpoint of a process that writes is over soon; SQLite does not wait for that
+    ((patience,),) = store._rows("PRAGMA busy_timeout")
+    store._rows(
+        "PRAGMA busy_timeout=20"
+    )  # for readers; for another's checkpoint, which is over soon, SQLite does not wait
+    try:
+        for _ in range(CHECKPOINTS):
+            ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            if not busy:
+                return
+            time.sleep(0.02)
+    finally:
+        store._rows(f"PRAGMA busy_timeout={patience}")
     raise StoreUnusable(
         "what was removed is still in the write-ahead log, which another process is reading",
         where=f"{store.path}-wal",

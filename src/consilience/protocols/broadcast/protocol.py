@@ -28,7 +28,8 @@ from consilience.protocols.broadcast.settings import Settings
 class Broadcast(Settings):
     """Tree of integrator, coordinators and contributors; every parent broadcasts until its children satisfy it."""
 
-    version: ClassVar[int] = 3  # 2 took "no issues" in a reflection for something that is missing
+    # 1 counted flags kept over a silence twice, measured what is new by the leaves alone, and took "no issues" for missing
+    version: ClassVar[int] = 2
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
 
     async def run(self, session: Session) -> BroadcastReport:

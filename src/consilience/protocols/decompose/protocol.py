@@ -28,7 +28,7 @@ from consilience.protocols.decompose.work import Course, Given, Job
 class Decompose(Settings):
     """Tree of root, leads and workers; every parent splits what it was given among its children."""
 
-    version: ClassVar[int] = 3  # 2 did not warn of references that were dropped
+    version: ClassVar[int] = 2  # 1 measured what is new in the answer by the parts alone, and dropped references unsaid
     report: ClassVar[type[DecomposeReport]] = DecomposeReport
 
     async def run(self, session: Session) -> DecomposeReport:

@@ -31,7 +31,9 @@ MARGIN = 100
 class Refinement(Settings):
     """A coordinator, authors of parts, specialists who help them, and a critic; passes until the text is good enough."""
 
-    version: ClassVar[int] = 3  # 2 took "nothing is missing" for an issue
+    version: ClassVar[int] = (
+        2  # 1 took a heading of words that others wrote for new, and "nothing is missing" for an issue
+    )
     report: ClassVar[type[RefinementReport]] = RefinementReport
 
     async def run(self, session: Session) -> RefinementReport:
