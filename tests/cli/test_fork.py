@@ -70,7 +70,8 @@ def test_lists_are_given_as_json_and_words_stay_words(cli: Cli, town: Town, pare
     ("given", "says"),
     [
         (["--at", "999"], "has the events 1 to"),
-        (["--at", "round-9/x"], "Did you mean 'round-"),
+        (["--at", "round-1/leaf_respnd/L2N1"], "Did you mean 'round-1/leaf_respond/L2N1'"),
+        (["--at", "nowhere"], "All of them: consilience show"),
         (["--at", "end", "--set", "max_rounds"], "is not KEY=VALUE"),
         (["--at", "end", "--set", "rounds=3"], "Did you mean 'max_rounds'"),
         (["--at", "end", "--set", "max_rounds=lots"], "max_rounds"),

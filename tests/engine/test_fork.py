@@ -380,6 +380,7 @@ async def test_what_was_paid_for_is_not_charged_to_the_fork() -> None:
         ({"at": 10_000}, SettingsError, "has the events 1 to"),
         ({"at": -1}, SettingsError, "has the events 1 to"),
         ({"at": "round-1/leaf_respond/L2N7"}, UnknownName, "Did you mean 'round-1/leaf_respond/L2N"),
+        ({"at": "nowhere"}, UnknownName, "no call 'nowhere'. Where: --at. All of them"),
         ({"settings": {"max_round": 3}}, SettingsError, "Did you mean 'max_rounds'"),
         ({"settings": {"max_rounds": "many"}}, SettingsError, "max_rounds"),
         ({"settings": {"similarity": "embedding"}}, SettingsError, "needs an encoder"),

@@ -26,7 +26,6 @@ from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, closing
 from consilience.engine.launch import beginning_of, encoder_for, launch
-from consilience.engine.mismatch import nearest
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.seats import Models, One, deal
 from consilience.engine.similarity import Encoder
@@ -127,13 +126,13 @@ def position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:
     ended = [event for event in events if isinstance(event, Ended)]
     found = [event.seq for event in ended if at in (event.key, _phase(event))]
     if not found:
-        close = nearest(at, [name for event in ended for name in (event.key, _phase(event)) if name])
+        known = {name for event in ended for name in (event.key, _phase(event)) if name}
+        close = get_close_matches(at, sorted(known), 1)
+        meant = f"Did you mean {close[0]!r}? " if close else ""
         raise UnknownName(
             f"session {parent} has no call {at!r}",
             where="--at",
-            do=f"Did you mean {close!r}? All of them: consilience show {parent} --events."
-            if close
-            else "It made no call.",
+            do=f"{meant}All of them: consilience show {parent} --events." if known else "It made no call.",
         )
     return max(found)
 
