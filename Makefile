@@ -12,19 +12,20 @@ BENCH_OPTIONS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest -n logical
 READY := .venv/.ready
 BENCH_READY := .venv/.ready-bench
 
 export DEMO_QUESTION
 
-.PHONY: help setup demo test test-all check bench clean
+.PHONY: help setup demo test test-all test-rest check bench clean
 
 help:
 	@echo 'make setup      install into .venv (done by the other targets where needed)'
 	@echo 'make demo       a small deliberation on the embedded local model; writes demo-report/'
 	@echo 'make test       the tests, the long matrices sampled'
 	@echo 'make test-all   the tests, the long matrices whole'
+	@echo 'make test-rest  what test-all adds to test'
 	@echo 'make check      style, types, layers, bans, documentation'
 	@echo 'make bench      the benchmarks; a table, and benchmarks/results.json'
 	@echo 'make clean      remove all that these targets made here, .venv included'
@@ -32,7 +33,7 @@ help:
 setup: $(READY)
 
 demo: $(READY)
-	$(BIN)/consilience emergence "$$DEMO_QUESTION" --children 3 --depth 2 --max-rounds 2 --reply-tokens 450 --model local --out demo-report $(DEMO_OPTIONS)
+	$(BIN)/consilience emergence "$$DEMO_QUESTION" --children 3 --depth 2 --max-rounds 1 --reply-tokens 600 --model local --out demo-report $(DEMO_OPTIONS)
 
 test: $(READY)
 	$(PYTEST) $(PYTEST_OPTIONS)
@@ -40,11 +41,14 @@ test: $(READY)
 test-all: $(READY)
 	$(PYTEST) --whole $(PYTEST_OPTIONS)
 
+test-rest: $(READY)
+	$(PYTEST) --rest $(PYTEST_OPTIONS)
+
 check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(PYTEST) tests/test_layers.py tests/test_bans.py $(wildcard tests/test_docs.py)
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_bans.py tests/test_docs.py
 
 bench: $(BENCH_READY)
 	$(BIN)/python benchmarks/run.py $(BENCH_OPTIONS)

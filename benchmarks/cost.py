@@ -14,10 +14,14 @@ import chats
 import graphs
 import steps
 from rows import OURS, Results, Row, Series
+from talk import gather_steps, tree_steps
 from workload import InTurn, OneGather, Ran, emergence, fresh, model_cpu, run
 
 GROUP = "cost"
-TARGET = 0.25
+TREE_TARGET = 0.2
+GATHER_TARGET = 0.15
+CHAIN = 300
+"""Calls, each shown what the one before said."""
 Runner = Callable[[Path], Awaitable[Ran]]
 
 
@@ -27,16 +31,20 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     beside: dict[str, Runner] = {}
     fan: dict[str, Runner] = {}
     chat: dict[str, Runner] = {}
+    chain: dict[str, Runner] = {}
     if graphs.installed():
         beside |= {
             graphs.NODES: lambda path: graphs.run_tree(10, 3, rounds, path),
+            graphs.TASKS: lambda path: graphs.run_tasks(tree_steps(10, 3), rounds, path),
             graphs.PHASES: lambda path: graphs.run_tree(10, 3, rounds, path, phases=True),
             graphs.BARE: lambda path: graphs.run_tree(10, 3, rounds, None),
         }
         fan |= {
             graphs.NODES: lambda path: graphs.run_gather(100, path),
+            graphs.TASKS: lambda path: graphs.run_tasks(gather_steps(100), 1, path),
             graphs.BARE: lambda path: graphs.run_gather(100, None),
         }
+        chain = {graphs.TASKS: lambda path: graphs.run_chain(CHAIN, path)}
     else:
         results.skip(graphs.MISSING)
     if agents.installed():
@@ -55,12 +63,16 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     tree = emergence(10, 3, rounds)
     deep = asyncio.run(_measured(lambda path: run(tree, path), beside, directory, repeats))
     wide = asyncio.run(_measured(lambda path: run(OneGather(), path), fan, directory, 2 * repeats))
+    single = InTurn(messages=CHAIN, shown=1)
+    alone = asyncio.run(_measured(lambda path: run(single, path), chain, directory, repeats))
     long = asyncio.run(_measured(lambda path: run(InTurn(messages=messages), path), chat, directory, repeats))
     results.add(
         [
-            _cpu(f"CPU per call: emergence, 100 leaves, {rounds} rounds", deep, TARGET),
-            _cpu("CPU per call: one gather of 100", wide, TARGET),
+            _cpu(f"CPU per call: emergence, 100 leaves, {rounds} rounds", deep, TREE_TARGET),
+            _cpu("CPU per call: one gather of 100", wide, GATHER_TARGET),
             _wall("wall per call: one gather of 100", wide),
+            _cpu(f"CPU per call: a chain of {CHAIN}", alone, None),
+            _wall(f"wall per call: a chain of {CHAIN}", alone),
             _cpu(f"CPU per call: 12 agents in turn, {messages} messages", long, None),
         ]
     )
@@ -112,7 +124,9 @@ def _cpu(name: str, found: Measured, target: float | None) -> Row:
 
 def _wall(name: str, found: Measured) -> Row:
     """Only those who write: what keeps nothing waits for nothing."""
-    durable = {who: figures for who, figures in found.wall.items() if who in (OURS, graphs.NODES, steps.STEPS)}
+    durable = {
+        who: figures for who, figures in found.wall.items() if who in (OURS, graphs.NODES, graphs.TASKS, steps.STEPS)
+    }
     return _row(name, durable, None, ())
 
 

@@ -2,7 +2,7 @@
 
 A call is a node of its own, fanned out with `Send` and joined before the next phase, so that the checkpointer keeps every
 finished call. `phases` instead makes one node of a phase, which gathers its calls inside: cheaper, and a crash loses the
-phase.
+phase. `tasks` are LangGraph's functional API, its closest form to ours: a workflow in plain Python whose calls are tasks.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from consilience.models.scripted import ScriptedModel
-from talk import Job, Plan, Steps, Talk, gather_steps, request, tree_steps, validated
+from talk import Job, Plan, Steps, Talk, chain_job, gather_steps, in_phases, request, tree_steps, validated
 from workload import Latency, Ran, reply
 
 NODES = "LangGraph, a node per call, SQLite checkpointer"
 PHASES = "LangGraph, a node per phase, SQLite checkpointer"
+TASKS = "LangGraph functional API, a task per call, SQLite checkpointer"
 BARE = "LangGraph, a node per call, no checkpointer: keeps nothing"
 MISSING = "LangGraph is not installed (pip install --group bench); what runs beside ours is left out."
 
@@ -64,7 +65,44 @@ async def run_gather(size: int, path: Path | None) -> Ran:
         return await _timed(graph, model, {"round": 0, "said": {}}, saver)
 
 
-async def _timed(graph: Any, model: ScriptedModel, state: Talk, saver: Any) -> Ran:
+async def run_tasks(steps: Steps, rounds: int, path: Path) -> Ran:
+    """The phases as a workflow of the functional API, gathered in plain Python."""
+
+    async def flow(call: Work) -> None:
+        await in_phases(steps, rounds, call)
+
+    return await _functional(flow, path)
+
+
+async def run_chain(calls: int, path: Path) -> Ran:
+    """Calls one after the other as tasks, each shown what the one before said."""
+
+    async def flow(call: Work) -> None:
+        texts: list[str] = []
+        for n in range(calls):
+            texts = [await call(chain_job(n, texts))]
+
+    return await _functional(flow, path)
+
+
+async def _functional(flow: Callable[[Work], Awaitable[None]], path: Path) -> Ran:
+    from langgraph.func import entrypoint, task
+
+    model = ScriptedModel(reply)
+    async with checkpointer(path) as saver:
+
+        @task
+        async def call(job: Job) -> str:
+            return validated(job, (await model.complete(request(job))).text)
+
+        @entrypoint(checkpointer=saver)
+        async def workflow(_: dict[str, Any]) -> None:
+            await flow(call)
+
+        return await _timed(workflow, model, {}, saver)
+
+
+async def _timed(graph: Any, model: ScriptedModel, state: Any, saver: Any) -> Ran:
     os.environ["LANGSMITH_TRACING"] = "false"
     config = {"configurable": {"thread_id": "bench"}, "recursion_limit": 100_000}
     wall, cpu = time.perf_counter(), time.process_time()

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import chats
+import consilience
 import graphs
 import steps
 from consilience.domain.events import CallCompleted, CallEvent, ReplyRejected, SessionFinished, SessionStarted
-from consilience.engine import runner
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from rows import EXPONENT, OURS, Results, Row, Series, exponent
+from talk import tree_steps
 from workload import TASK, emergence, fixed, fresh, reply, run
 
 GROUP = "journal"
@@ -71,6 +72,11 @@ async def _graph_size(rounds: int, directory: Path) -> Size:
 def _others_bytes(results: Results, rounds: int, directory: Path) -> tuple[Series, ...]:
     """Bytes a call of what others keep of as long a run."""
     found: list[Series] = []
+    if graphs.installed():
+        path = fresh(directory)
+        ran = asyncio.run(graphs.run_tasks(tree_steps(3, 3), rounds, path))
+        _merge(path)
+        found.append(Series(graphs.TASKS, (path.stat().st_size / ran.calls,)))
     if steps.installed():
         path = fresh(directory)
         ran = asyncio.run(steps.run_tree(3, 3, rounds, path))
@@ -175,8 +181,8 @@ async def _resume(directory: Path, repeats: int, events: int) -> Row:
         path = fresh(directory)
         options = Options(faults=Fault("before_finish").hit)
         with suppress(Crash):  # the store goes with it, as with a killed process
-            await runner.start(
-                TASK, protocol, models=ScriptedModel(reply), store=SqliteStore(path), session="s", options=options
+            await consilience.deliberate(
+                TASK, protocol, model=ScriptedModel(reply), store=SqliteStore(path), session="s", options=options
             )
         model = ScriptedModel(reply)
         gc.collect()
@@ -184,7 +190,7 @@ async def _resume(directory: Path, repeats: int, events: int) -> Row:
         began, spent = time.perf_counter(), time.process_time()
         store = SqliteStore(path)
         try:
-            await runner.resume("s", store=store, models=model)
+            await consilience.resume("s", store=store, model=model)
             walls.append(time.perf_counter() - began)
             cpu.append(time.process_time() - spent)
             count = len(store.read("s"))
@@ -215,7 +221,7 @@ async def _replay(directory: Path, repeats: int, latency: float) -> Row:
         gc.freeze()  # what the packages compared with left in memory is not walked again
         try:
             began, spent = time.perf_counter(), time.process_time()
-            await runner.replay(ran.session, store=store)
+            await consilience.replay(ran.session, store=store)
             walls.append(time.perf_counter() - began)
             cpu.append(time.process_time() - spent)
         finally:

@@ -60,9 +60,9 @@ class Row:
     beside: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def times(self, other: Series) -> str:
-        """How many times ours another is, in print; a ratio of exponents says nothing."""
-        return "" if self.unit == EXPONENT else f"{other.times(self.ours):,.2f}"
+    def times(self, other: Series) -> float | None:
+        """How many times ours another is. None for exponents: their ratio means nothing, and a flat curve has exponent 0."""
+        return None if self.unit == EXPONENT else other.times(self.ours)
 
     @property
     def verdict(self) -> str:
@@ -83,7 +83,7 @@ class Row:
             "target": self.target,
             "verdict": self.verdict,
             **_figures(self.ours),
-            "beside": [_figures(other) | {"times_ours": other.times(self.ours)} for other in self.beside],
+            "beside": [_figures(other) | {"times_ours": self.times(other)} for other in self.beside],
             "notes": list(self.notes),
         }
 
@@ -159,7 +159,7 @@ def print_table(results: Results, where: Mapping[str, object], repeats: int) -> 
             "",
         )
         for other in row.beside:
-            table.add_row(f"  {other.name}", "", short(other.median), short(other.best), "", "", row.times(other))
+            table.add_row(f"  {other.name}", "", short(other.median), short(other.best), "", "", _times(row, other))
     console.print(table)
     for row in results.rows:
         for note in row.notes:
@@ -183,7 +183,7 @@ def print_markdown(results: Results, where: Mapping[str, object], titles: Mappin
             target = _target(row) + {"no": ", missed", "best": ", best only"}.get(row.verdict, "")
             _print_cells(f"**{name}**", short(row.ours.median), short(row.ours.best), target, "")
             for other in row.beside:
-                _print_cells(other.name, short(other.median), short(other.best), "", row.times(other))
+                _print_cells(other.name, short(other.median), short(other.best), "", _times(row, other))
         print()
         for row in rows:
             for note in row.notes:
@@ -215,6 +215,11 @@ def short(figure: float) -> str:
     if figure >= 1000:
         return f"{figure:,.0f}"
     return f"{figure:.3f}" if figure < 10 else f"{figure:.1f}"
+
+
+def _times(row: Row, other: Series) -> str:
+    times = row.times(other)
+    return "" if times is None else f"{times:,.2f}"
 
 
 def _target(row: Row) -> str:

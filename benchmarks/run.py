@@ -16,6 +16,7 @@ import growth
 import journals
 import prompts
 import startup
+import vectors
 import walls
 from rows import Results, machine, print_markdown, print_table
 
@@ -28,6 +29,7 @@ GROUPS: dict[str, Measure] = {
     journals.GROUP: journals.measure,
     growth.GROUP: growth.measure,
     prompts.GROUP: prompts.measure,
+    vectors.GROUP: vectors.measure,
 }
 TITLES = {
     cost.GROUP: "Cost of a call",
@@ -36,6 +38,7 @@ TITLES = {
     journals.GROUP: "Journal",
     growth.GROUP: "Growth",
     prompts.GROUP: "Prompts",
+    vectors.GROUP: "Vectors",
 }
 DEFAULT_JSON = Path(__file__).parent / "results.json"
 

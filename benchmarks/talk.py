@@ -6,13 +6,13 @@ Prompts are plain string formatting, replies are validated by the same pydantic 
 from __future__ import annotations
 
 import asyncio
-import operator
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, TypedDict
 
+from consilience.domain.messages import LeafReply
 from consilience.domain.topology import Topology, tree
 from consilience.models.port import ModelRequest
-from consilience.protocols.emergence.replies import LeafReply, PeerReply, RootReply
+from consilience.protocols.emergence.replies import PeerReply, RootReply
 from workload import TASK
 
 ROOT = "L1N1"
@@ -27,9 +27,21 @@ class Job(TypedDict):
     texts: list[str]
 
 
+def last_rounds(kept: dict[str, str], added: dict[str, str]) -> dict[str, str]:
+    """What was said in this round and the one before: no prompt shows anything older, and a checkpoint holds the whole state."""
+    both = kept | added
+    newest = max(map(_round, both), default=0)
+    return {key: text for key, text in both.items() if _round(key) >= newest - 1}
+
+
+def _round(key: str) -> int:
+    name = key.partition("/")[0]
+    return int(name.removeprefix("round-")) if name.startswith("round-") else 0
+
+
 class Talk(TypedDict):
     round: int
-    said: Annotated[dict[str, str], operator.or_]
+    said: Annotated[dict[str, str], last_rounds]
 
 
 Plan = Callable[[Talk], list[Job]]
@@ -70,13 +82,18 @@ async def in_phases(steps: Steps, rounds: int, call: Call) -> Talk:
         for _, plan in steps:
             jobs = plan(talk)
             texts = await asyncio.gather(*(call(job) for job in jobs))
-            talk["said"] |= {job["key"]: text for job, text in zip(jobs, texts, strict=True)}
+            made = {job["key"]: text for job, text in zip(jobs, texts, strict=True)}
+            talk["said"] = last_rounds(talk["said"], made)
     return talk
 
 
 def gather_steps(size: int) -> Steps:
     """One fan-out of `size` calls."""
     return [("answer", lambda talk: [Job(key=f"answer/A{i}", agent=f"A{i}", texts=[]) for i in range(1, size + 1)])]
+
+
+def chain_job(n: int, texts: list[str]) -> Job:
+    return Job(key=f"turn/{n}", agent=f"A{n % 12 + 1}", texts=texts)
 
 
 def tree_steps(children: int, depth: int) -> Steps:

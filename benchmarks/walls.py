@@ -7,17 +7,22 @@ import statistics
 import time
 from pathlib import Path
 
+import consilience
 import graphs
 from chain import Chain
 from consilience.domain.topology import tree
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.scripted import ScriptedModel
 from rows import OURS, Results, Row, Series
-from workload import Latency, emergence, fixed, fresh, log_normal, run
+from workload import TASK, Latency, emergence, fixed, fresh, log_normal, reply, run
 
 GROUP = "wall"
 CHILDREN, DEPTH, ROUNDS = 3, 3, 2
 BARE = "the same sleeps in bare asyncio: no engine, no journal"
-TARGETS = {0.2: 1.05, 0.05: 1.10}
+TARGETS = {0.2: 1.05, 0.05: 1.08}
+SESSIONS = 100
+TICK = 0.005
+MAX_LAG_MS = 30
 
 
 def measure(results: Results, directory: Path, repeats: int, quick: bool) -> None:
@@ -33,6 +38,50 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
                 asyncio.run(_row(f"log-normal, median {ms}", seconds, drawn, directory)),
             ]
         )
+    results.add([asyncio.run(_side_by_side(repeats, directory))])
+
+
+async def _side_by_side(repeats: int, directory: Path) -> Row:
+    """How late a timer of 5 ms rings on the loop while the sessions run: what any other work on that loop waits for.
+
+    They begin one after the other within a second, and each has latencies of its own.
+    """
+    lags: list[float] = []
+    worst = 0.0
+    for _ in range(max(2, repeats // 2) + 1):  # the first one warms up
+        store, late = SqliteStore(fresh(directory)), list[float]()
+        watch = asyncio.create_task(_watch(late))
+        try:
+            await asyncio.gather(*(_one_of_many(n, store) for n in range(SESSIONS)))
+        finally:
+            watch.cancel()
+            store.close()
+        lags.append(1000 * statistics.quantiles(late, n=100)[-1])
+        worst = max(worst, 1000 * max(late))
+    return Row(
+        GROUP,
+        f"loop lag, 99th percentile: {SESSIONS} sessions side by side, median call 1 s",
+        "ms",
+        Series(OURS, tuple(lags[1:])),
+        MAX_LAG_MS,
+        notes=(
+            f"a tree of 3×3, {ROUNDS} rounds each, on one loop and one journal; the longest lag was {worst:.0f} ms",
+        ),
+    )
+
+
+async def _one_of_many(n: int, store: SqliteStore) -> None:
+    await asyncio.sleep(n / SESSIONS)
+    model = ScriptedModel(reply, log_normal(1.0, n))
+    protocol = emergence(CHILDREN, DEPTH, ROUNDS)
+    await consilience.deliberate(TASK, protocol, model=model, store=store, session=f"s{n}")
+
+
+async def _watch(late: list[float]) -> None:
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(TICK)
+        late.append(time.perf_counter() - began - TICK)
 
 
 async def _row(name: str, seconds: float, latencies: list[Latency], directory: Path) -> Row:

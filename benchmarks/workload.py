@@ -7,21 +7,20 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import consilience
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.topology import Topology, complete
-from consilience.engine import runner
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol, register
 from consilience.engine.session import Session
-from consilience.engine.templates import Templates
 from consilience.engine.work import Failure, Reply
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
@@ -80,11 +79,8 @@ class Plain(Protocol):
 
     summary: ClassVar[str] = "for benchmarks"
     report: ClassVar[type[Report]] = Report
+    templates: ClassVar[Mapping[str, str]] = {"instructions": "Be brief."}
     size: int
-
-    @classmethod
-    def templates(cls, override: Path | None = None) -> Templates:
-        return Templates({"instructions": "Be brief."})
 
     def topology(self) -> Topology:
         return complete(self.size)
@@ -104,7 +100,7 @@ class OneGather(Plain):
         return Estimate(min=self.size, max=self.size)
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         return 1
 
     async def run(self, session: Session) -> Report:
@@ -119,25 +115,26 @@ class OneGather(Plain):
 
 @register
 class InTurn(Plain):
-    """A chat: members speak in turn, `at_once` of them side by side, each shown the last message of every member."""
+    """A chat: members speak in turn, `at_once` of them side by side, each shown the last `shown` messages."""
 
     name: ClassVar[str] = "bench-in-turn"
     size: int = 12
     messages: int = 200
     at_once: int = 1
+    shown: int = 12
 
     def estimate(self) -> Estimate:
         return Estimate(min=self.messages, max=self.messages)
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         return self.size
 
     async def run(self, session: Session) -> Report:
         members = [agent.id for agent in session.agents]
         said: list[Reply[str]] = []
         for begin in range(0, self.messages, self.at_once):
-            shown = tuple(session.quote(reply, reply.agent) for reply in said[-self.size :])
+            shown = tuple(session.quote(reply, reply.agent) for reply in said[-self.shown :])
             turns = range(begin, min(begin + self.at_once, self.messages))
             async with session.phase("speak", begin + 1):
                 said += await session.gather(
@@ -173,7 +170,7 @@ async def run(protocol: Protocol, path: Path, latency: float | Latency = 0.0, *,
     model = ScriptedModel(reply, latency)
     try:
         writer, wall, cpu = thread_cpu("journal:"), time.perf_counter(), time.process_time()
-        report = await runner.start(TASK, protocol, models=model, store=store, session=session)
+        report = await consilience.deliberate(TASK, protocol, model=model, store=store, session=session)
         cpu, wall, writer = (
             time.process_time() - cpu,
             time.perf_counter() - wall,

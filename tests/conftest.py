@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import hypothesis
 import pytest
 
-from consilience.domain.places import weights_dir
+from consilience.domain.paths import weights_dir
 
 T = TypeVar("T")
 
@@ -25,9 +25,13 @@ PRIVATE_SUFFIXES = ("_API_KEY", "_API_TOKEN", "_AUTH_TOKEN")
 PRIVATE_NAMES = ("HF_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 
 
+ONE_AT_A_TIME = ("processes", "local_model", "packaging")
+"""Marks of tests that start real processes and wait for them: run side by side with other tests, never with each other."""
+
+
 class Sample(Protocol):
-    def __call__(self, items: Iterable[T], n: int, seed: int = 0) -> list[T]:
-        """All items under `--whole`, else `n` of them drawn by `seed`, in their own order."""
+    def __call__(self, items: Iterable[T], n: int, seed: int = 0, whole: int | None = None) -> list[T]:
+        """`n` of the items drawn by `seed`, in their own order; under `--whole` all of them, or `whole` of them."""
         ...
 
 
@@ -36,6 +40,7 @@ class Sample(Protocol):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run the long matrices whole instead of a seeded sample")
+    parser.addoption("--rest", action="store_true", help="run only what --whole adds to a run without options")
 
 
 def draw(items: Iterable[T], n: int, seed: int | str) -> list[T]:
@@ -49,32 +54,52 @@ def draw(items: Iterable[T], n: int, seed: int | str) -> list[T]:
 @pytest.fixture(scope="session")
 def whole(pytestconfig: pytest.Config) -> bool:
     """Whether the long matrices are to be run whole."""
-    return bool(pytestconfig.getoption("whole"))
+    return runs_whole(pytestconfig)
 
 
 @pytest.fixture(scope="session")
 def sample(whole: bool) -> Sample:
-    """`sample(items, n, seed=0)`: all items under `--whole`, else `n` of them drawn by the seed, in their own order."""
+    """`sample(items, n, seed=0, whole=None)`: as `Sample` says."""
+    run_whole = whole
 
-    def choose(items: Iterable[T], n: int, seed: int = 0) -> list[T]:
-        return list(items) if whole else draw(items, n, seed)
+    def choose(items: Iterable[T], n: int, seed: int = 0, whole: int | None = None) -> list[T]:
+        every = list(items)
+        return draw(every, (len(every) if whole is None else whole) if run_whole else n, seed)
 
     return choose
 
 
+def runs_whole(config: pytest.Config) -> bool:
+    return bool(config.getoption("whole") or config.getoption("rest"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`@pytest.mark.matrix(keep=N)` runs N of the parametrized cases of a test, or all of them under `--whole`."""
-    if config.getoption("whole"):
-        return
-    matrices: dict[str, list[pytest.Item]] = {}
-    kept: dict[str, int] = {}
+    """`@pytest.mark.matrix(keep=N)` runs N of the parametrized cases of a test, or all of them under `--whole`; with `whole=M`
+    it runs M of them there.
+
+    Under `--rest` the cases that an ordinary run leaves out are run, and the tests that are longer when whole.
+    """
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ONE_AT_A_TIME):
+            item.add_marker(pytest.mark.xdist_group("processes"))
+    matrices: dict[str, tuple[list[pytest.Item], dict[str, int]]] = {}
     for item in items:
         marker = item.get_closest_marker("matrix")
         if marker is not None and "keep" in marker.kwargs:
             test = item.nodeid.partition("[")[0]
-            matrices.setdefault(test, []).append(item)
-            kept[test] = marker.kwargs["keep"]
-    dropped = {case for test, cases in matrices.items() for case in set(cases) - set(draw(cases, kept[test], test))}
+            matrices.setdefault(test, ([], marker.kwargs))[0].append(item)
+    dropped: set[pytest.Item] = set()
+    kept: set[pytest.Item] = set()
+    for test, (cases, sizes) in matrices.items():
+        whole = draw(cases, sizes.get("whole", len(cases)), test)
+        dropped |= set(cases) - set(whole)
+        kept |= set(draw(whole, sizes["keep"], test))
+    every = {item for cases, _ in matrices.values() for item in cases}
+    if config.getoption("rest"):
+        longer = {item for item in items if {"whole", "sample"} & set(getattr(item, "fixturenames", ()))}
+        dropped = set(items) - ((every - dropped - kept) | (longer - dropped))
+    elif not config.getoption("whole"):
+        dropped = every - kept
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = [item for item in items if item not in dropped]
@@ -142,4 +167,5 @@ def home(tmp_path: Path, shared_weights: Path, monkeypatch: pytest.MonkeyPatch) 
     directory.mkdir()
     (directory / "weights").symlink_to(shared_weights, target_is_directory=True)
     monkeypatch.setenv("CONSILIENCE_HOME", str(directory))
+    monkeypatch.delenv("CONSILIENCE_JOURNAL", raising=False)
     return directory

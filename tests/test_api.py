@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,9 +16,12 @@ import pytest
 from pydantic import ValidationError
 
 import consilience
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import SettingsError, UserError
 from consilience.engine.runner import Options
-from consilience.engine.templates import Templates
+from consilience.integrations.inspect_ai import deliberation as inspect_deliberation
+from consilience.integrations.langgraph.emergence import emergence_graph
+from consilience.integrations.langgraph.node import protocol_node
+from consilience.integrations.textarena import DeliberatingAgent
 from consilience.models.port import Completion, ModelRequest
 from consilience.testing import Scripted, ScriptedModel
 
@@ -41,6 +45,32 @@ def test_what_takes_the_same_settings_takes_them_by_the_same_names() -> None:
     wanted = inspect.signature(consilience.deliberate).parameters
     assert inspect.signature(consilience.run_sync).parameters == wanted
     assert inspect.signature(consilience.live).parameters == wanted
+
+
+FACES = [
+    consilience.deliberate,
+    consilience.run_sync,
+    consilience.live,
+    consilience.fork,
+    protocol_node,
+    emergence_graph,
+    inspect_deliberation,
+    DeliberatingAgent,
+]
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_face_has_the_fields_of_a_deliberation_with_their_defaults(face: Callable[..., object]) -> None:
+    """A field that a face lacks could not be set there; another default would be another deliberation."""
+    wanted = {field.name: field.default for field in dataclasses.fields(consilience.Deliberation)}
+    parameters = inspect.signature(face).parameters
+    own = {"protocol", "sources"} if face not in FACES[:3] else {"protocol"}
+    own |= {"detail"}  # these take it with `options`
+    if face is consilience.fork:
+        own |= {"panel", "seed", "quorum", "encoder"}
+    assert {n: parameters[n].default for n in wanted if n not in own} == {
+        n: d for n, d in wanted.items() if n not in own
+    }
 
 
 @pytest.mark.parametrize("name", ["run_sync", "live"])
@@ -137,6 +167,7 @@ async def test_a_task_that_cannot_be_is_refused_before_anything_is_recorded(task
 
 
 SOLO = consilience.Solo()
+NOTE = consilience.Source("Rents rose.", "note")
 
 
 @pytest.mark.parametrize(
@@ -149,9 +180,15 @@ SOLO = consilience.Solo()
         (None, SOLO, {}, "is not a text"),
         ("x" * 1_000_001, SOLO, {}, r"1,000,001 characters.* sources=\[…\]"),
         ("Why?", SOLO, {"store": "x.db"}, r"consilience\.SqliteStore\('x\.db'\)"),
-        ("Why?", SOLO, {"sources": "abc"}, r"sources=\[…\]"),
-        ("Why?", SOLO, {"sources": [Path("a.txt")]}, r"source 1.* Read the file"),
-        ("Why?", SOLO, {"sources": ["one", {"text": "two"}]}, "source 2"),
+        ("Why?", SOLO, {"sources": "abc"}, r"sources=\[pathlib\.Path\("),
+        (
+            "Why?",
+            SOLO,
+            {"sources": ["a.txt"]},
+            r"source 1.* pathlib\.Path\('a\.txt'\) .* consilience\.Source\(text, name\)",
+        ),
+        ("Why?", SOLO, {"sources": ["Rents\nrose."]}, r"source 1.* pathlib\.Path\(\"file\.txt\"\) "),
+        ("Why?", SOLO, {"sources": [NOTE, {"text": "two"}]}, "source 2"),
         ("Why?", SOLO, {"limits": 5}, r"Limits\(calls=20\)"),
         ("Why?", SOLO, {"limits": {"cals": 5}}, "cals"),
         ("Why?", SOLO, {"quorum": "half"}, "quorum"),
@@ -198,8 +235,8 @@ def test_limits_that_cannot_be_are_a_mistake_wherever_they_are_written(given: di
 
 def test_an_allowance_that_cannot_be_is_a_mistake_too() -> None:
     with pytest.raises(SettingsError, match=r"seconds: .* finite"):
-        consilience.Allowance(seconds=float("inf"))
-    assert consilience.Limits(calls=2**63 - 1, phases={"leaf_respond/1": consilience.Allowance(calls=0)}).calls
+        consilience.SpendingLimits(seconds=float("inf"))
+    assert consilience.Limits(calls=2**63 - 1, phases={"leaf_respond/1": consilience.SpendingLimits(calls=0)}).calls
 
 
 async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:
@@ -208,41 +245,90 @@ async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:
             await begun
 
 
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ((3, "report"), "the text of a source must be a string, not 3. Where: Source(text=…)."),
+        (("Rents rose.", 3), "the name of a source must be a string, not 3. Where: Source(name=…)."),
+        (
+            ("Rents rose.", "", "L2N1"),
+            "the agents of a source must be a tuple of agents' ids, or None for all, not 'L2N1'.",
+        ),
+    ],
+)
+def test_a_document_of_another_type_is_refused_with_the_right_form(given: tuple[object, ...], wrong: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        consilience.Source(*given)  # type: ignore[arg-type]
+    assert wrong in str(refused.value)
+    assert 'Write Source("The text.", name="report.md", agents=("L2N1",))' in str(refused.value)
+
+
 def test_a_document_is_written_text_first() -> None:
     named = consilience.Source(text="Rents rose.", name="report", agents=("L2N1",))
     assert consilience.Source("Rents rose.", "report", ("L2N1",)) == named
     assert consilience.Source.model_validate_json(named.model_dump_json()) == named
 
 
-async def test_documents_may_be_plain_texts() -> None:
-    seen = model()
-    report = await consilience.deliberate(
-        "Why?", consilience.Emergence(children=2, max_rounds=1), model=seen, sources=["line one\nline two"]
-    )
+async def _deliberated(sources: list[Any], asked: ScriptedModel) -> consilience.Report:
+    return await consilience.deliberate("Why?", SOLO, model=asked, sources=sources)
+
+
+async def _run_sync(sources: list[Any], asked: ScriptedModel) -> consilience.Report:
+    return await asyncio.to_thread(consilience.run_sync, "Why?", SOLO, model=asked, sources=sources)
+
+
+async def _live(sources: list[Any], asked: ScriptedModel) -> consilience.Report:
+    async with consilience.live("Why?", SOLO, model=asked, sources=sources) as session:
+        return await session.report()
+
+
+BEGUN = [_deliberated, _run_sync, _live]
+
+
+@pytest.mark.parametrize("begun", BEGUN)
+async def test_path_among_the_sources_is_read(begun: Any, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_bytes(b"line one\r\nline two\n")
+    asked = model()
+    report = await begun([file, NOTE], asked)
     assert report.answer
-    assert all("2| line two" in request.text for request in seen.requests)
+    for document in (f"{file}\n1| line one\n2| line two\n", "note\n1| Rents rose.\n"):
+        assert document in asked.requests[0].text
 
 
-class Wide(consilience.Solo):
+@pytest.mark.parametrize("begun", BEGUN)
+async def test_text_alone_among_the_sources_is_refused(begun: Any, tmp_path: Path, home: Path) -> None:
+    (tmp_path / "notes.txt").write_text("line one\n")
+    asked = model()
+    with pytest.raises(SettingsError, match=r"neither a Source nor a path.* source 1\. Write pathlib\.Path\("):
+        await begun([str(tmp_path / "notes.txt")], asked)
+    assert (asked.requests, (home / "journal.db").exists()) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "is not there"), (b"\xff\x00", "is not UTF-8 text"), (b" \n", "is empty")]
+)
+async def test_file_that_is_no_document_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    if content is not None:
+        file.write_bytes(content)
+    asked = model()
+    with pytest.raises(UserError, match=f"the document {said}.* Where: .*notes.txt"):
+        await _deliberated([file], asked)
+    with pytest.raises(UserError, match="the document cannot be read"):
+        await _deliberated([tmp_path], asked)
+    assert asked.requests == []
+
+
+class Taken(consilience.Solo):
     """Another protocol under a name that is taken."""
 
-    extra_words: str = "x"
-
-    @classmethod
-    def templates(cls, override: Path | None = None) -> Templates:
-        return consilience.Solo.templates(override)
+    name: ClassVar[str] = "solo"
 
 
-class Own(Wide):
-    name: ClassVar[str] = "of-my-own"
-
-
-@pytest.mark.parametrize("protocol", [Wide(), Own()], ids=["a name that is taken", "a name of its own"])
-async def test_a_protocol_that_nobody_could_find_again_is_refused_before_anything_is_recorded(
-    protocol: consilience.Solo, home: Path
-) -> None:
-    with pytest.raises(SettingsError, match=f"is not registered as the protocol '{protocol.name}'"):
-        await consilience.deliberate("Why?", protocol, model=model())
+async def test_protocol_under_a_taken_name_is_refused_before_anything_is_recorded(home: Path) -> None:
+    with pytest.raises(SettingsError, match=r"the name 'solo' of Taken is taken by .*\.Solo"):
+        await consilience.deliberate("Why?", Taken(), model=model())
     assert consilience.SqliteStore(home / "journal.db").sessions() == []
 
 

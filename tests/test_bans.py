@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import consilience
-from consilience.domain.places import weights_dir
+from consilience.domain.paths import weights_dir
 
 SOURCE = Path(consilience.__file__).parent
 MAX_FILE_LINES = 500
@@ -22,7 +22,7 @@ MAX_FUNCTION_LINES = 60
 
 # Module that protocols may not import: what to use instead.
 CONCURRENCY = "session.gather and session.start"
-CLOCK = "session.schedule (virtual time)"
+CLOCK = "session.clock (virtual time)"
 DRAWS = "session.rng"
 FILES = "session.sources and session.artifacts"
 WORLD = "session.ask; what waits in the world waits beneath it"
@@ -269,6 +269,7 @@ def test_a_sample_is_seeded_and_in_order(sample: object, whole: bool) -> None:
     assert len(drawn) == len(set(drawn)) == (1000 if whole else 10)
     assert whole or drawn != sample(items, 10, seed=1)
     assert sample("abc", 5) == ["a", "b", "c"]
+    assert len(sample(items, 10, whole=20)) == (20 if whole else 10)
 
 
 @pytest.mark.matrix(keep=3)
@@ -276,3 +277,12 @@ def test_a_sample_is_seeded_and_in_order(sample: object, whole: bool) -> None:
 def test_a_matrix_is_sampled(case: int, request: pytest.FixtureRequest, whole: bool) -> None:
     cases = [item for item in request.session.items if item.nodeid.startswith(request.node.nodeid.partition("[")[0])]
     assert len(cases) <= (12 if whole else 3)
+
+
+@pytest.mark.matrix(keep=3, whole=6)
+@pytest.mark.parametrize("case", range(12))
+def test_a_matrix_that_is_long_even_whole_is_sampled_there_too(
+    case: int, request: pytest.FixtureRequest, whole: bool
+) -> None:
+    cases = [item for item in request.session.items if item.nodeid.startswith(request.node.nodeid.partition("[")[0])]
+    assert len(cases) <= (6 if whole else 3)

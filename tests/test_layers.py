@@ -18,14 +18,17 @@ PACKAGE = "consilience"
 SOURCE = Path(consilience.__file__).parent
 
 # Top floor first; each floor is a tuple of rooms. A room is a module or package of `consilience` with all it holds.
-# `protocols.*` makes a room of each thing in `protocols`; `protocols` itself is then only its `__init__`.
+# `protocols.*` makes a room of each thing in `protocols` that is not named itself; `protocols` is then only its `__init__`.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("server", "evaluation", "integrations"),
     ("__init__",),
     ("api", "testing"),
+    ("deliberation",),
     ("protocols", "protocols.*"),
+    ("protocols._common",),
+    ("protocol",),
     ("engine", "simulation"),
     ("models", "journal", "coordination", "reporting", "ui"),
     ("domain",),
@@ -48,6 +51,8 @@ def room_of(module: str) -> str | None:
     """The room a module is in, or None if no floor names it."""
     top, _, rest = module.partition(".")
     rooms = {room for floor in FLOORS for room in floor}
+    if (named := f"{top}.{rest.partition('.')[0]}") in rooms:
+        return named
     if rest and f"{top}.*" in rooms:
         return f"{top}.{rest.partition('.')[0]}"
     return top if top in rooms else None
@@ -55,7 +60,8 @@ def room_of(module: str) -> str | None:
 
 def floor_of(room: str) -> int:
     """Height of a room's floor; the lowest is 0."""
-    pattern = f"{room.partition('.')[0]}.*" if "." in room else room
+    named = any(room in floor for floor in FLOORS)
+    pattern = room if named else f"{room.partition('.')[0]}.*"
     return next(height for height, floor in enumerate(reversed(FLOORS)) if pattern in floor)
 
 

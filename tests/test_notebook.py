@@ -37,6 +37,22 @@ def test_what_an_agent_wrote_is_inert_in_a_notebook() -> None:
     assert "<script>alert(1)</script>" in "".join(tree.itertext())
 
 
+def test_a_report_gives_its_words_its_page_and_its_files(tmp_path: Path) -> None:
+    report = reported("<script>alert(1)</script> 5 & 7")
+    assert report.markdown() == markdown(report)
+    page = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(report.html())
+    assert "script" not in {element.tag for element in page.iter()}
+    assert "<script>alert(1)</script> 5 & 7" in "".join(page.itertext())
+    written = report.save(tmp_path / "new" / "report")
+    names = ["report.json", "report.md", "report.html", "mca_report.json", "final_state.json"]
+    assert [path.name for path in written] == names
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in written)
+    assert written[1].read_text() == report.markdown()
+    assert written[2].read_text() == report.html()
+    assert type(report).model_validate_json(written[0].read_text()) == report
+    assert report.save(str(tmp_path / "new" / "report")) == written, "files of the same name are replaced"
+
+
 def run(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()

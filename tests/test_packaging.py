@@ -72,7 +72,7 @@ def test_the_wheel_holds_every_file_of_the_package(installed: Installed) -> None
 
 
 def test_the_wheel_holds_the_prompts(installed: Installed) -> None:
-    expected = {path.relative_to(SOURCE.parent).as_posix() for path in SOURCE.glob("protocols/*/prompts/*.j2")}
+    expected = {path.relative_to(SOURCE.parent).as_posix() for path in SOURCE.glob("protocols/*/prompts/*/*.j2")}
     assert expected, "no protocol has prompt templates"
     assert expected <= installed.files
 

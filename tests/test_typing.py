@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 OPTIONS = ("--strict", "--follow-imports", "silent")  # as where the package is installed: its own files are not judged
 
@@ -21,6 +23,7 @@ async def watched() -> None:
     async with c.live("Why?", c.Broadcast()) as session:
         assert_type(await session.report(), c.BroadcastReport)
     assert_type(await c.replay("r1"), c.Report)
+    assert_type(await c.Deliberation().resume("r1"), c.Report)
     c.Limits(foo=1)  # type: ignore[call-arg]
     c.Source("Rents rose.", "report", agents=("L2N1",))
     c.Source(3)  # type: ignore[arg-type]
@@ -31,10 +34,46 @@ async def watched() -> None:
     c.live("Why?", c.Emergence(), model=3)  # type: ignore[arg-type]
 """
 
+BRANCHES = """
+from typing import assert_type
+from pydantic import BaseModel
+from consilience.engine.prompt import Prompt
+from consilience.engine.session import Session
+from consilience.engine.work import Failure, Pending, Reply
 
-def test_a_type_checker_knows_the_report_of_a_protocol(tmp_path: Path) -> None:
-    """`warn_unused_ignores`, part of strict, fails where a mistake at the end is not seen."""
-    (tmp_path / "face.py").write_text(FACE)
+class Vote(BaseModel):
+    yes: bool
+
+async def count(session: Session) -> int:
+    return 1
+
+async def run(session: Session) -> None:
+    text = session.ask("A1", Prompt("Speak."), key="a")
+    vote = session.ask("A1", Prompt("Vote."), key="b", returns=Vote, max_tokens=100)
+    number = session.procedure(count(session), calls=1)
+
+    assert_type(await text, Reply[str] | Failure)
+    assert_type(await vote, Reply[Vote] | Failure)
+    assert_type(await session.gather([vote, vote]), list[Reply[Vote] | Failure])
+    assert_type(await session.gather((vote, vote)), list[Reply[Vote] | Failure])
+    assert_type(await session.gather([number]), list[int])
+    assert_type(await session.gather(text, number), tuple[Reply[str] | Failure, int])
+    assert_type(await session.gather(vote, number, text), tuple[Reply[Vote] | Failure, int, Reply[str] | Failure])
+    assert_type(session.start(vote), Pending[Reply[Vote] | Failure])
+    assert_type(await session.start(number), int)
+    (reply,) = await session.gather([vote])
+    reply.value  # type: ignore[union-attr]
+    if isinstance(reply, Reply):
+        reply.value.no  # type: ignore[attr-defined]
+    session.start(number).value  # type: ignore[attr-defined]
+    await session.gather(text, 3)  # type: ignore[call-overload]
+"""
+
+
+@pytest.mark.parametrize("code", [FACE, BRANCHES], ids=["face", "branches"])
+def test_type_checker_infers_reports_and_results_of_branches(code: str, tmp_path: Path) -> None:
+    """`warn_unused_ignores`, part of strict, fails if an intended mistake is not reported."""
+    (tmp_path / "face.py").write_text(code)
     ran = subprocess.run(
         [sys.executable, "-m", "mypy", *OPTIONS, "--cache-dir", ROOT / ".mypy_cache", "face.py"],
         cwd=tmp_path,

@@ -14,23 +14,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from consilience.api import deliberate as deliberate
     from consilience.api import fork as fork
+    from consilience.api import fork_sync as fork_sync
     from consilience.api import live as live
     from consilience.api import replay as replay
+    from consilience.api import replay_sync as replay_sync
     from consilience.api import resume as resume
+    from consilience.api import resume_sync as resume_sync
     from consilience.api import run_sync as run_sync
+    from consilience.deliberation import Deliberation as Deliberation
+    from consilience.deliberation import Live as Live
     from consilience.domain.errors import ConsilienceError as ConsilienceError
     from consilience.domain.errors import UserError as UserError
     from consilience.domain.hierarchies import Hierarchy as Hierarchy
     from consilience.domain.messages import Source as Source
-    from consilience.domain.outcome import Allowance as Allowance
     from consilience.domain.outcome import Limits as Limits
+    from consilience.domain.outcome import SpendingLimits as SpendingLimits
     from consilience.domain.outcome import StopReason as StopReason
     from consilience.domain.panels import Panel as Panel
     from consilience.domain.panels import Persona as Persona
     from consilience.domain.report import Report as Report
-    from consilience.engine.live import Live as Live
+    from consilience.journal.open_store import open_store as open_store
     from consilience.journal.sqlite import SqliteStore as SqliteStore
-    from consilience.models.tools import ToolAgent as ToolAgent
+    from consilience.models.tool_agent import ToolAgent as ToolAgent
     from consilience.protocols.baselines import Solo as Solo
     from consilience.protocols.baselines import SoloReport as SoloReport
     from consilience.protocols.baselines import Vote as Vote
@@ -47,7 +52,10 @@ if TYPE_CHECKING:
 _HOME = {
     "deliberate": "consilience.api",
     "fork": "consilience.api",
+    "fork_sync": "consilience.api",
     "live": "consilience.api",
+    "replay_sync": "consilience.api",
+    "resume_sync": "consilience.api",
     "resume": "consilience.api",
     "replay": "consilience.api",
     "run_sync": "consilience.api",
@@ -55,20 +63,22 @@ _HOME = {
     "UserError": "consilience.domain.errors",
     "Hierarchy": "consilience.domain.hierarchies",
     "Source": "consilience.domain.messages",
-    "Allowance": "consilience.domain.outcome",
+    "SpendingLimits": "consilience.domain.outcome",
     "Limits": "consilience.domain.outcome",
     "StopReason": "consilience.domain.outcome",
     "Panel": "consilience.domain.panels",
     "Persona": "consilience.domain.panels",
     "Report": "consilience.domain.report",
     "SqliteStore": "consilience.journal.sqlite",
-    "ToolAgent": "consilience.models.tools",
+    "open_store": "consilience.journal.open_store",
+    "ToolAgent": "consilience.models.tool_agent",
     "Broadcast": "consilience.protocols.broadcast",
     "BroadcastReport": "consilience.protocols.broadcast",
     "Decompose": "consilience.protocols.decompose",
     "DecomposeReport": "consilience.protocols.decompose",
     "Emergence": "consilience.protocols.emergence",
-    "Live": "consilience.engine.live",
+    "Deliberation": "consilience.deliberation",
+    "Live": "consilience.deliberation",
     "Solo": "consilience.protocols.baselines",
     "SoloReport": "consilience.protocols.baselines",
     "Vote": "consilience.protocols.baselines",

@@ -59,10 +59,9 @@ def test_what_they_write_reaches_the_user_as_text(town: Town, said: str) -> None
     assert written.startswith(f"# {TASK}\n\n**Stopped: ")
     assert headings(written) == [
         "Answer",
-        "Dissent and standing objections",
-        "What it claims, and on whose texts that rests",
-        "How far to trust this",
-        "Figures",
+        "Basis",
+        "Where they differed",
+        "How far to trust it",
     ]
     assert json.loads(invoke("show", session, "--json").stdout)["session"] == session
     assert json.loads(Path("report/report.json").read_text(encoding="utf-8"))["answer"]

@@ -13,13 +13,12 @@ from adversaries.nasty import MARKDOWN, TEXTS
 from adversaries.reading import READER, STEERING, skeleton
 from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
-from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.outcome import Estimate, FailureKind, StopReason
 from consilience.domain.positions import PositionChange
-from consilience.domain.report import Claim, Dissent, LedgerReport, Missing, Objection, Spent
+from consilience.domain.report import Claim, Dissent, FailedCall, LedgerReport, Missing, Objection, Spent
 from consilience.domain.topology import tree
-from consilience.reporting.contained import contained, plain
-from consilience.reporting.markdown import AnyReport, markdown
-from consilience.reporting.terminal import show
+from consilience.reporting.markdown import AnyReport, markdown, show
+from consilience.reporting.words import contained, plain
 
 
 def report(said: str) -> AnyReport:
@@ -57,6 +56,9 @@ def report(said: str) -> AnyReport:
         position_changes=(PositionChange(agent="L2N1", before=said, after=said, step=1, cause=said),),
         missing=(Missing(agent="L2N2", since="round-2/lateral/L2N2", reason=said),),
         quotations=(Quotation(words=said, source="S1", line=1, verified=False),),
+        failed_calls=(FailedCall(key=said, agent="L2N2", kind=FailureKind.REJECTED, detail=said),),
+        unmet=(said,),
+        answer_cut=True,
         warnings=(f"about {said}",),
         **given,
     )

@@ -10,17 +10,17 @@ from types import SimpleNamespace
 import pytest
 
 import consilience
-from consilience.domain.errors import SessionWaiting
+from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import CallAwaited, CallFailed, SessionParked
-from consilience.domain.outcome import Allowance, Limits
-from consilience.engine import call, runner
-from consilience.engine.people import Person
-from consilience.engine.ports import Later
+from consilience.domain.outcome import FailureKind, Limits, SpendingLimits
+from consilience.engine import call, ports, recorder
+from consilience.engine.ports import Later, Person
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.reporting.question import questions
 from consilience.testing import ScriptedModel
+from kit import runner
 from kit.throwaways import OutsideAgent
 
 TASK = "Is it so?"
@@ -132,7 +132,7 @@ async def test_no_limit_on_time_counts_how_long_a_person_thinks(
         clock[0] += 100.0
         return "I thought for long."
 
-    limits = Limits(seconds=1000, agents={"*": Allowance(seconds=10)}, phases={"*": Allowance(seconds=10)})
+    limits = Limits(seconds=1000, agents={"*": SpendingLimits(seconds=10)}, phases={"*": SpendingLimits(seconds=10)})
     people = {id: Person(f"human:{id}", think) for id in ("L1N1", "L2N1")}
     report = await runner.start(
         TASK,
@@ -146,3 +146,129 @@ async def test_no_limit_on_time_counts_how_long_a_person_thinks(
     assert not [event for event in store.read("s") if isinstance(event, CallFailed)]
     assert report.stop_reason != "exhausted_time"
     assert (await consilience.replay("s", store=store)).digest() == report.digest()
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The wall clock, in seconds since the epoch, as a test sets it."""
+    now = [1_000_000.0]
+    monkeypatch.setattr(ports, "time", SimpleNamespace(time=lambda: now[0]))
+    return now
+
+
+def failures(store: SqliteStore) -> list[tuple[str, FailureKind, str]]:
+    return [(event.key, event.failure, event.detail) for event in store.read("s") if isinstance(event, CallFailed)]
+
+
+LATE = ("say/A2", FailureKind.DEADLINE, "no answer within 3600 s, the deadline for people")
+
+
+async def park(store: SqliteStore, **options: object) -> None:
+    with pytest.raises(SessionWaiting):
+        await runner.start(
+            TASK,
+            OutsideAgent(),
+            models=seats("human"),  # type: ignore[arg-type]
+            store=store,
+            session="s",
+            options=Options(**options),  # type: ignore[arg-type]
+        )
+
+
+async def test_a_parked_question_ends_at_its_deadline_counted_from_when_it_was_asked(
+    store: SqliteStore, wall: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline is recorded with the session: a resume needs no option, and a replay reads no clock."""
+    await park(store, human_deadline=3600)
+    wall[0] += 3599
+    with pytest.raises(SessionWaiting):
+        await runner.resume("s", models=seats("human"), store=store)  # type: ignore[arg-type]
+    assert failures(store) == []
+    wall[0] += 1
+    report = await runner.resume("s", models=seats("human"), store=store)  # type: ignore[arg-type]
+    assert failures(store) == [LATE]
+    assert report.replied == 2
+    assert [missing.agent for missing in report.missing] == ["A2"]
+    assert report.answer == "A1 on close"
+    monkeypatch.delattr(ports.time, "time")
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_an_answer_posted_while_parked_counts_after_the_deadline_too(
+    store: SqliteStore, wall: list[float]
+) -> None:
+    await park(store, human_deadline=3600)
+    wall[0] += 1_000_000
+    store.answer("s", "say/A2", "It is.")
+    report = await runner.resume("s", models=seats("human"), store=store)  # type: ignore[arg-type]
+    assert failures(store) == []
+    assert report.replied == 3
+
+
+async def test_a_person_who_still_thinks_at_the_deadline_is_waited_for_no_longer(store: SqliteStore) -> None:
+    """In real time: one who has left, and one who thinks and is asked last, so that the session stays up for both."""
+
+    async def think(request: ModelRequest) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def leave(request: ModelRequest) -> str:
+        raise Later
+
+    models = {"A1": model(), "A2": Person("human:Ada", leave), "A3": Person("human:Ben", think)}
+    async with asyncio.timeout(20):
+        report = await runner.start(
+            TASK,
+            OutsideAgent(),
+            models=models,
+            store=store,
+            session="s",
+            options=Options(patience=None, human_deadline=0.05),
+        )
+    assert {(key, kind) for key, kind, _ in failures(store)} == {
+        ("say/A2", FailureKind.DEADLINE),
+        ("say/A3", FailureKind.DEADLINE),
+    }
+    assert report.answer == "A1 on close"
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_a_deadline_for_people_binds_no_model_and_a_resume_or_fork_may_change_it(
+    store: SqliteStore, wall: list[float]
+) -> None:
+    await park(store)
+    wall[0] += 3600
+    with pytest.raises(SessionWaiting):
+        await runner.resume("s", models=seats("human"), store=store)  # type: ignore[arg-type]
+    report = await runner.resume("s", models=seats("human"), store=store, options=Options(human_deadline=3600))  # type: ignore[arg-type]
+    assert failures(store) == [LATE]
+    assert report.stop_reason == "exhausted_budget", "of this protocol, for any failure"
+    with pytest.raises(SettingsError, match="deadline for people of 0 s is invalid"):
+        Options(human_deadline=0)
+
+
+async def test_a_question_asked_within_the_time_limit_is_not_refused_when_the_session_goes_on_after_it(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others used up the time while the person thought. What is asked from then on is refused; the question stands."""
+    clock = [0.0]
+    monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def slow(request: ModelRequest) -> str:
+        clock[0] += 60.0
+        return f"{request.agent} on {request.key}"
+
+    limits = Limits(seconds=100, agents={"A2": SpendingLimits(seconds=10)}, phases={"*": SpendingLimits(seconds=100)})
+    models = {"A1": ScriptedModel(slow), "A2": "human", "A3": ScriptedModel(slow)}
+    given = {"models": models, "store": store}
+    with pytest.raises(SessionWaiting):
+        await runner.start(TASK, OutsideAgent(), session="s", limits=limits, **given)  # type: ignore[arg-type]
+    with pytest.raises(SessionWaiting) as parked:
+        await runner.resume("s", **given)  # type: ignore[arg-type]
+    assert parked.value.awaited == ("say/A2",)
+    assert failures(store) == []
+    store.answer("s", "say/A2", "It is.")
+    report = await runner.resume("s", **given)  # type: ignore[arg-type]
+    assert report.replied == 3
+    assert [(key, kind) for key, kind, _ in failures(store)] == [("close", FailureKind.TIME)]
+    assert (await runner.replay("s", store=store)).digest() == report.digest()

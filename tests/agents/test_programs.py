@@ -22,18 +22,21 @@ from consilience.domain.errors import (
     ProviderError,
     Rejected,
     ServerError,
-    SettingsError,
     Timeout,
     UnavailableModel,
     UnknownName,
+    UserError,
 )
+from consilience.domain.events import CallCompleted
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import limiter_for
-from consilience.models.names import paid, resolve
 from consilience.models.port import Completion, ModelRequest
-from consilience.models.program import ProgramModel, kill_all
+from consilience.models.program import ProgramModel, kill_all, shown
+from consilience.models.registry import paid, resolve
 from consilience.testing import ScriptedModel
 from kit.processes import PYTHONPATH
+
+pytestmark = pytest.mark.processes
 
 PATIENCE = 20.0
 
@@ -85,6 +88,31 @@ async def test_a_typed_reply_is_asked_for_in_words() -> None:
     sent = await reply("exec:cat", returns=Answer, schema=Answer.model_json_schema())
     assert "Reply with one JSON object" in sent
     assert '"side"' in sent
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", ""], ids=["whole", "without its opening tag"])
+async def test_reasoning_is_no_part_of_what_is_recorded_read_and_answered(opening: str) -> None:
+    """Nor does it count for the length of a reply; of a typed one only what stands behind it is read."""
+    trace = f'{opening}First I doubt. {{"text": "a draft"}} ' + "Hm. " * 3000
+    reply = f"{trace}\n</think>\n\n"
+    store = SqliteStore(":memory:")
+    model = python(
+        f"import sys; typed = 'JSON schema' in sys.stdin.read(); print({reply!r} + ('{{\"text\": \"Yes.\"}}' if typed else 'Yes.'))"
+    )
+    for protocol in (consilience.Solo(), consilience.Emergence(children=2, max_rounds=1)):
+        report = await consilience.deliberate("Is it?", protocol, model=model, store=store)
+        assert report.answer == "Yes."
+        ended = [event for event in store.read(report.session) if isinstance(event, CallCompleted)]
+        assert ended
+        assert {store.text(event.text) for event in ended} <= {"Yes.", '{"text": "Yes."}'}
+        assert {event.finish for event in ended} == {"stop"}
+    store.close()
+
+
+async def test_a_program_that_only_reasons_gives_an_empty_reply() -> None:
+    report = await consilience.deliberate("Is it?", consilience.Solo(), model=python("print('<think>\\nHm.')"))
+    assert report.answer is None
+    assert any("the reply is empty" in missing.reason for missing in report.missing), report.missing
 
 
 async def test_the_environment_is_scrubbed_and_the_directory_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +167,9 @@ FAMILY = """
 import os, subprocess, sys, time
 held = os.open({path!r}, os.O_WRONLY)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[held])
+{first}
 os.write(held, b"%d\\n" % os.getpid())
+{then}
 time.sleep({seconds})
 """
 
@@ -147,10 +177,10 @@ time.sleep({seconds})
 class Family:
     """A program and its child, both of which hold the writing end of a pipe as long as they live."""
 
-    def __init__(self, directory: Path, seconds: float = 60) -> None:
+    def __init__(self, directory: Path, seconds: float = 60, first: str = "", then: str = "") -> None:
         self.path = directory / "pipe"
         os.mkfifo(self.path)
-        self.name = python(FAMILY.format(path=str(self.path), seconds=seconds))
+        self.name = python(FAMILY.format(path=str(self.path), seconds=seconds, first=first, then=then))
 
     async def begun(self) -> int:
         """The program's process id, once both run."""
@@ -195,17 +225,184 @@ async def test_what_it_leaves_running_ends_with_it(tmp_path: Path) -> None:
     assert gone(leader)
 
 
-async def test_what_left_its_group_is_not_waited_for() -> None:
+async def test_what_left_its_session_ends_with_it_and_no_pipe_stays_open() -> None:
     """It holds all pipes, and reads none of a prompt that is longer than a pipe."""
     leaves = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
     before = set(os.listdir("/dev/fd"))
     left = int(await reply(python(leaves), text="x" * 300_000))
-    try:
-        assert set(os.listdir("/dev/fd")) <= before, "pipes are open"
-        long = "y" * 300_000
-        assert (await reply("exec:cat", text=long)).endswith(long), "its pipes have the same numbers"
-    finally:
+    assert set(os.listdir("/dev/fd")) <= before, "pipes are open"
+    long = "y" * 300_000
+    assert (await reply("exec:cat", text=long)).endswith(long), "its pipes have the same numbers"
+    if LINUX:
+        assert gone(left)
+    else:
         os.kill(left, signal.SIGKILL)
+
+
+LINUX = sys.platform == "linux"
+on_linux = pytest.mark.skipif(not LINUX, reason="elsewhere only the process group is ended")
+
+DAEMONS = {
+    "double fork": """
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+    """,
+    "deaf, in a clean environment, without its name": """
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        os.chdir("/")
+        os.set_inheritable(held, True)
+        os.execve("/bin/sh", ["[kworker]", "-c", f"echo here >&{held}; while :; do sleep 60; done"], {})
+    """,
+    "a chain in which each child outlives its parent": """
+        while True:
+            if os.fork():
+                time.sleep(0.02)
+                os._exit(0)
+            if not begun:
+                begun = os.write(held, b"here\\n")
+    """,
+    "many": """
+        for _ in range(30):
+            if not os.fork():
+                os.setsid()
+                if not os.fork():
+                    time.sleep(60)
+                os._exit(0)
+    """,
+    "a reaper of its own": """
+        import ctypes
+        os.setsid()
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+        if not os.fork():
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+    """,
+}
+DAEMON = """
+import os, signal, sys, textwrap, time
+held, begun = os.open({path!r}, os.O_WRONLY), 0
+if not os.fork():
+    for number in (0, 1, 2):
+        os.close(number)
+    exec(textwrap.dedent({code!r}))
+    os.write(held, b"here\\n")
+    time.sleep(60)
+os.read(0, 1)
+{then}
+"""
+
+
+class Daemon:
+    """A program whose child leaves it in one of several ways. They hold a pipe as long as they live."""
+
+    def __init__(self, directory: Path, code: str, then: str) -> None:
+        path = directory / "daemon"
+        os.mkfifo(path)
+        self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.name = python(DAEMON.format(path=str(path), code=code, then=then))
+
+    async def begun(self) -> None:
+        assert "here" in await asyncio.to_thread(self._read)
+
+    async def ended(self) -> None:
+        while await asyncio.to_thread(self._read):
+            pass
+        os.close(self._pipe)
+
+    def _read(self) -> str:
+        assert select.select([self._pipe], [], [], PATIENCE)[0], "a process lives on"
+        return os.read(self._pipe, 4096).decode()
+
+
+@on_linux
+@pytest.mark.parametrize("end", ["by itself", "cancelled", "on the spot"])
+@pytest.mark.parametrize("code", DAEMONS.values(), ids=DAEMONS.keys())
+async def test_no_daemon_outlives_its_program(code: str, end: str, tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, code, "time.sleep(0.1)" if end == "by itself" else "time.sleep(60)")
+    call = asyncio.create_task(ProgramModel(daemon.name).complete(request()))
+    await daemon.begun()
+    if end == "cancelled":
+        call.cancel()
+    elif end == "on the spot":
+        kill_all()
+    await over(call)
+    await daemon.ended()
+
+
+KILLED = """
+import asyncio, sys
+from consilience.models.port import ModelRequest
+from consilience.models.program import ProgramModel
+asked = ModelRequest(agent="a", key="k", system="", user="What is it?")
+asyncio.run(ProgramModel(sys.argv[1]).complete(asked))
+"""
+
+
+@on_linux
+async def test_a_program_ends_with_all_it_started_when_its_owner_is_killed(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, DAEMONS["double fork"], "time.sleep(60)")
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, daemon.name, env={**os.environ, "PYTHONPATH": PYTHONPATH}
+    )
+    await daemon.begun()
+    owner.kill()
+    await owner.wait()
+    await daemon.ended()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+async def test_a_program_cannot_keep_its_supervisor_from_ending_it(number: int, tmp_path: Path) -> None:
+    family = Family(tmp_path, first=f"os.kill(os.getppid(), {int(number)})")
+    call = asyncio.create_task(ProgramModel(family.name).complete(request()))
+    leader = await family.begun()
+    call.cancel()
+    await over(call)
+    await family.ended()
+    assert gone(leader)
+
+
+async def test_a_program_that_kills_its_supervisor_fails_and_its_group_ends(tmp_path: Path) -> None:
+    family = Family(tmp_path, then="os.kill(os.getppid(), 9)")
+    call = asyncio.create_task(ProgramModel(family.name).complete(request()))
+    await family.begun()
+    await over(call)
+    assert "ended by signal 9" in str(call.exception())
+    await family.ended()
+
+
+async def test_a_program_that_may_not_be_run_says_why(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o700)
+    with pytest.raises(Rejected, match=r"cannot be started: .*No such file or directory: .*script"):
+        await reply(f"exec:{script}")
+    script.write_bytes(b"\x7fELF no program")
+    with pytest.raises(Rejected, match=r"cannot be started: .*Exec format error"):
+        await reply(f"exec:{script}")
+
+
+async def test_nothing_is_added_to_its_environment_and_its_signals_are_the_usual_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LC_ALL", "LC_CTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LANG", "C")
+    said = (await reply("exec:env")).splitlines()
+    assert {line.partition("=")[0] for line in said} <= {"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR"}
+    monkeypatch.setenv("LC_CTYPE", "C.UTF-8")
+    assert "LC_CTYPE=C.UTF-8" in await reply("exec:env")
+    if LINUX:
+        ignored = (await reply("exec:grep SigIgn: /proc/self/status")).split()[1]
+        assert int(ignored, 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1 | 1 << signal.SIGTERM - 1) == 0
+    await reply("exec:sh -c 'yes | head -1'")
 
 
 WRAPPER = """
@@ -386,27 +583,138 @@ def test_what_cannot_be_a_command_is_a_mistake() -> None:
         resolve("exec:not-a-program-here -p")
 
 
+COMMANDS_WITH_SECRET = [
+    "cat --api-key abcdef",
+    "cat --token=abcdef",
+    "env API_KEY=abcdef cat",
+    "cat sk-abcdefghijklmnopqrst",
+    "SECRET=abcdef cat",
+    "cat the-value-of-a-key",
+    "cat --pass abcdef",
+    "cat --password=abcdef",
+    "cat --db-pass abcdef",
+    "cat --passphrase abcdef",
+    "cat -u me:abcdef",
+    "cat -ume:abcdef",
+    "cat --user=me:abcdef",
+    "cat --auth me:abcdef",
+    "cat -u me -p abcdef",
+    "cat --username me -p abcdef",
+    "sshpass -p abcdef cat",
+    "mysql -pabcdef",
+    "cat -H 'Authorization: Basic bWU6YWJjZGVm'",
+    "cat -H 'authorization: abcdef'",
+    "cat -H 'Proxy-Authorization: Digest abcdef'",
+    "cat -H 'X-Api-Key: abcdef'",
+    "cat -H 'X-Goog-Api-Key: abcdef'",
+    "cat -H 'Cookie: session=abcdef; b=c'",
+    "curl -b session=abcdef",
+    "cat --cookie abcdef",
+    "cat https://me:abcdef@host/",
+    "cat https://abcdefabcdefabcdefabcdef@host/",
+    "cat 'https://host/?key=abcdef&x=1'",
+    "cat 'https://host/?access_token=abcdef'",
+    "cat AKIAABCDEFGHIJKLMNOP",
+    "cat aws_secret_access_key=abcdef/abcdef+abcdef",
+    "cat eyJabcdefghi.eyJabcdefghi.abcdef-abcdef",
+    "cat ghp_abcdefabcdefabcdef",
+    "cat glpat-abcdefabcdef",
+    "cat xoxb-abcdefabcdef",
+    "cat '-----BEGIN RSA PRIVATE KEY-----\nabcdef'",
+    """cat '{"api_key": "abcdef"}'""",
+    "sh -c 'exec cat --pass abcdef'",
+    """sh -c 'sh -c "exec cat -u me:abcdef"'""",
+    "sh -c 'export TOKEN=abcdef; cat'",
+    "cat 'it is not closed --pass abcdef",
+    "curl -su me:abcdef https://host/",
+    "curl -sSu me:abcdef https://host/",
+    "curl -bsession=abcdef",
+    "sudo sshpass -p abcdef cat",
+    "sudo -u app mysql -pabcdef",
+    "env X=1 mysql -pabcdef",
+    "timeout 5 sshpass -p abcdef cat",
+    """sh -c "cd /x && mysql -pabcdef\"""",
+    """sh -c "cd /x; nice mysql -pabcdef|cat\"""",
+    "sh -c 'echo `mysql -pabcdef`'",
+    "redis-cli -a abcdef",
+    "env GH_PAT=abcdef cat",
+    "cat --pat abcdef",
+    "cat -H 'Ocp-Apim-Subscription-Key: abcdef'",
+    "cat -H 'X-Auth: abcdef'",
+    "curl -d 'grant=password&pwd=abcdef'",
+    "zip -P abcdef x",
+    "zip -Pabcdef x",
+    "7z -pabcdef x",
+    "ldapsearch -w abcdef",
+    "smbclient -U me%abcdef",
+    "cat --password '$abcdef'",
+    "env API_KEY=$'abcdef' cat",
+    """sh -c "API_KEY=\\$'abcdef' cat\"""",
+    "sh -c 'TOKEN=$X-abcdefgh12345 cat'",
+    "cat -H 'Authorization: Bearer $X-abcdefgh12345'",
+    "cat --token -abcdef",
+    "python3 -c \"token = 'abcdef'\"",
+    "cat sk-or-v1-abcdef0123456789abcdef",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS_WITH_SECRET)
+def test_a_secret_in_a_command_is_refused_unsaid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "the-value-of-a-key")
+    with pytest.raises(UserError, match=r"looks like a secret|cannot be read") as refused:
+        resolve(f"exec:{command}")
+    assert not [word for word in ("abcdef", "ABCDEF", "YWJj", "the-value") if word in str(refused.value)]
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        "cat --api-key abcdef",
-        "cat --token=abcdef",
-        "env API_KEY=abcdef cat",
-        "cat sk-abcdefghijklmnopqrst",
-        "SECRET=abcdef cat",
-        "cat the-value-of-a-key",
+        "cat --max-tokens 100 --key-file /x --tokens=5 KEY",
+        "cat -p",
+        "cat -p --output-format json",
+        "cat -p 'Answer in one sentence.'",
+        "cat -p work",
+        "cat -p 8080 -u me",
+        "cat -u me",
+        "cat --user 1000:1000",
+        "cat --token-limit 5 --password-file /x/y --no-auth --auth oauth",
+        "sh -c 'mkdir -p out && exec cat'",
+        "sh -c 'exec cat --token $AGENT_TOKEN'",
+        """sh -c 'exec cat --token "$AGENT_TOKEN" -u "me:$PASSWORD" -H "Authorization: Bearer ${TOKEN}"'""",
+        "sh -c 'TOKEN=$(cat /x/y) exec cat'",
+        "cat http://host:8080/v1 https://me@host/ ssh://git@host/x",
+        "cat 'a basic understanding: keys, tokens and passwords'",
+        *(
+            f"cat {word}"
+            for word in (
+                "/x/key_value_server_main.py",
+                "key-value-store-server",
+                "/opt/sk-models-server/run",
+                "hf_transformers_runner",
+                "fw-update-manager-cli",
+                "exec -p work2025eu",
+                "--profile work -p prod2024eu",
+                "-p summarise2024",
+                "--key=2",
+                "-pass 1",
+                "--key work",
+                "--max-token=1000",
+            )
+        ),
+        """env python3 -c "import os; token=os.environ['T']\"""",
+        """python3 -c "print(max(x, key=abs))\"""",
+        """env node -e "const token = process.env.T\"""",
+        "sh -c 'API_KEY=`cat k` foo'",
+        "sh -c 'token=$(cat k) && foo --token $token'",
+        "env docker run -u app:app img",
+        "env curl -su me https://host/",
     ],
 )
-def test_a_secret_in_a_command_is_refused_unsaid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_TOKEN", "the-value-of-a-key")
-    with pytest.raises(SettingsError, match="looks like a secret") as refused:
-        resolve(f"exec:{command}")
-    assert not [word for word in ("abcdef", "the-value") if word in str(refused.value)]
-
-
-def test_ordinary_options_are_no_secrets() -> None:
-    assert resolve("exec:cat --max-tokens 100 --key-file /x --tokens=5 KEY").name.endswith("KEY")
-    assert not paid("exec:cat")
+def test_ordinary_options_are_no_secrets(command: str) -> None:
+    name = resolve(f"exec:{command}").name
+    assert name == f"exec:{command}"
+    assert shown(name) == name
+    assert not paid(name)
 
 
 async def test_a_program_takes_a_seat(tmp_path: Path) -> None:

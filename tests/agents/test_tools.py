@@ -28,14 +28,13 @@ import consilience
 from agents.tooled import TASK, counting, others, seats
 from consilience import Limits, ToolAgent
 from consilience.domain.errors import RequestMismatch, SettingsError, UnavailableModel
-from consilience.domain.events import CallCompleted, CallFailed, StepCompleted
+from consilience.domain.events import CallCompleted, CallFailed, StepCompleted, canonical_digest
 from consilience.domain.outcome import FailureKind
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.recorder import Recorder
 from consilience.engine.runner import Options
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
-from consilience.models.names import resolve
+from consilience.models.registry import resolve
 from consilience.reporting.course import fold
 from consilience.testing import ScriptedModel
 from kit.throwaways import OutsideAgent
@@ -165,6 +164,7 @@ def process(journal: Path, directory: Path, how: str, fault: str = "") -> subpro
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.matrix(keep=2)
 @pytest.mark.parametrize("fault", ["after_commit#4", "after_commit#6", "after_reply#5", "after_reply#7"])
 def test_a_really_killed_process_repeats_no_completed_step(fault: str, tmp_path: Path) -> None:
     journal = tmp_path / "j.db"
@@ -321,7 +321,7 @@ async def test_what_a_test_model_is_not_made_for_is_not_tried_again(store: Sqlit
     report = await consilience.deliberate(
         TASK, consilience.Emergence(children=2, max_rounds=1), model=models, store=store, session="s"
     )
-    assert report.degraded == "1 of 2 agents (1 rejected)"
+    assert report.degraded == "1 of 2 agents; no reply: leaf_respond 1 L2N2 (rejected)"
     assert report.ledger.actual.retries == 0
     (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
     assert "Plain response not allowed" in failed.detail

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from cli.town import Cli, Town
 from consilience.cli.main import app
 from consilience.engine import seats
-from consilience.models import servers
+from consilience.models import endpoints
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "here"
     directory.mkdir()
     monkeypatch.chdir(directory)
-    monkeypatch.setattr(servers, "probe", lambda environ, seconds=0.0: None)
+    monkeypatch.setattr(endpoints, "probe", lambda environ, seconds=0.0: None)
     return directory
 
 

@@ -46,9 +46,17 @@ class Provider:
     url: str = ""
 
 
+def environment(url: str) -> dict[str, str]:
+    """Names the server at `url` for `MODEL`, and says that it costs nothing."""
+    return {"OPENAI_BASE_URL": f"{url}/v1", "CONSILIENCE_FREE_ENDPOINTS": f"{url}/v1"}
+
+
 @contextmanager
-def provider(answer: Answer = prose) -> Iterator[Provider]:
-    """Listens on a free port of 127.0.0.1 while the block runs; answers at once unless `open` is cleared."""
+def provider(answer: Answer = prose, listing: object = None) -> Iterator[Provider]:
+    """Listens on a free port of 127.0.0.1 while the block runs; answers at once unless `open` is cleared.
+
+    `listing` is what `/v1/models` gives; without it there is no such path.
+    """
     found = Provider(answer)
     found.open.set()
 
@@ -60,7 +68,13 @@ def provider(answer: Answer = prose) -> Iterator[Provider]:
             found.asked.append(body)
             found.arrived.set()
             found.open.wait(PATIENCE)
-            status, said = found.answer(body, {name.lower(): value for name, value in self.headers.items()})
+            self.send(*found.answer(body, {name.lower(): value for name, value in self.headers.items()}))
+
+        def do_GET(self) -> None:
+            there = listing is not None and self.path == "/v1/models"
+            self.send(200 if there else 404, listing if there else {"error": "no such path"})
+
+        def send(self, status: int, said: object) -> None:
             sent = json.dumps(said).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

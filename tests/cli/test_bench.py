@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from consilience.cli import bench as module
-from consilience.cli.bench import Bench, ended_line
+from consilience.cli import display as module
+from consilience.cli.display import Bench, run_line
 from consilience.domain.events import CallCompleted
 from consilience.domain.outcome import StopReason
 from consilience.evaluation import Run, Task
@@ -49,12 +49,12 @@ def call() -> CallCompleted:
 
 
 def test_a_run_that_ended_is_a_line() -> None:
-    assert ended_line(run()) == "solo on t1: 12, wrong; 1 call, 310 tokens, 4.2 s"
-    assert ended_line(run(correct=True, recorded=True)) == "solo on t1: 12, right; recorded before"
-    assert ended_line(run(correct=None, position=None, answer="Yes\n\x1b[2Jno")).startswith(
+    assert run_line(run()) == "solo on t1: 12, wrong; 1 call, 310 tokens, 4.2 s"
+    assert run_line(run(correct=True, recorded=True)) == "solo on t1: 12, right; recorded before"
+    assert run_line(run(correct=None, position=None, answer="Yes\n\x1b[2Jno")).startswith(
         "solo on t1: Yes [2Jno; 1 call"
     )
-    assert ended_line(run(answered=False, answer=None, position=None)).startswith("solo on t1: no answer; ")
+    assert run_line(run(answered=False, answer=None, position=None)).startswith("solo on t1: no answer; ")
 
 
 def test_silence_is_broken_after_ten_seconds(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

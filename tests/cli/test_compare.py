@@ -12,14 +12,18 @@ import pytest
 import typer
 
 from cli.loopback import MODEL as LOOPBACK
-from cli.loopback import begin, command, provider
+from cli.loopback import begin, command, environment, provider
 from cli.town import MODEL, Cli, Town, recorded
-from consilience.cli import consent
+from consilience.cli import plan
+from consilience.domain.paths import journal_path
 from consilience.evaluation import Comparison
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import Scripted
 from kit.juries import adding_up, seated
 from kit.processes import PYTHONPATH
+
+pytestmark = pytest.mark.processes
 
 QUESTION = "Ann has 3 apples. How many apples are there?"
 ASKED = ("compare", QUESTION, "--protocols", "circle,solo,vote", "--model", MODEL)
@@ -112,7 +116,7 @@ def test_the_shipped_set_is_there_by_name(cli: Cli) -> None:
     result = cli(
         "compare", "--tasks", "starter", "--only", "split", "--protocols", "circle,vote", "--dry-run", "--json"
     )
-    assert json.loads(result.stdout)["tasks"] == [f"split-0{n}" for n in range(1, 9)]
+    assert json.loads(result.stdout)["tasks"] == [f"split-{n:02}" for n in range(1, 17)]
 
 
 def test_the_files_hold_all_of_it(cli: Cli, here: Path) -> None:
@@ -137,10 +141,34 @@ def test_the_files_hold_all_of_it(cli: Cli, here: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (here / "out").iterdir()} == {0o600}
 
 
-def test_without_pyarrow_there_is_no_parquet(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from consilience.evaluation import export
+@pytest.mark.parametrize(
+    ("answer", "cell"),
+    [
+        ('=HYPERLINK("http://evil.example","open")', '\'=HYPERLINK("http://evil.example","open")'),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("+1+cmd|' /C calc'!A0", "'+1+cmd|' /C calc'!A0"),
+        ("＝1+1", "'＝1+1"),
+        ("-12.5", "-12.5"),
+        ("+3e4", "+3e4"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_a_text_is_no_formula_to_a_spreadsheet(cli: Cli, here: Path, town: Town, answer: str, cell: str) -> None:
+    town.reply = lambda request: Scripted(answer, tokens_in=9)
+    done = cli("compare", QUESTION, "--protocols", "solo,=x=vote", "--model", MODEL, "--out", "out")
+    assert done.exit_code == 0, done.stderr
+    with (here / "out/results.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["row"] for line in lines] == ["solo", "'=x"]
+    assert lines[0]["answer"] == cell
+    assert all(float(line["tokens"]) > 0 for line in lines)
+    assert json.loads((here / "out/results.json").read_text())["runs"][0]["answer"] == answer
 
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
+
+def test_without_pyarrow_there_is_no_parquet(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from consilience.evaluation import table
+
+    monkeypatch.setattr(table, "find_spec", lambda name: None)
     assert cli(*ASKED, "--out", "out").exit_code == 0
     assert sorted(path.name for path in (here / "out").iterdir()) == ["report.md", "results.csv", "results.json"]
 
@@ -230,6 +258,21 @@ def test_money_is_not_spent_without_consent(cli: Cli, monkeypatch: pytest.Monkey
     assert "at most $0.03" in bounded.stderr
 
 
+def test_time_of_each_run_is_bounded(cli: Cli, town: Town) -> None:
+    assert cli(*ASKED, "--max-time", "60").exit_code == 0
+    store = SqliteStore(journal_path())
+    limits = [started.limits for session in store.sessions() if (started := store.beginning(session))]
+    store.close()
+    assert limits
+    assert {limit.seconds for limit in limits} == {60}
+    asked = len(town.requests)
+    assert cli(*ASKED, "--max-time", "0", "--name", "none").exit_code == 3
+    assert len(town.requests) == asked
+    refused = cli(*ASKED, "--max-time", "-1")
+    assert refused.exit_code == 2
+    assert "--max-time" in refused.stderr
+
+
 def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: Town) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     asked: list[str] = []
@@ -245,7 +288,7 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
         asked.append(text)
         return False
 
-    monkeypatch.setattr(consent, "sys", Terminal())
+    monkeypatch.setattr(plan, "sys", Terminal())
     monkeypatch.setattr(typer, "confirm", confirm)
     assert cli(*ASKED[:-1], "openai:gpt-4o", "--repeat", "100").exit_code == 2
     assert len(asked) == 1
@@ -315,7 +358,7 @@ def test_a_killed_comparison_goes_on_and_pays_for_nothing_twice(env: dict[str, s
         "--model", LOOPBACK, "--json",
     )  # fmt: skip
     with provider() as server:
-        env["OPENAI_BASE_URL"] = f"{server.url}/v1"
+        env |= environment(server.url)
         leaf, end, after = "after_commit@leaf_respond/1#2", "before_finish", "after_finish"
         for fault, asked in ((leaf, 2), (end, 5), (after, 5), (leaf, 7)):
             killed = command(*given, env={**env, "CONSILIENCE_FAULT": fault}, cwd=here)
@@ -337,7 +380,7 @@ def test_ctrl_c_says_how_to_go_on(env: dict[str, str], here: Path) -> None:
         "--model", LOOPBACK, "--json",
     )  # fmt: skip
     with provider() as server:
-        env["OPENAI_BASE_URL"] = f"{server.url}/v1"
+        env |= environment(server.url)
         server.open.clear()
         process = begin(*given, env=env, cwd=here)
         assert server.arrived.wait(60)

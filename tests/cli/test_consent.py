@@ -11,10 +11,10 @@ import pytest
 import typer
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
-from consilience.cli import consent
+from consilience.cli import plan
 from consilience.models.port import ModelRequest
 
-PAID = ("emergence", TASK, "--model", "openai:gpt-4o", "--max-rounds", "2")
+PAID = ("emergence", TASK, "--model", "openai:gpt-4o", "--max-rounds", "2", "--reply-tokens", "1024")
 
 
 class Terminal:
@@ -28,7 +28,7 @@ class Terminal:
             return answer
 
         monkeypatch.setattr(typer, "confirm", confirm)
-        monkeypatch.setattr(consent, "sys", self)
+        monkeypatch.setattr(plan, "sys", self)
 
     class _Stream:
         def isatty(self) -> bool:
@@ -55,7 +55,7 @@ def test_where_nobody_can_be_asked_it_is_refused(cli: Cli, town: Town) -> None:
     result = cli(*PAID)
     assert result.exit_code == 2
     error = result.stderr.splitlines()[-1]
-    for words in ("openai:gpt-4o", "at most $0.", "--yes", "--max-cost", "--dry-run"):
+    for words in ("openai:gpt-4o", "at most $", "--yes", "--max-cost", "--dry-run"):
         assert words in error
     assert town.requests == []
     assert recorded() == []
@@ -65,7 +65,7 @@ def test_where_nobody_can_be_asked_it_is_refused(cli: Cli, town: Town) -> None:
 def test_agreed_beforehand(cli: Cli, town: Town, agreed: tuple[str, ...]) -> None:
     result = cli(*PAID, *agreed)
     assert result.exit_code == 0
-    assert "at most $0." in result.stderr.splitlines()[0]
+    assert "at most $" in result.stderr.splitlines()[0]
     assert "sk-planted" not in result.output
 
 
@@ -80,7 +80,7 @@ def test_on_a_terminal_it_asks_above_the_amount(cli: Cli, town: Town, sit: Sit, 
     assert result.exit_code == 2
     assert "Nothing was spent." in result.stderr
     (question,) = terminal.asked
-    assert question.startswith("Spend at most $0.")
+    assert question.startswith("Spend at most $")
     assert question.endswith("on openai:gpt-4o?")
     assert recorded() == []
     assert sit(True).asked == []
@@ -114,7 +114,7 @@ def test_going_on_with_a_paid_session_needs_consent_again(cli: Cli, town: Town) 
     town.reply = whole
     refused = cli("resume", "last")
     assert refused.exit_code == 2
-    assert refused.stderr.endswith("and nobody can be asked. Give --yes to agree.\n")
+    assert refused.stderr.endswith("and there is no terminal to confirm it. Give --yes to agree.\n")
     assert json.loads(cli("show", "last", "--json").stdout)["state"] == "unfinished"
     assert cli("resume", "last", "--yes").exit_code == 0
 
@@ -133,21 +133,129 @@ def test_going_on_asks_for_what_the_rest_may_cost(cli: Cli, town: Town, sit: Sit
     assert cli(*PAID).exit_code == 1
     town.reply = whole
     assert cli("resume", "last").exit_code == 0
-    first, rest = (float(re.search(r"\$([\d.]+) on", question)[1]) for question in terminal.asked)  # type: ignore[index]
+    first, rest = (float(re.search(r"\$([\d.]+) without retries on", question)[1]) for question in terminal.asked)  # type: ignore[index]
     assert 0 < rest < first / 2
 
 
 def test_what_a_program_spends_is_not_known_and_has_to_be_agreed_to(cli: Cli, town: Town) -> None:
     run = ("emergence", TASK, "--model", MODEL, "--agent", "L2N1=exec:echo yes")
-    plan = cli(*run, "--dry-run")
-    assert "what exec:echo yes spends is not known" in plan.stdout
+    shown = cli(*run, "--dry-run")
+    assert "cost not known: exec:echo yes may spend money of its own" in shown.stdout
     for given in ((), ("--max-cost", "1")):
         refused = cli(*run, *given)
         assert refused.exit_code == 2
-        assert "this run may cost money (what exec:echo yes spends is not known)" in refused.stderr
+        assert "this run may cost money (cost not known: exec:echo yes may spend money of its own)" in refused.stderr
         assert "Give --yes to agree" in refused.stderr
         assert "max-cost" not in refused.stderr
     assert town.requests == []
+
+
+CHAIN = f"{MODEL} | exec:touch started"
+"""A free model, and a program that would leave a file if it ran."""
+
+CHAINED = {
+    "model": ("solo", TASK, "--model", CHAIN),
+    "third link": ("solo", TASK, "--model", f"{MODEL}|{MODEL}|exec:touch started"),
+    "models": ("emergence", TASK, "--models", f"{MODEL},{CHAIN}"),
+    "agent": ("emergence", TASK, "--model", MODEL, "--agent", f"L2N1={CHAIN}"),
+    "panel auto": ("emergence", TASK, "--model", CHAIN, "--panel", "auto"),
+    "propose": ("propose", TASK, "--model", CHAIN),
+    "compare": ("compare", TASK, "--protocols", "solo", "--model", CHAIN),
+    "compare models": ("compare", TASK, "--protocols", "solo", "--models", f"{MODEL},{CHAIN}"),
+    "environment": ("solo", TASK),
+    "configuration": ("solo", TASK),
+}
+
+
+@pytest.mark.parametrize("place", CHAINED)
+@pytest.mark.parametrize("bound", [(), ("--max-cost", "1")])
+def test_program_as_fallback_needs_consent(
+    cli: Cli, town: Town, here: Path, place: str, bound: tuple[str, ...]
+) -> None:
+    if place == "configuration":
+        (here / "consilience.toml").write_text(f'model = "{CHAIN}"\n')
+    env: dict[str, str | None] | None = {"CONSILIENCE_MODEL": CHAIN} if place == "environment" else None
+    run = (*CHAINED[place], "--source", __file__, *bound)
+    refused = cli(*run, env=env)
+    assert refused.exit_code == 2
+    assert "cost not known: exec:touch started may spend money of its own" in refused.stderr.splitlines()[0]
+    assert refused.stderr.endswith("Give --yes to agree; --dry-run says more.\n")
+    assert "costs nothing" not in refused.stderr
+    assert (town.requests, recorded(), (here / "started").exists()) == ([], [], False)
+    planned = cli(*run, "--dry-run", env=env).stdout
+    assert "exec:touch started may spend money of its own" in " ".join(planned.split())
+    found = json.loads(cli(*run, "--dry-run", "--json", env=env).stdout)
+    assert (found["programs"], found["most_money"]) == (["exec:touch started"], None)
+
+
+def test_program_as_fallback_runs_with_consent(cli: Cli, town: Town) -> None:
+    assert cli("solo", TASK, "--model", CHAIN, "--yes").exit_code == 0
+    assert town.named == [f"{MODEL}|exec:touch started"]
+
+
+def test_program_as_fallback_needs_consent_on_a_terminal(cli: Cli, town: Town, sit: Sit) -> None:
+    terminal = sit(False)
+    assert cli("solo", TASK, "--model", f"openai:gpt-4o|{CHAIN}").exit_code == 2
+    (question,) = terminal.asked
+    assert question.startswith("Spend an amount nobody can foresee")
+    assert question.endswith("on openai:gpt-4o, exec:touch started?")
+    assert town.requests == []
+
+
+@pytest.mark.parametrize("change", [(), ("--replace-agent", f"S1={CHAIN}"), ("--model", CHAIN), ("--models", CHAIN)])
+def test_fork_to_a_program_as_fallback_needs_consent(cli: Cli, town: Town, change: tuple[str, ...]) -> None:
+    assert cli("solo", TASK, "--model", MODEL if change else CHAIN, "--yes").exit_code == 0
+    before = (len(town.requests), recorded())
+    refused = cli("fork", "last", "--at", "0", *change)
+    assert refused.exit_code == 2
+    assert "cost not known: exec:touch started may spend money of its own" in refused.stderr
+    assert "Give --yes to agree" in refused.stderr
+    assert (len(town.requests), recorded()) == before
+
+
+def test_resume_with_a_program_as_fallback_needs_consent(cli: Cli, town: Town) -> None:
+    def broken(request: object) -> object:
+        raise RuntimeError("boom")
+
+    whole, town.reply = town.reply, broken
+    assert cli("solo", TASK, "--model", CHAIN, "--yes").exit_code == 1
+    town.reply = whole
+    made = len(town.requests)
+    refused = cli("resume", "last")
+    assert refused.exit_code == 2
+    assert "cost not known: exec:touch started may spend money of its own" in refused.stderr
+    assert len(town.requests) == made
+    assert cli("resume", "last", "--yes").exit_code == 0
+
+
+def test_max_cost_of_a_chain_is_that_of_its_most_expensive_link(cli: Cli, town: Town) -> None:
+    def foreseen(model: str) -> float:
+        return float(json.loads(cli("solo", TASK, "--model", model, "--dry-run", "--json").stdout)["most_money"])
+
+    cheap, dear = foreseen("openai:gpt-4o-mini"), foreseen("openai:gpt-4o")
+    assert 0 < cheap < dear
+    for chain in ("openai:gpt-4o-mini|openai:gpt-4o", f"{MODEL}|openai:gpt-4o|openai:gpt-4o-mini"):
+        assert foreseen(chain) == dear
+
+
+@pytest.mark.parametrize("chain", ["human|ollama:town", "human:Anna|exec:cat", "ollama:town|human"])
+def test_person_in_a_chain_is_refused(cli: Cli, town: Town, chain: str) -> None:
+    for more in ((), ("--dry-run",)):
+        refused = cli("solo", TASK, "--model", chain, "--yes", *more)
+        assert refused.exit_code == 2
+        assert "a person cannot be part of a chain of models" in refused.stderr
+    assert recorded() == []
+
+
+def test_chain_of_encoders_is_refused(cli: Cli, town: Town) -> None:
+    assert cli("solo", TASK, "--model", MODEL).exit_code == 0
+    chain = ("--encoder", "sentence-transformers:all-MiniLM-L6-v2|openai:text-embedding-3-small", "--yes")
+    for command in (("solo", TASK, "--model", MODEL), ("fork", "last", "--at", "0")):
+        for more in ((), ("--dry-run",)):
+            refused = cli(*command, *chain, *more)
+            assert refused.exit_code == 2
+            assert "an encoder has no fallback" in refused.stderr
+    assert len(recorded()) == 1
 
 
 EMBEDDING = (*PAID, "--similarity", "embedding", "--encoder", "openai:text-embedding-3-small")
@@ -160,7 +268,7 @@ def test_no_limit_on_money_bounds_what_an_encoder_takes(cli: Cli, town: Town) ->
     assert "--max-cost does not bound what openai:text-embedding-3-small takes" in limited.stderr.splitlines()[-1]
     for refused in (unlimited, limited):
         assert refused.exit_code == 2
-        assert "openai:gpt-4o, openai:text-embedding-3-small; at most $0." in refused.stderr
+        assert "openai:gpt-4o, openai:text-embedding-3-small; at most $" in refused.stderr
         assert refused.stderr.endswith("Give --yes to agree; --dry-run says more.\n")
     assert town.requests == []
     assert recorded() == []
@@ -171,7 +279,7 @@ def test_an_encoder_that_is_paid_for_is_asked_about(cli: Cli, town: Town, sit: S
     terminal = sit(False)
     assert cli(*EMBEDDING, "--max-cost", "0.3").exit_code == 2
     (question,) = terminal.asked
-    unbounded, _, rest = question.partition(" Spend at most $0.")
+    unbounded, _, rest = question.partition(" Spend at most $")
     assert unbounded == "(--max-cost does not bound what openai:text-embedding-3-small takes.)"
     assert rest.endswith("on openai:gpt-4o, openai:text-embedding-3-small?")
 

@@ -10,13 +10,13 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from consilience.cli.desk import Desk
+from consilience.cli.prompter import TerminalPrompter
 from consilience.domain.messages import FreeText
 from consilience.engine.ports import Later
 from consilience.engine.prompt import schema_for
 from consilience.models.parsing import prose_field
 from consilience.models.port import ModelRequest
-from consilience.reporting.forms import Form
+from consilience.reporting.question import Form
 
 
 class Step(BaseModel):
@@ -42,7 +42,7 @@ async def asked(typed: str, returns: type[BaseModel] | None = Plan) -> str:
     request = ModelRequest("L2N1", "round-1/x", "", "What is to be done?", returns=returns, schema=schema)
     try:
         async with asyncio.timeout(20):
-            return await Desk(read).put(request)
+            return await TerminalPrompter(read).put(request)
     finally:
         os.close(read)
 

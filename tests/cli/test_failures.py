@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from consilience.cli.failures import Declined, Stopped, exit_code_of
+from consilience.cli.errors import Declined, Stopped, exit_code_of
 from consilience.domain.errors import (
     ConsilienceError,
     ReplayMiss,

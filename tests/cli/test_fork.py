@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
-from consilience.cli import playback
+from consilience.cli import sessions
 from consilience.domain.errors import SettingsError
-from consilience.domain.places import journal_path
+from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import Scripted
@@ -34,7 +34,7 @@ def test_a_fork_asks_only_what_comes_after_and_says_what_it_inherits(cli: Cli, t
     assert child != parent
     assert f"A fork of {parent} from event" in result.stderr
     assert "5 replies inherited, not paid for again" in result.stderr
-    assert "5 inherited, not paid for here" in result.stdout
+    assert "5 inherited, not paid for here" in cli("show", child, "--view", "figures").stdout
     report = json.loads(Path("report/report.json").read_text())
     assert (report["parent"], report["settings"]["max_rounds"]) == (parent, 1)
     again = cli("replay", child, "--json")
@@ -55,6 +55,30 @@ def test_a_fork_may_change_models_perspectives_and_limits(cli: Cli, town: Town, 
     everybody = cli("fork", parent, "--at", "0", "--model", "ollama:third", "--dry-run", "--json")
     plan = json.loads(everybody.stdout)
     assert (plan["models"], plan["parent"], plan["inherited"]) == (["ollama:third"], parent, 0)
+
+
+def test_a_fork_may_change_documents_and_task(cli: Cli, town: Town, parent: str, tmp_path: Path) -> None:
+    (tmp_path / "weather.txt").write_text("It rained.\n")
+    asked = len(town.requests)
+    result = cli(
+        *("fork", parent, "--at", "leaf_respond/1", "--task", "Will it be so?"),
+        *("--source", str(tmp_path / "weather.txt"), "--source", f"L2N1={tmp_path / 'weather.txt'}"),
+    )
+    assert result.exit_code == 0, result.stderr
+    new = town.requests[asked:]
+    assert new
+    assert all("Will it be so?" in request.text and TASK not in request.text for request in new)
+    assert {request.agent for request in new if "document S2" in request.text} == {"L2N1"}
+    assert all("1| It rained." in request.text for request in new)
+    assert cli("fork", parent, "--at", "0", "--source", "L9=x", "--dry-run").exit_code == 2
+
+
+def test_first_line_of_a_fork_shows_the_thinking_level(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    result = cli("fork", parent, "--at", "end", "--model", "openai:o4-mini", "--thinking", "high", "--yes")
+    first = result.stderr.splitlines()[0]
+    assert first.startswith(f"A fork of {parent}")
+    assert "for thinking (high)" in first
 
 
 def test_lists_are_given_as_json_and_words_stay_words(cli: Cli, town: Town, parent: str) -> None:
@@ -154,8 +178,8 @@ def test_events_are_listed_with_the_numbers_and_keys_a_fork_takes(cli: Cli, pare
 
 def test_a_replay_is_shown_at_the_speed_asked_for(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    play = playback.play
-    monkeypatch.setattr(playback, "play", lambda *a, **k: play(*a, **k, sleep=slept.append))
+    play = sessions.play
+    monkeypatch.setattr(sessions, "play", lambda *a, **k: play(*a, **k, sleep=slept.append))
     store = SqliteStore(journal_path())
     events = store.read(parent)
     store.close()
@@ -175,12 +199,12 @@ def test_stepping_shows_what_was_said_and_what_had_been_read(
 ) -> None:
     store = SqliteStore(journal_path())
     events = store.read(parent)
-    playback.step(events, store, ask=lambda prompt: "")
+    sessions.step_through(events, store, ask=lambda prompt: "")
     whole = capsys.readouterr().out
     assert "“L2N1 thinks of round-1/leaf_respond/L2N1. The answer is yes.”" in whole
     assert "key round-1/lateral/L2N1; had read: round-1/leaf_respond/L2N1 as A, round-1/leaf_respond/L2N2 as B" in whole
     answers = iter(["", "q"])
-    playback.step(events, store, ask=lambda prompt: next(answers))
+    sessions.step_through(events, store, ask=lambda prompt: next(answers))
     assert len([line for line in capsys.readouterr().out.splitlines() if line[:5].strip().isdigit()]) == 2
     store.close()
     result = cli("replay", parent, "--step")
@@ -196,11 +220,11 @@ def test_playback_puts_each_calls_start_where_it_was() -> None:
         CallCompleted(key="b", agent="A", text="x", volatile={"t": 6.0, "s": 5.0}),
     ]
     order: list[tuple[float, str, str]] = [
-        (at, event.type, getattr(event, "key", "")) for at, event in playback.timed(events)
+        (at, event.type, getattr(event, "key", "")) for at, event in sessions.timed(events)
     ]
     assert order == [
         (1.0, "call_started", "b"), (2.0, "call_started", "a"), (5.0, "call_completed", "a"), (6.0, "call_completed", "b"),
     ]  # fmt: skip
-    refuse: Callable[[], None] = lambda: playback.play(events, title="t", speed=float("nan"))  # noqa: E731
+    refuse: Callable[[], None] = lambda: sessions.play(events, title="t", speed=float("nan"))  # noqa: E731
     with pytest.raises(SettingsError):
         refuse()

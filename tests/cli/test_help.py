@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from enum import StrEnum
@@ -13,9 +14,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli.town import Cli
-from consilience.cli import protocol as commands
-from consilience.cli.lazy import summary_of
+from consilience.cli import options as commands
+from consilience.cli.commands import summary_of
 from consilience.domain.agents import Agent
+from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
@@ -93,15 +95,15 @@ def test_a_mistyped_command_is_guessed(cli: Cli) -> None:
 
 
 def test_options_of_emergence_follow_from_its_settings(cli: Cli) -> None:
-    said = " ".join(cli("emergence", "--help").stdout.split())
+    said = " ".join(cli("emergence", "--help-all").stdout.split())
     for words in (
         "--children N Children of every internal node (1 to 64). [default: 3]",
         "--signals / --no-signals Parents nudge their children between rounds. [default: signals]",
         "--fallback none|vote",
-        "--perspectives TEXT Points of view dealt to the leaves in order; repeatable.",
-        "--reply-tokens N Most tokens a reply may have",
+        "--perspectives TEXT Perspectives assigned to the leaf agents in order. Repeatable.",
+        "--reply-tokens N Max tokens per reply",
         "--max-tokens N Most tokens read and written, in all.",
-        "--similarity TEXT auto, jaccard, embedding",
+        "--similarity TEXT Stop test: auto, declared, positions, jaccard, embedding or judge",
     ):
         assert words in said, words
 
@@ -128,7 +130,7 @@ class Painted(Protocol):
     seed: int = 7
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         return 0
 
     def topology(self) -> Topology:
@@ -173,22 +175,42 @@ def test_only_options_that_were_given_reach_the_settings(painted: list[dict[str,
     assert (
         paint("--colour", "blue", "--mode", "slow", "--ratio", "0.5", "--glossy", "--layers", "a", "--layers", "b") == 0
     )
-    assert paint("--numbers", "3", "--no-glossy", "--reply-tokens", "99") == 0
+    assert paint("--numbers", "3,4", "--numbers", "5", "--no-glossy", "--reply-tokens", "99") == 0
     assert painted == [
         {},
         {"colour": "blue", "mode": "slow", "ratio": 0.5, "glossy": True, "layers": ["a", "b"]},
-        {"numbers": [3], "glossy": False, "reply_tokens": 99},
+        {"numbers": [3, 4, 5], "glossy": False, "reply_tokens": 99},
     ]
 
 
-@pytest.mark.parametrize(
-    "wrong", [["--colour", "green"], ["--mode", "medium"], ["--ratio", "much"], ["--numbers", "x"]]
-)
+@pytest.mark.parametrize("wrong", [["--colour", "green"], ["--mode", "medium"], ["--ratio", "much"]])
 def test_a_value_of_another_type_is_refused(painted: list[dict[str, object]], wrong: list[str]) -> None:
     assert paint(*wrong) == 2
+    assert painted == []
+
+
+@pytest.mark.parametrize(("numbers", "reason"), [("1,x", "'x' is not valid here"), ("1,,2", "is empty")])
+def test_a_list_of_numbers_with_something_else_in_it_is_refused(
+    painted: list[dict[str, object]], numbers: str, reason: str
+) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        paint("--numbers", numbers)
     assert painted == []
 
 
 def test_a_setting_that_would_hide_a_common_option_is_told_apart(painted: list[dict[str, object]]) -> None:
     assert paint("--painted-seed", "9", "--seed", "3") == 0
     assert painted == [{"seed": 9}]
+
+
+@pytest.mark.parametrize("protocol", ["emergence", "broadcast", "refinement", "solo", "vote"])
+def test_help_shows_what_people_use_and_help_all_everything(cli: Cli, protocol: str) -> None:
+    few, everything = (
+        set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", cli(protocol, option).stdout, re.MULTILINE))
+        for option in ("--help", "--help-all")
+    )
+    assert len(few - {"--help", "--help-all"}) <= 10
+    assert {"--model", "--source", "--max-cost", "--out", "--dry-run", "--help-all"} <= few
+    assert few - {"--help-all"} < everything
+    assert {"--phase-limit", "--human-deadline", "--env-file"} <= everything - few
+    assert "Show all" in cli(protocol, "--help").stdout

@@ -37,6 +37,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "absurd rounds": ((*RUN, "--max-rounds", "1000000"), ("max_rounds",)),
     "no number": ((*RUN, "--children", "many"), ("--children", "integer")),
     "bad pattern": ((*RUN, "--answer-pattern", "("), ("answer_pattern", "at position 0")),
+    "pattern with too large a count": ((*RUN, "--answer-pattern", "a{99999999999}"), ("answer_pattern", "too large")),
     "unknown option": ((*RUN, "--childern", "3"), ("--childern", "--children")),
     "no task": (("emergence",), ("TASK",)),
     "empty task": (("emergence", "  ", "--model", MODEL), ("the task is empty",)),
@@ -148,6 +149,8 @@ def test_a_task_that_reads_like_the_option_asks_for_no_json(cli: Cli, town: Town
     ("text", "said"),
     [
         ("model = ", "not valid TOML"),
+        ("a." * 5_000 + "a = 1", "A key has more than 32 parts"),
+        ("a = " + "[" * 20_000, "nested too deeply"),
         ("modle = 'x'", "Did you mean 'model'?"),
         ("model = 3", "must be a name"),
         ("confirm_above = 'much'", "number of dollars"),

@@ -18,9 +18,11 @@ import pytest
 from cli.test_process import PATIENCE, PROGRAM
 from cli.town import MODEL, recorded
 from consilience.domain.events import CallCompleted
-from consilience.domain.places import journal_path
+from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 from kit.processes import PYTHONPATH
+
+pytestmark = pytest.mark.processes
 
 TASK = "Should the market be daily?"
 RUN = ("emergence", TASK, "--model", MODEL, "--agent", "L2N1=human", "--children", "2", "--max-rounds", "1")
@@ -125,20 +127,29 @@ def test_a_person_at_the_terminal_is_asked_field_by_field(sit: Sit) -> None:
     terminal.type("\n")
     terminal.until("a single dot")
     terminal.type("Yes,\nand soon.\n.\n")
-    question = terminal.until("add one?")
-    assert "A:\r\n  | Yes,\r\n  | and soon.\r\n\r\nB:\r\n  | L2N2 thinks of" in question, "labels and quotations"
+    question = terminal.until("stance (one of kept, changed):")
+    assert (
+        "A:\r\n  | Yes,\r\n  | and soon.\r\n  | \r\n  | points:\r\n  | - One fact.\r\n\r\nB:\r\n  | L2N2 thinks of"
+        in question
+    )
     assert "<quote" not in question.partition("# Task")[2]
+    terminal.type("kept\n")
+    terminal.until("add one?")
     terminal.type("y\n")
     terminal.until("objections.to (one of B):")
     terminal.type("Z\n")
     terminal.until("Objections.to must be one of B.")
     terminal.until("objections.to (one of B):")
     terminal.type("b\n")
+    terminal.until("objections.words (words):")
+    terminal.type("The answer is yes.\n")
     terminal.until("objections.text (words):")
     terminal.type("\n")
     terminal.until("Objections.text must not be empty.")
     terminal.until("objections.text (words):")
     terminal.type("Who pays?\n")
+    terminal.until("add one?")
+    terminal.type("\n")
     terminal.until("a single dot")
     terminal.type("I keep my answer.\n\x04")
     assert terminal.end() == 0
@@ -146,7 +157,8 @@ def test_a_person_at_the_terminal_is_asked_field_by_field(sit: Sit) -> None:
     replies = said(session)
     assert json.loads(replies[LEAF]) == {"points": ["One fact."], "text": "Yes,\nand soon."}
     assert json.loads(replies["round-1/lateral/L2N1"]) == {
-        "objections": [{"to": "B", "text": "Who pays?"}],
+        "stance": "kept",
+        "objections": [{"to": "B", "words": "The answer is yes.", "text": "Who pays?"}],
         "text": "I keep my answer.",
     }
     assert "Stopped" in terminal.seen
@@ -162,6 +174,7 @@ def test_the_table_steps_aside_while_a_person_is_asked(sit: Sit) -> None:
     assert terminal.end() == 5
 
 
+@pytest.mark.matrix(keep=1)
 @pytest.mark.parametrize("typed", ["\x03", "later\n", "\x04"])
 def test_who_leaves_parks_the_session_and_can_answer_another_day(typed: str, sit: Sit, program: list[str]) -> None:
     terminal = sit(*RUN, "--quiet")
@@ -273,9 +286,11 @@ def test_a_process_killed_while_a_person_thinks_loses_neither_question_nor_answe
     assert run(program, "sessions", "answer", session, LEAF, f"@{note}").returncode == 0
     assert "(answered; it is heard when the session goes on)" in run(program, "sessions", "answer", session).stdout
     again = sit("resume", session, "--quiet")
-    question = again.until("add one?")
+    question = again.until("stance (one of kept, changed):")
     assert "round 1 · lateral" in question
     assert "A:\r\n  | Written meanwhile." in question
+    again.type("kept\n")
+    again.until("add one?")
     again.type("\n")
     again.until("a single dot")
     again.type("Still so.\n.\n")
@@ -323,9 +338,21 @@ def test_several_people_are_asked_one_after_the_other(sit: Sit) -> None:
         terminal.type("\n")
         terminal.until("a single dot")
         terminal.type(f"{name} says no.\n.\n")
-    terminal.until("add one?")
+    terminal.until("stance (one of kept, changed):")
     terminal.type("later\n")
     assert terminal.end() == 5
     (session,) = recorded()
     assert {json.loads(text)["text"] for text in said(session).values()} == {"L2N1 says no.", "L2N2 says no."}
     assert "round-1/lateral/L2N2" in terminal.seen, "leaving one question leaves the others too"
+
+
+def test_a_deadline_for_people_is_recorded_and_shown_with_the_question(program: list[str]) -> None:
+    began = time.time()
+    assert run(program, *RUN, "--human-deadline", "3600").returncode == 5
+    (session,) = recorded()
+    (question,) = json.loads(run(program, "sessions", "answer", session, "--json").stdout)
+    assert began + 3590 < question["until"] < time.time() + 3610
+    assert "UTC; a session that goes on later does so without" in run(program, "sessions", "answer", session).stdout
+    wrong = run(program, *RUN, "--human-deadline", "0")
+    assert wrong.returncode == 2
+    assert "the deadline for people of 0.0 s is invalid" in wrong.stderr

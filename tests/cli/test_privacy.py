@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Iterable
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli.loopback import MODEL, Answer, prose, provider
+from cli.loopback import MODEL, Answer, environment, prose, provider
 from cli.town import Cli, recorded
 from kit.processes import PYTHONPATH
 
@@ -77,7 +79,7 @@ def test_a_server_that_echoes_the_key_cannot_plant_it_anywhere(
 ) -> None:
     said = ""
     with provider(echoing(status, shape)) as server:
-        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1", "CONSILIENCE_DEBUG": "1"}
+        env |= {"OPENAI_API_KEY": KEY, **environment(server.url), "CONSILIENCE_DEBUG": "1"}
         arguments = (*RUN, "--out", "report", "--max-calls", "3")
         for one in (arguments, *AFTERWARDS):
             done = cli(*one, env=env)
@@ -100,7 +102,7 @@ def test_nor_can_one_that_answers_with_it(env: dict[str, str | None], home: Path
         return status, {**said, "model": f"of {sent}"}
 
     with provider(answer) as server:
-        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        env |= {"OPENAI_API_KEY": KEY, **environment(server.url)}
         done = cli(*RUN, "--out", "report", env=env)
         assert done.exit_code == 0
     assert "You sent Bearer ***. The answer is yes." in done.stdout.replace("\\", "")
@@ -114,17 +116,22 @@ def test_nor_can_one_that_answers_with_it(env: dict[str, str | None], home: Path
 
 
 def in_env_file(env: dict[str, str | None], here: Path, url: str) -> tuple[str, ...]:
-    (here / "keys.env").write_text(f"export OPENAI_API_KEY='{KEY}'\nOPENAI_BASE_URL={url}/v1\n")
+    (here / "keys.env").write_text(
+        f"export OPENAI_API_KEY='{KEY}'\nOPENAI_BASE_URL={url}/v1\nCONSILIENCE_FREE_ENDPOINTS={url}/v1\n"
+    )
     return ("--env-file", "keys.env")
 
 
 def in_the_address(env: dict[str, str | None], here: Path, url: str) -> tuple[str, ...]:
-    env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url.replace('//', f'//{USER}:{PASSWORD}@')}/v1"}
+    env |= environment(url) | {
+        "OPENAI_API_KEY": KEY,
+        "OPENAI_BASE_URL": f"{url.replace('//', f'//{USER}:{PASSWORD}@')}/v1",
+    }
     return ()
 
 
 def in_the_query(env: dict[str, str | None], here: Path, url: str) -> tuple[str, ...]:
-    env |= {"OPENAI_API_KEY": "none-needed", "OPENAI_BASE_URL": f"{url}/v1?api_key={KEY}"}
+    env |= environment(url) | {"OPENAI_API_KEY": "none-needed", "OPENAI_BASE_URL": f"{url}/v1?api_key={KEY}"}
     return ()
 
 
@@ -178,6 +185,7 @@ def test_an_env_file_that_is_wrong_is_named_by_line_only(env: dict[str, str | No
 def test_an_unreachable_address_is_said_without_its_password(
     env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
+    env |= environment("http://127.0.0.1:9")
     env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"http://{USER}:{PASSWORD}@127.0.0.1:9/v1?token={KEY}"}
     done = cli(*RUN, "--max-calls", "2", env=env)
     assert done.exit_code in (1, 3), done.stderr
@@ -213,7 +221,7 @@ def test_our_logger_at_debug_says_no_key_and_no_other_is_made_to_talk(
 
     (here / "talk.py").write_text(LOGGING)
     with provider(echoing(401, "message")) as server:
-        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        env |= {"OPENAI_API_KEY": KEY, **environment(server.url)}
         done = subprocess.run(
             [sys.executable, "talk.py", *RUN],
             env=env,
@@ -241,7 +249,7 @@ def test_all_that_is_written_is_for_its_owner_only(env: dict[str, str | None], h
 
     own = here / "made" / "by" / "us"
     with provider() as server:
-        env |= {"OPENAI_API_KEY": "none-needed", "OPENAI_BASE_URL": f"{server.url}/v1", "CONSILIENCE_HOME": str(own)}
+        env |= {"OPENAI_API_KEY": "none-needed", **environment(server.url), "CONSILIENCE_HOME": str(own)}
         shell = ["sh", "-c", 'umask 000; exec "$@"', "sh", sys.executable, "-m", "consilience"]
         for arguments, more in (
             (RUN, {"CONSILIENCE_FAULT": "after_commit#2"}),
@@ -274,7 +282,7 @@ def test_without_a_store_nothing_is_written_but_the_report_asked_for(
 ) -> None:
     before = [(path, path.lstat().st_mtime_ns) for path in (home, *home.iterdir())]
     with provider() as server:
-        env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        env |= {"OPENAI_API_KEY": KEY, **environment(server.url)}
         done = cli(*RUN, "--no-store", env=env)
         assert done.exit_code == 0, done.stderr
         assert list(here.iterdir()) == []
@@ -284,3 +292,72 @@ def test_without_a_store_nothing_is_written_but_the_report_asked_for(
     assert {path.name for path in files_below(here)} >= {"report.json", "report.md"}
     assert {path.parent for path in files_below(here)} == {here / "report"}
     assert recorded() == []
+
+
+# --- programs
+
+
+PLANTED = [
+    ("--pass", KEY),
+    ("-u", f"me:{KEY}"),
+    ("-u", "me", "-p", KEY),
+    ("--password", KEY),
+    ("-H", f"Authorization: Basic {BASIC}"),
+    ("-H", f"Cookie: session={KEY}"),
+    ("-H", f"X-Api-Key: {KEY}"),
+    (f"https://me:{KEY}@host/x",),
+    ("sh", "-c", f"cat --token {KEY}"),
+]
+
+
+@pytest.mark.parametrize("words", PLANTED, ids=" ".join)
+def test_a_secret_in_a_command_is_nowhere_repeated(
+    words: tuple[str, ...], env: dict[str, str | None], home: Path, here: Path, cli: Cli
+) -> None:
+    """Wherever the command is named, and also in the form of an error for other programs."""
+    command = f"exec:{shlex.join(('cat', *words))}"
+    (here / "consilience.toml").write_text(f"model = {json.dumps(command)}\n")
+    said = ""
+    for one, more in (
+        (("solo", "Is it so?", "--yes", "--model", command), {}),
+        (("solo", "Is it so?", "--yes", "--model", command, "--json"), {}),
+        (("emergence", "Is it so?", "--yes", "--model", "exec:cat", "--agent", f"L2N1={command}"), {}),
+        (("compare", "Is it so?", "--yes", "--models", command), {}),
+        (("solo", "Is it so?", "--yes"), {}),
+        (("solo", "Is it so?", "--yes"), {"CONSILIENCE_MODEL": command}),
+        (("doctor",), {}),
+        (("doctor", "--json"), {"CONSILIENCE_MODEL": command}),
+        (("doctor",), {"CONSILIENCE_MODEL": f"ollama:x|{command}"}),
+        (("solo", "Is it so?", "--yes", "--model", f"ollama:x|{command}"), {}),
+    ):
+        done = cli(*one, env={**env, **more})
+        assert done.exit_code == 2, done.output
+        said += done.stdout + done.stderr
+    assert "looks like a secret" in said
+    assert recorded() == []
+    check_nothing_holds(SECRETS, said, files_below(home))
+
+
+def test_the_refusal_says_how_a_variable_is_given(env: dict[str, str | None], cli: Cli) -> None:
+    done = cli("solo", "Is it so?", "--yes", "--model", f"exec:cat --token {KEY}", env=env)
+    assert done.exit_code == 2
+    assert r"""exec:sh -c 'agent --token \$NAME'""" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", PLANTED, ids=" ".join)
+def test_nor_is_one_that_a_program_or_a_provider_complains_about(
+    words: tuple[str, ...], env: dict[str, str | None], home: Path, here: Path, cli: Cli
+) -> None:
+    script = here / "agent"
+    script.write_text(f"#!/bin/sh\necho {shlex.quote('run as: agent ' + ' '.join(words))} >&2\nexit 3\n")
+    script.chmod(0o700)
+    said = ""
+    with provider(lambda body, headers: (400, {"error": {"message": f"not taken: {' '.join(words)}"}})) as server:
+        env |= {"OPENAI_API_KEY": "none-needed", "OPENAI_BASE_URL": f"{server.url}/v1"}
+        for model in (f"exec:{script}", MODEL):
+            done = cli("solo", "Is it so?", "--yes", "--model", model, "--out", "report", env=env)
+            assert done.exit_code in (1, 3), done.output
+            said += done.stdout + done.stderr
+            said += cli("export", "last", "--format", "events", env=env).stdout
+    assert "***" in said
+    check_nothing_holds(SECRETS, said, [path for path in files_below(home, here) if path != script])

@@ -21,11 +21,14 @@ import pytest
 from cli.town import MODEL, TASK, recorded
 from kit.processes import PYTHONPATH
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import sys
 from cli.town import Town, sensible
 from consilience.cli.main import main
-from consilience.engine import execution, runner, seats
+from consilience.engine import execution, seats
+from kit import runner
 
 def latency(request):
     if {latency} > 10:
@@ -317,6 +320,66 @@ def test_a_reader_that_leaves_is_no_crash(command: Callable[[str], list[str]]) -
     assert len(recorded()) == 2
 
 
+def test_a_time_limit_ends_the_command() -> None:
+    """Every call is a program that would run for a minute. Starting Python is no part of the run."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "consilience",
+            *RUN[:2],
+            "--model",
+            "exec:sleep 60",
+            "--max-time",
+            "1",
+            "--yes",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert time.monotonic() - began < 20
+    assert done.returncode == 3, done.stderr
+    report = json.loads(done.stdout)
+    assert report["stop_reason"] == "exhausted_time"
+    assert 1.0 <= report["ledger"]["actual"]["seconds"] < 3.0
+    assert report["ledger"]["actual"]["timed_out"] == 4
+    assert any("4 calls ended by the time limit, possibly charged: " in warning for warning in report["warnings"])
+    assert "integrator (L1N1)" in done.stderr
+    assert "no reply, time (ended by the time limit while a request was in flight)" in done.stderr
+    assert "not asked" not in done.stderr
+
+
+HANGING_LOOKUP = """
+import socket, time
+look_up = socket.getaddrinfo
+
+def hang(host, *more, **named):
+    if "nowhere" in str(host):
+        time.sleep(60)
+    return look_up(host, *more, **named)
+
+socket.getaddrinfo = hang
+from consilience.cli.main import main
+main()
+"""
+
+
+def test_a_name_lookup_that_hangs_does_not_delay_the_report() -> None:
+    """It runs in a thread of the standard library, which cannot be ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING_LOOKUP, *RUN[:2], "--model", "openai-chat:stub", "--max-time", "1", "--yes"],
+        env={**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "http://nowhere.example/v1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE / 2,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "exhausted_time" in done.stdout
+
+
 def on_a_terminal(arguments: list[str]) -> tuple[str, int]:
     """What a terminal receives, and the exit code."""
     pid, terminal = pty.fork()
@@ -340,7 +403,7 @@ def on_a_terminal(arguments: list[str]) -> tuple[str, int]:
 def test_a_terminal_shows_a_table_and_then_the_report(command: Callable[[str], list[str]]) -> None:
     screen, code = on_a_terminal([*command(SLOW), *RUN])
     assert code == 0
-    table, report = screen.split("Stopped: ran out of rounds", 1)
+    table, report = screen.split("Stopped: reached the limit of", 1)
     assert "composing" in table
     assert "analytical" in table
     assert "of 15 calls" in table
@@ -355,4 +418,4 @@ def test_a_quiet_terminal_shows_the_report_only(command: Callable[[str], list[st
     screen, code = on_a_terminal([*command(QUICK), *RUN, "--quiet"])
     assert code == 0
     assert "composing" not in screen
-    assert screen.lstrip("\x1b[0123456789;m").startswith("Stopped: ran out of rounds")
+    assert screen.lstrip("\x1b[0123456789;m").startswith("Stopped: reached the limit of")

@@ -8,9 +8,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from consilience.cli import progress
-from consilience.cli.live import Table
-from consilience.cli.progress import HEARTBEAT, Lines, Quiet, display
+from consilience.cli import display as module
+from consilience.cli.display import HEARTBEAT, Lines, Quiet, display
+from consilience.cli.progress_table import Table
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
     CallCompleted,
@@ -56,7 +56,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -65,27 +65,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     [
         (
             CallCompleted(key=KEY, agent="L2N1", text="t", tokens_out=143, volatile={"s": 6.2}),
-            "round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens",
+            "round 1 · leaf_respond · critical (L2N1) 6.2 s, 143 tokens",
         ),
         (
             CallCompleted(key=KEY, agent="L2N1", text="t", tokens_out=1, finish="length"),
-            "round 1 · leaf_respond · L2N1 (critical), 1 token, cut at the limit",
+            "round 1 · leaf_respond · critical (L2N1), 1 token, cut at the limit",
         ),
         (
             ReplyRejected(key=KEY, agent="L2N1", text="t", error="text: missing"),
-            "round 1 · leaf_respond · L2N1 (critical): the reply could not be used, asking again (text: missing)",
+            "round 1 · leaf_respond · critical (L2N1): the reply could not be used, asking again (text: missing)",
         ),
         (
             ReplyRejected(key=KEY, agent="L2N1", attempt=2, text="t", error="text: missing"),
-            "round 1 · leaf_respond · L2N1 (critical): the reply could not be used, giving up (text: missing)",
+            "round 1 · leaf_respond · critical (L2N1): the reply could not be used, giving up (text: missing)",
         ),
         (
             CallFailed(key=KEY, agent="L2N1", failure=FailureKind.DEADLINE, detail="no answer\nwithin 300 s"),
-            "round 1 · leaf_respond · L2N1 (critical): no reply, deadline (no answer within 300 s)",
+            "round 1 · leaf_respond · critical (L2N1): no reply, deadline (no answer within 300 s)",
         ),
         (
             CallFailed(key=KEY, agent="L2N1", failure=FailureKind.BUDGET),
-            "round 1 · leaf_respond · L2N1 (critical): not asked, a limit is reached (budget)",
+            "round 1 · leaf_respond · critical (L2N1): not asked, a limit is reached (budget)",
         ),
         (
             CheckRecorded(index=2, check=Check(met=False, kind="jaccard", score=0.41, threshold=0.85)),
@@ -97,7 +97,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ),
         (
             CallLost(key=KEY, agent="L2N1"),
-            "round 1 · leaf_respond · L2N1 (critical): was in flight at the end of the last process",
+            "round 1 · leaf_respond · critical (L2N1): was in flight at the end of the last process",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_after_ten_silent_seconds_a_line_says_that_it_lives(clock: Clock, capsys
     clock.now = 2 * HEARTBEAT + 5
     lines.tick()
     assert capsys.readouterr().err == (
-        "… 25 s: 1 of 7–15 calls, 9 tokens read, 3 written, not known; composing for up to 15 s: L2N2 (practical)\n"
+        "… 25 s: 1 of 7–15 calls, 9 tokens read, 3 written, not known; composing for up to 15 s: practical (L2N2)\n"
     )
 
 
@@ -183,3 +183,31 @@ def test_a_tree_larger_than_the_screen_is_shown_by_level(clock: Clock, capsys: p
     said = " ".join(screen.getvalue().split())
     assert "level 2 9 role 2s 8 waiting, 1 done" in said
     assert "level 3 81 role 3s 2 composing, 79 waiting" in said
+
+
+def test_the_time_left_is_told_from_the_first_reply_on(clock: Clock) -> None:
+    """At the pace so far, for the calls that are still foreseen: 7 to 15."""
+    watched = Lines().watched
+    watched.take(STARTED)
+    clock.now = 5.0
+    watched.take(CallStarted(key=KEY, agent="L2N1"))
+    assert watched.left == ""
+    clock.now = 25.0
+    watched.take(CallCompleted(key=KEY, agent="L2N1", text="t"))
+    assert watched.left == "about 2 min 0 s to 4 min 40 s left"
+    clock.now = 55.0
+    assert watched.left == "about 1 min 30 s to 4 min 10 s left"
+    clock.now = 600.0
+    assert watched.left == "", "an estimate that has passed is not repeated"
+
+
+def test_a_run_of_known_length_has_one_time_left(clock: Clock) -> None:
+    watched = Lines().watched
+    watched.take(STARTED.model_copy(update={"estimate": Estimate(min=7, max=7)}))
+    for n in range(6):
+        watched.take(CallStarted(key=f"{KEY}{n}", agent="L2N1"))
+        clock.now += 20
+        watched.take(CallCompleted(key=f"{KEY}{n}", agent="L2N1", text="t"))
+        if n == 0:
+            assert watched.left == "about 2 min 0 s left"
+    assert watched.left == "about 20 s left"

@@ -14,7 +14,7 @@ from cli.town import TASK, recorded
 from consilience import EmergenceReport
 from consilience.cli.run import exit_code
 from consilience.domain.events import CallCompleted, CallLost, ReplyRejected
-from consilience.domain.places import journal_path
+from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 
 pytestmark = pytest.mark.local_model

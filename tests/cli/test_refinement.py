@@ -18,7 +18,8 @@ ONE_ROLE = '[[roles]]\nname = "{}"\ndescription = "You work."\nchildren = {}\n'
 
 def writing(request: ModelRequest) -> Any:
     if "/critique/" in request.key:
-        marks = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), "good")
+        mark = "weak" if request.key.startswith("pass-0/") else "good"
+        marks = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), mark)
         return json.dumps({part: {**marks, "issues": ["name one"]} for part in request.schema["required"]})  # type: ignore
     if "/integrate/" in request.key:
         return json.dumps({"text": "# Loops\n\nThey go round, and round again.\n\n[[code-1]]\n\nMind the end of them."})
@@ -63,7 +64,7 @@ def test_a_hierarchy_of_ones_own(cli: Cli, writers: Town, here: Path) -> None:
     (here / "mine.toml").write_text(
         'name = "mine"\ndescription = "Two parts."\n' + "".join(ONE_ROLE.format(*role) for role in roles)
     )
-    result = cli("refinement", "Write.", "--model", MODEL, "--hierarchy", "mine.toml", "--no-filter", "--json")
+    result = cli("refinement", "Write.", "--model", MODEL, "--hierarchy", "mine.toml", "--filter", "never", "--json")
     assert [agent["id"] for agent in json.loads(result.stdout)["agents"]] == ["lead", "left", "right", "critic"]
 
 
@@ -76,7 +77,7 @@ def test_a_hierarchy_of_ones_own(cli: Cli, writers: Town, here: Path) -> None:
         (["--draft", "empty.md"], "the draft is empty"),
         (["--protect", "tables"], "Input should be 'code' or 'front_matter'"),
         (["--critic", "heuristic"], "choose confidence 'length' or 'self'"),
-        (["--hierarchy", "bare.toml"], "or use --no-filter"),
+        (["--hierarchy", "bare.toml", "--filter", "always"], "or use --filter auto or never"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_asked(

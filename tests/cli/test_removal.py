@@ -12,9 +12,10 @@ import pytest
 import typer
 
 from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
-from consilience.cli import removal
+from consilience.cli import session_admin
 from consilience.domain.errors import SettingsError
-from consilience.domain.places import journal_path
+from consilience.domain.paths import journal_path
+from consilience.journal.removal import SqliteAdmin
 from consilience.journal.sqlite import SqliteJournal, SqliteStore
 from consilience.models.port import ModelRequest
 
@@ -65,7 +66,7 @@ class Terminal:
             return answer
 
         monkeypatch.setattr(typer, "confirm", confirm)
-        monkeypatch.setattr(removal, "sys", self)
+        monkeypatch.setattr(session_admin, "sys", self)
 
 
 def aged(session: str, seconds: float) -> None:
@@ -206,10 +207,10 @@ def test_gc_takes_some_at_a_time(cli: Cli, town: Town, monkeypatch: pytest.Monke
     """Each session of a removal holds a file open, of which a process may have a few hundred."""
     for n in range(5):
         assert cli("solo", f"{n}?", "--model", MODEL, "-q").exit_code == 0
-    monkeypatch.setattr(removal, "AT_ONCE", 2)
+    monkeypatch.setattr(session_admin, "AT_ONCE", 2)
     sizes: list[int] = []
-    remove = SqliteStore.remove
-    monkeypatch.setattr(SqliteStore, "remove", lambda self, some: (sizes.append(len(some)), remove(self, some)))
+    remove = SqliteAdmin.remove
+    monkeypatch.setattr(SqliteAdmin, "remove", lambda self, some: (sizes.append(len(some)), remove(self, some)))
     assert cli("sessions", "gc", "--older-than", "0m", "--yes").exit_code == 0
     assert sizes == [2, 2, 1]
     assert recorded() == []
@@ -221,16 +222,16 @@ def test_gc_goes_on_past_what_somebody_removes_or_resumes_meanwhile(
     for n in range(4):
         assert cli("solo", f"{n}?", "--model", MODEL, "-q").exit_code == 0
     gone, held, *others = recorded()
-    remove = SqliteStore.remove
+    remove = SqliteAdmin.remove
     leases: list[SqliteJournal] = []
 
-    def meanwhile(self: SqliteStore, some: Collection[str]) -> None:
+    def meanwhile(self: SqliteAdmin, some: Collection[str]) -> None:
         if not leases:
             leases.append(store.open(held))
-            remove(store, [gone])
+            remove(self, [gone])
         remove(self, some)
 
-    monkeypatch.setattr(SqliteStore, "remove", meanwhile)
+    monkeypatch.setattr(SqliteAdmin, "remove", meanwhile)
     result = cli("sessions", "gc", "--older-than", "0m", "--yes", "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["removed"] == others
@@ -245,10 +246,10 @@ def test_a_session_that_somebody_removes_meanwhile_is_passed_over(
     assert cli("solo", "And?", "--model", MODEL, "-q").exit_code == 0
     read = SqliteStore.read
 
-    def meanwhile(self: SqliteStore, id: str) -> object:
+    def meanwhile(self: SqliteAdmin, id: str) -> object:
         found = read(self, id)
         if session in store.sessions():
-            store.remove([session])
+            store.admin.remove([session])
         return found
 
     monkeypatch.setattr(SqliteStore, "read", meanwhile)
@@ -286,13 +287,13 @@ def test_a_session_from_the_future_is_young(cli: Cli, session: str) -> None:
     ("text", "seconds"), [("45m", 2700), ("12h", 43_200), (" 30d ", 30 * DAY), ("1.5w", 10.5 * DAY)]
 )
 def test_ages(text: str, seconds: float) -> None:
-    assert removal.age(text) == seconds
+    assert session_admin.age(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "30", "d", "30 days", "-1d", "1y", "1e3d", "٣d", "9999999d"])
 def test_what_is_no_age_is_said(text: str) -> None:
     with pytest.raises(SettingsError, match="is no age") as said:
-        removal.age(text)
+        session_admin.age(text)
     assert "30d" in str(said.value)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import webbrowser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -33,18 +35,22 @@ def test_a_run_ends_in_a_report_on_stdout_and_its_progress_on_stderr(cli: Cli, t
     assert result.exit_code == 0
     (session,) = recorded()
     first, second, *progress = result.stderr.splitlines()
-    assert first == f"emergence with {MODEL} · 4 agents · 15 calls foreseen · costs nothing"
+    size = "replies up to 4,096 tokens, plus up to 4,096 for thinking (low)"
+    assert first == f"emergence with {MODEL} · 4 agents · full prompts · {size} · 15 calls foreseen · costs nothing"
     assert second == f"emergence {session} begins"
-    assert "round 1 · leaf_respond · L2N3 (critical) 0.0 s, 20 tokens" in progress
-    assert any(line.startswith("check after round 2: jaccard ") for line in progress)
+    assert "round 1 · leaf_respond · critical (L2N3) 0.0 s, 20 tokens" in progress
+    assert any(line.startswith("check after round 2: declared ") for line in progress)
     assert len(progress) == 15 + 1
     out = result.stdout
-    assert out.startswith("**Stopped: ran out of rounds before it was stable (exhausted_steps)**\n\n## Answer\n")
+    assert out.startswith(
+        "**Stopped: reached the limit of 2 rounds before the answer was stable (exhausted_steps)**\n\n## Answer\n"
+    )
     assert "L1N1 thinks of round-2/observe/L1N1" in out
     assert "Nobody counted who comes on a Tuesday." in out
-    assert f"`consilience show {session}`" in out
+    assert f"`consilience show {session} --view figures`" in out
     assert f"`consilience replay {session}`" in out
-    assert "| Calls | 15 of 15 foreseen |" in out
+    assert "15 calls · " in out.splitlines()[-1]
+    assert "Calls: 15 of 15 foreseen" in cli("show", session, "--view", "figures").stdout
     assert "All 4 agents share the model ollama:scripted" in out
 
 
@@ -53,10 +59,9 @@ def test_worst_news_comes_first(cli: Cli, town: Town) -> None:
     headings = [line for line in out.splitlines() if line.startswith("## ")]
     assert headings == [
         "## Answer",
-        "## Dissent and standing objections",
-        "## What it claims, and on whose texts that rests",
-        "## How far to trust this",
-        "## Figures",
+        "## Basis",
+        "## Where they differed",
+        "## How far to trust it",
     ]
 
 
@@ -84,13 +89,49 @@ def test_no_store_records_nothing_and_promises_nothing(cli: Cli, town: Town) -> 
 def test_out_writes_the_report_files(cli: Cli, town: Town, here: Path) -> None:
     result = cli("emergence", TASK, *QUICK, "--out", "reports/first")
     directory = here / "reports" / "first"
-    names = ["final_state.json", "mca_report.json", "report.json", "report.md"]
+    names = ["final_state.json", "mca_report.json", "report.html", "report.json", "report.md"]
     assert sorted(path.name for path in directory.iterdir()) == names
-    assert "`reports/first/report.md`" in result.stdout
+    assert "`reports/first/report.html`" in result.stdout
+    page = (directory / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "in program order, by phase" in page, "the transcript is there too"
     EmergenceReport.model_validate_json((directory / "report.json").read_text())
     assert (directory / "report.md").read_text().startswith(f"# {TASK}\n")
     assert json.loads((directory / "mca_report.json").read_text())["summary_metrics"]["total_llm_calls"] == 15
     assert json.loads((directory / "final_state.json").read_text())["original_task"] == TASK
+
+
+def opened_by(browser: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a program of this machine the browser."""
+    monkeypatch.setenv("BROWSER", str(browser))
+    webbrowser.register("of-the-test", None, webbrowser.GenericBrowser([str(browser), "%s"]), preferred=True)
+
+
+def test_open_shows_the_page_in_the_browser(cli: Cli, town: Town, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = here / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > opened\n')
+    browser.chmod(0o700)
+    opened_by(browser, monkeypatch)
+    result = cli("solo", TASK, "--model", MODEL, "--out", "r", "--open")
+    assert result.exit_code == 0
+    assert (here / "opened").read_text().strip() == (here / "r" / "report.html").as_uri()
+    assert result.stderr.endswith("Opened r/report.html\n")
+    alone = cli("solo", TASK, "--model", MODEL, "--no-store", "--open", "--quiet")
+    page = Path(unquote((here / "opened").read_text().strip().removeprefix("file://")))
+    assert page.name == "report.html"
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert f"`{page}`" in alone.stdout
+
+
+def test_open_without_a_display_says_so_and_goes_on(
+    cli: Cli, town: Town, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    result = cli("solo", TASK, "--model", MODEL, "--out", "r", "--open")
+    assert result.exit_code == 0
+    assert result.stderr.endswith("There is no display to open the page on: r/report.html\n")
+    assert (here / "r" / "report.html").exists()
 
 
 def test_the_task_comes_from_a_file_or_from_standard_input(cli: Cli, town: Town, here: Path) -> None:
@@ -180,7 +221,7 @@ def test_no_budget_is_legal_and_ends_without_an_answer(cli: Cli, town: Town) -> 
 def test_a_budget_that_runs_out_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--max-calls", "4")
     assert result.exit_code == 0
-    assert result.stdout.startswith("**Stopped: the budget ran out (exhausted_budget)**")
+    assert result.stdout.startswith("**Stopped: the budget ran out (exhausted_budget) · 3 calls failed (budget)**")
     assert len(town.requests) <= 4
 
 
@@ -189,9 +230,9 @@ def test_missing_agents_stand_in_the_first_line(cli: Cli, town: Town) -> None:
     town.reply = lambda request: Rejected("no such model") if request.agent == "L2N2" else whole(request)
     result = cli("emergence", TASK, *QUICK)
     assert result.exit_code == 0
-    assert "2 of 3 agents (1 rejected)" in result.stdout.splitlines()[0]
-    assert "## Agents that were missing" in result.stdout
-    assert "L2N2 (creative) 0.0 s: no reply, rejected (no such model)" in result.stderr
+    assert "2 of 3 agents · 2 calls failed (rejected)" in result.stdout.splitlines()[0]
+    assert "## Missing agents" in result.stdout
+    assert "creative (L2N2) 0.0 s: no reply, rejected (no such model)" in result.stderr
 
 
 def test_without_a_quorum_it_fails(cli: Cli, town: Town) -> None:
@@ -199,7 +240,7 @@ def test_without_a_quorum_it_fails(cli: Cli, town: Town) -> None:
     town.reply = lambda request: Rejected("no") if request.agent in ("L2N1", "L2N2") else whole(request)
     result = cli("emergence", TASK, *QUICK)
     assert result.exit_code == 1
-    assert result.stdout.startswith("**Stopped: it failed, too few agents replied (failed)")
+    assert result.stdout.startswith("**Stopped: too few agents replied (failed)")
     assert cli("emergence", TASK, *QUICK, "--quorum", "0.3").exit_code == 0
 
 
@@ -274,7 +315,7 @@ def test_an_encoder_without_a_provider_is_a_mistake(cli: Cli, town: Town, name: 
     result = cli("emergence", TASK, "--model", MODEL, "--encoder", name, *(["--dry-run"] if dry else []))
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
-    assert f"'{name}' names no encoder. Where: --encoder. Write PROVIDER:MODEL" in said
+    assert f"'{name}' names no encoder. Where: --encoder. Write minilm, PROVIDER:MODEL" in said
     assert recorded() == []
 
 
@@ -361,6 +402,28 @@ def test_a_stop_reason_may_be_required(cli: Cli, town: Town) -> None:
     assert missed.stdout.startswith("**Stopped:"), "the report is there all the same"
     assert cli("emergence", TASK, *QUICK, "--require", "exhausted_steps").exit_code == 0
     assert cli("emergence", TASK, *QUICK, "--require", "nonsense").exit_code == 2
+
+
+def test_a_cut_answer_is_marked_and_is_not_converged(cli: Cli, town: Town) -> None:
+    def reply(request: ModelRequest) -> object:
+        said = (
+            "The answer is yes, since the stalls"
+            if request.returns is None
+            else '{"stance": "kept", "text": "Yes, since the stalls"}'
+        )
+        return Scripted(said, finish_reason="length" if "/observe/" in request.key else "stop")
+
+    town.reply = reply
+    arguments = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
+    result = cli(*arguments, "--require", "converged")
+    assert result.exit_code == 4
+    assert result.stdout.startswith(
+        "**Stopped: the run does not count as converged (inconclusive) · the answer was cut"
+    )
+    assert "*Incomplete: this text was cut off at the token limit.*\n\nYes, since the stalls" in result.stdout
+    assert "It stopped inconclusive; converged was required." in result.stderr
+    told = json.loads(cli(*arguments, "--json").stdout)
+    assert (told["answer_cut"], told["confidence"]["level"]) == (True, None)
 
 
 def proposing(request: ModelRequest) -> object:

@@ -15,7 +15,7 @@ from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience import Emergence, EmergenceReport, ToolAgent, run_sync
 from consilience.domain.events import SessionParked, SessionStarted, text_id
 from consilience.domain.outcome import Estimate
-from consilience.domain.places import journal_path
+from consilience.domain.paths import journal_path
 from consilience.domain.topology import tree
 from consilience.engine import protocol as registry
 from consilience.journal.sqlite import SqliteStore
@@ -58,19 +58,19 @@ def broken_off(cli: Cli, town: Town) -> str:
 def test_show_prints_the_report_under_its_task(cli: Cli, session: str) -> None:
     result = cli("show", session)
     assert result.exit_code == 0
-    assert result.stdout.startswith(f"# {TASK}\n\n**Stopped: ran out of rounds")
+    assert result.stdout.startswith(f"# {TASK}\n\n**Stopped: reached the limit of 2 rounds")
     assert result.stderr == ""
 
 
 @pytest.mark.parametrize("length", [2, 4, 7])
 def test_ids_may_be_shortened(cli: Cli, session: str, length: int) -> None:
-    assert f"`{session}`" in cli("show", session[:length]).stdout
+    assert f"consilience replay {session}`" in cli("show", session[:length]).stdout
 
 
 def test_last_is_the_newest_and_an_ambiguous_beginning_is_refused(cli: Cli, session: str) -> None:
     cli(*RUN)
     newest = recorded()[-1]
-    assert f"`{newest}`" in cli("show", "last").stdout
+    assert f"consilience replay {newest}`" in cli("show", "last").stdout
     result = cli("show", "r")
     assert result.exit_code == 2
     assert session in result.stderr
@@ -91,7 +91,7 @@ def test_show_of_an_unfinished_session_says_how_far_it_got(cli: Cli, broken_off:
     assert "6 of 15 foreseen calls done" in result.stdout
     assert "`round-1/observe/L1N1`" in result.stdout
     assert (
-        "- round 1 · lateral · **L2N3 (critical)**: L2N3 thinks of round-1/lateral/L2N3. The answer is yes."
+        "- round 1 · lateral · **critical (L2N3)**: L2N3 thinks of round-1/lateral/L2N3. The answer is yes."
         in result.stdout
     )
     assert f"`consilience resume {broken_off}`" in result.stdout
@@ -111,8 +111,8 @@ def test_resume_asks_only_what_is_not_recorded(cli: Cli, town: Town, broken_off:
     assert result.exit_code == 0
     assert result.stderr.startswith(f"Going on with {broken_off}: 6 calls recorded, not paid for again; 1 in flight")
     assert len(town.requests) == 9
-    assert "round 1 · observe · L1N1 (integrator)" in result.stderr
-    assert "15 of 15 foreseen; 1 lost in a crash" in result.stdout
+    assert "round 1 · observe · integrator (L1N1)" in result.stderr
+    assert "Lost calls: 1 in flight when a process ended, perhaps paid for." in result.stdout
     assert (here / "reports" / "report.json").exists()
 
 
@@ -134,7 +134,7 @@ def test_replay_says_what_matched(cli: Cli, town: Town, session: str) -> None:
     assert town.requests == []
     found = json.loads(cli("replay", "last", "--json").stdout)
     assert found["calls"] == 0
-    assert found["events_matched"] == 15 + 2 + 1 + 2  # calls, objections, a check, beginning and end
+    assert found["events_matched"] == 15 + 2 + 3 + 1 + 2  # calls, objections, notes, a check, beginning and end
 
 
 def test_replay_of_an_unfinished_session_is_refused(cli: Cli, broken_off: str) -> None:
@@ -159,10 +159,20 @@ def test_sessions_list_without_any(cli: Cli) -> None:
     assert cli("sessions", "list", "--json").stdout == "[]\n"
 
 
-def test_show_needs_no_code_of_the_protocol(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_session_is_shown_and_resumed_without_the_code_of_its_protocol(
+    cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, resumed = cli("show", session).stdout, cli("resume", session).stdout
+    assert "### Changes of the answer" in resumed  # of this protocol alone
     monkeypatch.setattr(registry, "_installed", dict)
-    assert "## Figures" in cli("show", session).stdout
-    assert cli("resume", session).exit_code == 2
+    monkeypatch.setattr(registry, "_defined", {})
+    assert cli("show", session).stdout == shown
+    again = cli("resume", session)
+    assert (again.exit_code, again.stdout) == (0, resumed)
+    assert json.loads(cli("resume", session, "--json").stdout) == json.loads(cli("show", session, "--json").stdout)
+    assert cli("resume", session, "--out", "reports").exit_code == 0
+    assert "### Changes of the answer" in Path("reports/report.md").read_text()
+    assert cli("replay", session).exit_code == 2
 
 
 def test_a_session_that_is_being_run_is_left_alone(cli: Cli, broken_off: str, store: SqliteStore) -> None:
@@ -217,7 +227,7 @@ def test_a_session_of_an_unknown_protocol_cannot_be_gone_on_with(cli: Cli, store
     _begin(store, parked=False)
     result = cli("resume", "rhand01")
     assert result.exit_code == 2
-    assert "no protocol 'seance'" in result.stderr
+    assert "'seance', which is not installed" in result.stderr
 
 
 def test_what_a_program_handed_over_only_a_program_can_give_again(cli: Cli, home: Path) -> None:

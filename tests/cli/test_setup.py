@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli.town import TASK, Cli, Town
+from cli.town import MODEL, TASK, Cli, Town
 from consilience.models import weights
 from consilience.models.port import ModelRequest
 
@@ -104,6 +104,28 @@ def test_panels(cli: Cli, here: Path) -> None:
     assert "\x1b" not in said
 
 
+@pytest.mark.parametrize("group", ["panels", "models", "hierarchies", "sessions"])
+def test_group_without_a_command_lists(cli: Cli, town: Town, group: str) -> None:
+    assert cli("solo", TASK, "--model", MODEL).exit_code == 0  # so that there is a session to list
+    for options in ((), ("--json",)):
+        bare, listed = cli(group, *options), cli(group, "list", *options)
+        assert (bare.exit_code, bare.stdout) == (0, listed.stdout)
+    assert json.loads(bare.stdout)
+    for help in ("-h", "--help"):
+        said = cli(group, help)
+        assert (said.exit_code, said.stdout.startswith(f"Usage: consilience {group} ")) == (0, True)
+        assert "The default command is list." in " ".join(said.stdout.split())
+    assert "No such command 'lst'" in cli(group, "lst").stderr
+    assert "No such option: --jsn" in cli(group, "--jsn").stderr
+    assert "{" in cli(group, "lst", "--json").stdout
+
+
+def test_sessions_without_a_command_takes_the_options_of_list(cli: Cli, town: Town) -> None:
+    for _ in range(2):
+        assert cli("solo", TASK, "--model", MODEL).exit_code == 0
+    assert len(json.loads(cli("sessions", "--limit", "1", "--json").stdout)) == 1
+
+
 def test_doctor_names_keys_and_never_shows_them(cli: Cli, here: Path, home: Path) -> None:
     (here / "secrets.env").write_text("ANTHROPIC_API_KEY=sk-ant-planted\n")
     env: dict[str, str | None] = {"OPENAI_API_KEY": "sk-planted", "ANTHROPIC_API_KEY": None}
@@ -122,10 +144,10 @@ def test_doctor_names_keys_and_never_shows_them(cli: Cli, here: Path, home: Path
 
 
 def test_doctor_says_which_model_and_why(cli: Cli, here: Path) -> None:
-    (here / "consilience.toml").write_text('model = "ollama:town"\nconfirm_above = 3\n')
+    (here / "consilience.toml").write_text('model = "ollama:town"\nconfirm_above = 0.3\n')
     found = json.loads(cli("doctor", "--json").stdout)
     assert found["Model"]["would be taken"] == "ollama:town: consilience.toml names it; it costs nothing"
-    assert "$3.00" in found["Model"]["asks above"]
+    assert "$0.30" in found["Model"]["asks above"]
     env: dict[str, str | None] = {"CONSILIENCE_MODEL": "openai:gpt-4o"}
     assert "CONSILIENCE_MODEL is set; it is paid for" in cli("doctor", env=env).stdout
 
@@ -155,13 +177,16 @@ def test_doctor_says_what_a_model_lacks_to_run(
     assert said in taken
 
 
+@pytest.mark.parametrize("model", ["exec:cat", "ollama:town|exec:cat", "openai:gpt-4o|exec:cat"])
 @pytest.mark.parametrize("configured", [True, False])
-def test_doctor_does_not_say_that_a_program_costs_nothing(cli: Cli, here: Path, configured: bool) -> None:
+def test_doctor_does_not_say_that_a_program_costs_nothing(cli: Cli, here: Path, configured: bool, model: str) -> None:
     if configured:
-        (here / "consilience.toml").write_text('model = "exec:cat"\n')
-    taken = json.loads(cli("doctor", "--json", env={} if configured else {"CONSILIENCE_MODEL": "exec:cat"}).stdout)
-    assert "what it spends by itself is not known" in taken["Model"]["would be taken"]
-    assert "costs nothing" not in json.dumps(taken)
+        (here / "consilience.toml").write_text(f'model = "{model}"\n')
+    env = {"OPENAI_API_KEY": "sk-planted", **({} if configured else {"CONSILIENCE_MODEL": model})}
+    taken = json.loads(cli("doctor", "--json", env=env).stdout)["Model"]["would be taken"]
+    assert "cost not known: exec:cat may spend money of its own, so a run asks, or needs --yes" in taken
+    assert ("it is paid for" in taken) == model.startswith("openai")
+    assert "costs nothing" not in taken
     missing = cli("doctor", env={"CONSILIENCE_MODEL": "exec:no-such-program"}).stdout
     assert "NOT USABLE: there is no program 'no-such-program'" in missing
 

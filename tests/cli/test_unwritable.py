@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
-from consilience.domain.places import journal_path
+from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 from kit.processes import PYTHONPATH
 
@@ -24,9 +24,10 @@ import ctypes, json, os, resource, sys
 if sys.argv[1] == "full":  # no file can grow, for root as for anybody; what SQLite is told is what a full disk tells it
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 if sys.argv[1] == "shut" and os.geteuid() == 0:  # what the bits of files and directories say holds for root, too
-    drop_from_bounding_set, override = 24, 1
-    if ctypes.CDLL(None).prctl(drop_from_bounding_set, override, 0, 0, 0):
-        sys.exit("cannot")
+    drop_from_bounding_set, override, read_and_search = 24, 1, 2
+    for right in (override, read_and_search):
+        if ctypes.CDLL(None).prctl(drop_from_bounding_set, right, 0, 0, 0):
+            sys.exit("cannot")
     os.execv(sys.executable, [sys.executable, "-c", sys.argv[2], sys.argv[3]])
 exec(sys.argv[2].replace("argv[1]", "argv[3]"))
 """

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 from typer.testing import Result
 
-from consilience.domain.places import journal_path
+from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import Scripted, ScriptedModel
@@ -51,7 +51,7 @@ class Town:
         self.latency: Callable[[ModelRequest], float] = lambda request: 0.0
         self.price: float | None = 0.0
 
-    def resolve(self, name: str) -> ScriptedModel:
+    def resolve(self, name: str, *, deadline: float | None = None) -> ScriptedModel:
         self.named.append(name)
         return ScriptedModel(self._answer, latency=self.latency, name=name, price=self.price)
 

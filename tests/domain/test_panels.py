@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consilience.domain import shelves
 from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.panels import Panel, Persona, load_panel, shipped_panels
+from consilience.domain.paths import MAX_FILE_BYTES
 
 GOOD = """
 name = "launch"
@@ -210,8 +210,8 @@ def test_a_path_through_a_file(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_panel_at_all(tmp_path: Path) -> None:
     path = tmp_path / "weights.toml"
-    path.write_bytes(b"x" * (shelves.MAX_FILE_BYTES + 1))
-    with pytest.raises(SettingsError, match=r"more than 1,000,000 bytes.*weights\.toml"):
+    path.write_bytes(b"x" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(SettingsError, match=r"more than 1 MB.*weights\.toml"):
         load_panel(path)
 
 
@@ -232,6 +232,10 @@ def test_not_utf8(tmp_path: Path) -> None:
         ('name = "x"\ndescription = """y', "line 2, column 19"),
         ("name = " + "[" * 20_000, "line 1"),
         ("name = " + "9" * 5_000, "line 1"),
+        ('name = "x"\n' + "a." * 20_000 + "a = 1\n", "more than 32 parts. Where:"),
+        ('name = "x"\n' + "a." * 20_000 + "a = 1\n", "line 2, column 1"),
+        ('name = "x"\n[' + "'a' . " * 32 + "a]\n", "line 2, column 2"),
+        ("x = {" + '"a".' * 32 + "a = 1}\n", "line 1, column 6"),
     ],
 )
 def test_broken_toml_gives_line_and_column(tmp_path: Path, text: str, place: str) -> None:

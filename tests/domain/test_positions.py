@@ -37,6 +37,15 @@ def ballot(
     return Ballot(agent=agent, step=step, position=position, confidence=confidence, cause=cause)
 
 
+def test_positions_of_equal_weight_are_pooled_by_name() -> None:
+    """In whatever order their confidences are added up."""
+    mine: list[Confidence] = ["fairly sure", "fairly sure", "unsure"]
+    cast = [ballot(f"a{n}", 0, "alpha", level) for n, level in enumerate(mine)]
+    cast += [ballot(f"b{n}", 0, "beta", level) for n, level in enumerate(sorted(mine, reverse=True))]
+    assert list(pool(cast)) == ["alpha", "beta"]
+    assert list(pool(cast[::-1])) == ["alpha", "beta"]
+
+
 def test_a_change_is_between_consecutive_ballots_of_one_agent() -> None:
     cast = [ballot("a", 0, "yes"), ballot("b", 0, "no"), ballot("a", 1, "no", cause="m"), ballot("a", 2, "yes")]
     found = [(c.agent, c.before, c.after, c.step, c.conformity) for c in changes(cast)]

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import StoreUnusable
-from consilience.domain.events import CallFailed, SessionStarted
+from consilience.domain.events import CallFailed, SessionStarted, canonical_digest
 from consilience.domain.outcome import FailureKind, Limits, StopReason
-from consilience.engine import recorder, runner
+from consilience.engine import recorder
 from consilience.engine.runner import Options
 from consilience.journal import sqlite
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
+from kit import runner
 from kit.cases import CALLING, Case
 from kit.processes import Ended, Processes, Run
 from kit.runs import TASK, run, seated, to_the_end
@@ -229,9 +229,9 @@ async def test_a_wall_clock_that_goes_back_changes_nothing(
 
 async def test_a_limit_of_time_counts_only_time_in_which_the_session_was_held(tmp_path: Path, clocks: Clocks) -> None:
     """Each call is a second of everybody's time; between the two processes lies a year."""
-    case = next(case for case in CALLING if case.name == "virtual-loop")
+    case = next(case for case in CALLING if case.name == "toy-debate")
     outcome = {}
-    for limit in (1000, 6):
+    for limit in (1000, 8):
         store = SqliteStore(tmp_path / f"{limit}.db")
         limits, options = Limits(seconds=limit), Options(patience=0)
         with pytest.raises(RuntimeError, match="boom"):
@@ -252,6 +252,6 @@ async def test_a_limit_of_time_counts_only_time_in_which_the_session_was_held(tm
         outcome[limit] = (bool(refused), report.ledger.actual.seconds < 100, len(again.requests))
         store.close()
     assert outcome[1000][:2] == (False, True), "the year between does not count"
-    assert outcome[6][:2] == (True, True), "what both processes held does"
-    assert 1 <= outcome[6][2] < outcome[1000][2]
+    assert outcome[8][:2] == (True, True), "what both processes held does"
+    assert 1 <= outcome[8][2] < outcome[1000][2]
     assert report.stop_reason in (StopReason.EXHAUSTED_TIME, StopReason.EXHAUSTED_BUDGET)

@@ -7,21 +7,20 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import ServerError
-from consilience.domain.events import CallCompleted
-from consilience.domain.outcome import Allowance, Limits, StopReason
+from consilience.domain.events import CallCompleted, canonical_digest
+from consilience.domain.outcome import Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
-from consilience.engine import runner
 from consilience.engine.faults import Crash, Fault
-from consilience.engine.fork import fork
 from consilience.engine.runner import Options
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.fallback import Fallback
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
 from consilience.protocols.baselines.solo import Solo
 from consilience.protocols.emergence import Emergence
+from kit import runner
 from kit.cases import CALLING, Case, emergent, well_formed
+from kit.runner import fork
 from kit.runs import TASK, seated, to_the_end
 
 TREE = Emergence(children=2, max_rounds=2)
@@ -89,7 +88,7 @@ async def test_cached_replies_need_no_budget() -> None:
 
 async def test_a_limit_that_only_cached_calls_fell_under_was_met_and_replays() -> None:
     store = SqliteStore(":memory:")
-    limits = Limits(agents={"L2N1": Allowance(calls=50)}, phases={"leaf_respond": Allowance(calls=50)})
+    limits = Limits(agents={"L2N1": SpendingLimits(calls=50)}, phases={"leaf_respond": SpendingLimits(calls=50)})
     await play(store, ScriptedModel(dear), limits=limits)
     report = await play(store, ScriptedModel([]), limits=limits)
     assert not [warning for warning in report.warnings if "limit" in warning]
@@ -103,12 +102,15 @@ async def test_a_cached_reply_keeps_who_wrote_it_and_that_it_was_cut() -> None:
         broken = ScriptedModel(lambda request: ServerError("down"), name="first")
         return Fallback([broken, ScriptedModel(second, name="second")])
 
-    for given in ([Scripted("Much too lo", finish_reason="length")], []):
+    cut = [Scripted(text, finish_reason="length") for text in ("Much too lo", "Much too long, and cut ag")]
+    for given in (cut, []):
         report = await runner.start(
             TASK, Solo(), models=chain(given), store=store, options=CACHE, session=f"s{len(given)}"
         )
-        (said,) = [event for event in store.read(report.session) if isinstance(event, CallCompleted)]
-        assert (said.finish, said.volatile["model"], said.volatile["fallback"]) == ("length", "second", 1)
+        said = [event for event in store.read(report.session) if isinstance(event, CallCompleted)]
+        who = [(event.attempt, event.finish, event.volatile["model"], event.volatile["fallback"]) for event in said]
+        assert who == [(1, "length", "second", 1), (2, "length", "second", 1)], "a cut answer is asked for once more"
+        assert report.answer == "Much too long, and cut ag"
         assert report.warnings == ("1 reply cut at the token limit: answer/S1",)
         assert report.ledger.actual.fallbacks == len(given), "the cached one was not paid for"
 

@@ -17,14 +17,11 @@ from consilience.domain.errors import (
     UnknownName,
     VersionMismatch,
 )
-from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, SessionStarted
-from consilience.domain.outcome import Allowance, Limits, StopReason
+from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, SessionStarted, canonical_digest
+from consilience.domain.outcome import Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
-from consilience.engine import runner
 from consilience.engine.faults import POINTS, Crash, Fault
-from consilience.engine.fork import fork
 from consilience.engine.runner import Options
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
@@ -33,7 +30,9 @@ from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
 from consilience.reporting.record import record_of
+from kit import runner
 from kit.cases import CALLING, HOUSE, Case, broadcasting, emergent, refining
+from kit.runner import fork
 from kit.runs import TASK, run, seated, to_the_end
 from kit.throwaways import Outside
 
@@ -66,7 +65,7 @@ async def test_a_fork_at_any_event_that_changes_nothing_says_the_same_and_asks_o
     outcome = await run(case, path=path)
     store = SqliteStore(path)
     events = store.read(outcome.report.session)
-    for at in sample(range(len(events) + 1), 6):
+    for at in sample(range(len(events) + 1), 6, whole=40):
         model = ScriptedModel(case.script)
         seats = seated(case, model)
         begun = fork(outcome.report.session, store=store, at=at, models=seats, options=Options(patience=0))
@@ -327,7 +326,7 @@ async def test_an_answer_that_nobody_had_read_is_not_taken_for_one_about_more() 
     """A person was asked about two parts and answered; in the fork there are three, and they are asked anew."""
     store, model = SqliteStore(":memory:"), ScriptedModel(together)
     seats = {"L1N1": Outside(), **dict.fromkeys(("L2N1", "L2N2", "L2N3"), model)}
-    limits, options = Limits(agents={"L2N3": Allowance(calls=0)}), Options(patience=0)
+    limits, options = Limits(agents={"L2N3": SpendingLimits(calls=0)}), Options(patience=0)
     with pytest.raises(SessionWaiting):
         await runner.start(
             TASK, Decompose(children=3), models=seats, store=store, session="g", limits=limits, options=options
@@ -501,7 +500,7 @@ def _tamper(path: Path, started: SessionStarted, name: str, words: str) -> None:
     import sqlite3
 
     from consilience.domain.events import text_id
-    from consilience.journal.opening import raw_id
+    from consilience.journal.sqlite_open import raw_id
 
     with sqlite3.connect(path) as db:
         db.execute("INSERT INTO texts VALUES(?, ?)", (raw_id(text_id(words)), words))
@@ -510,8 +509,10 @@ def _tamper(path: Path, started: SessionStarted, name: str, words: str) -> None:
 
 
 def _delete(path: Path, seq: int) -> None:
+    """As if it had never been recorded: a gap in the numbers would be damage."""
     import sqlite3
 
     with sqlite3.connect(path) as db:
         db.execute("DELETE FROM events WHERE seq=?", (seq,))
+        db.execute("UPDATE events SET seq=seq-1 WHERE seq>?", (seq,))
     db.close()

@@ -23,7 +23,6 @@ import pytest
 import consilience
 from consilience.domain.outcome import Estimate
 from consilience.domain.report import Report
-from consilience.engine import runner
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Protocol, register
@@ -34,9 +33,10 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
-from kit.cases import Script, emergent, plain
+from kit import runner
+from kit.cases import Script, debating, emergent, plain
 from kit.runs import TASK
-from kit.throwaways import Throwaway, VirtualLoop, close
+from kit.throwaways import Throwaway, ToyDebate, close
 
 SOURCE = str(Path(consilience.__file__).parent)
 GROUPED = ("BEGIN", "COMMIT", "ROLLBACK", "PRAGMA")
@@ -201,7 +201,7 @@ def family(n: int) -> Protocol:
 
 
 DOUBLINGS = [
-    Doubling("messages", lambda n: VirtualLoop(turns=n), (40, 80, 160), plain),
+    Doubling("messages", lambda n: ToyDebate(size=3, turns=n), (40, 80, 160), debating),
     Doubling("rounds", rounds, (6, 12, 24), restated),
     # a level more doubles the agents, and whoever asks how many calls a branch needs asks all below it
     Doubling("agents", levels, (4, 5, 6), calls=2.6),
@@ -217,29 +217,59 @@ async def growth(doubling: Doubling, directory: Path) -> list[Counts]:
     return found
 
 
+async def grown_faster(doubling: Doubling, directory: Path, than: Callable[[str], float]) -> list[str]:
+    """What grows faster in two measurements. How often a coroutine waits depends a little on which of two replies comes first."""
+    found: list[str] = []
+    for n in ("first", "again"):
+        (directory / n).mkdir()
+        once = faster(await growth(doubling, directory / n), than)
+        names = {line.rpartition(": ")[0] for line in found}
+        found = [line for line in once if n == "first" or line.rpartition(": ")[0] in names]
+        if not found:
+            break
+    return found
+
+
 @pytest.mark.parametrize("doubling", DOUBLINGS, ids=lambda doubling: doubling.name)
 async def test_twice_the_work_costs_at_most_twice_as_much(doubling: Doubling, tmp_path: Path) -> None:
-    counts = await growth(doubling, tmp_path)
-    assert faster(counts, lambda name: doubling.calls if ": calls of " in name else TWICE) == []
+    assert await grown_faster(doubling, tmp_path, lambda name: doubling.calls if ": calls of " in name else TWICE) == []
 
 
 async def test_a_family_twice_as_wide_makes_twice_the_calls_of_prompts_twice_as_long(tmp_path: Path) -> None:
     """Everybody reads everybody, so what is read grows with the square; calls, rows and statements do not."""
-    counts = await growth(Doubling("a family", family, (8, 16, 32), restated), tmp_path)
     linear = ("calls of the model", "rows of ", "run: statements", "resume: statements", "replay: statements")
-    assert faster(counts, lambda name: TWICE if name.startswith(linear) else 2 * TWICE) == []
+    assert (
+        await grown_faster(
+            Doubling("a family", family, (8, 16, 32), restated),
+            tmp_path,
+            lambda name: TWICE if name.startswith(linear) else 2 * TWICE,
+        )
+        == []
+    )
 
 
 async def test_a_transcript_read_whole_is_kept_once(tmp_path: Path) -> None:
     """What is sent grows with the square, and what is kept does not."""
-    counts = await growth(Doubling("a transcript", lambda n: Transcript(turns=n), (20, 40, 80), plain), tmp_path)
     kept = ("calls of the model", "rows of ", "bytes", "run: statements", "resume: statements", "replay: statements")
-    assert faster(counts, lambda name: TWICE if name.startswith(kept) else 2 * TWICE) == []
+    assert (
+        await grown_faster(
+            Doubling("a transcript", lambda n: Transcript(turns=n), (20, 40, 80), plain),
+            tmp_path,
+            lambda name: TWICE if name.startswith(kept) else 2 * TWICE,
+        )
+        == []
+    )
 
 
 async def test_twice_the_objections_cost_at_most_twice_as_much(tmp_path: Path) -> None:
-    counts = await growth(Doubling("objections", levels, (4, 5, 6), restated), tmp_path)
-    assert faster(counts, lambda name: 2.6 if ": calls of " in name else TWICE) == []
+    assert (
+        await grown_faster(
+            Doubling("objections", levels, (4, 5, 6), restated),
+            tmp_path,
+            lambda name: 2.6 if ": calls of " in name else TWICE,
+        )
+        == []
+    )
 
 
 async def test_what_grows_faster_is_found(tmp_path: Path) -> None:

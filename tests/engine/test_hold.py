@@ -10,13 +10,12 @@ import pytest
 from consilience.domain.errors import SessionHeld, SessionWaiting
 from consilience.domain.events import SessionParked
 from consilience.domain.outcome import Limits
-from consilience.engine import runner
 from consilience.engine.branch import Phase
 from consilience.engine.runner import Options
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.emergence import Emergence
 from consilience.testing import ScriptedModel
+from kit import runner
 from kit.cases import CASES, Case, emergent
 from kit.runs import TASK, Outcome, Shuffled, run, seated
 
@@ -30,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 async def stepped(case: Case, store: SqliteStore, calls: int | None) -> tuple[Outcome, int]:
     """Every process may make the calls of one more phase, the first that the one before was held at."""
-    model = Shuffled(case, 1)
+    model = Shuffled(case.script, 1)
     seats = seated(case, model)
     released: set[Phase | None] = set()
     options = Options(patience=0, hold=lambda phase: phase not in released)
@@ -47,7 +46,7 @@ async def stepped(case: Case, store: SqliteStore, calls: int | None) -> tuple[Ou
                 store.answer("s", key, f"from outside, on {key}")
         else:
             asked = [(request.key, request.attempt) for request in model.requests]
-            return Outcome(canonical_digest(store.read("s")), report, asked), len(released)
+            return Outcome(report, store.read("s"), asked), len(released)
         begun = runner.resume("s", store=store, models=seats, options=options)
 
 

@@ -10,28 +10,27 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import RateLimited, Refused, ServerError
-from consilience.domain.events import CallCompleted, CallFailed
+from consilience.domain.events import CallCompleted, CallFailed, canonical_digest
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Allowance, FailureKind, Limits, StopReason
+from consilience.domain.outcome import FailureKind, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
-from consilience.engine import runner
-from consilience.engine.budget import call_size
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.prompt import TOKEN_BYTES, Opening, tokens_in
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
+from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.engine.trees import TreeProtocol
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, retry_allowed
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
+from consilience.protocols._common.trees import TreeProtocol
 from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
+from kit import runner
 from kit.cases import HOUSE, emergent, refining, well_formed
 
 TASK = "Is it so?"
@@ -100,7 +99,7 @@ async def test_an_estimate_that_errs_overspends_by_no_more_than_it_erred() -> No
 
 
 async def test_an_agents_limit_refuses_that_agent_alone_and_the_report_says_whose() -> None:
-    report, model, store = await play(Limits(agents={"L2N2": Allowance(calls=1)}))
+    report, model, store = await play(Limits(agents={"L2N2": SpendingLimits(calls=1)}))
     asked = Counter(r.agent for r in model.requests)
     assert asked["L2N2"] == 1
     assert asked["L2N1"] >= 2
@@ -113,7 +112,7 @@ async def test_an_agents_limit_refuses_that_agent_alone_and_the_report_says_whos
 
 
 async def test_each_agent_may_have_as_much() -> None:
-    _, model, _ = await play(Limits(agents={"*": Allowance(calls=2), "L1N1": Allowance(calls=1)}))
+    _, model, _ = await play(Limits(agents={"*": SpendingLimits(calls=2), "L1N1": SpendingLimits(calls=1)}))
     asked = Counter(r.agent for r in model.requests)
     assert {asked[id] for id in ("L2N1", "L2N2", "L2N3")} == {2}
     assert asked["L1N1"] == 1, "the narrower of two limits holds"
@@ -123,29 +122,29 @@ async def test_a_phases_limit_counts_all_its_rounds_or_one_of_them() -> None:
     free, everything, _ = await play(Limits())
     phases = Counter(key.split("/")[1] for key in (r.key for r in everything.requests))
     assert phases["lateral"] > 4
-    _, model, _ = await play(Limits(phases={"lateral_leaves": Allowance(calls=4)}))
+    _, model, _ = await play(Limits(phases={"lateral_leaves": SpendingLimits(calls=4)}))
     assert sum("/lateral/" in r.key for r in model.requests) == 4
-    report, model, _ = await play(Limits(phases={"lateral_leaves/1": Allowance(calls=2)}))
+    report, model, _ = await play(Limits(phases={"lateral_leaves/1": SpendingLimits(calls=2)}))
     assert sum("round-1/lateral/" in r.key for r in model.requests) == 2
     assert any("limit of phase lateral_leaves/1" in w for w in report.warnings)
-    _, model, _ = await play(Limits(phases={"*": Allowance(calls=3)}))
+    _, model, _ = await play(Limits(phases={"*": SpendingLimits(calls=3)}))
     assert max(Counter((r.key.split("/")[0], r.key.split("/")[1]) for r in model.requests).values()) <= 3
     assert free.stop_reason is not StopReason.EXHAUSTED_BUDGET
 
 
-@pytest.mark.parametrize("allowance", [Allowance(tokens=400), Allowance(money=0.4)])
-async def test_an_agent_may_be_limited_in_tokens_and_money(allowance: Allowance) -> None:
+@pytest.mark.parametrize("allowance", [SpendingLimits(tokens=700), SpendingLimits(money=0.7)])
+async def test_an_agent_may_be_limited_in_tokens_and_money(allowance: SpendingLimits) -> None:
     report, _, store = await play(Limits(agents={"*": allowance}))
     spent = Counter[str]()
     for event in store.read("s"):
         if isinstance(event, CallCompleted):
             spent[event.agent] += event.tokens_in + event.tokens_out
-    assert max(spent.values()) <= 400
+    assert max(spent.values()) <= 700
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
 
 
 async def test_an_agents_time_is_what_its_calls_took_and_nobody_elses_is_up() -> None:
-    report, model, store = await play(Limits(agents={"L2N1": Allowance(seconds=0)}))
+    report, model, store = await play(Limits(agents={"L2N1": SpendingLimits(seconds=0)}))
     assert "L2N1" not in {r.agent for r in model.requests}
     assert {"L2N2", "L2N3", "L1N1"} <= {r.agent for r in model.requests}
     assert report.stop_reason is StopReason.EXHAUSTED_TIME
@@ -153,7 +152,9 @@ async def test_an_agents_time_is_what_its_calls_took_and_nobody_elses_is_up() ->
 
 
 async def test_a_limit_that_nothing_fell_under_is_said() -> None:
-    report, _, _ = await play(Limits(phases={"latteral": Allowance(calls=1)}, agents={"L9N9": Allowance(calls=0)}))
+    report, _, _ = await play(
+        Limits(phases={"latteral": SpendingLimits(calls=1)}, agents={"L9N9": SpendingLimits(calls=0)})
+    )
     said = [w for w in report.warnings if w.startswith("no call fell under")]
     assert said == ["no call fell under the limit of agent L9N9", "no call fell under the limit of phase latteral"]
 
@@ -166,14 +167,14 @@ async def test_retries_of_a_provider_count_under_an_agents_limit() -> None:
 
     store = SqliteStore(":memory:")
     model = ScriptedModel(busy)
-    limits = Limits(agents={"L2N1": Allowance(calls=2)})
+    limits = Limits(agents={"L2N1": SpendingLimits(calls=2)})
     report = await runner.start(TASK, TREE, models=Limited(model, deadline=10.0, retries=4), store=store, limits=limits)
     assert sum(r.agent == "L2N1" for r in model.requests) == 2
     assert any("1 call refused by the limit of agent L2N1" in warning for warning in report.warnings)
 
 
 async def test_what_was_spent_before_a_kill_still_counts_under_a_limit(tmp_path: Path) -> None:
-    limits = Limits(agents={"*": Allowance(calls=2)}, phases={"lateral_leaves": Allowance(calls=5)})
+    limits = Limits(agents={"*": SpendingLimits(calls=2)}, phases={"lateral_leaves": SpendingLimits(calls=5)})
     reference, whole, kept = await play(limits)
     for nth in (1, 3, 6):
         path = tmp_path / f"{nth}.db"
@@ -204,8 +205,8 @@ async def test_what_was_spent_before_a_kill_still_counts_under_a_limit(tmp_path:
         (Limits(money=1.5), StopReason.EXHAUSTED_BUDGET),
         (Limits(seconds=0), StopReason.EXHAUSTED_TIME),
         (Limits(steps=1), StopReason.EXHAUSTED_STEPS),
-        (Limits(agents={"*": Allowance(calls=1)}), StopReason.EXHAUSTED_BUDGET),
-        (Limits(phases={"*": Allowance(seconds=0)}), StopReason.EXHAUSTED_TIME),
+        (Limits(agents={"*": SpendingLimits(calls=1)}), StopReason.EXHAUSTED_BUDGET),
+        (Limits(phases={"*": SpendingLimits(seconds=0)}), StopReason.EXHAUSTED_TIME),
     ],
     ids=str,
 )
@@ -270,7 +271,7 @@ async def test_a_retry_that_was_permitted_and_not_sent_is_given_back() -> None:
             return None
 
     store = SqliteStore(":memory:")
-    limits = Limits(agents={"L2N1": Allowance(calls=3)})
+    limits = Limits(agents={"L2N1": SpendingLimits(calls=3)})
     seats = {"L1N1": ScriptedModel(agreeable), "L2N1": Shut(), "L2N2": ScriptedModel(agreeable)}
     protocol = Emergence(children=2, max_rounds=2)
     await runner.start(TASK, protocol, models=seats, store=store, limits=limits)  # type: ignore[arg-type]
@@ -325,8 +326,8 @@ WORDY = "Weigh what each of them would say of it to a neighbour. " * 300
 )
 async def test_tokens_for_the_greatest_need_are_enough(protocol: Protocol) -> None:
     """What is set aside for corrective retries of a branch that was started early is not taken from those started later."""
-    opening = Opening(protocol.templates().render(INSTRUCTIONS), TASK)
-    tokens = int(call_size(opening, protocol, {}).tokens * protocol.estimate().max)
+    opening = Opening(protocol.load_templates().render(INSTRUCTIONS), TASK)
+    tokens = int(CallSizes(opening, protocol, protocol.agents(None)).max_call.tokens * protocol.estimate().max)
     script = well_formed(emergent if isinstance(protocol, Emergence) else refining)
 
     def counted(request: ModelRequest) -> Scripted:
@@ -384,7 +385,9 @@ async def test_the_longest_replies_fit_the_greatest_size_of_a_call(protocol: Tre
     report, model, _ = await play(Limits(), protocol, script=lambda request: Scripted(longest(request)))
     assert report.answer is not None
     assert not report.ledger.actual.repairs
-    size = call_size(Opening(protocol.templates().render(INSTRUCTIONS), TASK), protocol, {}).tokens
+    size = CallSizes(
+        Opening(protocol.load_templates().render(INSTRUCTIONS), TASK), protocol, protocol.agents(None)
+    ).max_call.tokens
     for request in model.requests:
         asked = tokens_in(request.system) + tokens_in(request.user) + 16 + request.max_tokens
         assert asked <= size, f"{request.key}: {asked} tokens, the greatest call has {size}"
@@ -395,8 +398,10 @@ def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:
     protocol = Emergence(children=2)
 
     def size(*sources: Source) -> float:
-        instructions = protocol.templates().render(INSTRUCTIONS)
-        return call_size(Opening(instructions, TASK, documents(sources)), protocol, {}).tokens
+        instructions = protocol.load_templates().render(INSTRUCTIONS)
+        return CallSizes(
+            Opening(instructions, TASK, documents(sources)), protocol, protocol.agents(None)
+        ).max_call.tokens
 
     public, short, long = Source(text="a" * 700), "b" * 700, "c" * 1400
     first, second = Source(text=short, agents=("L2N1",)), Source(text=long, agents=("L2N2",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import time
 from typing import Annotated, Literal
 
 import pytest
@@ -12,7 +14,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from consilience.domain.messages import FreeText
 from consilience.domain.positions import BallotReply
-from consilience.models.parsing import Malformed, parse_reply
+from consilience.models.parsing import Malformed, parse_reply, without_trace
 
 
 class View(BaseModel):
@@ -142,3 +144,218 @@ def test_a_reply_that_breaks_parsers_is_malformed_or_mended(reply: str) -> None:
     except Malformed:
         return
     value.text.encode("utf-8", "replace")
+
+
+# --- several objects, and one that was cut off
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ('{"text": "draft"}\nOn reflection:\n{"text": "final"}', "final"),
+        ('```json\n{"text": "draft"}\n```\nBetter:\n```json\n{"text": "final"}\n```', "final"),
+        ('{"text": "final"}\n{"note": 1}', "final"),
+        ('The form is {"text": ""}. So: {"text": "final"}', "final"),
+        ('{"type": "object", "properties": {"text": {"type": "string"}}} {"text": "final"}', "final"),
+        ('{"text": "final"} {"text": "and a second one that was c', "final"),
+        ('{"text": draft} {"text": "final"}', "final"),
+        ('[{"text": "draft"}, {"text": "final"}]', "final"),
+        ('In {braces} and \\frac{1}{2} I say {"text": "final"}', "final"),
+        ('{"text": "uses ``` as a fence"}', "uses ``` as a fence"),
+    ],
+)
+def test_of_several_objects_the_last_that_validates_counts(reply: str, text: str) -> None:
+    assert parse_reply(reply, View).text == text
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"points": [{"text": "inner"}] "text": "outer"}',
+        '{"points": [{"text": "inner"}], "text": "he said "no""}',
+        "{'points': [], 'meta': {\"text\": \"inner\"}}",
+        'Here: {"points": [{"text": "inner"}] "text": "outer"}',
+        '{"claims": [{"text": "brace } in it", "ids": ["A"]}, {"text": "inner", "ids": []}] "text": "yes"}',
+        '{"claims": [{"text": "a } and } more"}, {"text": "inner"}], "text": "yes",, }',
+    ],
+)
+def test_an_object_inside_a_broken_one_is_no_reply(reply: str) -> None:
+    try:
+        assert "outer" in parse_reply(reply, View).text
+    except Malformed:
+        return
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ('{"text": "two\nlines, and', View(text="two\nlines, and")),
+        ('```json\n{"text": "fenced and cut\n```', View(text="fenced and cut")),
+        ('So: {"text": "cut', View(text="cut")),
+        ('{"text": "yes", "points": ["a"', View(points=["a"], text="yes")),
+        ('{"grade": "accurate", "why": "it is', Verdict(grade="accurate", why="it is")),
+        ('{"grade": "accurate", "score": 7, "wh', Verdict(grade="accurate", score=7)),
+        ('{"grade": "accurate", "score": 1', Verdict(grade="accurate")),
+        ('{"position": "yes", "confidence": "certain", "cause": "A', BallotReply(position="yes", confidence="certain")),
+        ('{"position": "yes", "reason": "because', BallotReply(position="yes", reason="because")),
+    ],
+)
+def test_a_reply_that_was_cut_is_closed(reply: str, expected: BaseModel) -> None:
+    assert parse_reply(reply, type(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("reply", "returns"), [('{"position": "no', BallotReply), ('{"n": 2', Even), ('{"grade": "accurate', Verdict)]
+)
+def test_a_decision_that_may_have_been_cut_is_refused(reply: str, returns: type[BaseModel]) -> None:
+    """`no` may have been the beginning of `not yet`, and 2 that of 25."""
+    with pytest.raises(Malformed):
+        parse_reply(reply, returns)
+
+
+def test_prose_keeps_its_code() -> None:
+    prose = "```python\nprint(1)\n```\nThis prints 1."
+    assert parse_reply(prose, View).text == prose
+
+
+# --- reasoning traces
+
+TRACES = [
+    "<think>{trace}</think>\n\n{reply}",
+    "\n<think>\n{trace}\n</think>\n{reply}",
+    "<THINK>\n{trace}\n</THINK>{reply}",
+    "<thinking>{trace}</thinking> {reply}",
+    "<reasoning>\n{trace}\n</reasoning>\n{reply}",
+    "{trace}\n</think>\n\n{reply}",
+    "{trace}.</think>{reply}",
+    "</think>\n{reply}",
+    "<think></think><think>{trace}</think>{reply}",
+    "<think>{trace}</think>\n<reasoning>{trace}</reasoning>\n{reply}",
+    "<think>The tag `</think>` ends it. {trace}\n</think>\n{reply}",
+    "loading model\n<think>\n{trace}\n</think>\n{reply}",
+    "loading model\n<think>{trace}</think>\n{reply}",
+    "<thought>{trace}</thought>\n{reply}",
+    "<analysis>\n{trace}\n</analysis>\n\n{reply}",
+    "◁think▷{trace}◁/think▷{reply}",
+]
+OF_A_TRACE = [
+    "Hm.",
+    'Perhaps {"text": "draft"}? No.',
+    '```json\n{"text": "draft"}\n```',
+    'So {"text": "draf',
+    "a < b, <b>",
+]
+
+
+@pytest.mark.parametrize("form", TRACES)
+@pytest.mark.parametrize("trace", OF_A_TRACE)
+def test_a_trace_is_no_part_of_a_reply(form: str, trace: str) -> None:
+    typed = form.replace("{trace}", trace).replace("{reply}", '{"text": "final"}')
+    assert parse_reply(typed, View) == View(text="final")
+    fenced = form.replace("{trace}", trace).replace("{reply}", '```json\n{"text": "final"}\n```')
+    assert parse_reply(fenced, View) == View(text="final")
+    free = form.replace("{trace}", trace).replace("{reply}", "The final answer.")
+    for returned in (parse_reply(free, str), parse_reply(free, View).text, without_trace(free)):
+        assert returned.removeprefix("loading model").strip() == "The final answer."
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<think>",
+        "<think>Hm.",
+        '<think>{"text": "draft"}',
+        "<reasoning>x</reasoning>\n",
+        "x\n</think>\n ",
+        "<thought>Hm.",
+    ],
+)
+def test_a_reply_that_is_only_a_trace_is_empty(reply: str) -> None:
+    assert without_trace(reply) == ""
+    for returns in (View, Verdict, str):
+        with pytest.raises(Malformed, match="the reply is empty"):
+            parse_reply(reply, returns)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"text": "It writes <think>…</think> first."}',
+        '{"text": "<think>"}',
+        '{"text": "a\\n</think>\\nb"}',
+        '{"text": "a\n</think>\nb"}',
+        '{"text": "a\n</think>\nb and then it was cut',
+        'So:\n```json\n{"text": "</think>"}\n```',
+        "Its template:\n```\n<think>\nreasoning\n</think>\nanswer\n```\nThat is all.",
+        "~~~\n</think>\n~~~",
+        "It writes `<think>` and `</think>`.",
+        "`<think>` begins it.",
+        "A trace ends with </think> as a rule.",
+        'Models write "<think>…</think>" first.',
+        "Models write <think>…</think> first.",
+        "They open with the tag\n<think> and close with </think> later.",
+        "1 < 2 </b>",
+        "First line.\nThe template opens with\n<think>\nand the answer follows.",
+        "It is so.\n\nIn the middle:\n<think>\nThe rest of it is kept.",
+    ],
+)
+def test_tags_that_are_spoken_of_are_text(reply: str) -> None:
+    assert without_trace(reply) == reply
+
+
+def test_a_trace_without_end_may_follow_a_short_line() -> None:
+    assert without_trace("loading model\n\n<think>\nHm.") == "loading model"
+
+
+def test_a_trace_without_beginning_may_end_on_the_line_of_the_answer() -> None:
+    assert without_trace("I should weigh both. </think> The answer is yes.") == "The answer is yes."
+    assert without_trace("reasoning </think> The answer") == "The answer"
+
+
+TAGGED = st.lists(
+    st.sampled_from(
+        ["<think>", "</think>", "<thinking>", "</reasoning>", "\n", " ", "```", "`", '"', "{", "}", "a", "ä."]
+    )
+).map("".join)
+
+
+@given(TAGGED | st.text())
+def test_no_json_string_is_mangled(text: str) -> None:
+    reply = json.dumps({"points": [text], "text": "x" + text})
+    assert without_trace(reply) == reply
+    assert parse_reply(reply, View) == View(points=[text], text="x" + text)
+    fenced = f"```json\n{reply}\n```"
+    assert without_trace(fenced) == fenced
+    assert parse_reply(fenced, View) == View(points=[text], text="x" + text)
+
+
+@given(st.text(st.characters(exclude_characters="<")), TAGGED | st.text())
+def test_whatever_a_trace_holds_the_reply_behind_it_is_read(trace: str, text: str) -> None:
+    reply = json.dumps({"text": "x" + text})
+    assert without_trace(f"<think>{trace}</think>\n{reply}") == reply
+    assert parse_reply(f"<think>{trace}</think>\n{reply}", View) == View(text="x" + text)
+
+
+@given(TAGGED)
+def test_without_a_trace_nothing_more_is_taken(text: str) -> None:
+    once = without_trace(text)
+    assert without_trace(once) == once
+
+
+@pytest.mark.parametrize(
+    "piece", ["<think></think>", "a</think> ", "</think>\n", "<think>\n", '{"', '{"a": ', '{"a"}', "```\n", "`", "{"]
+)
+def test_a_long_reply_is_read_in_time(piece: str) -> None:
+    began = time.process_time()
+    with contextlib.suppress(Malformed):
+        parse_reply(piece * (400_000 // len(piece)), View)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("brace", ["{ ", '{"a', "{\n"])
+def test_a_long_reply_full_of_braces_is_given_up_on_soon(brace: str) -> None:
+    """Reading the rest of the text again at each brace takes minutes, then hours."""
+    before = time.process_time()
+    with pytest.raises(Malformed):
+        parse_reply("Well: " + brace * 300_000, Verdict)
+    assert time.process_time() - before < 20

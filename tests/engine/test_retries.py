@@ -8,17 +8,15 @@ from typing import Any, ClassVar
 import pytest
 
 from consilience.domain.errors import Refused, Rejected, ServerError
-from consilience.domain.events import CallCompleted, CallFailed
-from consilience.domain.outcome import Allowance, Estimate, Limits, StopReason
+from consilience.domain.events import CallCompleted, CallFailed, canonical_digest
+from consilience.domain.outcome import Estimate, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
-from consilience.engine import runner
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import register
 from consilience.engine.runner import Options
 from consilience.engine.session import Session
 from consilience.engine.work import Pending
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.fallback import Fallback
 from consilience.models.limiter import Limited, Pace
@@ -28,6 +26,7 @@ from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
+from kit import runner
 from kit.cases import HOUSE, broadcasting, emergent, refining, well_formed
 from kit.throwaways import Throwaway, close
 
@@ -63,7 +62,7 @@ async def test_a_retry_of_one_attempt_is_not_given_back_by_the_next(calls: int, 
         return "" if request.attempt == 1 else agreeable(request)
 
     model = ScriptedModel(reply)
-    limits = Limits(calls=calls) if whose == "session" else Limits(agents={"L1N1": Allowance(calls=calls)})
+    limits = Limits(calls=calls) if whose == "session" else Limits(agents={"L1N1": SpendingLimits(calls=calls)})
     protocol = Emergence(children=1, max_rounds=1, strange_loops=10)
     report = await runner.start(TASK, protocol, models=limited(model), store=SqliteStore(":memory:"), limits=limits)
     counting = [request for request in model.requests if whose == "session" or request.agent == "L1N1"]
@@ -167,7 +166,7 @@ async def test_any_budget_from_the_greatest_need_on_changes_nothing(protocol, sc
     """Means for retries that a branch was lent are not handed on to those who keep them longer."""
     free = await runner.start(TASK, protocol, models=ScriptedModel(script), store=SqliteStore(":memory:"))
     need = protocol.estimate().max
-    for calls in sample(range(need, need + 60), 12):
+    for calls in sample(range(need, need + 60), 8):
         bound = await runner.start(
             TASK, protocol, models=ScriptedModel(script), store=SqliteStore(":memory:"), limits=Limits(calls=calls)
         )
@@ -189,6 +188,16 @@ async def test_a_refusal_that_was_paid_for_counts_when_another_model_answers() -
     alone = Fallback([ScriptedModel(refusing), ScriptedModel(refusing)])
     failed = await runner.start(TASK, Vote(votes=1), models=alone, store=SqliteStore(":memory:"))
     assert (failed.ledger.actual.tokens_in, failed.ledger.actual.cost) == (200, 0.5)
+
+
+@pytest.mark.parametrize("dear_first", [True, False])
+async def test_money_limit_binds_the_priced_link_of_a_chain_with_a_link_of_unknown_price(dear_first: bool) -> None:
+    dear = ScriptedModel(lambda request: Scripted("yes", cost=10.0), name="dear", price=0.01)
+    unknown = ScriptedModel(refusing, name="unknown", price=None)
+    chain = Fallback([dear, unknown] if dear_first else [unknown, dear])
+    report = await runner.start(TASK, Solo(), models=chain, store=SqliteStore(":memory:"), limits=Limits(money=0.5))
+    assert report.stop_reason == StopReason.EXHAUSTED_BUDGET
+    assert dear.requests == unknown.requests == []
 
 
 @pytest.mark.parametrize(("told", "estimated"), [((0, 9), 1), ((9, 0), 1), ((9, 9), 0)])

@@ -1,11 +1,10 @@
-"""The rules of a session: keys, visibility, repair, limits, time, waiting for the outside, virtual time."""
+"""The rules of a session: keys, visibility, repair, limits, time, waiting for the outside."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,42 +18,23 @@ from consilience.domain.errors import (
     SettingsError,
     VersionMismatch,
 )
-from consilience.domain.events import CallCompleted, Event
+from consilience.domain.events import CallCompleted, Event, canonical_digest
 from consilience.domain.messages import Message
-from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, StopReason
+from consilience.domain.outcome import Check, FailureKind, Limits, StopReason
 from consilience.domain.report import Report
-from consilience.engine import runner
-from consilience.engine.branch import UNLIMITED, Account, Amount, allot
+from consilience.engine import recorder
 from consilience.engine.conditions import Progress, StopCondition
+from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
-from consilience.engine.protocol import register
 from consilience.engine.runner import Options
-from consilience.engine.schedule import Schedule
 from consilience.engine.session import Session
+from consilience.engine.sizes import Demand, Usage
 from consilience.engine.work import Failure, Reply
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
-from consilience.models.port import Completion, ModelRequest
+from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
-from kit.throwaways import Outside, OutsideAgent, Throwaway, close
-
-Body = Callable[[Session], Awaitable[object]]
-
-
-@register
-class Made(Throwaway):
-    """Runs the body a test gives it; its settings cannot hold a function, so there is one at a time."""
-
-    name: ClassVar[str] = "made"
-    body: ClassVar[Body]
-
-    def estimate(self) -> Estimate:
-        return Estimate(min=0, max=100)
-
-    async def run(self, session: Session) -> Report:
-        answer = await type(self).body(session)
-        done = answer if isinstance(answer, Reply) else Reply("none", "A1", "done", "done")
-        return await close(session, [done], (), done)
+from kit import runner
+from kit.throwaways import Body, Made, Outside, OutsideAgent
 
 
 async def play(body: Body, model: object = None, **options: object) -> tuple[Report, SqliteStore]:
@@ -123,16 +103,16 @@ async def test_a_defect_in_one_branch_is_raised_and_the_others_are_cancelled() -
 
 
 def test_a_fork_funds_in_the_order_asked_and_repairs_only_from_what_is_left() -> None:
-    one, seven = Amount(1, 10, 0), Amount(7, 70, 0)
+    one, seven = Usage(1, 10, 0), Usage(7, 70, 0)
 
-    def calls(budget: float, needs: list[Amount]) -> list[float]:
-        return [account.left.calls for account in allot(Account(Amount(budget, 1000, 1)), needs)]
+    def calls(budget: float, needs: list[Usage]) -> list[float]:
+        branches = BranchBudget(Usage(budget, 1000, 1)).split([Demand(need, need) for need in needs])
+        return [branch.left.calls for branch in branches]
 
     assert calls(2, [one, one, one]) == [1, 1, 0]
     assert calls(5, [seven, one]) == [0, 0], "who does not fit gets nothing, nor does anyone after"
     assert calls(4, [one, one, one]) == [2, 1, 1]
     assert calls(8, [seven, one]) == [7, 1]
-    assert [a.left for a in allot(Account(UNLIMITED), [one])] == [UNLIMITED]
 
 
 async def test_fifty_side_by_side_on_a_budget_for_three_never_overspend_and_still_end_in_an_answer() -> None:
@@ -179,7 +159,14 @@ async def test_money_is_bounded_and_an_unknown_price_is_said() -> None:
     assert any("price of a model is not known" in w for w in report.warnings)
 
 
-async def test_once_late_all_later_calls_are_refused_but_the_closing_one() -> None:
+async def test_once_late_all_later_calls_are_refused_but_the_closing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def nine_seconds_later(request: ModelRequest) -> str:
+        clock[0] = 9.0
+        return "t"
+
     async def body(session: Session) -> object:
         early = await session.ask("A1", Prompt("x"), key="early")
         late = await session.ask("A1", Prompt("x"), key="late")
@@ -188,8 +175,8 @@ async def test_once_late_all_later_calls_are_refused_but_the_closing_one() -> No
         assert late.kind is FailureKind.TIME
         return await session.ask("A1", Prompt("close"), key="close", closing=True)
 
-    model = ScriptedModel(lambda r: "t", latency=0.06)
-    report, store = await play(body, model, limits=Limits(seconds=0.05))
+    model = ScriptedModel(nine_seconds_later)
+    report, store = await play(body, model, limits=Limits(seconds=10))
     assert [r.key for r in model.requests] == ["early", "close"]
     assert report.answer == "t"
     await runner.replay(report.session, store=store)
@@ -329,11 +316,15 @@ async def test_templates_are_those_of_the_journal(tmp_path: Path, monkeypatch: p
         return await session.ask("A1", Prompt(session.words("seat")), key="k")
 
     monkeypatch.setattr(
-        Made, "templates", classmethod(lambda cls, o=None: Templates({"instructions": "i", "seat": "old"}))
+        Made,
+        "load_templates",
+        classmethod(lambda cls, o=None, detail="full": Templates({"instructions": "i", "seat": "old"})),
     )
     report, store = await play(body)
     monkeypatch.setattr(
-        Made, "templates", classmethod(lambda cls, o=None: Templates({"instructions": "i", "seat": "new"}))
+        Made,
+        "load_templates",
+        classmethod(lambda cls, o=None, detail="full": Templates({"instructions": "i", "seat": "new"})),
     )
     assert (await runner.replay(report.session, store=store)).digest() == report.digest()
 
@@ -351,12 +342,13 @@ async def test_what_is_started_and_not_read_is_awaited_recorded_and_warned_about
     assert "a result of aside 3 came and was not read" in report.warnings
 
 
-async def test_a_nudge_nobody_reads_is_warned_about() -> None:
+async def test_a_message_that_must_be_read_and_no_call_reads_is_a_warning() -> None:
     async def body(session: Session) -> None:
-        await session.ask("A1", Prompt("x"), key="n", kind="nudge", audience=["A2"])
+        await session.ask("A1", Prompt("x"), key="n", kind="hint", audience=["A2"])
+        await session.ask("A1", Prompt("x"), key="m", kind="remark", audience=["A2"])
 
     report, _ = await play(body)
-    assert "the nudge n was read by no later call" in report.warnings
+    assert [w for w in report.warnings if "was read by no later call" in w] == ["the hint n was read by no later call"]
 
 
 async def test_published_messages_are_derived_and_never_appended_twice(tmp_path: Path) -> None:
@@ -386,29 +378,6 @@ async def test_draws_depend_on_the_place_and_not_on_arrival() -> None:
     assert drawn[0] == drawn[1]
     assert list(drawn[0]) != list(drawn[1])
     assert len(set(drawn[0].values())) == 6
-
-
-async def test_virtual_time_runs_in_order_of_time_agent_and_scheduling() -> None:
-    schedule = Schedule(["A", "B"])
-    seen: list[tuple[int, str]] = []
-
-    def note(name: str) -> Callable[[], Awaitable[None]]:
-        async def act() -> None:
-            seen.append((schedule.now, name))
-            if name == "b1":
-                schedule.at(schedule.now + 5, "A", note("a2"))
-
-        return act
-
-    schedule.at(20, "A", note("a1"))
-    schedule.at(10, "B", note("b1"))
-    schedule.at(20, "B", note("b3"))
-    schedule.at(20, "A", note("a4"))
-    schedule.at(10, "A", note("a0"))
-    await schedule.run()
-    assert seen == [(10, "a0"), (10, "b1"), (15, "a2"), (20, "a1"), (20, "a4"), (20, "b3")]
-    with pytest.raises(ValueError, match="has passed"):
-        schedule.at(3, "A", note("x"))
 
 
 class Said(StopCondition):
@@ -472,11 +441,6 @@ async def test_a_slow_reply_is_durable_before_anything_follows_from_it(tmp_path:
 
     await play(body, ScriptedModel(reply), store=SqliteStore(path), session="s")
     assert seen == [[], ["one"]]
-
-
-def test_an_account_is_an_amount_of_calls_tokens_and_money() -> None:
-    assert Completion(text="", model="m").requests == 1
-    assert Amount(2, 3, 4) - Amount(1, 1, 1) == Amount(1, 2, 3)
 
 
 async def test_a_cancelled_run_gives_its_lease_back_and_can_be_resumed(tmp_path: Path) -> None:

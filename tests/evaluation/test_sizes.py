@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar, Self
 
+import numpy
 import pytest
 
-from consilience.domain.errors import ServerError
-from consilience.evaluation import Budget, Comparison, Task, TaskSource, compare, markdown
+from consilience.domain.errors import ServerError, SettingsError
+from consilience.domain.events import CallCompleted, Event
+from consilience.domain.outcome import Estimate
+from consilience.domain.report import Report
+from consilience.engine import protocol as registry
+from consilience.engine.prompt import Prompt
+from consilience.engine.session import Session
+from consilience.evaluation import Budget, Comparison, Match, Task, TaskSource, compare, markdown
 from consilience.evaluation.comparison import MOST_REPEATS, PROBES
+from consilience.evaluation.rows import PROBE_CALLS, REVIEWED, Row, price_of
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
 from consilience.models.port import ModelRequest
 from consilience.testing import Refused, Scripted, ScriptedModel
-from kit.juries import Alone, adding_up
+from kit.juries import Alone, Circle, Poll, adding_up
 
 OPEN = Task(id="open", task="Ann has 3 apples. How many are there?", answer="3", answer_pattern=r"answer:\W*(\d+)")
 
 
 class Probed(ScriptedModel):
-    """One of whose first voter the first answers are others."""
+    """Whose voters give other answers as long as `first`, told how often that voter was asked, returns one."""
 
-    def __init__(self, first: Callable[[int, ModelRequest], Scripted | Refused | None]) -> None:
-        self.asked = 0
+    def __init__(self, first: Callable[[int], Scripted | Refused | None]) -> None:
+        asked = self.asked = Counter[str]()
 
         def reply(request: ModelRequest) -> Scripted | Refused:
-            if request.key == "vote/V1":
-                self.asked += 1
-                if (other := first(self.asked, request)) is not None:
+            if request.key.startswith("vote/"):
+                asked[request.key] += 1
+                if (other := first(asked[request.key])) is not None:
                     return other
             return adding_up(request)
 
@@ -43,7 +55,7 @@ def vote(comparison: Comparison) -> tuple[int | None, int]:
 
 
 def refusing(times: int) -> Probed:
-    return Probed(lambda n, request: Refused("content filter") if n <= times else None)
+    return Probed(lambda n: Refused("content filter") if n <= times else None)
 
 
 @pytest.mark.parametrize("refused", range(PROBES))
@@ -52,7 +64,7 @@ async def test_a_probe_that_failed_is_made_again(store: SqliteStore, refused: in
     comparison = await compare(OPEN, ["circle", "vote"], models=model, store=store)
     assert vote(comparison) == (4, 1_000)
     assert comparison.notes == ()
-    assert model.asked == refused + 2
+    assert model.asked == {f"vote/V{n}": refused + 2 for n in range(1, PROBE_CALLS + 1)}
     again = await compare(OPEN, ["circle", "vote"], models=ScriptedModel([]), store=store)
     assert vote(again) == (4, 1_000)
 
@@ -65,7 +77,7 @@ async def test_a_size_that_no_probe_could_tell_is_said_each_time(store: SqliteSt
     (note,) = comparison.notes
     assert note == (
         f"vote on task open, seed 0: what a call costs was not told by 3 probes (refused); its size of 1 follows "
-        f"from the most that a call can cost, and it cost {tokens:,} tokens where the dearest other row spent 1,000."
+        f"from the most that a call can cost, and it cost {tokens:,} tokens where the dearest other row spent 1,000 tokens."
     )
     assert f"- {note}" in markdown(comparison)
     again = await compare(OPEN, ["circle", "vote"], models=ScriptedModel([]), store=store)
@@ -77,9 +89,9 @@ async def test_a_probe_of_which_only_holders_answered_is_made_again(store: Sqlit
     plain: list[str] = []
 
     def reply(request: ModelRequest) -> Scripted | Refused:
-        if request.key == "vote/V2":
+        if request.key in {f"vote/V{n}" for n in range(2, PROBE_CALLS + 2)}:
             plain.append(request.agent)
-            if len(plain) == 1:
+            if len(plain) <= PROBE_CALLS:
                 return Refused("content filter")
         return adding_up(request)
 
@@ -93,8 +105,8 @@ async def test_a_probe_unlike_the_other_answers_is_named(store: SqliteStore, tol
     def reply(request: ModelRequest) -> Scripted:
         if not request.key.startswith("vote"):
             return adding_up(request)
-        first = not any(r.key == request.key for r in model.requests[:-1])
-        tokens = told if first and request.key == "vote/V1" else each
+        probed = sum(r.key.startswith("vote") for r in model.requests) <= PROBE_CALLS
+        tokens = told if probed else each
         return Scripted("Answer: 3", tokens_in=tokens - 50, tokens_out=50)
 
     model = ScriptedModel(reply)
@@ -105,7 +117,7 @@ async def test_a_probe_unlike_the_other_answers_is_named(store: SqliteStore, tol
     else:
         assert comparison.notes == (
             f"vote on task open, seed 0: its size of {size} is far from the one to be matched: it cost {size * each:,} tokens "
-            f"where the dearest other row spent 1,000; the probe told {told} a call, and the run took {each}.",
+            f"where the dearest other row spent 1,000 tokens; the probe told {told} tokens a call, and the run took {each} tokens.",
         )
 
 
@@ -184,3 +196,96 @@ async def test_lost_calls_are_said(store: SqliteStore, tmp_path: Path) -> None:
     assert f"- {said}" in markdown(comparison)
     again = await compare("Is it so?", [Alone()], models=ScriptedModel([]), store=store)
     assert again.notes == (said,)
+
+
+# --- what is matched, and by how much it is missed
+
+
+def shaped(request: ModelRequest) -> Scripted:
+    voting = request.key.startswith("vote")
+    read = 100 if voting else 400
+    return Scripted("Answer: 3", tokens_in=read, tokens_out=100, cost=(read + 9 * 100) / 1_000_000)
+
+
+def free(request: ModelRequest) -> Scripted:
+    return replace(shaped(request), cost=0.0)
+
+
+@pytest.mark.parametrize(("match", "votes"), [("tokens", 10), ("calls", 4), ("cost", 5)])
+async def test_a_vote_is_matched_in_the_unit_that_is_asked_for(store: SqliteStore, match: Match, votes: int) -> None:
+    """The circle makes four calls of 400 and 100 tokens: 2,000 tokens, 5,200 millionths of a dollar."""
+    budget = Budget(match=match)
+    comparison = await compare(OPEN, ["circle", "vote"], models=ScriptedModel(shaped), store=store, budget=budget)
+    (run,) = comparison.of("vote")
+    assert run.size == votes
+    assert comparison.notes == ()
+
+
+async def test_nothing_is_matched_by_a_cost_that_is_zero(store: SqliteStore) -> None:
+    with pytest.raises(SettingsError, match="nothing can be matched"):
+        await compare(OPEN, ["circle", "vote"], models=ScriptedModel(free), store=store, budget=Budget(match="cost"))
+    with pytest.raises(SettingsError, match="not matched by calls"):
+        await compare(OPEN, ["circle"], models=ScriptedModel(shaped), budget=Budget(tokens=9, match="calls"))
+
+
+def probe_of(costs: Sequence[int]) -> list[Event]:
+    return [
+        CallCompleted(seq=n, key=f"vote/V{n}", agent=f"V{n}", text="3", tokens_in=cost)
+        for n, cost in enumerate(costs, 1)
+    ]
+
+
+def test_a_size_is_right_on_average_whatever_the_probe_happened_to_cost() -> None:
+    """Calls that vary by half of their mean, as replies do; a single one would make the vote a fifth too large."""
+    generator = numpy.random.default_rng(1)
+    spread = math.sqrt(math.log(1.25))
+    row, target = Row("vote", Poll(size=PROBE_CALLS)), 20_000
+    sizes = []
+    for _ in range(4_000):
+        costs = generator.lognormal(math.log(250) - spread**2 / 2, spread, PROBE_CALLS).astype(int)
+        sizes.append(row.nearest(target / price_of(row, OPEN, probe_of(costs), "tokens").each))
+    assert sum(sizes) / len(sizes) * 250 == pytest.approx(target, rel=0.03)
+
+
+class Reviewing(Alone):
+    """Its first call is dearer than those of a review."""
+
+    name: ClassVar[str] = "solo"
+    reviews: int = 0
+
+    def resized_for_calls(self, calls: int) -> Self:
+        return self.model_copy(update={"reviews": max(calls - 1, 0) // 2})
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=1 + 2 * self.reviews, max=1 + 2 * self.reviews)
+
+    async def run(self, session: Session) -> Report:
+        result = await session.ask("A1", Prompt("answer"), key="answer")
+        for n in range(self.reviews):
+            await session.ask("A1", Prompt("answer"), key=f"critique-{n}")
+            result = await session.ask("A1", Prompt("answer"), key=f"again-{n}")
+        return await self.conclude(session, [result], "Answer: 3", {"3": 1})
+
+
+@pytest.mark.parametrize(
+    ("budget", "reviews"), [(Budget(), 4), (Budget(match="calls"), 2), (Budget(calls=8), 3), (Budget(calls=2), 0)]
+)
+async def test_an_answer_is_reviewed_as_often_as_the_budget_allows(
+    monkeypatch: pytest.MonkeyPatch, store: SqliteStore, budget: Budget, reviews: int
+) -> None:
+    """A circle of four makes five calls of 250 tokens; here the first takes 250 and all others 125."""
+    monkeypatch.setitem(registry._registered, "solo", Reviewing)
+
+    def reply(request: ModelRequest) -> Scripted | Refused:
+        if request.key.startswith(("critique", "again")):
+            return Scripted("Answer: 3", tokens_in=100, tokens_out=25)
+        return adding_up(request)
+
+    rows = ["solo", REVIEWED, Circle(size=4)]
+    comparison = await compare(OPEN, rows, models=ScriptedModel(reply), store=store, budget=budget)
+    (run,), (alone,) = comparison.of(REVIEWED), comparison.of("solo")
+    assert (run.size, run.calls) == (1 + 2 * reviews, 1 + 2 * reviews)
+    assert alone.calls == 1
+    references = [d.reference for d in comparison.differences]
+    assert references == []
+    assert comparison.notes == ()

@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy
 import pytest
@@ -16,7 +16,7 @@ from scipy import stats
 
 from consilience.domain.errors import SettingsError
 from consilience.evaluation import statistics
-from consilience.evaluation.statistics import detectable, interval, mcnemar
+from consilience.evaluation.statistics import detectable, detectable_by_means, interval, mcnemar, sign_flip
 
 SCORES = st.lists(
     st.tuples(st.sampled_from([0.0, 0.2, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0])), min_size=2, max_size=40
@@ -77,6 +77,63 @@ def test_mcnemar_is_the_exact_binomial_test(b: int, c: int) -> None:
     assert mcnemar(b, c) == mcnemar(c, b)
 
 
+def enumerated(differences: list[float]) -> float:
+    """Of all ways to give the differences signs, the share whose mean is as far from 0."""
+    sums = [
+        abs(sum(s * d for s, d in zip(signs, differences, strict=True)))
+        for signs in product((1, -1), repeat=len(differences))
+    ]
+    return sum(total >= abs(sum(differences)) - 1e-12 for total in sums) / len(sums)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from([-1.0, -0.6, -0.2, 0.0, 0.2, 0.4, 1.0]), max_size=9))
+def test_few_tasks_are_tested_exactly(differences: list[float]) -> None:
+    assert sign_flip(differences) == pytest.approx(enumerated(differences))
+    assert sign_flip([-d for d in differences]) == pytest.approx(sign_flip(differences))
+
+
+@pytest.mark.parametrize(("b", "c"), [(0, 0), (5, 0), (6, 0), (7, 2), (3, 9)])
+def test_with_one_repeat_the_sign_flip_test_is_mcnemars(b: int, c: int) -> None:
+    assert sign_flip([1.0] * b + [-1.0] * c + [0.0] * 20) == pytest.approx(mcnemar(b, c))
+
+
+def test_many_tasks_are_tested_by_seeded_draws() -> None:
+    generator = numpy.random.default_rng(3)
+    differences = [float(d) for d in generator.choice([-0.4, -0.2, 0.2, 0.4, 0.6], 40)]
+    drawn = sign_flip(differences, seed=7)
+    assert drawn == sign_flip(differences, seed=7)
+    assert drawn == pytest.approx(sign_flip(differences, seed=8), abs=0.02)
+    # the normal approximation of the same null distribution
+    z = abs(sum(differences)) / math.sqrt(sum(d * d for d in differences))
+    assert drawn == pytest.approx(2 * stats.norm.sf(z), abs=0.02)
+
+
+def test_the_sign_flip_test_rejects_as_seldom_as_it_promises() -> None:
+    """Two rows alike, 24 tasks with five repeats each."""
+    generator = numpy.random.default_rng(11)
+    rejected = 0
+    for _ in range(400):
+        chance = generator.uniform(0, 1, 14)
+        ours, theirs = generator.binomial(5, chance) / 5, generator.binomial(5, chance) / 5
+        rejected += sign_flip(list(ours - theirs)) < 0.05
+    assert rejected / 400 < 0.075
+
+
+def test_what_repeats_can_show_is_shown_in_four_cases_of_five() -> None:
+    generator = numpy.random.default_rng(5)
+    spread = generator.choice([-0.4, -0.2, 0.2, 0.4], 16)
+    delta = detectable_by_means([float(d) for d in spread])
+    assert delta is not None
+    shown = [
+        sign_flip(list(delta + generator.permutation(spread - spread.mean()) * generator.choice([-1, 1], 16))) < 0.05
+        for _ in range(200)
+    ]
+    assert 0.65 < sum(shown) / 200 < 0.95
+    assert detectable_by_means([0.2] * 5 + [0.0] * 30) is None
+    assert detectable_by_means([1.0, -1.0] * 3) is None
+
+
 @cache
 def rejects(only_row: int, only_reference: int) -> bool:
     return only_row > only_reference and mcnemar(only_row, only_reference) < 0.05
@@ -118,8 +175,8 @@ def test_something_can_be_shown_from_six_tasks_on(n: int, psi: float) -> None:
 
 def test_what_the_guide_says_can_be_shown() -> None:
     """From rows that differ on one task in twenty to rows that differ on every second."""
-    ends = {n: [round(100 * (detectable(n, psi) or 0)) for psi in (0.05, 0.5)] for n in (24, 100, 400)}
-    assert ends == {24: [31, 40], 100: [8, 20], 400: [3, 10]}
+    ends = {n: [round(100 * (detectable(n, psi) or 0)) for psi in (0.05, 0.5)] for n in (24, 48, 100, 400)}
+    assert ends == {24: [31, 40], 48: [16, 29], 100: [8, 20], 400: [3, 10]}
 
 
 def test_more_tasks_show_smaller_differences_and_too_few_show_none() -> None:

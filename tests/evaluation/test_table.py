@@ -25,8 +25,9 @@ def difference(**more: object) -> Difference:
         "difference": 0.125,
         "low": 0.025,
         "high": 0.25,
-        "only_row": 7,
-        "only_reference": 2,
+        "better": 7,
+        "worse": 2,
+        "test": "mcnemar",
         "p": 0.1797,
         "detectable": 0.2149,
         "verdict": "cannot tell",
@@ -45,11 +46,13 @@ def test_a_win_a_loss_and_a_doubt_in_words() -> None:
         "Whether debate and vote differ cannot be told: debate was ahead of vote (+12.5 points, 95 % interval +2.5 to +25; "
         "McNemar p = 0.18); 40 tasks would have shown 21.5 points in four cases of five."
     )
-    level = difference(difference=0, low=0, high=0, only_row=0, only_reference=0, p=1, tasks=2, detectable=None)
+    level = difference(difference=0, low=0, high=0, better=0, worse=0, p=1, tasks=2, detectable=None)
     assert difference_words(level) == (
         "Whether debate and vote differ cannot be told: debate stood level with vote (0 points, 95 % interval 0 to 0; "
         "McNemar p = 1); 2 tasks are too few to show any difference."
     )
+    repeated = difference(test="sign-flip", verdict="won", p=0.0004)
+    assert difference_words(repeated).endswith("; sign-flip p < 0.001.")
     assert "debate was behind vote" in difference_words(difference(difference=-0.1, low=-0.3, high=0.1))
 
 

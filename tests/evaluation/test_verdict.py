@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from consilience.domain.outcome import StopReason
 from consilience.evaluation import Difference, Run
-from consilience.evaluation.summary import difference_of
+from consilience.evaluation.statistics import difference_of
 
 REPEATS = 5
 
@@ -42,18 +44,31 @@ def between(ours: Sequence[int], theirs: Sequence[int]) -> Difference:
     return found
 
 
-def test_a_mean_and_a_majority_that_point_opposite_ways_are_no_verdict() -> None:
-    """Ten tasks just won, and fourteen where both are right by majority, in three of five and in five of five."""
+def test_all_repeats_count_and_no_majority_hides_them() -> None:
+    """Ten tasks just won by majority; on fourteen both have the majority, with three of five and with five of five."""
     d = between([3] * 24, [2] * 10 + [5] * 14)
-    assert (d.only_row, d.only_reference) == (10, 0)
-    assert d.p < 0.05
+    assert (d.better, d.worse) == (10, 14)
+    assert d.test == "sign-flip"
     assert d.difference < 0
-    assert d.high < 0
-    assert d.verdict == "cannot tell"
-    assert between([2] * 10 + [5] * 14, [3] * 24).verdict == "cannot tell"
+    assert d.verdict == "lost"
+    assert between([2] * 10 + [5] * 14, [3] * 24).verdict == "won"
 
 
-def test_a_mean_and_a_majority_that_agree_are_one() -> None:
+def test_small_steady_gains_are_a_win_that_majorities_cannot_see() -> None:
+    d = between([5] * 12, [4] * 12)
+    assert d.verdict == "won"
+    assert d.p == pytest.approx(2 / 2**12)
+
+
+def test_too_few_tasks_are_no_verdict() -> None:
     assert between([5] * 8, [1] * 8).verdict == "won"
     assert between([1] * 8, [5] * 8).verdict == "lost"
-    assert between([5] * 5, [1] * 5).verdict == "cannot tell"  # too few
+    assert between([5] * 5, [1] * 5).verdict == "cannot tell"
+    assert between([5] * 5, [1] * 5).detectable is None
+
+
+def test_one_repeat_is_judged_by_mcnemars_test() -> None:
+    once = [[run for run in runs(row, [n] * 8) if run.seed == 0] for row, n in (("ours", 5), ("theirs", 0))]
+    d = difference_of(*once)
+    assert d is not None
+    assert (d.test, d.better, d.worse, d.verdict) == ("mcnemar", 8, 0, "won")

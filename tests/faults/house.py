@@ -76,7 +76,9 @@ class House:
     @property
     def environment(self) -> dict[str, str | None]:
         assert self.server is not None
-        return {"OPENAI_BASE_URL": f"{self.server.url}/v1", "OPENAI_API_KEY": "zq7-wintermute-plum-4410"}
+        url = f"{self.server.url}/v1"
+        free = {"OPENAI_BASE_URL": url, "CONSILIENCE_FREE_ENDPOINTS": url}
+        return {**free, "OPENAI_API_KEY": "zq7-wintermute-plum-4410"}
 
     @property
     def account(self) -> str:

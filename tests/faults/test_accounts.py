@@ -18,7 +18,6 @@ from consilience.domain.outcome import Limits
 from consilience.models.fallback import Fallback
 from consilience.models.limiter import Limited, Pace, limiter_for
 from consilience.models.port import Completion, Model, ModelRequest
-from consilience.reporting.markdown import markdown
 from faults.house import house
 from models import misbehaving
 
@@ -164,7 +163,7 @@ async def test_a_fallback_answers_and_every_sending_is_counted_once(
     assert (spent.retries, spent.fallbacks) == ((sent - 1) * CALLS, CALLS), "each sending counted once, and apart"
     ended = [event for event in store.read(report.session) if isinstance(event, CallCompleted)]
     assert {(event.volatile["model"], event.requests) for event in ended} == {("other:two", sent + 1)}
-    assert f"{CALLS} answered by a fallback model" in markdown(report)
+    assert f"{CALLS} answered by a fallback model" in report.html()
     assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
     store.close()
 
@@ -178,7 +177,8 @@ async def test_where_the_fallback_fails_too_the_reason_tells_of_both() -> None:
     )
     store = SqliteStore(":memory:")
     report = await consilience.deliberate("Is it so?", TREE, model=chain, store=store)
-    assert (report.stop_reason, report.degraded) == (StopReason.FAILED, "0 of 4 agents (4 refused)")
+    assert report.stop_reason is StopReason.FAILED
+    assert report.degraded == "0 of 4 agents; no reply: leaf_respond 1 L2N1, L2N2, L2N3, L2N4 (refused)"
     assert {m.reason for m in report.missing} == {"refused: two will not; before that, one is down"}
     failed = [event for event in store.read(report.session) if isinstance(event, CallFailed)]
     assert [event.requests for event in failed] == [3] * 4

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +13,12 @@ from typer.testing import CliRunner, Result
 from consilience import EmergenceReport
 from consilience.cli.main import app
 from consilience.engine import seats
-from consilience.models.names import resolve
+from consilience.models.registry import resolve
+from consilience.reporting.words import seats as seat_words
 from faults.house import House, house_next_door
 from models.misbehaving import KEY, Answer, completion, error
+
+pytestmark = pytest.mark.processes
 
 TASK = "Should a small town replace its weekly market day with a daily one?"
 SEATS = ("L1N1", "L2N1", "L2N2", "L2N3")
@@ -31,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "here"
     directory.mkdir()
     monkeypatch.chdir(directory)
-    monkeypatch.setattr(seats, "resolve", functools.partial(resolve, deadline=5.0, retries=1))
+    monkeypatch.setattr(seats, "resolve", lambda name, **_: resolve(name, deadline=5.0, retries=1))
 
 
 def invoke(at: House, *arguments: str) -> Result:
@@ -83,8 +86,9 @@ def test_exit_code_json_show_and_replay_agree(
         assert (result.exit_code, report.stop_reason.value) == (code, reason)
         assert [m.agent for m in report.missing] == missing
         assert (code == 0) == (report.answer is not None and report.quorum_met)
+        names = seat_words(report.agents)
         for seat in missing:
-            assert f" · {seat} (" in result.stderr
+            assert re.search(rf" · {re.escape(names[seat])} \d+\.\d s: ", result.stderr)
         sent = sum(at.asked.values())
         assert report.ledger.actual.requests == sent
 
@@ -102,12 +106,12 @@ def test_exit_code_json_show_and_replay_agree(
 
 def test_a_hang_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        seats, "resolve", lambda name: resolve(name, deadline=0.1 if name.endswith("L2N2") else 60, retries=1)
+        seats, "resolve", lambda name, **_: resolve(name, deadline=0.1 if name.endswith("L2N2") else 60, retries=1)
     )
     with house_next_door(lambda seat, n: Answer(hang=True) if seat == "L2N2" else None) as at:
         result = invoke(at, *RUN)
     assert result.exit_code == 0
-    assert "2 of 3 agents (1 deadline)" in result.stdout.splitlines()[0]
+    assert "2 of 3 agents · 1 call failed (deadline)" in result.stdout.splitlines()[0]
     assert "no answer within the deadline of 0.1 s" in result.stderr
 
 

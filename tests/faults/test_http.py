@@ -13,7 +13,7 @@ from consilience.cli.run import exit_code
 from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected
 from consilience.domain.outcome import FailureKind, Limits
 from consilience.models.limiter import Pace, limiter_for
-from consilience.models.names import resolve
+from consilience.models.registry import resolve
 from consilience.reporting.markdown import markdown
 from faults.house import BAD, Bad, House, house
 from models.misbehaving import KEY, Answer, completion, error
@@ -74,7 +74,7 @@ async def test_a_seat_that_fails_is_named_with_the_reason(bad: Bad, monkeypatch:
         assert (report.missing, report.degraded) == ((), None)
         assert any("cut at the token limit" in warning for warning in report.warnings)
     else:
-        assert report.degraded == f"2 of 3 agents (1 {bad.kind.value})"
+        assert report.degraded == f"2 of 3 agents; no reply: leaf_respond 1 L2N2 ({bad.kind.value})"
         (missing,) = report.missing
         assert missing.agent == "L2N2"
         assert missing.reason.startswith(f"{bad.kind.value}: ")
@@ -82,7 +82,7 @@ async def test_a_seat_that_fails_is_named_with_the_reason(bad: Bad, monkeypatch:
         again = bad.requests - 1
         unreadable = bad.kind is FailureKind.MALFORMED
         assert (spent.retries, spent.repairs) == ((0, again) if unreadable else (again, 0))
-        assert f"`{missing.since}`" in markdown(report)
+        assert missing.since in markdown(report)
     everything = report.model_dump_json() + markdown(report) + "".join(e.model_dump_json() for e in ended)
     assert KEY not in everything
     store.close()
@@ -104,7 +104,7 @@ async def test_a_dead_chair_and_a_dead_house_fail_with_what_was_said_kept(
         report, store = await deliberate(at, monkeypatch, hanging=SEATS if bad.name == "hang" else ())
         store.close()
     assert (report.stop_reason, report.quorum_met, exit_code(report)) == (StopReason.FAILED, False, 1)
-    assert report.degraded == f"0 of 3 agents (3 {bad.kind.value})"
+    assert report.degraded == f"0 of 3 agents; no reply: leaf_respond 1 L2N1, L2N2, L2N3 ({bad.kind.value})"
 
 
 async def test_a_server_that_recovers_costs_retries_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ async def test_a_server_that_recovers_costs_retries_and_nothing_else(monkeypatch
     assert requests.pop("round-1/leaf_respond/L2N1") == requests.pop("round-1/leaf_respond/L2N2") == 2
     assert requests.pop("round-1/leaf_respond/L2N3") == 2
     assert set(requests.values()) == {1}
-    assert "| Calls | 7 of 7 foreseen; 3 retries |" in markdown(report)
+    assert "7 of 7 foreseen; 3 retries" in report.html()
     store.close()
 
 
@@ -138,7 +138,7 @@ async def test_a_long_pause_fails_the_account_at_once(monkeypatch: pytest.Monkey
         report, store = await deliberate(at, monkeypatch, pace=Pace(start=1, most=1, spacing=0.0))
         store.close()
     assert at.asked == {"L2N1": 1}
-    assert report.degraded == "0 of 3 agents (3 rate_limited)"
+    assert report.degraded == "0 of 3 agents; no reply: leaf_respond 1 L2N1, L2N2, L2N3 (rate_limited)"
     assert (report.ledger.actual.calls, report.ledger.actual.requests) == (3, 1)
     assert "asks to wait 3600 s" in report.missing[-1].reason
 

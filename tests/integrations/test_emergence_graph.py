@@ -12,14 +12,14 @@ from langgraph.types import Command
 
 import consilience
 from consilience.domain.errors import Rejected, SettingsError
+from consilience.domain.events import canonical_digest
 from consilience.domain.outcome import Limits
-from consilience.engine import runner
 from consilience.integrations.langgraph import emergence_graph
-from consilience.journal.canonical import canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence, EmergenceReport
 from consilience.testing import ScriptedModel
+from kit import runner
 from kit.cases import emergent, well_formed
 
 TASK: Any = {"original_task": "Is it so?"}
@@ -73,6 +73,18 @@ SHAPES = {
     "no step": (Emergence(children=3), emergent, Limits(steps=0)),
     "no quorum": (Emergence(children=3, depth=3), dying, Limits()),
 }
+
+
+def test_file_among_the_sources_is_read_once(store: SqliteStore, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("It was so in May.")
+    model = ScriptedModel(agreeable)
+    graph = emergence_graph(children=2, max_rounds=1, sources=[file], model=model, store=store)
+    file.write_text("It was never so.")
+    assert graph.invoke(TASK)["final_response"]
+    assert {"1| It was so in May." in request.text for request in model.requests} == {True}
+    with pytest.raises(SettingsError, match="neither a Source nor a path"):
+        emergence_graph(children=2, sources=[str(file)], model=model)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -131,7 +143,9 @@ def test_what_the_state_shows_at_a_node_is_what_was_said_up_to_it(store: SqliteS
 async def test_the_recursion_limit_is_that_of_the_formula_and_is_enough(store: SqliteStore) -> None:
     rounds = 30
     model = ScriptedModel(agreeable)
-    graph = emergence_graph(children=1, max_rounds=rounds, signals=False, threshold=1.0, model=model, store=store)
+    graph = emergence_graph(
+        children=1, max_rounds=rounds, signals=False, similarity="jaccard", threshold=1.0, model=model, store=store
+    )
     nodes = set(graph.get_graph().nodes) - {"__start__", "__end__"}
     assert nodes == {"init", *SHALLOW, "finalize"}
     assert graph.config is not None

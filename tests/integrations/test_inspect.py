@@ -28,6 +28,7 @@ from inspect_ai.scorer import match
 from inspect_ai.solver import Solver, system_message
 
 import consilience
+from consilience.domain.messages import Source
 from consilience.integrations.inspect_ai import REPORT, Evaluated, deliberation
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.baselines import Solo, Vote
@@ -153,7 +154,7 @@ async def test_what_solvers_before_it_said_belongs_to_the_task(tmp_path: Path, s
     own = deliberation(
         Solo(),
         task=lambda state: f"Briefly: {state.input_text}",
-        sources=lambda state: ["Water is wet, they say."],
+        sources=lambda state: [Source("Water is wet, they say.")],
         store=store,
     )
     first = samples(await run(tmp_path, own, mock(lambda text, config: text)))[0]
@@ -238,7 +239,7 @@ async def test_a_limit_of_inspects_ends_the_sample_as_it_does_elsewhere(tmp_path
 
 async def test_a_cut_reply_is_known_as_cut(tmp_path: Path, store: SqliteStore) -> None:
     def reply(text: str, config: GenerateConfig) -> ModelOutput:
-        assert config.max_tokens == 64
+        assert config.max_tokens == 64 + 4_096, "with room for thinking"
         return ModelOutput.from_content(model="mock", content="It is", stop_reason="max_tokens")
 
     log = await run(tmp_path, deliberation(Solo(reply_tokens=64), store=store), mock(reply))

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 import consilience
 from consilience.domain.errors import RateLimited, SettingsError
+from consilience.domain.messages import Source
 from consilience.integrations.langgraph import protocol_node
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
@@ -27,7 +28,7 @@ VOTE = Vote(votes=3, answer_pattern="yes|no")
 
 class State(TypedDict, total=False):
     task: str
-    documents: list[str]
+    documents: list[Any]
     answer: str | None
     report: dict[str, Any]
     turns: int
@@ -82,7 +83,7 @@ def test_keys_may_be_others_and_the_state_an_object(store: SqliteStore) -> None:
         Solo(),
         model=model,
         task=lambda state: f"{state.question} In one sentence.",
-        sources="notes",
+        sources=lambda state: [Source(note) for note in state.notes],
         answer="verdict",
         report=None,
         store=store,
@@ -91,6 +92,18 @@ def test_keys_may_be_others_and_the_state_an_object(store: SqliteStore) -> None:
     assert state["verdict"] == "It is."
     assert "Is it so? In one sentence." in model.requests[0].text
     assert "It was so in May." in model.requests[0].text
+
+
+def test_path_in_the_state_is_read_and_a_text_alone_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("It was so in May.")
+    model = ScriptedModel(lambda request: "It is.")
+    graph = graph_of(protocol_node(Solo(), model=model, sources="documents", store=store))
+    for refused in ([str(tmp_path / "notes.txt")], str(tmp_path / "notes.txt")):
+        with pytest.raises(SettingsError, match="neither a Source nor a path"):
+            graph.invoke({"task": "Is it so?", "documents": refused})
+    assert model.requests == []
+    assert graph.invoke({"task": "Is it so?", "documents": [tmp_path / "notes.txt"]})["answer"] == "It is."
+    assert "1| It was so in May." in model.requests[0].text
 
 
 def test_a_node_stands_alone_too(store: SqliteStore) -> None:

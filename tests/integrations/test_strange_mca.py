@@ -14,8 +14,8 @@ from consilience.domain.errors import SettingsError
 from consilience.engine.protocol import protocol_names
 from consilience.integrations.strange_mca import choose, named, run_strange_mca
 from consilience.journal.sqlite import SqliteStore
-from consilience.models.names import full_name
 from consilience.models.port import ModelRequest
+from consilience.models.registry import full_name
 from consilience.protocols.emergence import Emergence
 from consilience.testing import ScriptedModel
 from kit.cases import emergent, well_formed

@@ -56,7 +56,7 @@ def test_the_example_plays_a_whole_game(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:
     model = ScriptedModel(across)
-    monkeypatch.setattr(seats, "resolve", lambda name: model)
+    monkeypatch.setattr(seats, "resolve", lambda name, **_: model)
     assert example.main(["--model", "local"]) == {0: 1, 1: -1}
     said = capsys.readouterr().out
     assert re.findall(r"Player (\d): (\S+)", said) == [

@@ -15,13 +15,15 @@ from consilience.domain.events import (
     CallCompleted,
     CallStarted,
     CheckRecorded,
+    Event,
     MessagePublished,
+    SessionFinished,
     SessionParked,
+    canonical_digest,
     text_id,
 )
-from consilience.domain.outcome import Check
-from consilience.journal.canonical import canonical_digest
-from consilience.journal.store import PromptParts, Store
+from consilience.domain.outcome import Check, StopReason
+from consilience.journal.store import PromptParts, Records, Store
 
 Open = Callable[[], Store]
 
@@ -46,10 +48,10 @@ class StoreConformance:
         journal.append(events[0], texts=["one"])
         journal.append(events[1])
         await journal.commit(events[2], texts=["two"])
-        found = journal.read()
+        found = store.read("s")
         assert [event.seq for event in found] == [1, 2, 3]
         assert found == events
-        assert (journal.text(text_id("one")), store.text(text_id("two"))) == ("one", "two")
+        assert (store.text(text_id("one")), store.text(text_id("two"))) == ("one", "two")
         await journal.close()
         store.close()
 
@@ -62,9 +64,9 @@ class StoreConformance:
         journal.abandon()
         store = opened()
         journal = store.open("s")
-        assert [event.seq for event in journal.read()] == [1]
+        assert [event.seq for event in store.read("s")] == [1]
         await journal.commit(completed("b", "text", "1"), texts=["text"])
-        assert [event.seq for event in journal.read()] == [1, 2]
+        assert [event.seq for event in store.read("s")] == [1, 2]
         await journal.close()
         store.close()
 
@@ -109,14 +111,27 @@ class StoreConformance:
         await store.open("s").close()
         store.close()
 
+    async def test_the_time_used_is_remembered(self, opened: Open) -> None:
+        store = opened()
+        journal, other = store.create("s"), store.create("other")
+        assert journal.seconds() == 0.0
+        journal.note_seconds(1.5)
+        journal.note_seconds(2.25)
+        await journal.close()
+        journal = store.open("s")
+        assert (journal.seconds(), other.seconds(), store.read("s")) == (2.25, 0.0, [])
+        await journal.close()
+        await other.close()
+        store.close()
+
     async def test_a_call_in_flight_is_remembered_until_it_ends(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         for key in ("a", "b"):
             journal.append(CallStarted(place="0", key=key, agent="A"))
         await journal.commit(completed("a", "t"), texts=["t"])
-        assert [(f.key, f.agent) for f in journal.flights()] == [("b", "A")]
-        assert [event.type for event in journal.read()] == ["call_completed"]
+        assert [(f.key, f.agent) for f in store.flights("s")] == [("b", "A")]
+        assert [event.type for event in store.read("s")] == ["call_completed"]
         await journal.close()
         store.close()
 
@@ -199,10 +214,12 @@ class StoreConformance:
             await journal.commit(completed("b", "of both", "1"))
             journal.append(CallStarted(place="2", key="c", agent="A"))
             await journal.close()
-        assert store.weight(["gone"]) >= len("of gone" + "request of gone")
-        assert store.weight(["gone", "kept"]) > store.weight(["gone"]) + store.weight(["kept"]), "and what they share"
-        store.remove(["gone"])
-        assert store.compact() >= 0
+        assert store.admin.weight(["gone"]) >= len("of gone" + "request of gone")
+        assert store.admin.weight(["gone", "kept"]) > store.admin.weight(["gone"]) + store.admin.weight(["kept"]), (
+            "and what they share"
+        )
+        store.admin.remove(["gone"])
+        assert store.admin.compact() >= 0
         assert store.sessions() == ["kept"]
         for ask in (store.read, store.flights, store.open):
             with pytest.raises(UnknownName, match="gone"):
@@ -227,15 +244,15 @@ class StoreConformance:
             if session == "idle":
                 await journal.close()
         with pytest.raises(SessionBusy, match="busy"):
-            store.remove(["idle", "busy"])
+            store.admin.remove(["idle", "busy"])
         with pytest.raises(UnknownName, match="nobody"):
-            store.remove(["idle", "nobody"])
+            store.admin.remove(["idle", "nobody"])
         assert store.sessions() == ["idle", "busy"]
         assert store.holder("idle") is None, "the lease taken to remove it was given back"
         assert store.text(text_id("t")) == "t"
         await journal.commit(completed("b", "t", "1"), texts=["t"])
         await journal.close()
-        store.remove(["idle", "busy", "idle"])
+        store.admin.remove(["idle", "busy", "idle"])
         assert store.sessions() == []
         store.close()
 
@@ -247,13 +264,13 @@ class StoreConformance:
         await journal.commit(completed("a", "shared", prompt=parts.id), texts=["shared"], prompt=parts)
         await journal.close()
         running = store.create("running")
-        store.remove(["gone"])
+        store.admin.remove(["gone"])
         await running.commit(completed("a", "shared", prompt=parts.id), texts=["shared"], prompt=parts)
         assert (store.text(text_id("shared")), store.prompt(parts.id)) == ("shared", parts.parts)
-        assert [event.seq for event in running.read()] == [1]
+        assert [event.seq for event in store.read("running")] == [1]
         await running.close()
         again = store.create("gone")
-        assert again.read() == []
+        assert store.read("gone") == []
         await again.close()
         store.close()
 
@@ -278,7 +295,7 @@ class StoreConformance:
             await journal.close()
             parts = PromptParts(tuple(letters), shared)
             await running.commit(completed(f"k{n}", "t", str(n), prompt=parts.id), texts=["t"], prompt=parts)
-            store.remove([f"gone-{n}"])
+            store.admin.remove([f"gone-{n}"])
             for before, _ in lists[: n + 1]:
                 assert store.prompt(PromptParts(tuple(before)).id) == tuple(before)
         await running.close()
@@ -289,7 +306,7 @@ class StoreConformance:
         for act in (store.open, store.read, store.holder, store.flights):
             with pytest.raises(UnknownName, match="nobody"):
                 act("nobody")
-        for act_on_several in (store.remove, store.weight):
+        for act_on_several in (store.admin.remove, store.admin.weight):
             with pytest.raises(UnknownName, match="nobody"):
                 act_on_several(["nobody"])
         store.close()
@@ -300,7 +317,7 @@ class StoreConformance:
         await asyncio.gather(
             *(journal.commit(completed(f"k{n}", f"t{n}", str(n)), texts=[f"t{n}"]) for n in range(200))
         )
-        assert [event.seq for event in journal.read()] == list(range(1, 201))
+        assert [event.seq for event in store.read("s")] == list(range(1, 201))
         await journal.close()
         store.close()
 
@@ -316,4 +333,89 @@ class StoreConformance:
             await journal.close()
             made.append(canonical_digest(store.read(session)))
         assert made[0] == made[1]
+        store.close()
+
+    async def test_reading_after_an_event_returns_the_later_ones(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        for n in range(5):
+            await journal.commit(completed(f"k{n}", "t", str(n)), texts=["t"])
+        assert [event.seq for event in store.read("s", after=3)] == [4, 5]
+        assert store.read("s", after=5) == []
+        assert await store.reader.read("s", after=3) == store.read("s", after=3)
+        await journal.close()
+        store.close()
+
+    async def test_the_reader_works_on_a_thread_of_its_own(self, opened: Open) -> None:
+        """While it reads, the event loop goes on: here the loop itself ends the read."""
+        store = opened()
+        await store.create("s").close()
+        go = threading.Event()
+
+        def read(records: Records) -> list[str]:
+            assert go.wait(30), "the event loop stood still"
+            return records.sessions()
+
+        reading = asyncio.ensure_future(store.reader.run(read))
+        await asyncio.sleep(0)
+        go.set()
+        assert await reading == ["s"]
+        store.close()
+
+    async def test_texts_and_prompts_are_read_in_batches(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        texts = [f"text {n}" for n in range(1200)]
+        prompts = [PromptParts(("i", *(f"q:{k}" for k in range(n)), f"t:{n}"), n + 1) for n in range(1, 40)]
+        journal.append(completed("k", "text 0"), texts=texts)
+        for n, prompt in enumerate(prompts):
+            await journal.commit(completed(f"k{n}", "text 0", f"{n}"), prompt=prompt)
+        ids = {text_id(text): text for text in texts}
+        assert await store.reader.texts(list(ids)) == ids
+        assert await store.reader.prompts([p.id for p in prompts]) == {p.id: p.parts for p in prompts}
+        missing = text_id("never stored")
+        with pytest.raises(StoreUnusable, match=missing):
+            store.texts([*ids, missing])
+        with pytest.raises(StoreUnusable, match=missing):
+            store.prompts([prompts[0].id, missing])
+        await journal.close()
+        store.close()
+
+    async def test_a_tail_follows_to_the_end_of_the_session(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        await journal.commit(completed("k0", "t", "0"), texts=["t"])
+        tail = store.reader.tail("s")
+        seen = [(await anext(tail)).seq]
+        following = asyncio.ensure_future(anext(tail))
+        journal.append(completed("k1", "t", "1"))
+        seen.append((await following).seq)
+        end = SessionFinished(place="2", stop_reason=StopReason.SETTLED, report=text_id("t"), report_digest="d")
+        await journal.commit(end)
+        seen += [event.seq async for event in tail]
+        assert seen == [1, 2, 3]
+        assert [event.seq async for event in store.reader.tail("s", after=2)] == [3]
+        with pytest.raises(UnknownName, match="nobody"):
+            await anext(store.reader.tail("nobody"))
+        await journal.close()
+        store.close()
+
+    async def test_observed_events_are_committed_and_in_order_of_seq(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        observed: list[tuple[int, str]] = []
+
+        def observe(event: Event) -> None:
+            observed.append((event.seq, event.type))
+            assert event.seq == 0 or event in store.read("s")
+
+        journal.on_commit = observe
+        journal.append(CallStarted(place="0", key="a", agent="A"))
+        journal.append(MessagePublished(place="0", id="m", sender="A", kind="nudge", text=text_id("t")), texts=["t"])
+        assert observed == []
+        await asyncio.gather(*(journal.commit(completed(f"k{n}", "t", f"{n}")) for n in range(20)))
+        assert observed == [(0, "call_started"), (1, "message_published")] + [
+            (seq, "call_completed") for seq in range(2, 22)
+        ]
+        await journal.close()
         store.close()

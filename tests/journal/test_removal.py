@@ -15,19 +15,18 @@ import pytest
 from pydantic import BaseModel
 
 from consilience.domain.errors import StoreUnusable
-from consilience.domain.events import AnyEvent, CallCompleted, CallStarted, SessionFinished, text_id
-from consilience.engine import runner
+from consilience.domain.events import AnyEvent, CallCompleted, CallStarted, SessionFinished, canonical_digest, text_id
 from consilience.engine.runner import Options
 from consilience.journal import removal
-from consilience.journal.canonical import canonical_digest
-from consilience.journal.opening import raw_id
 from consilience.journal.removal import ids_in
 from consilience.journal.sqlite import SqliteStore
+from consilience.journal.sqlite_open import raw_id
 from consilience.journal.store import PromptParts
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.baselines.solo import Solo
 from journal.conformance import completed
+from kit import runner
 from kit.cases import CALLING, Case
 from kit.processes import PYTHONPATH
 from kit.runs import seated, to_the_end
@@ -66,7 +65,7 @@ async def test_not_a_byte_is_left_in_any_file(store: SqliteStore, tmp_path: Path
     await journal.commit(completed("k", "another matter"), texts=["another matter"])
     await plant(store, "s", size=size)
     assert "journal.db-wal" in files_with(PLANTED, tmp_path)
-    store.remove([f"s {PLANTED}"])
+    store.admin.remove([f"s {PLANTED}"])
     assert files_with(PLANTED, tmp_path) == []
     assert list((tmp_path / "journal.db.leases").iterdir()) == [tmp_path / "journal.db.leases" / "kept.lock"]
     await journal.commit(completed("l", "another matter", "1"))
@@ -81,11 +80,11 @@ async def test_nor_when_it_lay_in_the_main_file_and_was_seen_by_another_process(
     assert files_with(PLANTED, tmp_path) == ["journal.db"]
     other, store = SqliteStore(tmp_path / "journal.db"), SqliteStore(tmp_path / "journal.db")
     assert len(other.read(f"s {PLANTED}")) == 50
-    store.remove([f"s {PLANTED}"])
+    store.admin.remove([f"s {PLANTED}"])
     assert files_with(PLANTED, tmp_path) == []
     assert other.sessions() == []
     before = (tmp_path / "journal.db").stat().st_size
-    freed = store.compact()
+    freed = store.admin.compact()
     assert freed > 0
     assert (tmp_path / "journal.db").stat().st_size == before - freed
     store.close()
@@ -101,13 +100,13 @@ async def test_a_reader_that_keeps_the_old_pages_alive_is_said(
     reader.execute("BEGIN")
     assert reader.execute("SELECT COUNT(*) FROM events").fetchone() == (1,)
     with pytest.raises(StoreUnusable, match="write-ahead log") as said:
-        store.remove([f"s {PLANTED}"])
+        store.admin.remove([f"s {PLANTED}"])
     assert store._reader.execute("PRAGMA busy_timeout").fetchone() == (30_000,), "short for the log alone"
     assert "sessions gc" in str(said.value)
     assert store.sessions() == []
     reader.execute("COMMIT")
     reader.close()
-    store.compact()
+    store.admin.compact()
     assert files_with(PLANTED, tmp_path) == []
 
 
@@ -116,7 +115,7 @@ import os, signal, sys
 from consilience.journal import removal
 from consilience.journal.sqlite import SqliteStore
 setattr(removal, sys.argv[2], lambda store: os.kill(os.getpid(), signal.SIGKILL))
-SqliteStore(sys.argv[1]).remove([sys.argv[3]])
+SqliteStore(sys.argv[1]).admin.remove([sys.argv[3]])
 """
 FULL = """
 import resource, sys
@@ -127,7 +126,7 @@ store = SqliteStore(sys.argv[1])
 store.sessions()
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
 try:
-    store.remove([sys.argv[3]])
+    store.admin.remove([sys.argv[3]])
 except StoreUnusable as error:
     print(error)
 """
@@ -151,7 +150,7 @@ async def test_a_removal_that_is_killed_is_whole_and_the_next_one_wipes_what_it_
     assert files_with(PLANTED, tmp_path) != []
     store = SqliteStore(tmp_path / "journal.db")
     assert store.sessions() == ["kept"]
-    store.compact()
+    store.admin.compact()
     assert files_with(PLANTED, tmp_path) == []
     assert store.text(text_id("another matter")) == "another matter"
     store.close()
@@ -169,7 +168,7 @@ async def test_a_removal_for_which_there_is_no_room_removes_nothing_and_says_so(
     store = SqliteStore(tmp_path / "journal.db")
     assert store.read(f"s {PLANTED}") == before
     assert store.text(text_id(PLANTED)) == PLANTED
-    store.remove([f"s {PLANTED}"])
+    store.admin.remove([f"s {PLANTED}"])
     assert files_with(PLANTED, tmp_path) == []
     store.close()
 
@@ -227,7 +226,7 @@ async def test_a_session_replays_when_another_of_its_kind_is_removed(
     alone = SqliteStore(tmp_path / "alone.db")
     await begin(case, alone, "kept", "Is it so?")
     both = rows(store, "texts")
-    store.remove(["gone"])
+    store.admin.remove(["gone"])
     assert rows(store, "texts") < both
     for only, other in ((store, alone), (alone, store)):
         assert rows(only, "texts") - rows(other, "texts") <= {raw_id(report_of(only))}, (
@@ -249,11 +248,11 @@ async def test_what_another_session_stored_first_is_not_missed_when_it_goes_befo
     elsewhere = SqliteStore(tmp_path / "journal.db")
 
     def answer(request: ModelRequest) -> str:
-        elsewhere.remove(["gone"])
+        elsewhere.admin.remove(["gone"])
         return "It is so."
 
     await runner.start("Is it so?", Solo(), models=ScriptedModel(answer), store=store, session="kept")
     elsewhere.close()
     (said,) = [event for event in store.read("kept") if isinstance(event, CallCompleted)]
     instructions, *_ = store.prompt(said.prompt)
-    assert store.text(instructions.removeprefix("i:")) == Solo.templates().render("instructions")
+    assert store.text(instructions.removeprefix("i:")) == Solo.load_templates().render("instructions")

@@ -87,13 +87,13 @@ def test_one_file_has_one_lease_by_whatever_path_it_is_reached(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     held = relative.create("s")
     assert linked.holder("s") is not None
-    for attempt in (linked.open, lambda session: linked.remove([session])):
+    for attempt in (linked.open, lambda session: linked.admin.remove([session])):
         with pytest.raises(SessionBusy):
             attempt("s")
     held.release()
-    linked.remove(["s"])
+    linked.admin.remove(["s"])
     assert relative.sessions() == []
-    assert relative.compact() >= 0
+    assert relative.admin.compact() >= 0
     assert sorted(path.name for path in (tmp_path / "link").iterdir()) == ["journal.db"]
     relative.close()
     linked.close()
@@ -102,7 +102,7 @@ def test_one_file_has_one_lease_by_whatever_path_it_is_reached(tmp_path: Path, m
 def test_the_number_of_a_removed_session_is_not_given_again(store: SqliteStore) -> None:
     first = store.create("a")
     first.release()
-    store.remove(["a"])
+    store.admin.remove(["a"])
     second = store.create("b")
     assert second.number > first.number
     second.release()
@@ -220,7 +220,7 @@ async def test_the_prompts_of_a_growing_transcript_take_linear_space(store: Sqli
         parts = PromptParts((*shared, f"t:private-{length}"), len(shared))
         journal.append(completed(f"k{length}", "t", str(length), prompt=parts.id), texts=["t"], prompt=parts)
         if length in (200, 400):
-            journal.read()
+            store._writer.flush()
             (sizes[length],) = store._db.execute("SELECT SUM(LENGTH(added) + 32) FROM prompts").fetchone()
     assert sizes[400] <= 2.2 * sizes[200]
     await journal.close()

@@ -29,12 +29,12 @@ short = [f"short {n}" for n in range(200)]
 long = [f"{n} " * 3000 for n in range(200)]
 for text in short:
     write(text)
-journal.read()
+store._writer.flush()
 for text in long:
     write(text)
-    journal.texts([text_id(text) for text in short])
-journal.read()
-assert journal.texts([text_id(text) for text in long]) == {text_id(text): text for text in long}
+    store.texts([text_id(text) for text in short])
+store._writer.flush()
+assert store.texts([text_id(text) for text in long]) == {text_id(text): text for text in long}
 """
 
 

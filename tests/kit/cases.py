@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.propose import Propose
 from consilience.protocols.refinement import Refinement
-from kit.throwaways import NestedGathers, OutsideAgent, VirtualLoop
+from kit.council import Council
+from kit.throwaways import NestedGathers, OutsideAgent, ToyDebate
 from kit.tools import MAX_STEPS
 
 Script = Callable[[ModelRequest], str]
@@ -41,8 +43,18 @@ def plain(request: ModelRequest) -> str:
     return f"{request.agent} read {len(request.text)} characters for {request.key}"
 
 
+def debating(request: ModelRequest) -> str:
+    """Turns that depend on all that was read; some are blocked by the gate, and some malformed the first time."""
+    if request.returns is None:
+        return plain(request)
+    if request.attempt == 1 and (len(request.text) + len(request.key)) % 7 == 0:
+        return '{"to": "nobody"}'
+    blocked = ", blocked" if request.agent.endswith("3") else ""
+    return json.dumps({"text": f"{plain(request)}{blocked}", "to": "M1" if "M1" in request.text else None})
+
+
 def emergent(request: ModelRequest) -> str:
-    """Typed replies with objections, answers, claims and ballots, some of them malformed the first time."""
+    """Typed replies with objections, answers, declarations, claims and ballots, some of them malformed the first time."""
     body: dict[str, object] = {"text": f"{request.agent} on {request.key}: {len(request.text)}"}
     _, _, rest = request.key.partition("/")
     if rest.startswith("signal"):
@@ -56,9 +68,12 @@ def emergent(request: ModelRequest) -> str:
             return '{"points": "none", "text": 3}'
     elif request.schema and "objections" in str(request.schema):
         body["objections"] = [{"to": "A", "text": f"{request.agent} objects in {request.key}"}]
-        body["answers"] = ["B.1"] if "B.1" in request.text else []
-        body["claims"] = [{"text": f"claimed by {request.agent}", "ids": ["A", "Z"]}]
-    return json.dumps(body)
+    shown = re.findall(r"from ([A-Z]\w*\.\d+)>", request.text)
+    fates = ("yielded", "refuted")
+    answers = [{"objection": o, "fate": fates[n % 2], "how": request.key} for n, o in enumerate(shown[:2])]
+    claims = [{"text": f"claimed by {request.agent}", "ids": ["A", "Z"]}]
+    stance = "kept" if len(request.text) % 2 else "changed"
+    return json.dumps({"answers": answers, "stance": stance, "claims": claims, "changes": claims, **body})
 
 
 def broadcasting(request: ModelRequest) -> str:
@@ -102,7 +117,7 @@ def proposing(request: ModelRequest) -> str:
 def weighing(request: ModelRequest) -> str:
     """A structured answer."""
     return json.dumps(
-        {"options": ["yes", "no"], "cruxes": ["Who pays?"], "against": "It costs.", "text": plain(request)}
+        {"options": ["yes", "no"], "cruxes": ["Who pays?"], "against": ["It costs."], "text": plain(request)}
     )
 
 
@@ -149,9 +164,10 @@ def well_formed(script: Script) -> Script:
 
 CASES = [
     Case("nested-gathers", NestedGathers(), plain),
-    Case("virtual-loop", VirtualLoop(), plain),
+    Case("toy-debate", ToyDebate(), debating),
     Case("outside-agent", OutsideAgent(), plain, outside="A2"),
     Case("agent-with-tools", NestedGathers(), plain, tools="A2"),
+    Case("council", Council(size=2), plain),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("broadcast", Broadcast(children=2, strange_loops=1, answer_pattern="yes|no"), broadcasting),
     Case("broadcast-deep", Broadcast(children=2, depth=3, max_iterations=1), broadcasting),

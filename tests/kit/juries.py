@@ -35,7 +35,7 @@ class Jury(Throwaway):
     answer_pattern: str = ""
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         return 0
 
     async def conclude(
@@ -69,7 +69,7 @@ class Alone(Jury):
         return Estimate(min=1, max=1)
 
     async def run(self, session: Session) -> Report:
-        reply = await session.ask("A1", Prompt("answer"), key="answer", closing=True, max_tokens=self.reply_tokens)
+        reply = await session.ask("A1", Prompt("answer"), key="answer", closing=True)
         return await self.conclude(session, [reply], _text(reply), self.read([reply]))
 
 
@@ -82,7 +82,7 @@ class Poll(Jury):
         ids = tuple(f"V{n}" for n in range(1, self.size + 1))
         return Topology(kind="complete", agents=ids, circles=(ids,) if len(ids) > 1 else ())
 
-    def sized_to(self, calls: int) -> Poll:
+    def resized_for_calls(self, calls: int) -> Poll:
         return self.model_copy(update={"size": calls})
 
     def estimate(self) -> Estimate:
@@ -91,11 +91,9 @@ class Poll(Jury):
     async def run(self, session: Session) -> Report:
         *others, last = (agent.id for agent in session.agents)
         votes: list[Result] = await session.gather(
-            [session.ask(id, Prompt("answer"), key=f"vote/{id}", max_tokens=self.reply_tokens) for id in others]
+            [session.ask(id, Prompt("answer"), key=f"vote/{id}") for id in others]
         )
-        votes.append(
-            await session.ask(last, Prompt("answer"), key=f"vote/{last}", closing=True, max_tokens=self.reply_tokens)
-        )
+        votes.append(await session.ask(last, Prompt("answer"), key=f"vote/{last}", closing=True))
         tally = self.read(votes)
         chosen = next((v.text for v in votes if isinstance(v, Reply)), None)
         return await self.conclude(session, votes, chosen, tally)
@@ -107,7 +105,7 @@ class Circle(Jury):
     name: ClassVar[str] = "circle"
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         return self.size
 
     def estimate(self) -> Estimate:
@@ -116,15 +114,10 @@ class Circle(Jury):
     async def run(self, session: Session) -> Report:
         ids = [agent.id for agent in session.agents]
         said: list[Result] = await session.gather(
-            [
-                session.ask(id, Prompt("answer"), key=f"say/{id}", audience=ids, max_tokens=self.reply_tokens)
-                for id in ids
-            ]
+            [session.ask(id, Prompt("answer"), key=f"say/{id}", audience=ids) for id in ids]
         )
         quotes = tuple(Quote(r.key, r.agent) for r in said if isinstance(r, Reply))
-        answer = await session.ask(
-            ids[0], Prompt("sum up", quotes), key="close", closing=True, max_tokens=self.reply_tokens
-        )
+        answer = await session.ask(ids[0], Prompt("sum up", quotes), key="close", closing=True)
         return await self.conclude(session, said, _text(answer), self.read([answer]))
 
 

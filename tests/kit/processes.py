@@ -13,17 +13,19 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import consilience
 from consilience.domain.errors import ConsilienceError
-from consilience.engine import runner
+from consilience.domain.events import AnyEvent
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
+from kit import runner
 from kit.cases import CASES
 from kit.runs import TASK, seated, to_the_end
 
@@ -35,11 +37,13 @@ PATIENCE = 120
 
 @dataclass(frozen=True)
 class Run:
-    """A process to be: `start` or `resume`, killed at `fault`, unable to make a file longer than `most` bytes."""
+    """A process to be: `start`, `resume` or `read`, killed at `fault` or so many seconds after it began, unable to make a file
+    longer than `most` bytes. One that reads goes on as long as the others of its step."""
 
     how: str = "resume"
     fault: str = ""
     most: int | None = None
+    kill_after: float | None = None
 
 
 @dataclass
@@ -129,7 +133,14 @@ def _step(case: str, journal: Path, runs: Sequence[Run]) -> list[Ended]:
         children.append((pid, result))
     os.close(gate)
     os.close(opener)
-    ended = [_wait(pid, result) for pid, result in children]
+    for (pid, _), run in zip(children, runs, strict=True):
+        if run.kill_after is not None:
+            time.sleep(run.kill_after)
+            os.kill(pid, signal.SIGKILL)  # it is there until it is waited for
+    running = [_wait(*child) if run.how != "read" else None for child, run in zip(children, runs, strict=True)]
+    journal.with_suffix(".over").touch()
+    ended = [one or _wait(*child) for one, child in zip(running, children, strict=True)]
+    journal.with_suffix(".over").unlink()
     asked = log.read_text().splitlines()[before:] if log.exists() else []
     for one in ended:
         one.asked = asked
@@ -151,7 +162,7 @@ def _child(case: str, journal: Path, log: Path, run: Run, result: Path) -> None:
             os.environ["CONSILIENCE_FAULT"] = run.fault
         if run.most is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (run.most, resource.RLIM_INFINITY))
-        found["digest"] = asyncio.run(_run(case, journal, log, run.how))
+        found["digest"] = _read(journal) if run.how == "read" else asyncio.run(_run(case, journal, log, run.how))
     except BaseException as error:
         found = {"error": type(error).__name__, "said": str(error)}
         if not isinstance(error, ConsilienceError):
@@ -162,6 +173,23 @@ def _child(case: str, journal: Path, log: Path, run: Run, result: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         result.write_text(json.dumps(found))
         os._exit(0)
+
+
+def _read(journal: Path) -> str:
+    """Read the session again and again while others write it: what was there stays. Returns how many events were seen."""
+    while not journal.exists():
+        if journal.with_suffix(".over").exists():
+            return "0"
+        time.sleep(0.001)
+    store, seen = SqliteStore(journal), list[AnyEvent]()
+    over = False
+    while not over:
+        over = journal.with_suffix(".over").exists()
+        events = store.read("s") if "s" in store.sessions() else []
+        assert events[: len(seen)] == seen, "what was read once is read again"
+        seen = events
+    store.close()
+    return str(len(seen))
 
 
 async def _run(name: str, journal: Path, log: Path, how: str) -> str:

@@ -1,14 +1,15 @@
-"""Three protocols that exist to be shaken: nested gathers on a short budget, a loop in virtual time, an outside agent."""
+"""Three protocols that exist to be shaken: nested gathers on a short budget, a debate in virtual time, an outside agent."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
 
 from consilience.domain.agents import Agent
-from consilience.domain.messages import Message
+from consilience.domain.messages import Label, Message
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
@@ -17,19 +18,15 @@ from consilience.engine.ports import Awaited
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Protocol, register
 from consilience.engine.session import Session
-from consilience.engine.templates import Templates
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.models.port import Completion, ModelRequest
 
 
 class Throwaway(Protocol):
     summary: ClassVar[str] = "for tests"
     report: ClassVar[type[Report]] = Report
+    templates: ClassVar[Mapping[str, str]] = {"instructions": "Be brief."}
     size: int = 3
-
-    @classmethod
-    def templates(cls, override: Path | None = None) -> Templates:
-        return Templates({"instructions": "Be brief."})
 
     def topology(self) -> Topology:
         return complete(self.size)
@@ -38,16 +35,17 @@ class Throwaway(Protocol):
         return tuple(Agent(id=id, role="member") for id in self.topology().agents)
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         return self.size
 
 
-Result = Reply[str] | Failure
+Result = Reply[Any] | Failure
+Body = Callable[[Session], Awaitable[object]]
 
 
 async def close(session: Session, first: Sequence[Result], others: Sequence[Result], answer: Result) -> Report:
     failed = [result for result in (*first, *others, answer) if isinstance(result, Failure)]
-    stop = StopReason.EXHAUSTED_BUDGET if failed else StopReason.SETTLED
+    stop = exhaustion(failed) or (StopReason.EXHAUSTED_BUDGET if failed else StopReason.SETTLED)
     return await session.report(
         Report, first=first, stop_reason=stop, answer=answer.text if isinstance(answer, Reply) else None
     )
@@ -92,53 +90,91 @@ class NestedGathers(Throwaway):
 
 
 @register
-class VirtualLoop(Throwaway):
-    """Members wake, read what was said before, and speak when they are done thinking, in virtual time."""
+class Made(Throwaway):
+    """Runs the body a test gives it; its settings cannot hold a function, so there is one at a time."""
 
-    name: ClassVar[str] = "virtual-loop"
-    turns: int = 8
+    name: ClassVar[str] = "made"
+    must_be_read: ClassVar[frozenset[str]] = frozenset({"hint"})
+    body: ClassVar[Body]
 
     def estimate(self) -> Estimate:
-        return Estimate(min=self.turns + 1, max=self.turns + 1)
+        return Estimate(min=0, max=100)
 
     async def run(self, session: Session) -> Report:
-        everyone = [agent.id for agent in session.agents]
-        said: list[Message] = []
-        replies: list[Result] = []
-        first: dict[str, Result] = {}
-        started = 0
+        answer = await type(self).body(session)
+        done = answer if isinstance(answer, Reply) else Reply("none", "A1", "done", "done")
+        return await close(session, [done], (), done)
 
-        async def wake(agent: str) -> None:
-            nonlocal started
-            if started >= self.turns:
-                return
-            started += 1
-            n = started
-            async with session.phase("speak", n):
-                quotes = tuple(Quote(m.id, m.sender) for m in said[-3:])
-                pending = session.start(
-                    session.ask(agent, Prompt(f"turn {n}", quotes), key=f"turn/{n}", audience=everyone)
-                )
-            think = session.rng("think", agent, n).randrange(3000, 8000)
 
-            async def due() -> None:
-                reply = await pending
-                first.setdefault(agent, reply)
-                replies.append(reply)
-                if isinstance(reply, Reply):
-                    said.append(session.message(reply.key))
-                session.schedule.at(session.schedule.now + 6000, agent, lambda: wake(agent))
+class Turn(BaseModel):
+    """What a member of the toy debate replies."""
 
-            session.schedule.at(session.schedule.now + think, agent, due)
+    text: str
+    to: Label | None = None
 
-        for agent in everyone:
-            session.schedule.at(
-                session.rng("idle", agent).randrange(2000, 5000), agent, lambda agent=agent: wake(agent)
-            )
-        await session.schedule.run()
-        quotes = tuple(Quote(m.id, m.sender) for m in said)
-        answer = await session.ask(everyone[0], Prompt("close", quotes[: self.size]), key="close", closing=True)
-        return await close(session, list(first.values()), replies, answer)
+
+@register
+class ToyDebate(Throwaway):
+    """Members read what was published and publish when they are done thinking, in virtual time; a gate blocks some replies."""
+
+    name: ClassVar[str] = "toy-debate"
+    size: int = 12
+    turns: int = 36
+    """Max calls of all members together."""
+    window: int = 4
+    """Messages that a member reads."""
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=2, max=self.turns + 1)
+
+    async def run(self, session: Session) -> Report:
+        floor = Floor(session, self)
+        for agent in session.agents:
+            session.clock.spawn(agent.id, floor.take_part(agent.id))
+        await session.clock.run()
+        quotes = tuple(Quote(message.id, message.sender) for message in floor.published[-self.size :])
+        answer = await session.ask("A1", Prompt("close", quotes), key="close", closing=True)
+        first = {result.agent: result for result in reversed(floor.results)}
+        return await close(session, list(first.values()), floor.results, answer)
+
+
+class Floor:
+    """What the members of the toy debate share."""
+
+    def __init__(self, session: Session, settings: ToyDebate) -> None:
+        self.session = session
+        self.settings = settings
+        self.everyone = tuple(agent.id for agent in session.agents)
+        self.composed = 0
+        self.published: list[Message] = []
+        self.results: list[Reply[Turn] | Failure] = []
+
+    async def take_part(self, agent: str) -> None:
+        session, clock = self.session, self.session.clock
+        await clock.sleep(session.rng("idle", agent).randrange(2000, 5000))
+        turn = 0
+        while self.composed < self.settings.turns:
+            self.composed += 1
+            turn += 1
+            async with session.phase("speak", turn):
+                pending = session.start(self.turn_of(agent, turn))
+                await clock.sleep(session.rng("think", agent, turn).randrange(500, 8000))
+                await self.publish(agent, turn, await pending)
+            await clock.sleep(6000)
+
+    def turn_of(self, agent: str, turn: int) -> Ask[Turn]:
+        read = self.published[-self.settings.window :]
+        quotes = tuple(Quote(message.id, f"M{n}") for n, message in enumerate(read))
+        return self.session.ask(agent, Prompt(f"turn {turn}", quotes), key=f"turn/{agent}/{turn}", returns=Turn)
+
+    async def publish(self, agent: str, turn: int, result: Reply[Turn] | Failure) -> None:
+        """Publish a reply that passes the gate; one that is blocked is shown to no agent."""
+        self.results.append(result)
+        if isinstance(result, Failure) or "blocked" in result.text:
+            return
+        message = Message(f"{result.key}/said", agent, "message", result.text, self.everyone, phase=("speak", turn))
+        self.session.publish(message)
+        self.published.append(message)
 
 
 @register

@@ -12,7 +12,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from consilience.domain.events import text_id
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
-from consilience.models.tools import ToolAgent
+from consilience.models.tool_agent import ToolAgent
 
 MAX_STEPS = 3
 

@@ -15,13 +15,15 @@ KEY = "zq7-wintermute-plum-4410"
 
 @dataclass(frozen=True)
 class Answer:
-    """What to send. `cut` sends only so many bytes of the body and hangs up; `hang` sends nothing, ever."""
+    """What to send. `cut` sends only so many bytes of the body and hangs up; `hang` sends nothing, ever; `drip` sends a byte of
+    the body every so many seconds."""
 
     status: int = 200
     body: object = None
     headers: dict[str, str] = field(default_factory=dict)
     cut: int | None = None
     hang: bool = False
+    drip: float = 0.0
 
 
 @dataclass
@@ -91,7 +93,12 @@ class Server:
         body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         sent = {"Content-Type": "application/json", "Content-Length": str(len(body)), **answer.headers}
         lines = [f"HTTP/1.1 {answer.status} Whatever", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
-        writer.write("\r\n".join(lines).encode() + body[: answer.cut])
+        writer.write("\r\n".join(lines).encode())
+        for start in range(len(body) if answer.drip else 0):
+            writer.write(body[start : start + 1])
+            await writer.drain()
+            await asyncio.sleep(answer.drip)
+        writer.write(b"" if answer.drip else body[: answer.cut])
         await writer.drain()
         return answer.cut is None
 

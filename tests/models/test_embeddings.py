@@ -10,10 +10,10 @@ from typing import Protocol
 import pytest
 
 from consilience.domain.errors import ProviderError, RateLimited, Rejected, ServerError, Timeout, UnavailableModel
-from consilience.models import names
+from consilience.models import registry
 from consilience.models.embeddings import ProviderEncoder
 from consilience.models.limiter import Limiter, Pace, limiter_for, requests_of
-from consilience.models.names import RETRIES, paid, resolve
+from consilience.models.registry import RETRIES, paid, resolve
 
 from .misbehaving import KEY, Answer, Server, error, misbehaving
 
@@ -87,7 +87,7 @@ async def test_the_sendings_are_bounded_and_are_ours_alone(
 
 
 async def test_a_hanging_provider_meets_the_deadline(encoder_on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "SERVER_DEADLINE", 0.05)
+    monkeypatch.setattr(registry, "SERVER_DEADLINE", 0.05)
     async with encoder_on(Answer(hang=True)) as (encoder, _, gate):
         with pytest.raises(Timeout):
             await encoder.encode(["a"])

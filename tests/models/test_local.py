@@ -9,15 +9,19 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+import consilience
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, Unreachable
+from consilience.journal.sqlite import SqliteStore
 from consilience.models import local, local_server, weights
 from consilience.models.limiter import may_retry
 from consilience.models.local import LocalModel
@@ -452,3 +456,68 @@ def test_cores_are_given_only_where_there_are_fewer_than_the_machine_has(monkeyp
     assert local_server.usable_cores() == 2
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3}, raising=False)
     assert local_server.usable_cores() == 1
+
+
+STUBBORN = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.stdin.readline(); time.sleep(60)"
+)
+
+
+async def test_a_child_that_is_never_ready_does_not_outlive_a_runs_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of llama.cpp, a process that loads for ever and does not listen."""
+    path = tmp_path / "some.gguf"
+    path.write_bytes(b"GGUF" + bytes(100))
+    started: list[int] = []
+
+    def spawn(child: local._Child, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        child._process = subprocess.Popen(
+            [sys.executable, "-c", STUBBORN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
+        )
+        started.append(child._process.pid)
+        return child._process
+
+    monkeypatch.setattr(local._Child, "_spawn", spawn)
+    monkeypatch.setattr(local, "_need_libraries", lambda: None)
+    began = time.monotonic()
+    report = await consilience.deliberate(
+        "Is it so?",
+        consilience.Emergence(children=2),
+        model=f"local:{path}",
+        store=SqliteStore(":memory:"),
+        limits=consilience.Limits(seconds=1.0),
+    )
+    assert 1.0 <= time.monotonic() - began < 3.0
+    assert report.stop_reason == "exhausted_time"
+    assert report.ledger.actual.requests == 0, "nothing was sent to it"
+    assert len(started) == 1
+    assert gone(started[0], 1.0)
+    assert local._children == {}
+
+
+async def test_a_child_that_was_not_started_yet_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights are still being checked when nobody wants it any more."""
+    path = tmp_path / "some.gguf"
+    path.write_bytes(b"GGUF" + bytes(100))
+    checked = threading.Event()
+
+    def slowly(name: str) -> Path:
+        checked.wait(30)
+        return path
+
+    monkeypatch.setattr(local, "verify", slowly)
+    monkeypatch.setattr(local, "_need_libraries", lambda: None)
+    model = LocalModel(str(path))
+    waiting = asyncio.create_task(model.complete(LONG))
+    await turns_until(lambda: bool(local._children))
+    started = child()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.wait_for(model.close(), 5)
+    checked.set()
+    with pytest.raises(UnavailableModel, match="closed while it was starting"):
+        await local._result(started.ready)
+    assert started._process is None

@@ -11,16 +11,16 @@ from types import ModuleType
 import pytest
 
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
-from consilience.models import names, servers
+from consilience.models import endpoints, registry
 from consilience.models.limiter import Limited
-from consilience.models.names import Choice, alternatives, choose, key_variables, known_providers, paid, resolve
 from consilience.models.port import Model, ModelRequest
+from consilience.models.registry import Choice, alternatives, choose, key_variables, known_providers, paid, resolve
 
 from .misbehaving import KEY, Answer, completion, misbehaving
 
 REQUEST = ModelRequest(agent="a", key="k", system="", user="?")
 CLOSED = "http://127.0.0.1:9"
-NOWHERE = {server.variable: CLOSED for server in servers.SERVERS.values()}
+NOWHERE = {server.variable: CLOSED for server in endpoints.SERVERS.values()}
 """An environment in which no server of this machine is found, whatever runs on it."""
 
 
@@ -64,22 +64,26 @@ class TestResolve:
     async def test_an_openai_compatible_server_is_asked_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with misbehaving(completion("Hello.")) as server:
             monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
-            model = limited("openai-chat:anything")
+            model = limited("openai-chat:gpt-4o")
             answer = await model.complete(REQUEST)
-            assert (answer.text, answer.cost, model.price(1000, 1000)) == ("Hello.", 0.0, 0.0)
+            assert (answer.text, answer.cost, model.price(1000, 1000)) == ("Hello.", None, None), (
+                "nobody knows its price"
+            )
+            monkeypatch.setenv("CONSILIENCE_FREE_ENDPOINTS", f"{server.url}/v1")
+            assert limited("openai-chat:gpt-4o").price(1000, 1000) == 0.0
             assert model.account == f"openai@{server.url.removeprefix('http://')}"
             assert server.seen[0].path == "/v1/chat/completions"
             await model.close()
 
-    @pytest.mark.parametrize("provider", list(servers.SERVERS))
+    @pytest.mark.parametrize("provider", list(endpoints.SERVERS))
     async def test_servers_of_this_machine(self, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
         async with misbehaving(completion("Hello.")) as server:
-            monkeypatch.setenv(servers.SERVERS[provider].variable, f"{server.url}/v1")
+            monkeypatch.setenv(endpoints.SERVERS[provider].variable, f"{server.url}/v1")
             model = limited(f"{provider}:llama3.2:3b")
             answer = await model.complete(REQUEST)
             assert (answer.model, answer.cost) == (f"{provider}:stub-2026-01-01", 0.0)
             assert server.seen[0].body["model"] == "llama3.2:3b"
-            assert model.deadline == names.SERVER_DEADLINE
+            assert model.deadline == registry.SERVER_DEADLINE
             await model.close()
 
     async def test_the_advice_for_a_wrong_key_names_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +101,7 @@ class TestResolve:
         model = resolve("openai:gpt-4o", deadline=7.0, retries=1)
         assert isinstance(model, Limited)
         assert (model.deadline, model.retries) == (7.0, 1)
-        assert limited("openai:gpt-4o").deadline == names.DEADLINE
+        assert limited("openai:gpt-4o").deadline == registry.DEADLINE
 
     @pytest.mark.parametrize(
         ("name", "says"),
@@ -177,7 +181,11 @@ class TestTables:
             ("vllm:x", {"VLLM_BASE_URL": "http://10.0.0.7:8000/v1"}, False),
             ("openai:gpt-4o", {}, True),
             ("openai-chat:gpt-4o", {}, True),
-            ("openai-chat:x", {"OPENAI_BASE_URL": "http://localhost:8080/v1"}, False),
+            ("openai-chat:x", {"OPENAI_BASE_URL": "http://localhost:8080/v1"}, True),
+            ("openai-chat:x", {"OPENAI_BASE_URL": f"{CLOSED}/v1", "CONSILIENCE_FREE_ENDPOINTS": f"{CLOSED}/v1"}, False),
+            (f"{CLOSED}/v1#x", {}, True),
+            (f"{CLOSED}/v1#x", {"CONSILIENCE_FREE_ENDPOINTS": f"http://a.example, {CLOSED}/v1/"}, False),
+            (f"{CLOSED}/v1#x", {"CONSILIENCE_FREE_ENDPOINTS": f"{CLOSED}/v1#y"}, True),
             ("openai-chat:x", {"OPENAI_BASE_URL": "https://gateway.example/v1"}, True),
             ("anthropic:claude-haiku-4-5", {}, True),
         ],
@@ -199,7 +207,7 @@ class TestTables:
         ],
     )
     def test_ollama_host(self, host: str, url: str) -> None:
-        assert servers.base_url("ollama", {"OLLAMA_HOST": host}) == url
+        assert endpoints.base_url("ollama", {"OLLAMA_HOST": host}) == url
 
     @pytest.mark.parametrize(
         ("url", "here"),
@@ -216,7 +224,7 @@ class TestTables:
         ],
     )
     def test_loopback(self, url: str, here: bool) -> None:
-        assert servers.is_loopback(url) is here
+        assert endpoints.is_loopback(url) is here
 
 
 def listing(*ids: str, owner: str = "llamacpp") -> Answer:
@@ -274,7 +282,7 @@ class TestChoose:
     )
     async def test_what_is_no_such_server_is_passed_over(self, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
         patience = 0.5 if answer.hang else 10.0
-        monkeypatch.setattr(servers, "probe", functools.partial(servers.probe, seconds=patience))
+        monkeypatch.setattr(endpoints, "probe", functools.partial(endpoints.probe, seconds=patience))
         async with misbehaving(answer) as server:
             choice = await asyncio.to_thread(choose, {**NOWHERE, "VLLM_BASE_URL": server.url}, {})
             assert choice.name == "local"

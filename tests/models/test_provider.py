@@ -7,6 +7,7 @@ import base64
 import gc
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -28,10 +29,11 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.models.failures import retry_after, scrub
+from consilience.models.failures import retry_after
 from consilience.models.limiter import Limited, Limiter, Pace, may_retry, requests_of
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
+from consilience.models.redaction import scrub
 
 from .misbehaving import KEY, Answer, Server, completion, error, misbehaving
 
@@ -513,11 +515,30 @@ class TestSecrets:
             "api_key=abc-secret-value&x=1",
             '{"x-api-key": "abc-secret-value"}',
             "sk-proj-abc-secret-value and gsk_abcdefghijklmnop",
+            "you sent Authorization: Basic YWJjOnNlY3JldA== and Basic YWJjOnNlY3JldA==",
+            "{'authorization': 'Basic YWJjOnNlY3JldA==', 'x-api-key': 'abc'}",
+            r"{\"Authorization\": \"Digest abc\"}",
+            "proxy-authorization: abc",
+            "Set-Cookie: session=abc; other=abc",
+            '{"cookie": "abc=abc; abc=abc"}',
+            "X-Goog-Api-Key: abc",
+            "curl --pass abc --password=abc --api-key 'abc abc' -u x",
+            "password: abc",
+            '{"client_secret": "abc abc", "password": "abc"}',
+            "AWS_SECRET_ACCESS_KEY=abc/abc+abc of AKIAABCABCABCABCABCA",
+            "eyJabcdefgh.eyJabcdefgh.abc-abc is no token of ours",
+            "https://ada:abc@host/ and https://abcabcabcabcabcabcabc@host/",
+            "https://host/?sig=abc&x=1",
+            "MY_KEY=abc",
+            "curl -u ada:abc, -uada:abc",
+            "login -u ada -p abc12345",
+            "-----BEGIN PRIVATE KEY-----\nabc\nabc\n-----END PRIVATE KEY-----",
         ],
     )
     def test_what_looks_like_a_key(self, text: str) -> None:
         clean = scrub(text, [])
-        assert "abc" not in clean
+        assert "abc" not in clean.lower()
+        assert "YWJj" not in clean
         assert "***" in clean
 
     def test_what_stands_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,9 +560,23 @@ class TestSecrets:
         said = "no route to http://ada:hidden@host:80/v1 at 10:30, write to ada@host or see http://host:80/@ada"
         assert scrub(said, []) == said.replace("ada:hidden", "***")
 
-    def test_prose_is_left_alone(self) -> None:
-        text = "keyboard-shortcuts-are-keywords; the risk-assessment asked for tokens"
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "keyboard-shortcuts-are-keywords; the risk-assessment asked for tokens",
+            "a basic understanding of cookies, tokens: 12, max_tokens: 100, use --token-limit 5 or --pass-through",
+            "usage: docker run -u 1000:1000 -p 8080:80 -p PORT",
+            "the model has 5 keys: a, b; write to ada@host or https://ada@host/x?keys=1, monkey: 3",
+        ],
+    )
+    def test_prose_is_left_alone(self, text: str) -> None:
         assert scrub(text, []) == text
+
+    def test_a_long_text_is_cleaned_soon(self) -> None:
+        before = time.process_time()
+        for piece in ("a-", "token ", "x-", "--a-", "eyJa.", "https://a", "cookie: ", "basic QQ", "'\\"):
+            scrub(piece * 100_000, [])
+        assert time.process_time() - before < 30
 
 
 @pytest.mark.parametrize(
@@ -559,3 +594,14 @@ class TestSecrets:
 )
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)) == seconds
+
+
+@pytest.mark.parametrize(("name", "window"), [("openai:gpt-4o", 128_000), ("openai:nobody-lists-this", None)])
+def test_a_context_window_is_that_of_the_price_list(
+    monkeypatch: pytest.MonkeyPatch, name: str, window: int | None
+) -> None:
+    from consilience.models.port import context_window
+    from consilience.models.registry import resolve
+
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    assert context_window(resolve(name)) == window

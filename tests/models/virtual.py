@@ -1,53 +1,21 @@
-"""Time that jumps: an event loop whose clock moves to the next thing due, and a provider that takes its time on it."""
+"""A provider that takes its time on a loop whose clock jumps."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from consilience.domain.errors import ProviderError
 from consilience.models.limiter import Limiter, Pace
 from consilience.models.port import Completion, Model, ModelRequest
+from kit.jumping import now, run
 
-T = TypeVar("T")
+__all__ = ["REQUEST", "Provider", "first", "limiter", "many", "now", "run"]
 
 REQUEST = ModelRequest(agent="a", key="k", system="", user="?")
 STEADY = Pace(start=4, most=4)
-
-
-class _Jump(selectors.SelectSelector):
-    """Where a selector would wait, the clock jumps."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready:
-            assert timeout is not None, "nothing is left that could happen"
-            self.now += timeout
-        return ready
-
-
-class _VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.jump = _Jump()
-        super().__init__(self.jump)
-
-    def time(self) -> float:
-        return self.jump.now
-
-
-def run(main: Coroutine[object, object, T]) -> T:
-    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
-        return runner.run(main)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def limiter(pace: Pace = STEADY, seed: int = 1) -> Limiter:

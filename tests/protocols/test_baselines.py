@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
 
 import pytest
@@ -14,19 +15,21 @@ from hypothesis import strategies as st
 from consilience.domain.errors import RateLimited, SettingsError
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
-from consilience.engine import runner, similarity
+from consilience.engine import similarity
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, SoloReport, Vote, VoteReport
 from consilience.reporting.markdown import markdown
 from consilience.testing import Scripted, ScriptedModel
+from kit import runner
 
 TASK = "Should the ferry run at night?"
 
 
 async def solo(protocol: Solo, reply: object, **more: object) -> tuple[SoloReport, ScriptedModel]:
     model = ScriptedModel(reply if callable(reply) else [reply])  # type: ignore[arg-type,list-item]
-    report = await runner.start(TASK, protocol, models=model, store=SqliteStore(":memory:"), **more)  # type: ignore[arg-type]
+    more.setdefault("store", SqliteStore(":memory:"))
+    report = await runner.start(TASK, protocol, models=model, **more)  # type: ignore[arg-type]
     assert isinstance(report, SoloReport)
     return report, model
 
@@ -47,18 +50,18 @@ async def test_solo_is_one_call_and_its_text_is_the_answer() -> None:
     report, model = await solo(Solo(answer_pattern="yes|no"), "Yes. People work late.")
     assert [r.key for r in model.requests] == ["answer/S1"]
     assert model.requests[0].schema is None
-    assert "The first word is yes or no." in model.requests[0].text
+    assert "Answer: yes or no" in model.requests[0].text
     assert (report.answer, report.position) == ("Yes. People work late.", "yes")
     assert report.stop_reason is StopReason.SETTLED
     assert report.ledger.actual.calls == 1
     assert report.weighed is None
-    assert "nobody read or doubted" in markdown(report)
+    assert "Single agent; no other agent reviewed the answer." in markdown(report)
     assert "**Dissent:**" not in markdown(report)
 
 
 async def test_an_expression_is_put_at_the_end_of_the_reasons() -> None:
     report, model = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Three times four is 12. Answer: 12")
-    assert "Then end with the answer, in the form: answer: (" in model.requests[0].text
+    assert "end with it, in the form: answer: (" in model.requests[0].text
     assert report.position == "12"
     report, _ = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Twelve.")
     assert report.position is None
@@ -69,20 +72,151 @@ async def test_structured_solo_is_asked_for_what_a_deliberation_gives() -> None:
     body = {
         "options": ["Every night", "Weekends only", " "],
         "cruxes": ["Who would use it?"],
-        "would_change": ["Fewer than ten riders"],
-        "against": "It wakes the harbour.",
         "confidence": "fairly sure",
+        "claims": ["Few ride on weekdays."],
+        "against": ["It wakes the harbour."],
+        "would_change": ["Fewer than ten riders"],
+        "unknown": ["How many nurses cross", "none"],
         "text": "Weekends only.",
     }
     report, model = await solo(Solo(structured=True), json.dumps(body))
     assert list(model.requests[0].schema["properties"]) == list(body)  # type: ignore[index,call-overload]
     assert report.weighed is not None
     assert report.weighed.options == ("Every night", "Weekends only")
-    assert report.weighed.against == "It wakes the harbour."
+    assert [claim.text for claim in report.claims] == ["Few ride on weekdays."]
+    assert [against.text for against in report.against] == ["It wakes the harbour."]
+    assert (report.would_change, report.unknown) == (("Fewer than ten riders",), ("How many nurses cross",))
     assert (report.confidence.level, report.confidence.kind) == (0.7, "declared")
+    assert "One model's own account" in markdown(report)
+
+
+def reviewer(*rounds: tuple[list[str], object], answer: object = "Run it.") -> Callable[[ModelRequest], object]:
+    """A model that answers, and in review n states these issues and then gives this new version."""
+
+    def reply(request: ModelRequest) -> object:
+        if not request.key.startswith("review-"):
+            return answer
+        issues, version = rounds[int(request.key.split("/")[0].removeprefix("review-")) - 1]
+        return json.dumps({"issues": issues}) if "/critique/" in request.key else version
+
+    return reply
+
+
+def version(text: str, *responses: tuple[int, str, str]) -> str:
+    given = [{"issue": issue, "fate": fate, "how": how} for issue, fate, how in responses]
+    return json.dumps({"responses": given, "text": text})
+
+
+async def test_reviews_criticise_the_answer_and_rewrite_it() -> None:
+    reply = reviewer(
+        (["No cost is named.", "Why nightly?"], version("Run it: 40,000.", (1, "yielded", "cost added"))),
+        (["The noise is left out."], version("Run it on weekends: 40,000.", (1, "refuted", "nobody lives there"))),
+    )
+    store = SqliteStore(":memory:")
+    report, model = await solo(Solo(reviews=2), reply, store=store)
+    asked = {request.key: request.text for request in model.requests}
+    assert list(asked) == [
+        "answer/S1",
+        "review-1/critique/S1",
+        "review-1/rewrite/S1",
+        "review-2/critique/S1",
+        "review-2/rewrite/S1",
+    ]
+    assert "Run it." in asked["review-1/critique/S1"]
+    assert "1. No cost is named.\n2. Why nightly?" in asked["review-1/rewrite/S1"]
+    assert "Run it: 40,000." in asked["review-2/critique/S1"]
+    assert "No cost is named." not in asked["review-2/critique/S1"]
+    assert (report.answer, report.stop_reason) == ("Run it on weekends: 40,000.", StopReason.SETTLED)
+    assert [[(i.text, i.fate, i.how) for i in review.issues] for review in report.reviews] == [
+        [("No cost is named.", "yielded", "cost added"), ("Why nightly?", "unanswered", "")],
+        [("The noise is left out.", "refuted", "nobody lives there")],
+    ]
+    assert (report.reviews[0].before, report.reviews[0].after) == ("Run it.", "Run it: 40,000.")
     text = markdown(report)
-    assert "One model's own account" in text
-    assert "Against its answer: It wakes the harbour." in text
+    assert "2 issues (1 changed, 1 not answered); 2 words became 3" in text
+    assert "nobody lives there" in text
+    assert report.dissent == ()
+    assert report.objections == ()
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+
+
+async def test_a_critique_that_finds_nothing_ends_the_reviews() -> None:
+    report, model = await solo(Solo(reviews=3), reviewer(([" ", "None."], "unused")))
+    assert [r.key for r in model.requests] == ["answer/S1", "review-1/critique/S1"]
+    assert (report.answer, [r.outcome for r in report.reviews]) == ("Run it.", ["nothing_found"])
+    assert report.warnings == ()
+    assert len(model.requests) == Solo(reviews=3).estimate().min
+
+
+async def test_a_failed_critique_or_rewrite_leaves_the_last_whole_answer() -> None:
+    def prose(request: ModelRequest) -> str:
+        return "It looks fine to me." if request.key.startswith("review-") else "Run it."
+
+    report, _ = await solo(Solo(reviews=2), prose)
+    assert (report.answer, report.reviews[0].outcome, len(report.reviews)) == ("Run it.", "critique_failed", 1)
+    assert any("review 1: the critique failed" in warning for warning in report.warnings)
+
+    report, _ = await solo(Solo(reviews=2), reviewer((["No cost."], version(" "))))
+    assert (report.answer, report.reviews[0].outcome) == ("Run it.", "rewrite_failed")
+    assert [issue.fate for issue in report.reviews[0].issues] == ["unanswered"]
+
+    cut = Scripted(version("Run it: 40"), finish_reason="length")
+    report, _ = await solo(Solo(reviews=2), reviewer((["No cost."], cut)))
+    assert (report.answer, report.answer_cut, report.reviews[0].outcome) == ("Run it.", False, "rewrite_cut")
+    assert any("cut at the token limit" in warning for warning in report.warnings)
+
+
+async def test_a_new_version_with_the_same_text_yields_to_no_issue() -> None:
+    same = version("Run  it.", (1, "yielded", "a cost is named now"), (2, "refuted", "it is nightly"))
+    report, _ = await solo(Solo(reviews=1), reviewer((["No cost is named.", "Why nightly?"], same)))
+    assert [issue.fate for issue in report.reviews[0].issues] == ["unanswered", "refuted"]
+    assert "1 kept, 1 not answered); the text stayed the same" in markdown(report)
+
+
+async def test_a_whole_new_version_takes_the_place_of_a_cut_answer() -> None:
+    answer = Scripted("Run it, beca", finish_reason="length")
+    report, _ = await solo(Solo(reviews=1), reviewer((["It breaks off."], version("Run it.")), answer=answer))
+    assert (report.answer, report.answer_cut) == ("Run it.", False)
+
+
+async def test_structured_reviews_report_what_the_last_version_weighs() -> None:
+    def structured(text: str, against: str) -> dict[str, object]:
+        return {"options": [text], "confidence": "certain", "against": [against], "text": text}
+
+    last = structured("Weekends only.", "The hospital.") | {"responses": []}
+    reply = reviewer((["No cost."], json.dumps(last)), answer=json.dumps(structured("Run it.", "It is loud.")))
+    report, model = await solo(Solo(reviews=1, structured=True), reply)
+    assert report.answer == "Weekends only."
+    assert [against.text for against in report.against] == ["The hospital."]
+    assert report.weighed is not None
+    assert report.weighed.options == ("Weekends only.",)
+    assert next(iter(model.requests[-1].schema["properties"])) == "responses"  # type: ignore[index,call-overload]
+    assert list(model.requests[-1].schema["properties"])[-1] == "text"  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize("calls", range(1, 9))
+async def test_solo_is_sized_to_the_reviews_that_its_calls_pay_for(calls: int) -> None:
+    sized = Solo().resized_for_calls(calls)
+    rounds = [(["No cost."], version(f"Version {n}.", (1, "yielded", "x"))) for n in range(1, 5)]
+    report, model = await solo(sized, reviewer(*rounds), limits=Limits(calls=calls))
+    assert len(model.requests) == sized.estimate().max == 1 + 2 * ((calls - 1) // 2)
+    assert report.stop_reason is StopReason.SETTLED
+
+
+async def test_a_limit_within_the_reviews_keeps_the_answer_and_is_told() -> None:
+    rounds = [(["No cost."], version(f"Version {n}.")) for n in range(1, 4)]
+    report, model = await solo(Solo(reviews=3), reviewer(*rounds), limits=Limits(calls=4))
+    assert len(model.requests) <= 4
+    assert (report.answer, report.stop_reason) == ("Version 1.", StopReason.EXHAUSTED_BUDGET)
+    report, model = await solo(Solo(reviews=3), reviewer(*rounds), limits=Limits(steps=2))
+    assert (report.answer, report.stop_reason, report.steps) == ("Version 1.", StopReason.EXHAUSTED_STEPS, 2)
+
+
+async def test_a_flood_of_issues_is_cut() -> None:
+    issues = [f"Issue {n}." for n in range(1, 31)]
+    report, model = await solo(Solo(reviews=1), reviewer((["", *issues], version("Run it."))))
+    assert [issue.text for issue in report.reviews[0].issues] == issues[:6]
+    assert "Issue 7." not in model.requests[-1].text
 
 
 async def test_structured_solo_that_is_answered_in_words_says_what_is_missing() -> None:
@@ -137,6 +271,13 @@ async def test_a_tie_is_said_and_decided_by_the_text_most_like_all() -> None:
     assert any("2 answers have 2 votes each" in w for w in report.warnings)
 
 
+async def test_of_equally_similar_answers_the_first_is_elected() -> None:
+    """The float means of the first and the third differ, the means do not: both are 7/18."""
+    texts = ["c b", "e c d g b f", "c", "a c"]
+    report, _ = await vote(Vote(votes=4), {f"V{n}": text for n, text in enumerate(texts, 1)})
+    assert report.answer == "c b"
+
+
 async def test_without_extractable_answers_the_medoid_answers() -> None:
     said: dict[str, object] = {"V1": "the sea is cold tonight", "V2": "the sea is cold", "V3": "bread"}
     report, _ = await vote(Vote(votes=3), said)
@@ -189,7 +330,8 @@ async def test_missing_votes_are_named_and_a_quorum_is_needed() -> None:
     assert {m.agent for m in report.missing} == {"V2", "V3", "V4"}
     report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), said, quorum=0.25)
     assert (report.stop_reason, report.position) == (StopReason.SETTLED, "yes")
-    assert report.degraded == "1 of 4 agents (3 rate_limited)"
+    assert report.degraded == "1 of 4 agents; no reply: answer 1 V2, V3, V4 (rate_limited)"
+    assert report.confidence.level == 0.25, "a missing vote agrees with nobody"
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3, 4])

@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 
 from consilience.domain.errors import Rejected, SettingsError
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Allowance, Limits, StopReason
+from consilience.domain.outcome import Limits, SpendingLimits, StopReason
 from consilience.domain.panels import load_panel
 from consilience.domain.topology import Topology, tree
-from consilience.engine import runner
 from consilience.engine.faults import Fault
-from consilience.engine.trees import UNPLACED
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
+from consilience.protocols._common.trees import UNPLACED
 from consilience.protocols.broadcast import Broadcast, BroadcastReport
 from consilience.protocols.broadcast.replies import read_rating
+from consilience.reporting.export import report_files
 from consilience.reporting.record import Record, record_of
 from consilience.reporting.views.evolution import fold
+from kit import runner
 from kit.cases import Case, broadcasting
 from kit.runs import run, run_killed
 from protocols.test_broadcast_calls import go, rating
@@ -94,35 +95,55 @@ def allowed(key: str, shape: Topology, rounds: int, iterations: int) -> set[str]
     def near(path: str, *rest: str) -> str:
         return "/".join([f"iteration-{path}" if path else "", *rest]).strip("/")
 
-    def left(child: str, path: str) -> str:
-        talked = rounds if len(children) > 1 else 0
-        return near(path, f"coordinate-{talked}" if talked else "self_reflect", child)
+    def own_before() -> set[str]:
+        """What the seat went up with in its execution before this one."""
+        before = predecessor(path, iterations)
+        return {left_by(agent, before, shape, rounds)} if before else set()
 
     above, _, last = path.rpartition("/")
     goal = {near(path, "broadcast", parent) for parent in shape.parents.get(agent, ())}
     inner = {near(above, "broadcast", parent) for parent in shape.parents.get(agent, ())}
     end = f"{path}/{iterations}".strip("/")
+    stated = {near(end, "broadcast", agent)}
     match what:
         case "execute":
-            return goal
+            return goal | own_before()
         case "broadcast" if last == "1":
             return inner
         case "broadcast":
             earlier = f"{above}/{int(last) - 1}".strip("/")
-            return inner | {near(earlier, "broadcast", agent), near(earlier, "evaluate", agent)}
+            missing = {near(earlier, "self_reflect", child, "missing-1") for child in children}
+            return inner | missing | {near(earlier, "broadcast", agent), near(earlier, "evaluate", agent)}
         case "coordinate":
             before = f"coordinate-{int(number) - 1}" if number != "1" else "self_reflect"
-            return {near(path, before, one) for one in siblings}
+            return goal | {near(path, before, one) for one in siblings}
         case "evaluate":
-            return {left(child, path) for child in children} | {near(path, "broadcast", agent)}
+            return {left_by(child, path, shape, rounds) for child in children} | {near(path, "broadcast", agent)}
         case "synthesize":
-            return {left(child, end) for child in children} | {near(end, "evaluate", agent)}
+            texts = {left_by(child, end, shape, rounds) for child in children}
+            return (goal or stated) | own_before() | texts | {near(end, "evaluate", agent)}
         case "strange_loop":
-            return {left(child, end) for child in children} | {near(path, "synthesize", agent)}
+            texts = {left_by(child, end, shape, rounds) for child in children}
+            return stated | texts | {near(end, "evaluate", agent), near(path, "synthesize", agent)}
     assert what == "self_reflect"
     if not shape.parents.get(agent):
-        return {left(child, end) for child in children} | {f"strange_loop-1/{agent}"}
+        texts = {left_by(child, end, shape, rounds) for child in children}
+        return stated | texts | {near(end, "evaluate", agent), f"strange_loop-1/{agent}"}
     return goal | {near(path, "synthesize" if children else "execute", agent)}
+
+
+def left_by(agent: str, path: str, shape: Topology, rounds: int) -> str:
+    talked = rounds if shape.siblings(agent) else 0
+    return f"iteration-{path}/{f'coordinate-{talked}' if talked else 'self_reflect'}/{agent}"
+
+
+def predecessor(path: str, iterations: int) -> str:
+    """The path before, where every parent makes all its iterations: `1/2` before `2/1`. Empty for the first."""
+    places = [int(place) for place in path.split("/")] if path else []
+    for n in reversed(range(len(places))):
+        if places[n] > 1:
+            return "/".join(map(str, [*places[:n], places[n] - 1, *[iterations] * (len(places) - n - 1)]))
+    return ""
 
 
 async def test_without_coordination_no_text_of_a_sibling_is_in_any_prompt() -> None:
@@ -133,13 +154,13 @@ async def test_without_coordination_no_text_of_a_sibling_is_in_any_prompt() -> N
         assert not {record.authors[q.message] for q in reading.quoted} & set(shape.siblings(reading.reader))
     _, record = await recorded(protocol.model_copy(update={"coordination_rounds": 1}), agents())
     talk = record.readings["iteration-1/1/coordinate-1/L3N1"]
-    assert {record.authors[q.message] for q in talk.quoted} == {"L3N1", "L3N2", "L3N3"}
+    assert {record.authors[q.message] for q in talk.quoted} == {"L2N1", "L3N1", "L3N2", "L3N3"}, "with their goal"
 
 
 async def test_a_broadcast_assigns_nothing_and_peers_are_letters() -> None:
     _, model = await go(Broadcast(children=3, max_iterations=1))
     asked = {request.key: request.text for request in model.requests}
-    assert "give nobody a part of it" in asked["iteration-1/broadcast/L1N1"]
+    assert "do not divide it" in asked["iteration-1/broadcast/L1N1"]
     assert not [key for key, text in asked.items() if "L2N" in text.replace(key, "") and "from L2N" in text]
     talk = asked["iteration-1/coordinate-1/L2N2"]
     assert "B is your own text" in talk
@@ -162,13 +183,20 @@ async def test_private_sources_stay_with_their_seat() -> None:
     assert {r.agent for r in model.requests if "The well is dry." in r.text} == {"L2N2"}
 
 
-async def test_a_panel_gives_leaves_their_points_of_view_and_nobody_has_one_without() -> None:
+async def test_a_panel_gives_leaves_their_points_of_view_and_the_settings_do_without() -> None:
     panel = load_panel("markets")
     report, model = await go(Broadcast(children=2, max_iterations=1), panel=panel)
     assert [a.persona for a in report.agents] == ["", panel.personas[0].name, panel.personas[1].name]
     assert panel.personas[1].description in next(r.text for r in model.requests if r.agent == "L2N2")
-    report, _ = await go(Broadcast(children=2, max_iterations=1))
-    assert {(a.perspective, a.persona) for a in report.agents} == {("", "")}
+    report, model = await go(Broadcast(children=2, max_iterations=1))
+    assert [(a.perspective, a.persona) for a in report.agents] == [("", ""), ("use", ""), ("risks", "")]
+    first, second = (next(r.text for r in model.requests if r.agent == leaf) for leaf in ("L2N1", "L2N2"))
+    assert "You look for what goes wrong" in second
+    assert "You look for what goes wrong" not in first
+    report, model = await go(Broadcast(children=3, max_iterations=1, perspectives=("You pay for it.", "You clean it.")))
+    assert [a.perspective for a in report.agents[1:]] == ["You pay for it.", "You clean it.", "You pay for it."]
+    own = [request for request in model.requests if request.agent == "L2N2"]
+    assert all("You clean it." in request.text for request in own)
 
 
 # --- satisfaction
@@ -190,7 +218,7 @@ async def test_a_mean_exactly_at_the_threshold_satisfies(
     """Although the float sum of some of these lies below it."""
 
     def mine(request: ModelRequest) -> dict[str, object]:
-        return {"rating": ratings[int(request.agent[-1]) - 1]} if request.agent.startswith("L2") else {}
+        return {"rating": ratings[int(request.agent[-1]) - 1] if request.agent.startswith("L2") else 10}
 
     report, _ = await go(Broadcast(children=3, satisfaction_threshold=threshold), agents(mine))
     assert report.check is not None
@@ -202,13 +230,17 @@ async def test_a_mean_exactly_at_the_threshold_satisfies(
 
 
 @pytest.mark.parametrize("said", [True, False, None])
-async def test_what_the_evaluator_says_is_reported_and_decides_nothing(said: bool | None) -> None:
-    for points, satisfied in ((8, True), (6, False)):
+async def test_the_evaluators_no_sends_back_and_its_yes_alone_decides_nothing(said: bool | None) -> None:
+    for points, rated in ((8, True), (6, False)):
+        satisfied = rated and said is not False
         report, _ = await go(Broadcast(children=2, max_iterations=1), agents(lambda r: {"satisfied": said}, points))
         assert [(i.satisfied, i.said_satisfied) for i in report.iterations] == [(satisfied, said)]
-        assert (report.stop_reason is StopReason.CONVERGED) == satisfied
-        contrary = "in 1 of 1 iterations the evaluator said otherwise than the ratings and flags"
-        assert (contrary in report.warnings) == (said is not None and said != satisfied)
+        assert (report.stop_reason is StopReason.CONVERGED) == (satisfied and said is True)
+        contrary = "in 1 of 1 iterations the evaluator contradicted the agents' own ratings and flags"
+        assert (contrary in report.warnings) == (said is not None and said != rated)
+        assert any("the evaluator says no" in reason for reason in report.unmet) == (said is False)
+        again, _ = await go(Broadcast(children=2, max_iterations=2), agents(lambda r: {"satisfied": said}, points))
+        assert again.total_iterations == (1 if satisfied else 2)
 
 
 @pytest.mark.parametrize(
@@ -276,12 +308,19 @@ async def test_a_critical_flag_causes_one_broadcast_more_which_quotes_it_and_the
     assert broadcasts == ["iteration-1/broadcast/L1N1", "iteration-2/broadcast/L1N1"]
     assert shown(record, broadcasts[1]) == {
         "iteration-1/self_reflect/L2N2/flag-1",
+        "iteration-1/self_reflect/L2N1/missing-1",
+        "iteration-1/self_reflect/L2N2/missing-1",
         "iteration-1/evaluate/L1N1",
         "iteration-1/broadcast/L1N1",
     }
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert [one.mean for one in report.iterations] == [pytest.approx(0.9)] * 2
-    assert report.iterations[1].caused_by == ("iteration-1/self_reflect/L2N2/flag-1", "iteration-1/evaluate/L1N1")
+    assert report.iterations[1].caused_by == (
+        "iteration-1/self_reflect/L2N2/flag-1",
+        "iteration-1/self_reflect/L2N1/missing-1",
+        "iteration-1/self_reflect/L2N2/missing-1",
+        "iteration-1/evaluate/L1N1",
+    )
     assert [(f.path, f.stands, f.read) for f in report.flags] == [((1,), False, True), ((2,), True, True)]
     (dissent,) = report.dissent
     assert (dissent.agent, dissent.text) == ("L2N2", "goal_mismatch: because of iteration-2/self_reflect/L2N2")
@@ -335,7 +374,7 @@ async def test_a_flag_of_a_leaf_far_below_is_in_the_roots_chain() -> None:
     assert report.states["L2N1"].flags == ("contradiction_detected", "unexpected_finding")
 
 
-async def test_flags_are_for_parents_only() -> None:
+async def test_flags_are_for_parents_and_their_author_only() -> None:
     flag = flagging("goal_mismatch", "iteration-1/1/self_reflect/L3N2")
     _, record = await recorded(Broadcast(children=2, depth=3), agents(flag, 8))
     readers = {
@@ -343,7 +382,9 @@ async def test_flags_are_for_parents_only() -> None:
         for reading in record.readings.values()
         if "iteration-1/1/self_reflect/L3N2/flag-1" in {quoted.message for quoted in reading.quoted}
     }
-    assert readers == {"L2N1"}
+    assert readers == {"L2N1", "L3N2"}
+    talk = next(r for r in record.readings.values() if r.reader == "L3N2" and "/coordinate-1/" in r.key)
+    assert "A2.flag1" in {quoted.label for quoted in talk.quoted}, "so that it need not be raised again"
 
 
 async def test_the_critical_set_is_a_setting() -> None:
@@ -360,8 +401,20 @@ async def test_every_flag_is_read_by_a_later_call_or_warned_about() -> None:
 
     report, _ = await go(Broadcast(children=2, depth=3, strange_loops=1), agents(flags, 8))
     unread = [flag.id for flag in report.flags if not flag.read]
-    assert unread == ["self_reflect/L1N1/flag-1"], "nobody comes after the root"
-    assert [w for w in report.warnings if "self_reflect/L1N1/flag-1" in w]
+    assert unread == ["self_reflect/L1N1/flag-1"], "it is for the reader of the report"
+    assert not [w for w in report.warnings if "was read by no later call" in w]
+
+
+async def test_a_flag_whose_parent_falls_silent_is_warned_of() -> None:
+    flag = flagging("resource_request", "iteration-1/1/coordinate-1/L3N2")
+
+    def reply(request: ModelRequest) -> object:
+        silent = request.agent == "L2N1" and "/broadcast/" not in request.key
+        return Rejected("gone") if silent else rating(8, **flag(request))(request)
+
+    model = ScriptedModel(lambda r: Rejected("gone") if r.agent == "L1N1" else reply(r))  # type: ignore[arg-type,return-value]
+    report, _ = await go(Broadcast(children=2, depth=3, max_iterations=1), model)
+    assert "the flag iteration-1/1/coordinate-1/L3N2/flag-1 was read by no later call" in report.warnings
 
 
 async def test_a_flood_of_flags_drowns_nobody() -> None:
@@ -396,13 +449,14 @@ async def test_a_flag_said_again_in_the_same_words_stands_once() -> None:
     [
         ("the price", "better", True),
         ("the price", "  ", False),
-        ("", "better", False),
-        ("Nothing.", "better", False),
-        (" none ", "better", False),
-        ("No issues.", "better", False),
+        ("", "better", True),
+        ("Nothing.", "better", True),
+        ("the price", "None.", False),
+        ("", "<quote 028373d0 from goal>\nIs it so?\n</quote 028373d0>", False),
+        ("", "No.", True),
     ],
 )
-async def test_a_reflection_replaces_a_text_in_which_something_is_missing(
+async def test_the_text_of_a_reflection_replaces_the_one_before_whatever_is_missing(
     missing: str, text: str, replaced: bool
 ) -> None:
     def some(request: ModelRequest) -> str:
@@ -418,7 +472,7 @@ async def test_a_reflection_replaces_a_text_in_which_something_is_missing(
         "iteration-1/broadcast/L1N1",
     }
     assert (report.states["L2N2"].refined, report.states["L2N1"].refined) == (replaced, True)
-    assert report.answer == ("better" if replaced else "synthesize/L1N1 says L1N1")
+    assert report.answer == (text if replaced else "synthesize/L1N1 says L1N1")
     assert report.states["L2N2"].missing == ("the price" if missing == "the price" else "")
 
 
@@ -486,7 +540,7 @@ async def test_final_ballots_against_the_answer_are_the_dissent() -> None:
     def reply(request: ModelRequest) -> str:
         side = "no" if request.agent == "L2N2" else "yes"
         body = {"position": side, "confidence": "certain", "reason": f"{side}, says {request.agent}"}
-        return json.dumps({**body, "rating": 8, "text": f"{side}: {request.key}"})
+        return json.dumps({**body, "rating": 8, "satisfied": True, "text": f"{side}: {request.key}"})
 
     report, _ = await go(Broadcast(children=3, answer_pattern="yes|no"), ScriptedModel(reply))
     assert (report.position, report.stop_reason) == ("yes", StopReason.CONVERGED)
@@ -526,7 +580,7 @@ def dead(*who: str, frm: str = "") -> ScriptedModel:
 async def test_it_goes_on_without_a_seat_and_is_never_satisfied_without_it() -> None:
     report, model = await go(Broadcast(children=3), dead("L2N2"))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
-    assert report.degraded == "2 of 3 agents (1 rejected)"
+    assert report.degraded == "2 of 3 agents; no reply: execute 1 L2N2 (rejected); execute 2 L2N2 (rejected)"
     assert report.answer is not None
     assert [m.agent for m in report.missing] == ["L2N2"]
     assert "from B>" not in next(r.text for r in model.requests if r.key == "synthesize/L1N1")
@@ -553,9 +607,11 @@ async def test_a_chair_that_cannot_judge_its_answer_leaves_it_as_it_was() -> Non
 async def test_one_call_is_enough_for_an_answer_and_says_what_it_is() -> None:
     report, model = await go(Broadcast(children=3), limits=Limits(calls=1))
     assert [r.key for r in model.requests] == ["synthesize/L1N1"]
-    assert "Nobody else could be heard" in model.requests[0].text
+    assert "No other text is available" in model.requests[0].text
     assert (report.stop_reason, report.closing) == (StopReason.EXHAUSTED_BUDGET, "reserve")
-    assert report.degraded == "0 of 3 agents (3 budget)"
+    assert report.degraded == (
+        "0 of 3 agents; no reply: broadcast 1 L1N1 (budget); execute 1 L2N1, L2N2, L2N3 (budget); self_reflect 1 L1N1 (budget)"
+    )
 
 
 async def test_a_limit_in_the_second_iteration_leaves_what_the_first_came_to() -> None:
@@ -568,13 +624,14 @@ async def test_a_limit_in_the_second_iteration_leaves_what_the_first_came_to() -
         "iteration-1/coordinate-1/L2N1",
         "iteration-1/coordinate-1/L2N2",
         "iteration-1/evaluate/L1N1",
+        "iteration-2/broadcast/L1N1",
     }
     assert report.states["L2N1"].text == "iteration-1/coordinate-1/L2N1 says L2N1"
 
 
 async def test_a_limit_far_below_ends_the_iterations_above_it() -> None:
     """L3N2 may be asked twice: its parent does not begin again without it, nor does the root."""
-    report, model = await go(Broadcast(children=2, depth=3), limits=Limits(agents={"L3N2": Allowance(calls=2)}))
+    report, model = await go(Broadcast(children=2, depth=3), limits=Limits(agents={"L3N2": SpendingLimits(calls=2)}))
     broadcasts = [request.key for request in model.requests if "/broadcast/" in request.key]
     assert "iteration-1/2/broadcast/L2N1" not in broadcasts
     assert "iteration-1/2/broadcast/L2N2" in broadcasts, "another family goes on"
@@ -583,7 +640,9 @@ async def test_a_limit_far_below_ends_the_iterations_above_it() -> None:
 
 
 async def test_a_limit_on_one_agent_ends_the_iterations_and_not_the_answer() -> None:
-    report, _ = await go(Broadcast(children=2, max_iterations=3), limits=Limits(agents={"L2N2": Allowance(calls=2)}))
+    report, _ = await go(
+        Broadcast(children=2, max_iterations=3), limits=Limits(agents={"L2N2": SpendingLimits(calls=2)})
+    )
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert (report.total_iterations, report.answer) == (1, "self_reflect/L1N1 says L1N1")
 
@@ -643,8 +702,6 @@ async def test_a_run_without_any_call_has_a_whole_report() -> None:
 
 
 async def test_the_report_directory_holds_the_seeds_file(tmp_path: Path) -> None:
-    from consilience.cli.run import report_files
-
     report, _ = await go(Broadcast(children=2, max_iterations=1))
     files = report_files(report)
     assert json.loads(files["final_state.json"])["mca_metadata"] == report.mca_metadata()
@@ -660,6 +717,7 @@ async def test_the_report_directory_holds_the_seeds_file(tmp_path: Path) -> None
         ({"max_iterations": 0}, "max_iterations"),
         ({"satisfaction_threshold": 1.1}, "satisfaction_threshold"),
         ({"critical_flags": ("bored",)}, "critical_flags"),
+        ({"perspectives": ()}, "perspectives"),
         ({"answer_pattern": "("}, "regular expression"),
         ({"domain_instructions": "Be kind."}, "strange_loops"),
         ({"colour": "blue"}, "colour"),

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from consilience.domain.errors import RateLimited, Rejected
 from consilience.domain.outcome import Limits, StopReason
-from consilience.engine import runner
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.broadcast import Broadcast, BroadcastReport
+from kit import runner
 from protocols.test_emergence_calls import Ticks
 
 
@@ -56,7 +56,7 @@ def formula(c: int, d: int, rounds: int, iterations: int) -> int:
 GRID = list(itertools.product((1, 2, 3, 4), (2, 3, 4), (0, 1, 2), (1, 2, 3)))
 
 
-@pytest.mark.matrix(keep=30)
+@pytest.mark.matrix(keep=15)
 @pytest.mark.parametrize(("c", "d", "rounds", "iterations"), GRID)
 async def test_calls_made_equal_the_formula(c: int, d: int, rounds: int, iterations: int) -> None:
     """Nobody is content enough to skip the talk, and nobody satisfied before the iterations run out."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from consilience.domain.errors import Rejected
-from consilience.domain.outcome import Allowance, Limits, StopReason
+from consilience.domain.outcome import Limits, SpendingLimits, StopReason
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.broadcast import Broadcast
@@ -55,7 +55,7 @@ async def test_flags_beneath_a_parent_that_cannot_write_still_stand() -> None:
 
 
 async def test_a_limit_that_cuts_in_leaves_the_check_that_was_made() -> None:
-    limits = Limits(phases={"evaluate": Allowance(calls=0)})
+    limits = Limits(phases={"evaluate": SpendingLimits(calls=0)})
     report, _ = await go(Broadcast(children=2, max_iterations=1), agents(points=8), limits=limits)
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert report.check is not None
@@ -98,7 +98,7 @@ async def test_silence_withdraws_nothing_in_a_later_execution_of_the_family_eith
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert [one.agent for one in report.dissent] == ["L3N2"]
     for n in range(1, iterations + 1):
-        assert "iteration-1/1/execute/L3N2" in shown(record, f"iteration-{n}/synthesize/L2N1")
+        assert "iteration-1/1/self_reflect/L3N2" in shown(record, f"iteration-{n}/synthesize/L2N1")
 
 
 async def test_a_family_that_falls_silent_as_a_whole_is_not_put_together_again() -> None:
@@ -137,17 +137,13 @@ async def test_a_sentence_of_anybody_beneath_is_nothing_new_in_the_answer() -> N
 async def test_the_report_tells_every_flag_and_what_became_of_it() -> None:
     raised = flagging("resource_request", "iteration-1/self_reflect/L2N1", "iteration-2/self_reflect/L2N2")
     report, _ = await go(Broadcast(children=2, max_iterations=2, coordination_rounds=0), agents(raised))
-    section = markdown(report).partition("## Flags on the way")[2].partition("##")[0]
+    section = markdown(report).partition("## Flags\n")[2].partition("##")[0]
+    assert "resource_request (warning) from use (L2N1): “because of iteration-1/self_reflect/L2N1” — not" in section
     assert (
-        "resource_request (warning) from L2N1 (contributor): “because of iteration-1/self_reflect/L2N1” — not"
-        in section
-    )
-    assert (
-        "resource_request (warning) from L2N2 (contributor): “because of iteration-2/self_reflect/L2N2” — stands"
-        in section
+        "resource_request (warning) from risks (L2N2): “because of iteration-2/self_reflect/L2N2” — stands" in section
     )
     grave, _ = await go(
         Broadcast(children=2, max_iterations=1), agents(flagging("goal_mismatch", "iteration-1/self_reflect/L2N1"))
     )
-    assert "Flags on the way" not in markdown(grave), "it stands among the objections"
+    assert "## Flags" not in markdown(grave), "it stands among the objections"
     assert "because of iteration-1/self_reflect/L2N1" in markdown(grave)

@@ -15,12 +15,12 @@ from consilience.domain.errors import RateLimited, Rejected, SettingsError
 from consilience.domain.events import MessagePublished
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
-from consilience.engine import runner
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.decompose import Decompose, DecomposeReport
 from consilience.reporting.record import Record, record_of
+from kit import runner
 from protocols.test_emergence_calls import Ticks
 
 
@@ -131,12 +131,40 @@ async def test_strange_loops_start_from_the_last_result_and_domain_words_come_la
 
 
 async def test_claims_name_results_and_an_answer_is_extracted() -> None:
-    model = ScriptedModel(splitting(2, claims=[{"text": "It is so: yes.", "ids": ["part 2", "part 9"]}]))
+    model = ScriptedModel(splitting(2, claims=[{"text": "It is so: yes.", "ids": ["part B", "part Z"]}]))
     report, _, _ = await go(Decompose(children=2, answer_pattern="yes|says"), model)
     assert [claim.ids for claim in report.claims] == [("execute/L2N2",)]
     assert report.metrics["dropped_labels"] == 1
     assert "references to texts that were not shown were dropped: 1" in report.warnings
     assert report.position == "says"
+
+
+async def test_the_answer_states_what_speaks_against_it_and_what_is_unknown() -> None:
+    body = {
+        "against": [{"text": "Part B is cheaper.", "ids": ["part B"]}],
+        "would_change": ["A flood"],
+        "unknown": ["none", "Rain"],
+    }
+    report, _, _ = await go(Decompose(children=2), ScriptedModel(splitting(2, **body)))
+    assert [(against.text, against.ids) for against in report.against] == [("Part B is cheaper.", ("execute/L2N2",))]
+    assert (report.would_change, report.unknown) == (("A flood",), ("Rain",))
+
+
+async def test_a_part_has_one_label_in_the_whole_session_and_a_missing_one_is_named() -> None:
+    _, model, _ = await go(Decompose(children=2, depth=3), dead("L3N4"))
+    asked = {request.key: request.text for request in model.requests}
+    assert "from part A1>" in asked["synthesize/L2N1"]
+    assert "from part B1>" in asked["synthesize/L2N2"]
+    assert "part B2 did not come" in asked["synthesize/L2N2"]
+    assert "did not come" not in asked["synthesize/L2N1"]
+    assert "from part A>" in asked["synthesize/L1N1"]
+
+
+@pytest.mark.parametrize("detail", ["full", "brief"])
+async def test_workers_are_asked_for_nothing_that_no_agent_reads(detail: str) -> None:
+    _, model, _ = await go(Decompose(children=2), detail=detail)
+    worker = next(request for request in model.requests if request.key == "execute/L2N1")
+    assert list(worker.schema["properties"]) == ["text"]  # type: ignore[index,call-overload]
 
 
 async def test_a_panel_gives_workers_their_points_of_view() -> None:
@@ -152,10 +180,13 @@ def dead(*who: str) -> ScriptedModel:
 
 async def test_it_goes_on_without_a_worker_and_fails_without_its_root() -> None:
     report, model, _ = await go(Decompose(children=3), dead("L2N2"))
-    assert (report.stop_reason, report.degraded) == (StopReason.SETTLED, "2 of 3 agents (1 rejected)")
+    assert (report.stop_reason, report.degraded) == (
+        StopReason.SETTLED,
+        "2 of 3 agents; no reply: execute 2 L2N2 (rejected)",
+    )
     closing = next(r.text for r in model.requests if r.key == "synthesize/L1N1")
-    assert "from part 3>" in closing
-    assert "from part 2>" not in closing
+    assert "from part C>" in closing
+    assert "from part B>" not in closing
     report, _, _ = await go(Decompose(children=3), dead("L1N1"))
     assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, True)
     report, model, _ = await go(Decompose(children=3), dead("L2N1", "L2N2"))

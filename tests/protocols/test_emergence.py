@@ -14,11 +14,12 @@ from consilience.domain.errors import RateLimited, Rejected, SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
+from consilience.domain.report import FactsKept
 from consilience.domain.topology import Topology, tree
-from consilience.engine.answers import extract
-from consilience.engine.trees import UNPLACED
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
+from consilience.protocols._common.answers import extract
+from consilience.protocols._common.trees import UNPLACED
 from consilience.protocols.emergence import Emergence
 from protocols.test_emergence_calls import go, unlike
 
@@ -118,35 +119,6 @@ async def test_siblings_share_all_of_the_prompt_before_their_own_part() -> None:
     assert texts[0][:shared] == texts[1][:shared] == texts[2][:shared]
 
 
-async def test_a_planted_objection_stands_until_a_reply_that_was_shown_it_answers_it() -> None:
-    def planted(request: ModelRequest) -> dict[str, object]:
-        if request.key == "round-1/lateral/L2N1":
-            return {"objections": [{"to": "B", "text": "the sum is wrong"}]}
-        if request.key == "round-1/lateral/L2N3":
-            return {"objections": [{"to": "A", "text": "nobody asked the nurses"}]}
-        if request.key == "round-1/observe/L1N1":
-            return {"answers": ["A.1", "B.1"]}
-        return {}
-
-    report, model = await go(Emergence(children=3, max_rounds=1), ScriptedModel(speaking(planted)))
-    root = next(r for r in model.requests if r.key == "round-1/observe/L1N1")
-    assert "the sum is wrong" in root.text
-    assert "from C.1>" in root.text
-    assert [(o.agent, o.to, o.text, o.read) for o in report.objections] == [
-        ("L2N3", "L2N1", "nobody asked the nurses", True)
-    ]
-    assert [(d.agent, d.text) for d in report.dissent] == [("L2N3", "nobody asked the nurses")]
-
-
-async def test_an_objection_raised_again_in_the_same_words_stands_once() -> None:
-    def planted(request: ModelRequest) -> dict[str, object]:
-        again = request.key.endswith("lateral/L2N2")
-        return {"objections": [{"to": "A", "text": "the sum in line three is wrong"}]} if again else {}
-
-    report, _ = await go(Emergence(children=2, max_rounds=3), ScriptedModel(speaking(planted)))
-    assert [o.id for o in report.objections] == ["round-3/lateral/L2N2/objection-1"]
-
-
 async def test_claims_name_messages_and_labels_that_were_not_shown_are_dropped_and_counted() -> None:
     def claiming(request: ModelRequest) -> dict[str, object]:
         return {"claims": [{"text": "costs fall", "ids": ["A", "Q", "C"]}]} if "observe" in request.key else {}
@@ -159,7 +131,7 @@ async def test_claims_name_messages_and_labels_that_were_not_shown_are_dropped_a
 
 async def test_the_same_text_twice_converges_and_different_texts_run_out() -> None:
     same = ScriptedModel(lambda r: "nudge" if "/signal/" in r.key else '{"text": "all is well"}')
-    report, _ = await go(Emergence(children=2, max_rounds=5), same)
+    report, _ = await go(Emergence(children=2, max_rounds=5, similarity="jaccard"), same)
     assert report.stop_reason is StopReason.CONVERGED
     assert (report.steps, report.convergence.score_trajectory) == (2, (1.0,))
     assert any("word for word" in warning for warning in report.warnings), "copying oneself is not agreement"
@@ -174,8 +146,20 @@ async def test_it_says_when_the_threshold_was_never_near() -> None:
     model = ScriptedModel(
         lambda r: "n" if "/signal/" in r.key else json.dumps({"text": f"{next(words)} {next(words)}"})
     )
-    report, _ = await go(Emergence(children=2, max_rounds=3), model)
+    report, _ = await go(Emergence(children=2, max_rounds=3, similarity="jaccard"), model)
     assert any("no similarity came within 0.2 of the threshold" in warning for warning in report.warnings)
+
+
+async def test_a_score_exactly_at_the_margin_is_near_the_threshold() -> None:
+    """0.8 - 0.2 is more than 0.6 in floats."""
+
+    def reply(request: ModelRequest) -> str:
+        words = range(10 if request.key.startswith("round-2") else 6)
+        return "n" if "/signal/" in request.key else json.dumps({"text": " ".join(map(str, words))})
+
+    report, _ = await go(Emergence(children=2, max_rounds=2, similarity="jaccard", threshold=0.8), ScriptedModel(reply))
+    assert report.convergence.score_trajectory == (0.6,)
+    assert not any("no similarity came within" in warning for warning in report.warnings)
 
 
 def voting(votes: Callable[[int, str], str], causes: dict[str, str] | None = None) -> Callable[[ModelRequest], str]:
@@ -253,7 +237,7 @@ async def test_a_dead_seat_is_named_and_below_the_quorum_nothing_is_concluded() 
         return lambda r: Rejected("no such model") if r.agent in seats else speaking()(r)
 
     report, model = await go(Emergence(children=3, max_rounds=1), ScriptedModel(dead("L2N2")))  # type: ignore[arg-type]
-    assert report.degraded == "2 of 3 agents (1 rejected)"
+    assert report.degraded == "2 of 3 agents; no reply: leaf_respond 1 L2N2 (rejected)"
     assert [m.agent for m in report.missing] == ["L2N2"]
     assert report.quorum_met
     assert report.answer
@@ -293,7 +277,7 @@ async def test_one_call_is_enough_for_an_answer_and_says_what_it_is() -> None:
     assert (report.stop_reason, report.quorum_met, report.degraded) == (
         StopReason.EXHAUSTED_BUDGET,
         False,
-        "0 of 3 agents (3 budget)",
+        "0 of 3 agents; no reply: leaf_respond 1 L2N1, L2N2, L2N3 (budget)",
     )
 
 
@@ -308,20 +292,18 @@ async def test_self_reviews_start_from_the_last_result_and_domain_words_come_las
     assert report.answer == report.strange_loops[-1].after == "finalize/3 says L1N1"
 
 
-async def test_points_that_the_answer_repeats_survive() -> None:
+async def test_facts_of_points_that_the_answer_keeps_are_counted() -> None:
     def facts(request: ModelRequest) -> dict[str, object]:
         if "leaf_respond" in request.key:
-            return {
-                "points": ["L2N1 counted seven hundred sheep" if request.agent == "L2N1" else "rain is due on Friday"]
-            }
+            return {"points": ["Anna counted 700 sheep" if request.agent == "L2N1" else "rain is due on Friday"]}
         if request.agent == "L1N1":
-            return {"text": "L2N1 counted seven hundred sheep. Nothing else is known."}
+            return {"text": "There are 700 sheep. Nothing else is known."}
         return {}
 
     report, _ = await go(Emergence(children=2, max_rounds=1), ScriptedModel(speaking(facts)))
-    assert report.metrics["facts"] == 2
-    assert report.metrics["fact_survival"] == 0.5
-    assert report.metrics["novelty"] == 0.5
+    assert report.facts == FactsKept(kept=1, total=2, lost=("Friday",))
+    assert "fact_survival" not in report.metrics
+    assert report.metrics["novelty"] == 1.0
 
 
 async def test_what_anybody_but_the_root_had_written_is_nothing_new() -> None:
@@ -384,7 +366,8 @@ async def test_ballots_without_a_quorum_settle_nothing() -> None:
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert report.check is not None
     assert not report.check.met
-    assert report.check.detail == "ballots that could be read: 1 of 3, which is no quorum"
+    assert report.check.detail.startswith("ballots that could be read: 1 of 3, which is no quorum")
+    assert report.unmet == ("only 1 of 3 ballots of round 2 could be read",)
     most, _ = await go(protocol, ScriptedModel(voting(lambda step, agent: "undecided" if agent == "L2N1" else "yes")))
     assert most.stop_reason is StopReason.CONVERGED
 
@@ -497,7 +480,13 @@ async def test_any_script_of_replies_ends_within_the_bound_with_one_verdict(data
                 st.text(max_size=40),
                 st.sampled_from([RateLimited("slow"), Rejected("no"), '{"text": "ok"}', '{"position": "yes"}', "yes"]),
                 st.builds(
-                    lambda t: json.dumps({"text": t, "objections": [{"to": "A", "text": t}], "answers": ["A.1"]}),
+                    lambda t: json.dumps(
+                        {
+                            "text": t,
+                            "objections": [{"to": "A", "text": t}],
+                            "answers": [{"objection": "A.1", "fate": "refuted", "how": t}],
+                        }
+                    ),
                     st.text(max_size=9),
                 ),
             )
@@ -517,11 +506,12 @@ async def test_any_script_of_replies_ends_within_the_bound_with_one_verdict(data
         ("Yes. Nothing would change that.", "yes"),
         ("I cannot decide.", None),
         ("It is unknown.", None),
-        ("No, unless yes-men rule.", "no"),
+        ("There is no doubt that it pays, so yes.", "yes"),
+        ("Answer: no, unless they say yes", "no"),
         ("The answer: YES!", "yes"),
     ],
 )
-def test_a_position_is_a_word_of_its_own_and_the_first_counts(text: str, position: str | None) -> None:
+def test_a_position_is_a_word_of_its_own_and_the_last_counts(text: str, position: str | None) -> None:
     assert extract("yes|no", text) == position
 
 
@@ -562,16 +552,6 @@ async def test_texts_that_stand_unasked_count_as_unrevised_and_can_be_causes() -
     same = ScriptedModel(lambda r: json.dumps({"text": r.agent}))
     report, _ = await go(protocol, same)
     assert report.lateral_revision_rate == 0.0
-
-
-async def test_an_objection_answered_in_any_review_stands_no_more() -> None:
-    def planted(request: ModelRequest) -> dict[str, object]:
-        if request.key == "round-1/lateral/L2N1":
-            return {"objections": [{"to": "B", "text": "the sum is wrong"}]}
-        return {"answers": ["[A.1]"]} if request.key == "finalize/1" else {}
-
-    report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=2), ScriptedModel(speaking(planted)))
-    assert report.objections == ()
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from consilience.domain.outcome import Limits, StopReason
-from consilience.engine import runner
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence, EmergenceReport
+from kit import runner
 
 
 def unlike(request: ModelRequest) -> str:
@@ -63,7 +63,7 @@ GRID = list(
 )
 
 
-@pytest.mark.matrix(keep=40)
+@pytest.mark.matrix(keep=30, whole=200)
 @pytest.mark.parametrize(("c", "d", "rounds", "signals", "loops", "domain", "ballots"), GRID)
 async def test_calls_made_equal_the_formula(
     c: int, d: int, rounds: int, signals: bool, loops: int, domain: bool, ballots: bool
@@ -91,9 +91,27 @@ async def test_calls_with_a_judge_and_without_asking_leaves_again(signals: bool,
     protocol = Emergence(
         children=2, depth=3, max_rounds=3, signals=signals, leaf_reask=reask, similarity="judge" if judge else "jaccard"
     )
-    expected = formula(2, 3, 3, signals=signals, loops=0, domain=False, ballots=False, judge=judge, reask=reask)
+    made = formula(2, 3, 3, signals=signals, loops=0, domain=False, ballots=False, judge=judge, reask=reask)
+    most = formula(2, 3, 3, signals=signals, loops=0, domain=False, ballots=False, judge=judge, reask=True)
+    least = formula(2, 3, 2, signals=signals, loops=0, domain=False, ballots=False, judge=judge, reask=reask)
     _, model = await go(protocol)
-    assert len(model.requests) == protocol.estimate().max == expected
+    assert (len(model.requests), protocol.estimate().min, protocol.estimate().max) == (made, least, most)
+
+
+async def test_objections_ask_leaves_again_whose_texts_would_be_reused() -> None:
+    """All three are objected to in every round, so that the run takes the most calls its estimate allows."""
+
+    def objecting(request: ModelRequest) -> str:
+        if "/lateral/" not in request.key:
+            return unlike(request)
+        to = {"L2N1": "B", "L2N2": "C", "L2N3": "A"}[request.agent]
+        return json.dumps({"objections": [{"to": to, "text": f"wrong, {request.key}"}], "text": request.key})
+
+    protocol = Emergence(children=3, max_rounds=3, signals=False, leaf_reask=False)
+    _, model = await go(protocol, ScriptedModel(objecting))
+    assert len(model.requests) == protocol.estimate().max == 21
+    _, model = await go(protocol)
+    assert len(model.requests) == 21 - 2 * 3
 
 
 async def test_the_example_of_the_design() -> None:

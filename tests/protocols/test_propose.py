@@ -8,10 +8,10 @@ import pytest
 
 from consilience.domain.errors import RateLimited
 from consilience.domain.outcome import Limits, StopReason
-from consilience.engine import runner
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.propose import Propose, ProposeReport
 from consilience.testing import ScriptedModel
+from kit import runner
 
 
 def roles(*names: str) -> str:
@@ -37,6 +37,14 @@ async def test_roles_become_personas_in_the_second_person() -> None:
     )
     assert report.answer is not None
     assert "**Clerk**" in report.answer
+
+
+async def test_what_a_role_says_is_kept_whole() -> None:
+    long = {"name": "Auditor", "asks": "Who signs? " * 40, "trusts": "ledgers", "distrusts": "the last word"}
+    other = {"name": "Clerk", "asks": "Who types?", "trusts": "", "distrusts": ""}
+    report = await propose(Propose(personas=2), json.dumps({"personas": [long, other]}))
+    assert report.panel is not None
+    assert report.panel.personas[0].description.endswith("You distrust: the last word.")
 
 
 async def test_names_are_cleaned_and_stand_once() -> None:

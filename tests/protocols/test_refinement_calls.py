@@ -19,16 +19,16 @@ from consilience.testing import ScriptedModel
 from kit.cases import HOUSE
 
 
-def formula(hierarchy: Hierarchy, passes: int, critic: str) -> int:
-    """2·inner agents + edges to leaves + 2 (or + 1 with the heuristic critic) a pass, and one intent."""
+def formula(hierarchy: Hierarchy, passes: int, critic: str, draft: str = "") -> int:
+    """2·inner agents + edges to leaves + 2 (or + 1 with the heuristic critic) a pass, one intent, and one for a draft."""
     inner = [role.name for role in hierarchy.roles if role.children and hierarchy.parents(role.name)]
     leaves = {role.name for role in hierarchy.roles if not role.children}
     edges = sum(child in leaves for role in hierarchy.roles for child in role.children)
-    return 1 + passes * (2 * len(inner) + edges + (2 if critic == "model" else 1))
+    return 1 + passes * (2 * len(inner) + edges + (2 if critic == "model" else 1)) + bool(draft and critic == "model")
 
 
 def demanding(request: ModelRequest) -> str:
-    """Every part has an issue in every pass."""
+    """Every part has an issue in every pass, and so has the whole."""
     if "/critique/" in request.key:
         marks = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), "passable")
         return json.dumps({part: {**marks, "issues": ["more"]} for part in request.schema["required"]})  # type: ignore
@@ -42,23 +42,27 @@ def go(protocol: Refinement, model: ScriptedModel) -> RefinementReport:
 
 
 @pytest.mark.parametrize("critic", ["model", "heuristic"])
+@pytest.mark.parametrize("draft", ["", "An old text."])
 @pytest.mark.parametrize("passes", [1, 2, 3])
 @pytest.mark.parametrize("hierarchy", [*shipped_hierarchies(), "house"])
-def test_calls_are_the_formulas_when_every_part_has_issues(hierarchy: str, passes: int, critic: str) -> None:
+def test_calls_are_the_formulas_when_every_part_has_issues(
+    hierarchy: str, passes: int, critic: str, draft: str
+) -> None:
     shape = Hierarchy.model_validate(HOUSE) if hierarchy == "house" else load_hierarchy(hierarchy)
-    protocol = Refinement(hierarchy=shape, max_passes=passes, critic=critic, confidence="self")
+    protocol = Refinement(hierarchy=shape, max_passes=passes, critic=critic, confidence="self", draft=draft)
     model = ScriptedModel(demanding)
     report = go(protocol, model)
-    expected = formula(shape, passes, critic)
+    expected = formula(shape, passes, critic, draft)
     assert len({r.key for r in model.requests}) == len(model.requests) == expected
     assert report.ledger.actual.calls == expected
     assert report.ledger.estimated.max == expected
-    assert report.ledger.estimated.min == formula(shape, 1, critic)
+    assert report.ledger.estimated.min == formula(shape, 1, critic, draft)
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
 
 
 def test_the_seeds_blog_makes_fourteen_and_then_thirteen() -> None:
     assert [Refinement(max_passes=n).estimate().max for n in (1, 2, 3)] == [14, 27, 40]
+    assert [Refinement(max_passes=n, draft="Old.").estimate().max for n in (1, 2, 3)] == [15, 28, 41]
 
 
 MARKS = ["useless", "weak", "passable", "good", "excellent"]
@@ -88,6 +92,8 @@ def whims(seed: int, nonsense: float) -> Any:
             )
         if request.returns is None:
             return "For readers."
+        if draw.random() < 0.2:
+            return json.dumps({"text": "Unchanged."})
         sure = draw.choice(["unsure", "fairly sure", "certain"])
         return json.dumps({"confidence": sure, "text": draw.choice(["One. Two. Three. Four.", "Short."])})
 
@@ -100,17 +106,25 @@ def whims(seed: int, nonsense: float) -> Any:
     nonsense=st.sampled_from([0.0, 0.1, 0.4, 0.9]),
     passes=st.integers(1, 3),
     critic=st.sampled_from(["model", "heuristic"]),
+    draft=st.sampled_from(["", "An old text."]),
 )
-def test_any_replies_end_within_the_bound_in_a_typed_end(seed: int, nonsense: float, passes: int, critic: str) -> None:
-    protocol = Refinement(hierarchy=HOUSE, max_passes=passes, critic=critic, confidence="self")
+def test_any_replies_end_within_the_bound_in_a_typed_end(
+    seed: int, nonsense: float, passes: int, critic: str, draft: str
+) -> None:
+    protocol = Refinement(hierarchy=HOUSE, max_passes=passes, critic=critic, confidence="self", draft=draft)
     report = go(protocol, ScriptedModel(whims(seed, nonsense)))
     assert report.ledger.actual.calls <= protocol.estimate().max
-    assert report.quality_threshold_met == (report.stop_reason is StopReason.CONVERGED)
+    converged = report.stop_reason is StopReason.CONVERGED
+    assert converged == (report.quality_threshold_met and not report.unmet)
+    by_index = {one.index: one for one in report.passes}
     judged = [one.quality for one in report.passes if one.quality is not None]
-    if report.best_pass is not None and judged:
-        assert report.passes[report.best_pass - 1].quality == max(judged)
-    if report.quality_threshold_met:
-        assert report.passes[-1].quality is not None
-        assert report.passes[-1].quality >= protocol.threshold - 1e-9
-        assert len(report.passes[-1].sections) == 2
+    if report.best_pass and judged and not converged:
+        assert by_index[report.best_pass].quality == max(judged)
+    if report.best_pass == 0:
+        assert report.answer == draft
+    if report.quality_threshold_met and report.best_pass:
+        best = by_index[report.best_pass]
+        assert best.quality is not None
+        assert best.quality >= protocol.threshold - 1e-9
+        assert len(best.sections) == 2
     assert (report.answer is None) == (report.stop_reason is StopReason.FAILED)

@@ -18,7 +18,7 @@ from consilience.protocols.refinement import protected
 from consilience.protocols.refinement.differences import change, differences, unified
 from consilience.protocols.refinement.filtering import filter_context, strength
 from consilience.protocols.refinement.judging import aggregate
-from consilience.protocols.refinement.protected import Draft, taken_apart
+from consilience.protocols.refinement.protected import Draft, extract_protected
 from consilience.protocols.refinement.replies import MARKS, critique_of
 
 # --- the filter
@@ -101,9 +101,9 @@ def test_the_critique_asks_for_every_part_and_takes_marks_and_numbers() -> None:
     assert schema["required"] == ["intro", "body", "copy"]
     marks = {"coherence": "weak", "accuracy": "Good", "depth": 7.5, "overall": 10}
     parsed = reply.model_validate({"intro": marks, "body": marks, "copy": {**marks, "issues": ["x"]}})
-    assert parsed.parts()["copy"].issues == ["x"]
-    assert parsed.parts()["intro"].coherence == MARKS["weak"]
-    assert parsed.parts()["intro"].depth == 7.5
+    assert parsed.judgements()["copy"].issues == ["x"]
+    assert parsed.judgements()["intro"].coherence == MARKS["weak"]
+    assert parsed.judgements()["intro"].depth == 7.5
 
 
 @pytest.mark.parametrize("wrong", ["splendid", 11, -1, None, "", float("nan"), True and "8/10"])
@@ -138,7 +138,7 @@ That is all.
 
 
 def test_nobody_sees_protected_parts_and_they_come_back_to_the_letter() -> None:
-    draft = taken_apart(DRAFT, ("code", "front_matter"))
+    draft = extract_protected(DRAFT, ("code", "front_matter"))
     assert "print(x)" not in draft.text
     assert "title: Loops" not in draft.text
     assert [block.marker for block in draft.blocks] == ["[[code-1]]", "[[code-2]]"]
@@ -148,7 +148,7 @@ def test_nobody_sees_protected_parts_and_they_come_back_to_the_letter() -> None:
 
 
 def test_a_lost_block_goes_behind_the_paragraph_most_like_the_one_it_followed() -> None:
-    draft = taken_apart(DRAFT, ("code", "front_matter"))
+    draft = extract_protected(DRAFT, ("code", "front_matter"))
     written = "# Loops\n\nIn Python a loop looks like this.\n\nIn C this is another loop.\n\nThe end."
     whole, lost = draft.restored(written)
     assert lost == ["[[code-1]]", "[[code-2]]"]
@@ -158,14 +158,14 @@ def test_a_lost_block_goes_behind_the_paragraph_most_like_the_one_it_followed() 
 
 
 def test_a_title_in_the_same_words_draws_no_block_to_itself() -> None:
-    draft = taken_apart("Cron runs jobs at fixed times.\n\n```\n0 5 * * *\n```\n", ("code",))
+    draft = extract_protected("Cron runs jobs at fixed times.\n\n```\n0 5 * * *\n```\n", ("code",))
     written = "# Why we watch cron jobs\n\nIn most houses cron runs a good many jobs, and nobody sees them at all.\n\nThe end."
     whole, _ = draft.restored(written)
     assert whole.index("nobody sees") < whole.index("0 5 * * *") < whole.index("The end.")
 
 
 def test_a_block_comes_once_however_often_its_marker_does() -> None:
-    draft = taken_apart("Look:\n\n```\ncode\n```\n", ("code",))
+    draft = extract_protected("Look:\n\n```\ncode\n```\n", ("code",))
     whole, lost = draft.restored("See [[code-1]] and again [[code-1]] here.")
     assert whole.count("```\ncode\n```") == 1
     assert "[[code-1]]" not in whole
@@ -192,14 +192,14 @@ def test_a_block_comes_once_however_often_its_marker_does() -> None:
     ],
 )
 def test_a_marker_that_a_model_set_as_code_or_otherwise_is_the_block_and_nothing_more(written: str) -> None:
-    draft = taken_apart("A.\n\n```py\nx = 1\n```\n\nB.", ("code",))
+    draft = extract_protected("A.\n\n```py\nx = 1\n```\n\nB.", ("code",))
     whole, lost = draft.restored(written)
     assert whole.rstrip() == "A.\n\n```py\nx = 1\n```\n\nB."
     assert lost == []
 
 
 def test_markers_come_out_of_code_that_a_model_wrote_itself() -> None:
-    draft = taken_apart("```py\nx = 1\n```\n\n~~~\ny\n~~~", ("code",))
+    draft = extract_protected("```py\nx = 1\n```\n\n~~~\ny\n~~~", ("code",))
     whole, lost = draft.restored("Look:\n\n```\n# as here\n[[code-2]]\n[[code-1]]\n```")
     assert whole == "Look:\n\n~~~\ny\n~~~\n```py\nx = 1\n```\n```\n# as here\n\n\n```"
     assert lost == []
@@ -208,7 +208,7 @@ def test_markers_come_out_of_code_that_a_model_wrote_itself() -> None:
 
 
 def test_a_block_that_goes_back_into_code_of_the_model_does_not_break_it() -> None:
-    draft = taken_apart("It is set in one place.\n\n```py\nx = 1\n```", ("code",))
+    draft = extract_protected("It is set in one place.\n\n```py\nx = 1\n```", ("code",))
     whole, lost = draft.restored("```\nIt is set in one place.\n\nfoo\n```\n\nEnd.")
     fences = [token.content.strip() for token in MarkdownIt("commonmark").parse(whole) if token.type == "fence"]
     assert fences == ["x = 1", "It is set in one place.\n\n\n\nfoo"]
@@ -217,8 +217,8 @@ def test_a_block_that_goes_back_into_code_of_the_model_does_not_break_it() -> No
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_other_line_ends_hide_nothing(end: str) -> None:
-    draft = taken_apart(DRAFT.replace("\n", end), ("code", "front_matter"))
-    assert draft == taken_apart(DRAFT, ("code", "front_matter"))
+    draft = extract_protected(DRAFT.replace("\n", end), ("code", "front_matter"))
+    assert draft == extract_protected(DRAFT, ("code", "front_matter"))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_other_line_ends_hide_nothing(end: str) -> None:
     ],
 )
 def test_front_matter_is_kept_from_everybody(front: str) -> None:
-    draft = taken_apart(f"{front}\nThey go round.\n\n---\n\nThe end.", ("front_matter",))
+    draft = extract_protected(f"{front}\nThey go round.\n\n---\n\nThe end.", ("front_matter",))
     assert draft.text == "They go round.\n\n---\n\nThe end."
     assert draft.restored("New.") == (f"{front}\nNew.", [])
 
@@ -254,25 +254,25 @@ def test_front_matter_is_kept_from_everybody(front: str) -> None:
     ],
 )
 def test_what_stands_between_horizontal_rules_is_shown(begun: str) -> None:
-    draft = taken_apart(f"{begun}\n\nThe end.", ("code", "front_matter"))
+    draft = extract_protected(f"{begun}\n\nThe end.", ("code", "front_matter"))
     assert draft.text == f"{begun}\n\nThe end."
     assert draft.front_matter == ""
 
 
 def test_front_matter_alone_stays_a_line_of_its_own() -> None:
-    assert taken_apart("---\ntitle: x\n---", ("front_matter",)).restored("# T")[0] == "---\ntitle: x\n---\n# T"
+    assert extract_protected("---\ntitle: x\n---", ("front_matter",)).restored("# T")[0] == "---\ntitle: x\n---\n# T"
 
 
 def test_a_marker_the_draft_itself_holds_is_not_taken_for_one() -> None:
-    draft = taken_apart("Write [[code-1]] so:\n\n```\nx\n```", ("code",))
+    draft = extract_protected("Write [[code-1]] so:\n\n```\nx\n```", ("code",))
     whole, _ = draft.restored(draft.text)
     assert whole == "Write [[code-1]] so:\n\n```\nx\n```"
 
 
 def test_what_is_not_protected_stays_in_the_draft() -> None:
-    assert taken_apart(DRAFT, ("front_matter",)).text.count("print(x)") == 1
-    assert taken_apart(DRAFT, ("code",)).text.startswith("---\ntitle: Loops")
-    assert taken_apart("", ("code",)).restored("New text.") == ("New text.", [])
+    assert extract_protected(DRAFT, ("front_matter",)).text.count("print(x)") == 1
+    assert extract_protected(DRAFT, ("code",)).text.startswith("---\ntitle: Loops")
+    assert extract_protected("", ("code",)).restored("New text.") == ("New text.", [])
 
 
 @given(
@@ -298,14 +298,14 @@ def test_what_is_not_protected_stays_in_the_draft() -> None:
 )
 def test_restoring_an_unchanged_draft_gives_the_draft(paragraphs: list[str], between: str) -> None:
     text = between.join(paragraphs)
-    draft = taken_apart(text, ("code", "front_matter"))
+    draft = extract_protected(text, ("code", "front_matter"))
     whole, lost = draft.restored(draft.text)
     assert whole.strip("\n") == text.strip("\n")
     assert not lost
 
 
 def test_a_block_under_a_heading_goes_behind_that_heading_whatever_stands_empty_before_it() -> None:
-    draft = taken_apart("---\ntitle: x\n---\n\n# The setting\n```\nx = 1\n```", ("code", "front_matter"))
+    draft = extract_protected("---\ntitle: x\n---\n\n# The setting\n```\nx = 1\n```", ("code", "front_matter"))
     whole, _ = draft.restored("Of the setting we speak.\n\n# The setting\n\nThe end.")
     assert whole.index("# The setting") < whole.index("x = 1") < whole.index("The end.")
 
@@ -332,7 +332,7 @@ _BITS = (
 @given(st.lists(st.sampled_from(_BITS), max_size=20))
 def test_every_block_comes_exactly_once_whatever_is_written_around_the_markers(bits: list[str]) -> None:
     texts = ["```\nalpha\n```", "~~~\nbeta\n~~~", "```py\ngamma\n\ngamma\n```"]
-    draft = taken_apart("Text one.\n\n" + "\n\nText.\n\n".join(texts), ("code",))
+    draft = extract_protected("Text one.\n\n" + "\n\nText.\n\n".join(texts), ("code",))
     written = "".join(bits)
     whole, lost = draft.restored(written)
     markers = [block.marker for block in draft.blocks]
@@ -359,11 +359,11 @@ def went_through(blocks: int, written: Callable[[Draft], str]) -> int:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        draft = taken_apart(text, ("code", "front_matter"))
+        draft = extract_protected(text, ("code", "front_matter"))
         given = written(draft)
         draft.restored(given)
         draft.comparable(given)
-        draft.told(given)
+        draft.expand_markers(given)
     finally:
         sys.setprofile(before)
     return characters

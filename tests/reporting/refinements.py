@@ -9,12 +9,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from consilience.domain.outcome import Limits
-from consilience.engine import runner
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
 from consilience.reporting.record import Record, record_of
 from consilience.testing import Scripted, ScriptedModel
+from kit import runner
 
 Script = Callable[[ModelRequest], Any]
 

@@ -14,12 +14,12 @@ from consilience.domain.agents import Agent
 from consilience.domain.events import CallCompleted, Event, SessionStarted
 from consilience.domain.outcome import Estimate
 from consilience.domain.topology import Topology
-from consilience.engine import runner
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.record import Record, record_of
 from consilience.testing import Scripted, ScriptedModel
+from kit import runner
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "demo.db"
 

@@ -19,7 +19,8 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import FailureKind
 from consilience.reporting.course import fold, took
-from consilience.reporting.unfinished import prose, state_of, unfinished
+from consilience.reporting.unfinished import state_of, unfinished
+from consilience.reporting.words import prose
 
 
 def events() -> list[Event]:
@@ -106,7 +107,13 @@ def test_who_has_answered_is_not_awaited_any_more() -> None:
 
 def test_what_a_typed_reply_says() -> None:
     assert prose('{"points": [], "text": "Yes."}') == "Yes."
-    assert prose('{"position": "no"}') == '{"position": "no"}'
+    assert prose('{"position": "no", "reasons": ["rents", "noise"], "sure": true}') == (
+        "position: no · reasons: rents; noise · sure: yes"
+    )
+    assert prose('```json\n{"text": "Yes."}\n```') == "Yes."
+    assert prose('{"points": [], "text": "Rents \\"rise\\" and') == 'Rents "rise" and [cut off]'
+    assert prose('{"points": ["a", {') == "(a reply of 18 characters in a form that could not be read)"
+    assert prose("{x} is a set") == "{x} is a set"
     assert prose("[1]") == "[1]"
     assert prose("Plainly yes.") == "Plainly yes."
 

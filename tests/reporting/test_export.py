@@ -25,6 +25,7 @@ from consilience.domain.events import (
     CheckRecorded,
     Event,
     MessagePublished,
+    Noted,
     ReplyRejected,
     SessionParked,
     SessionResumed,
@@ -34,20 +35,29 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import Check, FailureKind, Limits
 from consilience.domain.topology import complete, hierarchy, tree
-from consilience.engine import runner
-from consilience.engine.fork import fork
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
-from consilience.reporting.export import FORMATS, as_events, as_json, as_markdown, format_of
-from consilience.reporting.frontmatter import front_matter, scalar
+from consilience.reporting.export import (
+    FORMATS,
+    as_events,
+    as_json,
+    as_markdown,
+    format_of,
+    front_matter,
+    label,
+    reads_diagram,
+    scalar,
+    tree_diagram,
+)
 from consilience.reporting.markdown import markdown
-from consilience.reporting.mermaid import label, reads_diagram, tree_diagram
 from consilience.reporting.record import Record, record_of
 from consilience.reporting.views import reads, view_svg, view_text, views_of
 from consilience.reporting.views import tree as trees
 from consilience.testing import ScriptedModel, ServerError
+from kit import runner
 from kit.cases import CASES, Case
+from kit.runner import fork
 from reporting.sessions import HOSTILE, Counted, by_hand, call, ran, saying
 
 SCHEMAS = Path(__file__).parent.parent.parent / "docs" / "schema"
@@ -129,7 +139,7 @@ def test_markdown_is_the_report_with_its_diagrams(recorded: Record) -> None:
     first, second = re.findall(r"^```mermaid\n(.*?)^```$", written, re.MULTILINE | re.DOTALL)
     assert first == (
         "flowchart TB\n"
-        '  n0["L1N1 · integrator"]\n  n1["L2N1 · analytical"]\n  n2["L2N2 · creative"]\n  n3["L2N3 · critical"]\n'
+        '  n0["integrator (L1N1)"]\n  n1["analytical (L2N1)"]\n  n2["creative (L2N2)"]\n  n3["critical (L2N3)"]\n'
         "  n0 --- n1\n  n0 --- n2\n  n0 --- n3\n"
         "  n1 <-.-> n2\n  n2 <-.-> n3\n"
     )
@@ -200,6 +210,7 @@ EVERY: list[Event] = [
     CallLost(key="talk-1/A1", agent="A1"),
     AnswerReceived(key="talk-1/A1", text="answered", by="a person"),
     MessagePublished(id="talk-1/A1/objection-1", sender="A1", kind="objection", text="against"),
+    Noted(name="thread_opened", data={"title": "t", "body": "against"}, texts=("against",)),
     CheckRecorded(index=2, check=Check(met=False, kind="all", parts=(Check(met=False, kind="judge"),))),
     TextsEmbedded(encoder="e", texts=("said", "against"), vectors="00ff"),
     TextsEmbedded(encoder="e", texts=("said",), error="down"),
@@ -216,7 +227,7 @@ def test_every_type_of_event_is_exported_with_all_it_refers_to() -> None:
     for row in found:
         line.validate(row)
     assert [set(row["bodies"]) for row in found[1:]] == [
-        {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, set(),
+        {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, {"against"}, set(),
         {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"},
     ]  # fmt: skip
     stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}

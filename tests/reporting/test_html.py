@@ -14,15 +14,14 @@ from consilience.domain.events import CallCompleted, CallFailed, MessagePublishe
 from consilience.domain.messages import Source
 from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.topology import complete
-from consilience.engine import runner
-from consilience.engine.fork import fork
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.html import html_of, page
 from consilience.reporting.record import Record, record_of
-from consilience.reporting.unfinished import prose
-from consilience.reporting.words import printable
+from consilience.reporting.words import printable, prose
 from consilience.testing import ScriptedModel
+from kit import runner
+from kit.runner import fork
 from reporting.sessions import HOSTILE, by_hand, call, ran, saying
 
 
@@ -30,6 +29,20 @@ def parsed(written: str) -> Element:
     """As a browser reads it; mistakes it would mend are mistakes here."""
     parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)
     return parser.parse(written)
+
+
+async def test_the_verdict_and_the_dissent_stand_before_views_settings_and_transcript(store: SqliteStore) -> None:
+    written = page(await ran(store))
+    body = words(parsed(written)).partition("To the report")[2]
+    order = ["Stopped:", "Where they differed", "I object", "All figures", "Protocol", "in program order, by phase"]
+    places = [body.find(said) for said in order]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert '<meta name="viewport" content="width=device-width' in written
+    folded = written.partition("<details><summary>All figures</summary>")[2].partition("</details>")[0]
+    assert "Calls" in folded
+    assert "Similarity among siblings" in folded
+    assert "Similarity among siblings" not in written.replace(folded, "")
 
 
 def words(element: Element) -> str:
@@ -181,6 +194,11 @@ def test_a_table_scrolls_by_itself_and_breaks_no_word(recorded: Record) -> None:
     (style,) = (words(style) for head in root.iter("head") for style in head.iter("style"))
     rules = dict(re.findall(r"([^{}]+)\{([^{}]*)\}", style))
     assert "overflow-x:auto" in next(rule for of, rule in rules.items() if ".table" in of.strip().split(","))
+    assert {"overflow-x:auto", "white-space:pre"} <= set(rules["\npre"].split(";")), (
+        "commands scroll, and are not broken"
+    )
+    assert "max-width:60rem" in rules["\nbody"], "and no width that a phone has not got"
+    assert not re.search(r"(?<!max-)(?<!min-)width:", str(style))
     assert "overflow-wrap:break-word" in rules["\ntable"], "the page's `anywhere` lets columns be narrower than a word"
 
 

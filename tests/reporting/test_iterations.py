@@ -9,13 +9,15 @@ from xml.etree import ElementTree
 import pytest
 
 from adversaries.nasty import TEXTS
-from consilience.engine import runner
+from consilience.domain.errors import SettingsError
+from consilience.domain.events import Noted, SessionFinished
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.markdown import AnyReport, markdown
 from consilience.reporting.record import Record, record_of
-from consilience.reporting.views import lacking, view_svg, view_text
+from consilience.reporting.views import view_svg, view_text, views_of
+from kit import runner
 from kit.cases import CASES, plain
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -37,10 +39,22 @@ async def record(store: SqliteStore) -> Record:
     return record_of(store, "s")
 
 
+def with_report(record: Record, data: dict[str, object]) -> Record:
+    """The same session with another report, shown as the protocol's code makes it."""
+    shown = replace(record)
+    shown.__dict__["report"] = report = AnyReport.model_validate(data)
+    shown.__dict__["presentation"] = report.presentation()
+    return shown
+
+
 async def test_the_tree_says_how_satisfied_everybody_is_and_what_they_flagged(record: Record) -> None:
     assert record.report is not None
     states = record.report.model_dump()["states"]
-    lines = {line.strip("├─└│ ").split()[0]: line for line in view_text("tree", record).splitlines() if " · " in line}
+    lines = {
+        line.partition("(")[2].partition(")")[0]: line
+        for line in view_text("tree", record).splitlines()
+        if " · " in line
+    }
     assert lines.keys() == states.keys()
     for id, state in states.items():
         rating = state["satisfaction"]
@@ -76,14 +90,20 @@ async def test_critical_flags_come_first_and_all_are_counted(record: Record) -> 
     (seat,) = [id for id in data["states"] if id == "L2N1"]
     tags = ["resource_request", "needs_reframing", "goal_mismatch"]
     raised = [
-        {"id": f"f{n}", "tag": tag, "node": seat, "critical": tag != "resource_request"}
+        {
+            "id": f"f{n}",
+            "tag": tag,
+            "node": seat,
+            "critical": tag != "resource_request",
+            "severity": "warning",
+            "text": "",
+        }
         for n, tag in enumerate([*tags[:1] * 6, *tags])
     ]
     data["flags"] = raised
     data["states"][seat] |= {"satisfaction": 0.8, "flags": tags}
     data["iterations"] = [{**data["iterations"][0], "flags": [flag["id"] for flag in raised]}]
-    shown = replace(record)
-    shown.__dict__["report"] = AnyReport.model_validate(data)
+    shown = with_report(record, data)
     first = "needs_reframing (L2N1), goal_mismatch (L2N1), resource_request (L2N1), resource_request"
     assert f"9 flags, 2 critical: {first}" in " ".join(view_text("iterations", shown).split())
     assert "satisfied 0.80; flags: needs_reframing, goal_mismatch, resource_request" in view_text("tree", shown, 160)
@@ -97,27 +117,56 @@ async def test_critical_flags_come_first_and_all_are_counted(record: Record) -> 
 async def test_the_report_speaks_of_iterations_and_satisfaction(record: Record) -> None:
     assert record.report is not None
     text = markdown(record.report)
-    assert "| Iterations | 2 of at most 2 |" in text
-    assert "Satisfaction of those below the root" in text
     assert "stable" not in text.partition("## How far")[0]
+    figures = view_text("figures", record)
+    assert "Iterations: 2 of at most 2" in figures
+    assert "Satisfaction of the agents below the root" in figures
 
 
 async def test_other_sessions_have_no_iterations(store: SqliteStore) -> None:
     await runner.start("Is it so?", Emergence(max_rounds=1), models=ScriptedModel(plain), store=store, session="e")
-    assert lacking("iterations", record_of(store, "e")) == "a session of emergence has no iterations"
-    assert "satisfied" not in view_text("tree", record_of(store, "e"))
+    shown = record_of(store, "e")
+    assert "iterations" not in views_of(shown)
+    with pytest.raises(SettingsError, match="a session of emergence has no view 'iterations'") as refusal:
+        view_text("iterations", shown)
+    assert "tree, evolution, convergence, reads" in str(refusal.value)
+    assert "satisfied" not in view_text("tree", shown)
+
+
+async def test_a_running_session_shows_goals_ratings_flags_and_satisfaction_so_far(record: Record) -> None:
+    events = [event for event in record.events if not isinstance(event, SessionFinished)]
+    running = replace(record, events=events)
+    whole = view_text("iterations", running)
+    finished = view_text("iterations", record).splitlines()
+    rows = [line for line in whole.splitlines() if line.startswith("L1N1 ") and "satisfied" in line]
+    assert rows == [line for line in finished if line.startswith("L1N1 ") and "satisfied" in line]
+    assert "goal: L1N1 on iteration-1/broadcast/L1N1" in whole
+    assert "satisfied 0.80" in view_text("tree", running)
+    assert "flags: " in view_text("tree", running)
+
+
+async def test_an_iteration_that_is_not_judged_yet_is_shown_as_running(record: Record) -> None:
+    """The session as it was when the first leaf had rated its text."""
+    events = []
+    for event in record.events:
+        events.append(event)
+        if isinstance(event, Noted) and event.name == "rating":
+            break
+    text = view_text("iterations", replace(record, events=events))
+    (row,) = [line for line in text.splitlines() if line.startswith("L1N1 1 ")]
+    assert "running" in row
+    assert "0.50" in row
+    assert "goal: L1N1 on iteration-1/broadcast/L1N1" in text
 
 
 @pytest.mark.parametrize("name", TEXTS)
-async def test_odd_reports_are_shown_all_the_same(record: Record, name: str) -> None:
+async def test_hostile_texts_are_shown_as_text(record: Record, name: str) -> None:
     assert record.report is not None
     odd = TEXTS[name].encode("utf-8", "replace").decode()
-    row = {"node": odd, "path": "x", "ratings": {odd: odd, "a": None}, "mean": odd, "flags": [odd, 3], "feedback": odd}
-    state = {"satisfaction": odd, "flags": [odd]}
-    given = {"iterations": [row, 7, {}], "states": {odd: state, "L1N1": state, "L2N1": 4}, "flags": [{"id": 3}, odd]}
-    report = AnyReport.model_validate({**record.report.model_dump(), **given})
-    shown = replace(record)
-    shown.__dict__["report"] = report
+    data = record.report.model_dump()
+    data["iterations"] = [{**one, "feedback": odd, "caused_by": [odd], "flags": [odd]} for one in data["iterations"]]
+    data["flags"] = [{**flag, "text": odd} for flag in data["flags"]]
+    shown = with_report(record, data)
     for view in ("tree", "iterations"):
         assert "\x1b" not in view_text(view, shown)
         ElementTree.fromstring(view_svg(view, shown))

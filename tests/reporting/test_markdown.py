@@ -11,6 +11,7 @@ from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Check, Estimate, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import (
+    Against,
     Claim,
     Confidence,
     Dissent,
@@ -21,10 +22,15 @@ from consilience.domain.report import (
     Report,
     SharedModel,
     Spent,
+    present,
 )
+from consilience.domain.sections import AgentText, Bullets, Item, Presentation, Table
 from consilience.domain.topology import tree
-from consilience.reporting.contained import plain
-from consilience.reporting.markdown import AnyReport, headline, markdown
+from consilience.protocols.emergence import EmergenceReport
+from consilience.reporting.html import html_of
+from consilience.reporting.markdown import AnyReport, blocks_markdown, markdown
+from consilience.reporting.report_sections import folded_sections, headline
+from consilience.reporting.words import plain
 
 AGENTS = (
     Agent(id="L1N1", role="integrator", model="m"),
@@ -35,7 +41,7 @@ AGENTS = (
 )
 
 
-def report(**given: Any) -> Report:
+def report(kind: type[Report] = AnyReport, **given: Any) -> Report:
     common: dict[str, Any] = {
         "session": "r1",
         "protocol": "emergence",
@@ -53,106 +59,218 @@ def report(**given: Any) -> Report:
             estimated=Estimate(min=7, max=15), actual=Spent(calls=9, tokens_in=1000, tokens_out=200, cost=0.0)
         ),
     }
-    return AnyReport(**{**common, **given})
+    return kind(**{**common, **given})
+
+
+def figures(report: Report) -> str:
+    """The figures that a report folds away, as Markdown."""
+    (section,) = folded_sections(report, present(report))
+    return blocks_markdown(section.blocks)
 
 
 @pytest.mark.parametrize("reason", StopReason)
 def test_every_ending_is_said_in_words_and_by_its_name(reason: StopReason) -> None:
-    line = headline(report(stop_reason=reason))
+    line = headline(report(stop_reason=reason), Presentation())
     assert f"({reason.value})" in line
-    assert len(line) > len(reason.value) + 20
-    assert ("stable" in line and "before" not in line) == (reason is StopReason.CONVERGED)
+    assert len(line) > len(reason.value) + 18
+    assert ("stopped changing (" in line) == (reason is StopReason.CONVERGED)
 
 
 def test_who_is_missing_stands_in_the_first_line() -> None:
-    line = headline(report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, stop_reason=StopReason.FAILED))
-    assert line == (
-        "**Stopped: it failed, too few agents replied (failed) · 1 of 2 agents (1 deadline), too few to rest an answer on**"
+    failed = report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, stop_reason=StopReason.FAILED)
+    assert headline(failed, Presentation()) == (
+        "Stopped: too few agents replied (failed) · 1 of 2 agents (1 deadline) · too few to rest an answer on"
     )
+
+
+def test_an_answer_that_heard_nobody_says_so() -> None:
+    """Whoever was never asked declared no dissent, and nothing existed that it could be written from."""
+    text = markdown(report(replied=0, closing="reserve", stop_reason=StopReason.EXHAUSTED_BUDGET))
+    assert "*No other agent replied: the answer is one agent's alone.*" in text
+    assert "what existed by then" not in text
+    assert "none was declared" not in text
 
 
 @pytest.mark.parametrize(("n", "said"), [(1, "1 reply whose"), (3, "3 replies whose")])
 def test_replies_whose_size_is_a_guess_are_counted(n: int, said: str) -> None:
     spent = Spent(calls=9, tokens_in=1000, tokens_out=200, cost=0.0, estimated=n)
-    text = markdown(report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent)))
-    assert f"| Tokens | 1,000 read, 200 written; estimated for {said} model told none |" in text
+    shown = report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent))
+    assert f"| Tokens | 1,000 read, 200 written; estimated for {said} model told none |" in figures(shown)
 
 
 def test_everything_at_once_in_order() -> None:
-    text = markdown(
-        report(
-            dissent=(
-                Dissent(agent="L2N1", text="Rents.", position="no"),
-                Dissent(agent="L2N2", text="Who pays?", id="o1"),
-            ),
-            objections=(Objection(id="o1", agent="L2N2", to="L2N1", text="Who pays?", read=False),),
-            position_changes=(
-                PositionChange(agent="L2N1", before="yes", after="no", step=2, cause="round-1/lateral/L2N2"),
-                PositionChange(agent="L2N2", before="no", after="yes", step=2, conformity=True),
-            ),
-            claims=(Claim(text="Six stalls.", ids=("round-2/lateral/L2N1",)), Claim(text="Loud.", from_memory=True)),
-            missing=(Missing(agent="L2N2", since="round-2/lateral/L2N2", reason="deadline: 300 s"),),
-            quotations=(Quotation(words="a b", source="S1", line=1, verified=False),),
-            warnings=("something is odd",),
-            independence=Independence(shared=(SharedModel(model="m", agents=("L1N1", "L2N1")),)),
-            check=Check(met=False, kind="jaccard", score=0.4, threshold=0.85),
-            confidence=Confidence(level=0.62, kind="share of pooled ballots"),
-            metrics={
-                "facts": 9,
-                "fact_survival": 1 / 3,
-                "novelty": None,
-                "sibling_similarity/leaf_respond/1": 0.2,
-                "own": 2,
-            },
-            position="no",
-            decided_by="pool",
-            ballots=[
-                {"agent": "L2N1", "position": "yes"},
-                {"agent": "L2N1", "position": "no"},
-                {"agent": "L2N2", "position": "yes"},
-            ],
-            pool={"no": 0.6, "yes": 0.4},
-            convergence={"score_trajectory": [0.3, 0.4]},
-        )
+    shown = report(
+        EmergenceReport,
+        dissent=(
+            Dissent(agent="L2N1", text="Rents.", position="no"),
+            Dissent(agent="L2N2", text="Who pays?", id="o1"),
+        ),
+        objections=(Objection(id="o1", agent="L2N2", to="L2N1", text="Who pays?", read=False),),
+        position_changes=(
+            PositionChange(agent="L2N1", before="yes", after="no", step=2, cause="round-1/lateral/L2N2"),
+            PositionChange(agent="L2N2", before="no", after="yes", step=2, conformity=True),
+        ),
+        claims=(Claim(text="Six stalls.", ids=("round-2/lateral/L2N1",)), Claim(text="Loud.", from_memory=True)),
+        missing=(Missing(agent="L2N2", since="round-2/lateral/L2N2", reason="deadline: 300 s"),),
+        quotations=(Quotation(words="a b", source="S1", line=1, verified=False),),
+        warnings=("something is odd",),
+        independence=Independence(shared=(SharedModel(model="m", agents=("L1N1", "L2N1")),)),
+        check=Check(met=False, kind="jaccard", score=0.4, threshold=0.85),
+        confidence=Confidence(level=0.62, kind="share of pooled ballots"),
+        metrics={
+            "facts": 9,
+            "fact_survival": 1 / 3,
+            "novelty": None,
+            "sibling_similarity/leaf_respond/1": 0.2,
+            "own": 2,
+        },
+        position="no",
+        decided_by="pool",
+        ballots=[
+            {"agent": "L2N1", "step": 0, "position": "yes", "confidence": "certain"},
+            {"agent": "L2N1", "step": 1, "position": "no", "confidence": "certain"},
+            {"agent": "L2N2", "step": 1, "position": "yes", "confidence": "certain"},
+        ],
+        pool={"no": 0.6, "yes": 0.4},
+        convergence={"converged": True, "rounds_used": 2, "score_trajectory": [0.3, 0.4]},
     )
+    text = markdown(shown)
     order = [
         "# Move the market?",
-        "**Stopped: stable",
+        "**Stopped: the answer stopped changing (converged)",
         "## Answer",
         "**Position: no** (by the pooled ballots",
         "**Final ballots, cast in private:** 1 no · 1 yes. All ballots of all rounds pooled: no 60 %, yes 40 %",
-        "## Dissent and standing objections",
-        "- “Rents.” — L2N1 (critical), for *no*",
-        "- “Who pays?” — objection of L2N2 (CFO) to L2N1 (critical), never answered; nobody was shown it",
-        "## Who changed position",
-        "L2N1 (critical): yes → no in round 2, because of what L2N2 (CFO) wrote",
-        "**named no argument for it (conformity)**",
-        "- Six stalls. — *L2N1 (critical)*",
-        "- Loud. — *rests on no text it could name* † from the model's memory",
-        "## Agents that were missing",
-        "2 of 3 agents share the model m: they are fewer than 2 independent voices",
+        "## Basis",
+        "- Six stalls. — *critical (L2N1)*",
+        "- Loud. — *names no text* † from memory, no document quoted",
+        "## Where they differed",
+        "### Dissent and open objections",
+        "- “Rents.” — *critical (L2N1), for no*",
+        "- “Who pays?” — objection of CFO (L2N2) to critical (L2N1), never answered; no agent read it",
+        "### Changes of position",
+        "critical (L2N1): yes → no in round 2, because of what CFO (L2N2) wrote",
+        "named no argument for it (conformity)",
+        "## How far to trust it",
+        "### Missing agents",
+        "2 of 3 agents share the model m: their agreement is weak evidence.",
         "0 verified, 1 not found",
         "1 of 2.",
         "- Something is odd.",
-        "## Figures",
-        "| Calls | 9 of 7–15 foreseen |",
-        "| Stability from round to round (jaccard) | 0.30 → 0.40, needed 0.85 |",
-        "| Confidence | 62 % (share of pooled ballots) |",
-        "| Facts of the first texts found again in the answer | 33 % (of 9) |",
-        "| own | 2 |",
-        "| Likeness of sibling texts, leaf_respond (1 is identical), by round | 0.20 |",
-        "Session `r1`",
+        "9 calls · 1,000 tokens read, 200 written · $0 · 0.0 s · the answer stopped changing · `consilience replay r1`",
     ]
+    check_order(text, order)
+    assert text.count("Who pays?") == 1, "an objection that is dissent too stands once"
+    order = [
+        "| Calls | 9 of 7–15 foreseen |",
+        "| Rounds | 2 of at most 5 |",
+        "| Confidence | 62 % (share of pooled ballots) |",
+        "| Stability from round to round (jaccard) | 0.30 → 0.40, needed 0.85 |",
+        "| own | 2 |",
+        "| Similarity among siblings, leaf_respond, by round (1 = identical) | 0.20 |",
+    ]
+    check_order(figures(shown), order)
+
+
+def check_order(text: str, order: list[str]) -> None:
     places = [text.find(words) for words in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
-    assert text.count("Who pays?") == 1, "an objection that is dissent too stands once"
 
 
 def test_no_answer_and_no_dissent_are_said() -> None:
     assert "## No answer" in markdown(report(answer=None, stop_reason=StopReason.EXHAUSTED_BUDGET))
-    assert "**Dissent:** none was declared" in markdown(report())
     assert "*A limit cut in" in markdown(report(closing="reserve"))
+
+
+def test_only_a_protocol_that_asks_for_dissent_says_that_none_was_declared() -> None:
+    asking = Presentation(asks_for_dissent=True)
+    assert "**Dissent:** none was declared, and no objection is open." in markdown(report(), asking)
+    assert "Dissent" not in markdown(report(), Presentation())
+    assert EmergenceReport.asks_for_dissent
+
+
+def test_every_objection_is_listed_once_with_its_fate_open_ones_first() -> None:
+    text = markdown(
+        report(
+            EmergenceReport,
+            convergence={"converged": False, "rounds_used": 2},
+            objections=(
+                objection("A.1", fate="yielded", how="The test is CPU only."),
+                objection("A.2", fate="refuted", how="It was measured."),
+                objection("A.3", fate="stands", ruled="rejected", ruling="Two engineers, a third if need be."),
+                objection("A.4", fate="unanswered"),
+            ),
+            dissent=(
+                Dissent(agent="L2N2", text="objection A.3", id="A.3"),
+                Dissent(agent="L2N2", text="objection A.4", id="A.4"),
+            ),
+        )
+    )
+    assert text.count("## ") == 3
+    lines = text.partition("## Where they differed\n\n")[2].partition("\n\n")[0].splitlines()
+    who = "*CFO (L2N2) → critical (L2N1)*"
+    assert lines == [
+        f"- **Open:** objection A.3 — {who} Ruling: rejected: Two engineers, a third if need be.",
+        f"- **Open:** objection A.4 — {who} Not answered before the run ended.",
+        f"- **Refuted:** objection A.2 — {who} It was measured.",
+        f"- **Conceded:** objection A.1 — {who} The test is CPU only.",
+    ]
+    assert "none was declared" not in text, "two objections are open"
+
+
+def objection(id: str, **fields: Any) -> Objection:
+    return Objection(id=id, agent="L2N2", to="L2N1", text=f"objection {id}", read=True, **fields)
+
+
+def test_what_would_overturn_the_answer_follows_what_they_differed_in() -> None:
+    text = markdown(
+        report(
+            would_change=("The top ten statements use under a third of CPU time.",),
+            unknown=("Whether CPU follows data.",),
+            against=(Against(text="Two engineers may be too few.", ids=("round-1/lateral/L2N2",)),),
+        )
+    )
+    assert text.partition("## What would overturn it\n\n")[2].partition("\n\n")[0].splitlines() == [
+        "- The top ten statements use under a third of CPU time.",
+        "- **Unknown:** Whether CPU follows data.",
+        "- **Strongest argument against:** Two engineers may be too few. — *CFO (L2N2)*",
+    ]
+
+
+def test_an_answer_and_quoted_texts_that_were_cut_say_so_beside_themselves() -> None:
+    text = markdown(
+        report(
+            answer="No, since",
+            answer_cut=True,
+            cut_replies=("round-1/lateral/L2N2",),
+            claims=(Claim(text="Loud.", ids=("round-1/lateral/L2N2", "round-1/lateral/L2N1")),),
+            objections=(
+                Objection(id="round-1/lateral/L2N2/objection-1", agent="L2N2", to="L2N1", text="Why", read=True),
+            ),
+        )
+    ).replace("\\", "")
+    assert "Incomplete: this text was cut off at the token limit.*\n\nNo, since\n\n*[cut off here]*" in text
+    assert "- Loud. — *CFO (L2N2) [its text was cut off], critical (L2N1)*" in text
+    assert "never answered [its text was cut off]" in text
+
+
+def test_a_quotation_that_was_not_found_is_named_with_its_place() -> None:
+    words = [Quotation(words=f"words {n}", source="S2", line=n, verified=n == 0, agent="L2N1") for n in range(8)]
+    text = markdown(report(quotations=words))
+    assert "- Quotations from the documents: 1 verified, 7 not found where claimed." in text
+    assert "- Not found: “words 1” — *critical (L2N1)* claimed at S2:1" in text
+    assert text.count("Not found: “") == 5
+    assert "- Not found: 2 more, in the report's JSON." in text
+
+
+def test_a_run_of_one_agent_has_no_empty_sections() -> None:
+    text = markdown(report(agents=AGENTS[:1], protocol="solo", steps=1))
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# Move the market?",
+        "## Answer",
+        "## How far to trust it",
+    ]
 
 
 def test_an_answer_cannot_pass_for_a_section_of_the_report() -> None:
@@ -164,6 +282,32 @@ def test_an_answer_cannot_pass_for_a_section_of_the_report() -> None:
     assert "really\n\n---" in text
     assert "###### deep" in text
     assert "\x1b" not in text
+
+
+def test_a_number_is_escaped_only_where_it_would_begin_a_list() -> None:
+    first = Item(text="1. No buffer.")
+    (line, named, row) = (
+        blocks_markdown([Bullets(items=(first,))]),
+        blocks_markdown([Bullets(items=(first.model_copy(update={"lead": "context:"}),))]),
+        blocks_markdown([Table(heads=("what",), rows=(("1. No buffer.",),))]).splitlines()[-1],
+    )
+    assert line == r"- 1\. No buffer."
+    assert named == "- **context:** 1. No buffer."
+    assert row == "| 1. No buffer. |"
+
+
+def test_commands_of_an_answer_stay_as_they_are_to_be_typed() -> None:
+    """Placeholders in code, in a table and beside a code block, are not escaped; outside code they are."""
+    answer = "| Deploy | `kubectl -n <NS> undo` <ask> |\n|---|---|\n\n```sh\nps\n```"
+    text = blocks_markdown([AgentText(text=answer)])
+    assert r"`kubectl -n <NS> undo` \<ask>" in text
+    assert "<code>kubectl -n &lt;NS&gt; undo</code> &lt;ask&gt;" in html_of(text)
+    split = blocks_markdown([AgentText(text="| a `<b> | <c>` |\n|---|---|")])
+    assert r"`\<b> | \<c>`" in split, "the pipe ends the cell, and the code with it"
+
+
+def test_lines_of_a_checklist_stay_lines() -> None:
+    assert "one<br />\ntwo" in html_of(blocks_markdown([AgentText(text="one\ntwo")]))
 
 
 @pytest.mark.parametrize(

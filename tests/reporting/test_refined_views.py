@@ -12,22 +12,26 @@ from xml.etree import ElementTree
 import html5lib
 import pytest
 
+from consilience.domain.errors import SettingsError
 from consilience.domain.events import SessionFinished
 from consilience.domain.hierarchies import Hierarchy, distance, load_hierarchy, shipped_hierarchies
 from consilience.domain.outcome import Limits
+from consilience.domain.sections import Matrix
 from consilience.domain.topology import hierarchy
-from consilience.engine import runner
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
-from consilience.protocols.refinement.report import RefinementReport
+from consilience.protocols.refinement.report import HandedDownText, RefinementReport
+from consilience.protocols.refinement.views import distances_view, flow_rows
+from consilience.reporting.export import as_markdown
 from consilience.reporting.html import page
-from consilience.reporting.passes import Handed
 from consilience.reporting.record import Record, record_of
-from consilience.reporting.views import VIEWS, distances, evolution, flow, passes, view_svg, view_text, views_of
+from consilience.reporting.views import COMMON, evolution, view_of, view_svg, view_text, views_of
 from consilience.reporting.views.drawing import cells
 from consilience.reporting.views.layers import layered
+from consilience.reporting.views.words import view_words
 from consilience.testing import ScriptedModel, ServerError
+from kit import runner
 from reporting.refinements import editing, refined
 from reporting.sessions import HOSTILE, by_hand, ran
 
@@ -58,13 +62,13 @@ def without_body(request: ModelRequest) -> Any:
 CASES: dict[str, dict[str, Any]] = {
     "three passes": {},
     "four layers": {"protocol": Refinement(hierarchy="research-summary")},
-    "nobody helps": {"protocol": Refinement(hierarchy=FLAT, filter=False, max_passes=2)},
+    "nobody helps": {"protocol": Refinement(hierarchy=FLAT, filter="never", max_passes=2)},
     "cut off at once": {"limits": Limits(calls=0)},
     "cut off early": {"limits": Limits(calls=9)},
     "cut off late": {"limits": Limits(calls=20)},
     "no passes": {"limits": Limits(steps=0)},
     "no critic to be understood": {"reply": silent},
-    "no filter": {"protocol": Refinement(filter=False, max_passes=2)},
+    "no filter": {"protocol": Refinement(filter="never", max_passes=2)},
     "a draft": {"protocol": Refinement(draft="# Old\n\nIt was short. It was bad.\n\n```\ncode\n```\n", max_passes=2)},
     "heuristic": {"protocol": Refinement(critic="heuristic", confidence="self", threshold=0.9)},
     "by length": {"protocol": Refinement(confidence="length", threshold=0.99, max_passes=2)},
@@ -80,7 +84,9 @@ def tampered(record: Record, **given: Any) -> Record:
     (finished,) = [event for event in record.events if isinstance(event, SessionFinished)]
     return Record(
         session=record.session,
-        events=record.events,
+        events=[
+            e.model_copy(update={"presentation": ""}) if isinstance(e, SessionFinished) else e for e in record.events
+        ],
         text=lambda id: json.dumps(body) if id == finished.report else record.text(id),
         prompt=record.prompt,
     )
@@ -101,9 +107,9 @@ def rows(text: str, first: str) -> list[str]:
 async def test_every_pass_has_a_row_and_every_part_its_scores(store: SqliteStore) -> None:
     text = view_text("passes", await refined(store))
     assert rows(text, "pass ")[1:] == [
-        "pass 1 0.47 not met 5 3 –",
-        "pass 2 the answer 0.77 not met 2 3 22 %",
-        "pass 3 0.57 not met 2 1 22 %",
+        "pass 1 0.47 0.50 not met 6 3 –",
+        "pass 2 the answer 0.77 0.80 not met 2 3 22 %",
+        "pass 3 0.57 0.60 not met 2 1 22 %",
         "pass 1: 0.47, needed 0.80, not met",
         "pass 2 (the answer): 0.77, needed 0.80, not met",
         "pass 3: 0.57, needed 0.80, not met",
@@ -136,9 +142,9 @@ async def test_the_first_pass_is_compared_with_the_draft(store: SqliteStore) -> 
 
 async def test_a_met_threshold_and_an_unjudged_pass_are_told_apart(store: SqliteStore) -> None:
     good = await refined(store, reply=lambda request: editing(request, quality=(5, 9)))
-    assert rows(view_text("passes", good), "pass 2")[0] == "pass 2 the answer 0.87 met 2 3 22 %"
+    assert rows(view_text("passes", good), "pass 2")[0] == "pass 2 the answer 0.87 0.90 met 2 3 22 %"
     cut = await refined(store, limits=Limits(calls=20), session="cut")
-    assert rows(view_text("passes", cut), "pass 2") == ["pass 2 – – – 3 –", "pass 2: not judged"]
+    assert rows(view_text("passes", cut), "pass 2") == ["pass 2 – – – – 3 –", "pass 2: not judged"]
     assert rows(view_text("passes", cut), "body ")[1] == "body – – – – – written, 20 % new"
 
 
@@ -188,48 +194,42 @@ async def test_the_picture_has_a_bar_for_every_score_as_long_as_it_is_high(store
 # --- flow
 
 
-async def test_what_went_down_and_came_up_is_what_the_report_holds(store: SqliteStore) -> None:
+async def test_weights_of_the_answers_pass_are_those_of_the_report(store: SqliteStore) -> None:
+    for name in ("three passes", "four layers", "an author fails", "cut off early"):
+        record = await refined(store, **CASES[name], session=name.replace(" ", "-"))
+        assert record.report is not None
+        report = RefinementReport.model_validate(record.report.model_dump())
+        best = [one for one in report.contributions if one.step == report.best_pass]
+        assert {(one.parent, one.child): one.weight for one in best} == {
+            (parent, child): weight
+            for parent, one in report.aggregated_children.items()
+            for child, weight in one.weights.items()
+        }
+        drawn = [text.text for text in ElementTree.fromstring(view_svg("flow", record)).iterfind(f"{SVG}text")]
+        for one in best:
+            assert f"↑ {one.weight:.2f}" in drawn
+
+
+async def test_contributions_change_no_digest(store: SqliteStore) -> None:
+    """Sessions recorded before there were any replay to the same report."""
     record = await refined(store)
     assert record.report is not None
     report = RefinementReport.model_validate(record.report.model_dump())
-    found = flow.fold(record)
-    assert [step.index for step in found.steps] == [1, 2, 3]
-    down = [(step.index, way.parent, way.child, one.what, one.kept, one.sentences)
-            for step in found.steps for way in step.ways for one in way.down]  # fmt: skip
-    assert sorted(down) == sorted(
-        (one.step, one.parent, one.child, one.what, one.kept, one.sentences) for one in report.handed_down
-    )
-    best = next(step for step in found.steps if step.index == report.best_pass)
-    assert {(way.parent, way.child): way.up.weight for way in best.ways if way.up} == {
-        (parent, child): weight
-        for parent, one in report.aggregated_children.items()
-        for child, weight in one.weights.items()
-    }
-
-
-async def test_weights_are_the_same_whether_read_from_the_report_or_from_the_replies(store: SqliteStore) -> None:
-    """In the answer's pass the report has them; those of the other passes follow from what was declared."""
-    for name in ("three passes", "four layers", "an author fails", "cut off early"):
-        record = await refined(store, **CASES[name], session=name.replace(" ", "-"))
-        stated = flow.fold(record)
-        derived = flow.fold(tampered(record, best_pass=None))
-        for one, other in zip(stated.steps, derived.steps, strict=True):
-            for way, same in zip(one.ways, other.ways, strict=True):
-                assert (way.up is None) == (same.up is None)
-                if way.up is not None and same.up is not None:
-                    assert way.up.weight == pytest.approx(same.up.weight), (name, way)
+    assert report.contributions
+    assert report.model_copy(update={"contributions": ()}).digest() == report.digest()
 
 
 async def test_flow_in_words(store: SqliteStore) -> None:
-    text = view_text("flow", await refined(store))
+    text = view_text("flow", await refined(store, Refinement(filter="always")))
     intro, second, third = rows(text, "coordinator → intro")
     assert intro == second == third == "coordinator → intro intent 5 of 7, 71 % 0.24 83 % certain 0.40"
     assert rows(text, "body → fact_checker")[::2] == [
-        "body → fact_checker draft 6 of 7, 86 % 0.01 99 % unsure 0.36",
+        "body → fact_checker intent 6 of 7, 86 % 0.01 99 % unsure 0.36",
         "body → fact_checker – (unsure) 0.36",
     ]
-    narrow = view_text("flow", await refined(store, session="narrow"), 60)
-    assert "    ↓ intent: 5 of 7, 71 %, distance 0.24, strength 83 %\n    ↑ certain, weight 0.40" in narrow
+    narrow = view_text("flow", await refined(store, Refinement(filter="always"), session="narrow"), 60)
+    line = "coordinator → intro: down intent, shown 5 of 7, 71 %, distance 0.24, strength 83 %, up certain, weight 0.40"
+    assert line in " ".join(narrow.split())
 
 
 async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_leaves_what_the_draft_declared(
@@ -238,12 +238,12 @@ async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_leaves_
     def reply(request: ModelRequest) -> Any:
         return "Plain advice." if request.agent == "stylist" else without_body(request)
 
-    first, second = flow.fold(await refined(store, Refinement(max_passes=2), reply=reply)).steps
-    up = {(way.parent, way.child): way.up for way in first.ways}
-    assert up["conclusion", "stylist"] == flow.Came("unsure", 1.0)
-    later = {(way.parent, way.child): way.up for way in second.ways}
-    declared = later["coordinator", "body"]
-    assert declared is not None
+    record = await refined(store, Refinement(max_passes=2), reply=reply)
+    assert record.report is not None
+    report = RefinementReport.model_validate(record.report.model_dump())
+    up = {(one.step, one.parent, one.child): one for one in report.contributions}
+    assert (up[1, "conclusion", "stylist"].declared, up[1, "conclusion", "stylist"].weight) == ("unsure", 1.0)
+    declared = up[2, "coordinator", "body"]
     assert declared.declared == "fairly sure"
     assert declared.weight == pytest.approx(0.7 / (0.95 + 0.7 + 0.7))
 
@@ -261,9 +261,11 @@ async def test_every_edge_is_drawn_in_every_pass_with_its_share_and_its_weight(s
 
 
 def test_a_strength_does_not_contradict_what_was_shown() -> None:
-    down = Handed(1, "a", "b", "draft", kept=3, sentences=4, distance=0.002, strength=0.9986)
-    text = flow.text(flow.Flow({"a": 1, "b": 2}, (flow.Step(1, (flow.Way("a", "b", (down,)),)),)), 60)
-    assert "draft: 3 of 4, 75 %, distance <0.01, strength 99.8 %" in " ".join(text.split())
+    down = HandedDownText(
+        step=1, parent="a", child="b", what="draft", kept=3, sentences=4, distance=0.002, strength=0.9986
+    )
+    (row,) = flow_rows(("a", "b"), {("a", "b"): [down]}, {})
+    assert row == ("a → b", "draft", "3 of 4, 75 %", "<0.01", "99.8 %", "–", "–")
 
 
 async def test_where_nothing_is_filtered_no_distance_is_claimed(store: SqliteStore) -> None:
@@ -277,10 +279,12 @@ async def test_where_nothing_is_filtered_no_distance_is_claimed(store: SqliteSto
 async def test_the_matrix_is_that_of_the_vectors_and_says_where_texts_go_down(store: SqliteStore) -> None:
     record = await refined(store, Refinement(max_passes=1))
     roles = Refinement().hierarchy.by_name
-    found = distances.fold(record)
-    for one, row in found.rows.items():
-        for other, value in row.items():
-            assert value == pytest.approx(distance(roles[one].vector, roles[other].vector))
+    picture = next(view.picture for view in record.presentation.views if view.name == "distances")
+    assert isinstance(picture, Matrix)
+    valued = [cell for cell in picture.cells if cell.value is not None]
+    assert len(valued) == len(roles) * (len(roles) - 1)
+    for cell in valued:
+        assert cell.value == pytest.approx(distance(roles[cell.row].vector, roles[cell.column].vector))
     text = view_text("distances", record)
     assert rows(text, "stylist")[-1] == "stylist 0.30 0.00* 0.14 0.02* 0.20 0.22 ·"
 
@@ -303,9 +307,7 @@ async def test_the_more_colour_the_farther_and_the_number_in_every_cell(store: S
 
 
 async def test_without_vectors_and_filter_there_is_a_sentence(store: SqliteStore) -> None:
-    said = (
-        "The roles have no vectors, and what is handed down was not to be shortened, so no distances were measured.\n"
-    )
+    said = "The roles have no vectors, and the filter was not set to always, so no distances were measured.\n"
     record = await refined(store, **CASES["nobody helps"])
     assert view_text("distances", record).split() == said.split()
     assert view_text("distances", unfinished(record)).split() == said.split()
@@ -320,16 +322,23 @@ async def test_vectors_are_compared_also_where_nothing_is_filtered(store: Sqlite
 
 
 async def test_an_encoder_that_gave_nothing_is_a_sentence_too(store: SqliteStore) -> None:
-    record = tampered(await refined(store, Refinement(max_passes=1)), distances={})
+    record = tampered(await refined(store, Refinement(max_passes=1, filter="always")), distances={})
     assert view_text("distances", record) == (
         "No distances were measured, so everything that was handed down was shown whole.\n"
     )
 
 
-async def test_many_roles_are_listed(store: SqliteStore) -> None:
+async def test_a_matrix_without_room_is_a_line_for_each_role(store: SqliteStore) -> None:
     text = view_text("distances", await refined(store, Refinement(max_passes=1)), 60)
-    assert "  body → fact_checker: 0.01\n" in text
+    assert re.search(r"^  body: .*fact_checker\s+0\.01\*", text.replace("\n    ", " "), re.MULTILINE)
     assert max(map(cells, text.splitlines())) <= 60
+
+
+def test_more_roles_than_a_matrix_holds_are_listed_by_edge() -> None:
+    names = [f"r{n:02}" for n in range(20)]
+    rows = {a: dict.fromkeys(names, 0.25) for a in names}
+    text = view_words(distances_view({}, rows, {"r01": ("r00",)}), 80)
+    assert text.splitlines()[-1] == "  r00 → r01: 0.25"
 
 
 # --- who has them
@@ -337,11 +346,11 @@ async def test_many_roles_are_listed(store: SqliteStore) -> None:
 
 async def test_a_session_of_another_protocol_has_none_and_says_what_it_has(store: SqliteStore) -> None:
     record = await ran(store)
-    assert list(views_of(record)) == ["tree", "evolution", "convergence", "reads"]
-    assert view_text("passes", record) == (
-        "A session of emergence has no passes over one text; its views are tree, evolution, convergence, reads.\n"
-    )
-    assert "has no roles with distances" in view_svg("distances", record)
+    assert list(views_of(record)) == ["tree", "evolution", "convergence", "reads", "figures", "objections"]
+    for show in (view_text, view_svg):
+        with pytest.raises(SettingsError, match="a session of emergence has no view 'passes'") as refusal:
+            show("passes", record)
+        assert "Its views: tree, evolution, convergence, reads, figures, objections." in str(refusal.value)
     found = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page(record))
     ids = {element.get("id") for element in found.iter()}
     assert "reads" in ids
@@ -350,22 +359,24 @@ async def test_a_session_of_another_protocol_has_none_and_says_what_it_has(store
 
 async def test_an_unfinished_session_says_where_it_will_stand(store: SqliteStore) -> None:
     record = unfinished(await refined(store))
-    assert list(views_of(record)) == [name for name in VIEWS if name != "iterations"]
-    assert view_text("passes", record) == (
-        "What each pass came to stands in the report, and this session has none yet.\n"
-    )
+    assert list(views_of(record)) == [*COMMON, "figures", *OURS]
+    assert rows(view_text("passes", record), "pass ")[1:] == [
+        "pass 1 0.47 0.40 0.50 0.50 0.50 6 not met",
+        "pass 2 0.77 0.70 0.80 0.80 0.80 2 not met",
+        "pass 3 0.57 0.50 0.60 0.60 0.60 2 not met",
+    ]
     assert view_text("flow", record) == "What was handed down stands in the report, and this session has none yet.\n"
-    roles = Refinement(hierarchy=FLAT, filter=False)
+    roles = Refinement(hierarchy=FLAT, filter="never")
     await runner.start("t", roles, models=ScriptedModel(editing), store=store, session="flat", limits=Limits(steps=1))
     flat = unfinished(record_of(store, "flat"))
     settings = flat.course.started.settings if flat.course.started else {}
-    settings["filter"] = True
+    settings["filter"] = "always"
     assert view_text("distances", flat) == (
         "The roles have no vectors; their distances stand in the report, and this session has none yet.\n"
     )
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", [*COMMON, "figures", *OURS])
 @pytest.mark.parametrize("case", CASES)
 async def test_every_view_of_every_run_is_a_sound_picture(store: SqliteStore, name: str, case: str) -> None:
     record = await refined(store, **CASES[case])
@@ -385,7 +396,8 @@ async def test_every_view_of_every_run_is_a_sound_picture(store: SqliteStore, na
         assert not re.search("[\x00-\x08\x1b\u202e]", text)
         if name in OURS:
             assert max(map(cells, text.splitlines())) <= width, text
-    json.dumps(VIEWS[name].plain(VIEWS[name].fold(record)))
+    view = view_of(name, record)
+    json.dumps(view.plain(view.fold(record)))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -413,7 +425,8 @@ async def test_odd_reports_are_shown_as_far_as_they_go(store: SqliteStore) -> No
     ]  # fmt: skip
     for given in odd:
         shown = tampered(record, **given)
-        for name in OURS:
+        assert "## Answer" in as_markdown(shown)
+        for name in views_of(shown):
             assert view_text(name, shown)
             ElementTree.fromstring(view_svg(name, shown))
 
@@ -440,7 +453,7 @@ async def test_a_check_is_made_after_a_pass_and_not_after_a_round(store: SqliteS
     assert ">critic, pass by pass<" in drawn
     assert not re.search(r"\bround\b", text + drawn)
     cut = await refined(store, limits=Limits(calls=9), session="cut")
-    assert view_text("convergence", cut) == "No check was made: nobody judged a pass.\n"
+    assert view_text("convergence", cut) == "No check was made.\n"
 
 
 async def test_a_name_that_says_it_all_stands_once(store: SqliteStore) -> None:
@@ -448,7 +461,7 @@ async def test_a_name_that_says_it_all_stands_once(store: SqliteStore) -> None:
     text = view_text("tree", record)
     assert "\ncoordinator: 2 replies\n" in text
     assert "└─ critic: 1 reply\n" in text
-    assert "│  └─ stylist specialist (also below conclusion): 2 replies\n" in text
+    assert "│  └─ stylist (specialist) (also below conclusion): 2 replies\n" in text
     drawn = ElementTree.fromstring(view_svg("tree", record))
     words = [text.text for text in drawn.iterfind(f"{SVG}text")]
     assert words.count("coordinator") == words.count("critic") == 1
@@ -501,10 +514,9 @@ def test_a_hierarchy_is_drawn_past_its_boxes() -> None:
                 assert not any(left < x < left + w and top < y < top + h for left, top, w, h in boxes)
 
 
-def test_the_passes_of_nothing_are_a_sentence() -> None:
+def test_a_session_of_a_protocol_that_is_not_installed_has_the_common_views() -> None:
     record = by_hand(hierarchy({"a": ["b"]}))
-    assert not passes.applies(record)
-    assert view_text("flow", record).startswith("A session of seance has no passes")
+    assert list(views_of(record)) == [*COMMON, "figures"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 66, 80, 100])

@@ -24,7 +24,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.record import Record
-from consilience.reporting.views import VIEWS, convergence, evolution, reads, view_svg, view_text
+from consilience.reporting.views import COMMON, convergence, evolution, reads, view_svg, view_text
 from consilience.reporting.views import tree as trees
 from consilience.reporting.views.drawing import cells, fitted, pixels, wrapped
 from consilience.testing import ServerError
@@ -39,10 +39,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_the_tree_is_drawn_with_its_lateral_edges_and_what_became_of_each(recorded: Record) -> None:
     assert view_text("tree", recorded) == (
         "4 agents, tree, all on local:qwen2.5-coder-1.5b\n"
-        "L1N1 integrator: 3 replies\n"
-        "├─ L2N1 analytical: 4 replies\n"
-        "├─ L2N2 creative: 4 replies\n"
-        "└─ L2N3 critical: 4 replies\n"
+        "integrator (L1N1): 3 replies\n"
+        "├─ analytical (L2N1): 4 replies\n"
+        "├─ creative (L2N2): 4 replies\n"
+        "└─ critical (L2N3): 4 replies\n"
         "\n"
         "read each other: L2N1 – L2N2 – L2N3\n"
     )
@@ -52,7 +52,7 @@ def test_an_agent_below_two_stands_once_and_names_the_other() -> None:
     shape = hierarchy({"Chair": ["Law", "Tech"], "Law": ["Clerk"], "Tech": ["Clerk", "Coder"]})
     lines = view_text("tree", by_hand(shape)).splitlines()
     assert sum("Clerk" in line for line in lines) == 1
-    assert "│  └─ Clerk seat (also below Tech): not asked yet, 0 replies" in lines
+    assert "│  └─ Clerk (seat) (also below Tech): not asked yet, 0 replies" in lines
     drawn = ElementTree.fromstring(view_svg("tree", by_hand(shape)))
     assert len(drawn.findall(f"{SVG}polyline")) == 5, "an edge for every parent"
 
@@ -73,7 +73,7 @@ def test_an_agent_below_two_stands_once_and_names_the_other() -> None:
 )
 def test_the_state_of_a_seat(event: Event, said: str, well: bool) -> None:
     record = by_hand(complete(2), [event])
-    assert f"\nA1 seat: {said}\n" in view_text("tree", record)
+    assert f"\nseat (A1): {said}\n" in view_text("tree", record)
     assert trees.fold(record).seats[0].well is well
 
 
@@ -163,10 +163,10 @@ def test_a_division_of_the_task_is_no_text_and_a_plan_no_earlier_one() -> None:
     ]
     said = view_text("evolution", by_hand(tree(2, 2), events), 60)
     assert said == (
-        "L1N1 (seat)\n  synthesize [first words] rents rise\n\n"
-        'L2N1 (seat)\n  execute [first words] {"rents": 3}\n\n'
-        "L2N2 (seat)\n  execute [first words] rents rise\n"
-    ), "and an answer may be JSON"
+        "seat (L1N1)\n  synthesize [first words] rents rise\n\n"
+        "seat (L2N1)\n  execute [first words] rents: 3\n\n"
+        "seat (L2N2)\n  execute [first words] rents rise\n"
+    ), "and JSON is never shown as speech"
     events.append(named("pass-1/whole/L1N1", ("whole", 1), "rents fall", "4", kind="whole"))
     events.append(named("pass-2/whole/L1N1", ("whole", 2), "rents fall", "5", kind="whole"))
     root = evolution.fold(by_hand(tree(2, 2), events)).turns["L1N1"]
@@ -253,7 +253,8 @@ def test_scores_of_different_kinds_are_never_on_one_scale() -> None:
 
     record = checks(together(1, False), together(4, True))
     jaccard, judge = convergence.fold(record).curves
-    assert [(c.kind, c.low, c.high) for c in (jaccard, judge)] == [("jaccard", 0, 1), ("judge", 0, 8)]
+    assert [c.name for c in (jaccard, judge)] == ["jaccard", "judge"]
+    assert "judge (scale 0 to 8)" in view_text("convergence", record)
     drawn = ElementTree.fromstring(view_svg("convergence", record))
     assert len(drawn.findall(f"{SVG}polyline[@class='cv-curve']")) == 2
     assert len(drawn.findall(f"{SVG}polyline[@class='cv-needed']")) == 2
@@ -372,7 +373,7 @@ def hostile() -> Record:
 NOTHING = Record("rnothing", [], text=str, prompt=lambda id: ())
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", [*COMMON, "figures"])
 @pytest.mark.parametrize("case", ["recorded", "hostile", "nothing", "only begun"])
 def test_every_view_is_a_picture_with_a_title_and_a_description(name: str, case: str, recorded: Record) -> None:
     record = {"recorded": recorded, "hostile": hostile(), "nothing": NOTHING, "only begun": by_hand(tree(2, 2))}[case]
@@ -391,7 +392,7 @@ def test_every_view_is_a_picture_with_a_title_and_a_description(name: str, case:
 
 
 def test_a_picture_has_room_for_what_is_in_it() -> None:
-    for name in VIEWS:
+    for name in (*COMMON, "figures"):
         drawn = ElementTree.fromstring(view_svg(name, hostile()))
         width, height = float(drawn.attrib["width"]), float(drawn.attrib["height"])
         for box in drawn.iterfind(f"{SVG}rect[@x]"):

@@ -6,27 +6,23 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from consilience.cli.bench import Bench
-from consilience.cli.config import Config, load_config, load_env_file
-from consilience.cli.consent import agree
-from consilience.cli.failures import DONE, NO_ANSWER, exit_code_of, say
-from consilience.cli.fetch import ensure_weights, loaded
+from consilience.cli.commands import SectionedCommand, names_option, new_app, with_options
+from consilience.cli.config import Config, load_config
+from consilience.cli.display import Bench, shown
+from consilience.cli.errors import DONE, NO_ANSWER, exit_code_of, print_json, say
 from consilience.cli.inputs import deal_models, read_settings, read_sources, read_task
-from consilience.cli.loop import run_until_done
-from consilience.cli.options import SectionedCommand, parameters_of, sign
-from consilience.cli.output import print_json
-from consilience.cli.plan import Plan, check_models, choice_without_a_name, cost_words, price
-from consilience.cli.progress import shown
-from consilience.cli.request import (
+from consilience.cli.options import (
     LIMITS,
     MATERIAL,
     OUTPUT,
+    Deadline,
+    Detail,
     DryRun,
     EnvFile,
     OneModel,
@@ -34,13 +30,18 @@ from consilience.cli.request import (
     Quiet,
     Request,
     SeveralModels,
+    Temperature,
+    Thinking,
     Yes,
 )
+from consilience.cli.plan import Plan, check_models, choice_without_a_name, confirm_spending, cost_words, links, price
+from consilience.cli.setup import ensure_weights, loaded
+from consilience.cli.signals import run_until_done
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Estimate, Limits
-from consilience.domain.places import journal_path
 from consilience.engine.protocol import Protocol, find_protocol
+from consilience.engine.runner import Options
 from consilience.evaluation import (
     Budget,
     Comparison,
@@ -57,10 +58,11 @@ from consilience.evaluation import (
 )
 from consilience.evaluation import Plan as Planned
 from consilience.evaluation import plan as plan_comparison
-from consilience.journal.sqlite import SqliteStore
-from consilience.models.names import Choice, alternatives, paid
+from consilience.evaluation.rows import ALONE, DEFAULT_ROWS, REVIEWED, reviewed_row
+from consilience.journal.open_store import open_store
+from consilience.models.registry import Choice, paid
 from consilience.reporting.files import claim_directory
-from consilience.reporting.terminal import show
+from consilience.reporting.markdown import show
 from consilience.reporting.words import calls_words, count, printable, span
 
 TASKS = "What is asked"
@@ -81,13 +83,13 @@ class CompareRequest:
         ),
     ] = None
     protocols: Annotated[
-        str,
-        typer.Option(
-            help="What to compare: names, or LABEL=NAME for a second row of one protocol.",
-            metavar="A,B,…",
+        list[str],
+        names_option(
+            help="Protocols to compare; LABEL=NAME for a second row of one protocol.",
+            metavar="NAME",
             rich_help_panel=COMPARED,
         ),
-    ] = "emergence,solo,vote"
+    ] = field(default_factory=lambda: list(DEFAULT_ROWS))
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -109,6 +111,10 @@ class CompareRequest:
         int | None,
         typer.Option(help="Most calls of each run, instead of tokens.", metavar="N", rich_help_panel=COMPARED),
     ] = None
+    match: Annotated[
+        Literal["tokens", "calls", "cost"],
+        typer.Option(help="Without a budget: what vote and solo+reviews are made equal in.", rich_help_panel=COMPARED),
+    ] = "tokens"
     repeat: Annotated[
         int,
         typer.Option(help="Runs of each row on each task, with seeds in a row.", metavar="N", rich_help_panel=COMPARED),
@@ -122,10 +128,8 @@ class CompareRequest:
         ),
     ] = None
     only: Annotated[
-        str | None,
-        typer.Option(
-            help="Only these splits or ids of the tasks.", metavar="A,B,…", rich_help_panel=TASKS, show_default=False
-        ),
+        list[str] | None,
+        names_option(help="Only these splits or ids of the tasks.", metavar="NAME", rich_help_panel=TASKS),
     ] = None
     limit: Annotated[
         int | None, typer.Option(help="Only the first N of the tasks.", metavar="N", rich_help_panel=TASKS)
@@ -156,9 +160,17 @@ class CompareRequest:
     ] = None
     model: OneModel = None
     models: SeveralModels = None
+    detail: Detail = None
+    thinking: Thinking = None
+    temperature: Temperature = None
+    deadline: Deadline = None
     max_cost: Annotated[
         float | None,
         typer.Option(help="Most money of each run, in US dollars.", metavar="DOLLARS", rich_help_panel=LIMITS),
+    ] = None
+    max_time: Annotated[
+        float | None,
+        typer.Option(help="Max time of each run, in seconds.", metavar="SECONDS", rich_help_panel=LIMITS),
     ] = None
     jobs: Annotated[int, typer.Option(help="Tasks run side by side.", metavar="N", rich_help_panel=OUTPUT)] = 1
     name: Annotated[
@@ -187,42 +199,44 @@ class CompareRequest:
     env_file: EnvFile = None
 
 
-def compare(name: str) -> typer.Typer:
-    """The command."""
+def _compare(**given: object) -> None:
+    """Protocols side by side on the same task, or a set of tasks, with the same models, at equal budget. Runs are
+    recorded: the same command goes on where it was left."""
+    raise typer.Exit(_run(CompareRequest(**given)))  # type: ignore[arg-type]
 
-    def command(**values: object) -> None:
-        raise typer.Exit(_run(CompareRequest(**values)))  # type: ignore[arg-type]
 
-    sign(command, parameters_of(CompareRequest))
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    said = (
-        "Protocols side by side on the same task, or a set of tasks, with the same models, at equal budget. Runs are "
-        "recorded: the same command goes on where it was left."
-    )
-    app.command(name, cls=SectionedCommand, help=said)(command)
-    return app
+compare = new_app()
+compare.command("compare", cls=SectionedCommand)(with_options(_compare, CompareRequest))
 
 
 def _run(request: CompareRequest) -> int:
-    if request.env_file is not None:
-        load_env_file(request.env_file)
-    config = load_config()
+    config = load_config(env_file=request.env_file)
     tasks = _tasks(request)
     models, choice = _models(request, config)
     planned = plan_comparison(
         tasks,
         _rows(request, config),
         models=models,
-        budget=Budget(tokens=request.budget, calls=request.budget_calls),
+        budget=Budget(tokens=request.budget, calls=request.budget_calls, match=request.match),
         repeat=request.repeat,
         seed=request.seed,
         name=request.name,
-        money=_max_cost(request),
+        money=_limit("--max-cost", request.max_cost),
+        seconds=_limit("--max-time", request.max_time),
+        options=Options(
+            detail=request.detail,
+            thinking=request.thinking,
+            temperature=request.temperature,
+            deadline=request.deadline,
+        ),
     )
     if request.jobs < 1:
         raise SettingsError(f"{request.jobs} jobs do nothing", where="--jobs", do="Give 1 or more.")
     foreseen = foresee(planned)
     cost = _cost(planned, foreseen, models, choice)
+    if request.match == "cost" and planned.budget.matched and not cost.most_money:
+        why = "no price is known for one of the models" if cost.most_money is None else "these models cost nothing"
+        raise SettingsError(f"nothing can be matched by cost: {why}", where="--match", do="Match tokens or calls.")
     if request.dry_run:
         if request.json:
             print_json(_dry_json(planned, foreseen, cost))
@@ -233,14 +247,14 @@ def _run(request: CompareRequest) -> int:
         claim_directory(request.out)
     if not request.quiet:
         say(_first_line(planned, cost))
-    agree(cost, yes=request.yes, confirm_above=config.confirm_above)
+    confirm_spending(cost, yes=request.yes, confirm_above=config.confirm_above)
     comparison = _execute(request, planned, models)
     return _deliver(request, comparison)
 
 
 def _execute(request: CompareRequest, planned: Planned, models: Sequence[str]) -> Comparison:
     ensure_weights(models, quiet=request.quiet)
-    store = SqliteStore(request.store or journal_path(), writing=True)
+    store = open_store(request.store, writing=True)
     bench = Bench(planned.runs, quiet=request.quiet)
 
     async def main() -> Comparison:
@@ -295,8 +309,7 @@ def _tasks(request: CompareRequest) -> list[Task]:
             raise SettingsError(
                 f"{', '.join(given)} belongs to a single task", where="--tasks", do="Write it into the task file."
             )
-        wanted = [name.strip() for name in (request.only or "").split(",") if name.strip()]
-        return choose(load_tasks(request.tasks), only=wanted, limit=request.limit)
+        return choose(load_tasks(request.tasks), only=request.only or (), limit=request.limit)
     if request.only is not None or request.limit is not None:
         raise SettingsError("--only and --limit choose from --tasks", do="Leave them out, or give --tasks FILE.")
     seats = [Agent(id=str(n), role="seat") for n in range(1, MOST_SEATS + 1)]
@@ -330,7 +343,7 @@ def _models(request: CompareRequest, config: Config) -> tuple[list[str], Choice]
     """One model, or several to be dealt, checked."""
     named = request.model is not None or request.models is not None
     choice = Choice("", "as asked") if named else choice_without_a_name(config)
-    several = len((request.models or "").split(","))
+    several = len(request.models or ("",))
     seats = [Agent(id=f"A{n}", role="") for n in range(several)]
     asked = Request(task="", model=request.model, models=request.models)
     models = list(deal_models(asked, seats, choice.name).values())
@@ -341,14 +354,16 @@ def _models(request: CompareRequest, config: Config) -> tuple[list[str], Choice]
 def _rows(request: CompareRequest, config: Config) -> list[Row]:
     """Rows by label with their settings. Raises `SettingsError`, `UnknownName`."""
     named: dict[str, type[Protocol]] = {}
-    for one in (part.strip() for part in request.protocols.split(",")):
+    reviewed: set[str] = set()
+    for one in request.protocols:
         label, _, protocol = one.rpartition("=")
         label = label or protocol
         if label in named:
             raise SettingsError(
                 f"two rows are both {label!r}", where="--protocols", do=f"Name one apart: other={protocol}."
             )
-        named[label] = find_protocol(protocol)
+        named[label] = find_protocol(ALONE if protocol == REVIEWED else protocol)
+        reviewed |= {label} if protocol == REVIEWED else set()
     given: dict[str, dict[str, object]] = {label: {} for label in named}
     for one in request.setting or ():
         place, equals, value = one.partition("=")
@@ -361,7 +376,8 @@ def _rows(request: CompareRequest, config: Config) -> list[Row]:
             )
         for row in rows:
             given[row][name] = _value(named[row], name, value)
-    return [Row(label, read_settings(cls, given[label], config)) for label, cls in named.items()]
+    read = {label: read_settings(cls, given[label], config) for label, cls in named.items()}
+    return [reviewed_row(label, one) if label in reviewed else Row(label, one) for label, one in read.items()]
 
 
 def _value(cls: type[Protocol], name: str, text: str) -> object:
@@ -373,22 +389,22 @@ def _value(cls: type[Protocol], name: str, text: str) -> object:
     return text
 
 
-def _max_cost(request: CompareRequest) -> float | None:
-    if request.max_cost is not None and not 0 <= request.max_cost < float("inf"):
-        raise SettingsError(f"a limit cannot be {request.max_cost}", where="--max-cost", do="Give 0 or more.")
-    return request.max_cost
+def _limit(option: str, value: float | None) -> float | None:
+    if value is not None and not 0 <= value < float("inf"):
+        raise SettingsError(f"invalid limit: {value}", where=option, do="Give 0 or more.")
+    return value
 
 
 def _cost(planned: Planned, foreseen: Sequence[Foreseen], models: Sequence[str], choice: Choice) -> Plan:
     """All of it as one plan, for those who ask what it costs."""
-    paid_for = tuple(dict.fromkeys(one for name in models for one in alternatives(name) if paid(one)))
+    paid_for = tuple(one for one in links(models) if paid(one))
     most: float | None = 0.0
     for row in foreseen:
         prices = [price(name, row.read, row.written) for name in paid_for]
         known = [found for found in prices if found is not None]
         once = None if len(known) < len(prices) else row.calls.max * max(known, default=0.0)
-        if planned.money is not None and paid_for:
-            once = row.runs * planned.money if once is None else min(once, row.runs * planned.money)
+        if planned.money is not None and once is not None:
+            once = min(once, row.runs * planned.money)
         most = None if most is None or once is None else most + once
     return Plan(
         protocol=planned.rows[0].protocol,
@@ -446,7 +462,10 @@ def _dry(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> str:
 def _budget_words(planned: Planned) -> str:
     bounds = [allotment.bound for allotment in planned.allotments.values()]
     if planned.budget.matched:
-        return f"what the dearest row could need, {span(min(bounds), max(bounds))} tokens a run"
+        matched = (
+            f"; vote and solo+reviews matched by {planned.budget.match}" if planned.budget.match != "tokens" else ""
+        )
+        return f"what the dearest row could need, {span(min(bounds), max(bounds))} tokens a run{matched}"
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} a run"
 
 
@@ -470,6 +489,7 @@ def _dry_json(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> Map
         "models": cost.models,
         "estimate": cost.estimate.model_dump(),
         "most_tokens": cost.most_tokens,
-        "most_money": cost.most_money,
+        "most_money": None if cost.programs else cost.most_money,
         "paid": list(cost.paid),
+        "programs": cost.programs,
     }

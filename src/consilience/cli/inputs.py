@@ -12,24 +12,22 @@ from weakref import WeakSet
 from pydantic import ValidationError
 
 from consilience.cli.config import Config
-from consilience.cli.failures import say
-from consilience.cli.request import Request
+from consilience.cli.errors import say
+from consilience.cli.options import Request
+from consilience.deliberation import AUTO_PANEL
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
 from consilience.domain.outcome import MOST as MOST_LIMIT
-from consilience.domain.outcome import Allowance, Limits, LimitsError
-from consilience.domain.panels import Panel, Persona, load_panel
+from consilience.domain.outcome import Limits, LimitsError, SpendingLimits
+from consilience.domain.panels import Panel, Persona, describe_mistake, load_panel
+from consilience.domain.paths import too_long
+from consilience.domain.toml_catalog import resembling
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MOST_TASK
-from consilience.models.names import alternatives
+from consilience.engine.sources import MAX_SOURCE_BYTES, decoded, file_text
+from consilience.models.registry import alternatives
 from consilience.models.weights import DEFAULT
-
-MOST_SOURCE_BYTES = 10_000_000
-"""A document larger than this is refused before it is read."""
-
-AUTO = "auto"
-"""The panel that a model proposes for the task."""
 
 _NAME_WORDS = 5
 _NAME_CHARACTERS = 40
@@ -39,12 +37,12 @@ def read_text(given: str) -> str:
     """The text itself, from standard input for `-`, from a file for `@FILE`. Raises `SourceError`."""
     if given == "-":
         return _standard_input()
-    return _text_of(Path(given[1:]).expanduser(), "the text") if given.startswith("@") else given
+    return file_text(Path(given[1:]).expanduser(), "the text") if given.startswith("@") else given
 
 
 def read_file(path: str, what: str) -> str:
     """A text that an option names the file of, `-` for standard input. Raises `SourceError`, also where it is empty."""
-    text = _standard_input() if path == "-" else _text_of(Path(path).expanduser(), what)
+    text = _standard_input() if path == "-" else file_text(Path(path).expanduser(), what)
     return _filled(text, "standard input" if path == "-" else path, what)
 
 
@@ -53,7 +51,7 @@ def read_task(given: str) -> str:
     if given == "-":
         task, where = _standard_input(), "standard input"
     elif given.startswith("@"):
-        task, where = _text_of(Path(given[1:]).expanduser(), "the task"), given[1:]
+        task, where = file_text(Path(given[1:]).expanduser(), "the task"), given[1:]
     else:
         task, where = given, ""
     if not task.strip():
@@ -81,10 +79,17 @@ def read_sources(given: Sequence[str], agents: Sequence[Agent], *, whose: str = 
             found.append(Source(text=_filled(_standard_input(), "standard input"), name="standard input", agents=only))
         elif Path(path).expanduser().is_dir():
             found += _directory(Path(path).expanduser(), only)
+        elif not Path(path).expanduser().exists() and _all_exist(path.split(",")):
+            raise _one_at_a_time("--source", "FILE", one)
         else:
-            text = _text_of(Path(path).expanduser(), "the document")
+            text = file_text(Path(path).expanduser(), "the document")
             found.append(Source(text=_filled(text, path), name=path, agents=only))
     return found
+
+
+def _all_exist(paths: Sequence[str]) -> bool:
+    """Whether this is a list of paths, and not one path."""
+    return len(paths) > 1 and all(path.strip() and Path(path.strip()).expanduser().exists() for path in paths)
 
 
 def read_panel(request: Request) -> Panel | None:
@@ -94,27 +99,32 @@ def read_panel(request: Request) -> Panel | None:
             "both a panel and single personas are given", where="--panel and --persona", do="Give one of the two."
         )
     if request.panel is not None:
-        return None if request.panel == AUTO else load_panel(request.panel)
+        return None if request.panel == AUTO_PANEL else load_panel(request.panel)
     return panel_of(request.persona) if request.persona else None
 
 
 def panel_of(texts: Sequence[str]) -> Panel:
-    """Personas from texts: `NAME: description`, or a description whose first words are the name."""
+    """Personas from texts: `NAME: description`, or a description whose first words are the name. Further fields stand at the end
+    in brackets: `[horizon=5 years; interests=cost, cash]`."""
     personas: list[Persona] = []
     taken: set[str] = set()
     for number, text in enumerate(texts, 1):
-        name, description = _named(text.strip())
+        text, fields = _fields(text.strip(), f"--persona number {number}")
+        name, description = _named(text)
         if not name or name.casefold() in taken:
             name = f"Persona {number}"
         taken.add(name.casefold())
         try:
-            personas.append(Persona(name=name, description=description))
+            personas.append(Persona.model_validate({"name": name, "description": description, **fields}))
         except ValidationError as error:
-            reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            detail = error.errors(include_url=False)[0]
+            detail["loc"] = ("personas", number - 1, *detail["loc"])
+            table = {"personas": [{"name": name}] * number}
+            form = _FIELD_FORMS.get(str(detail["loc"][2]))
             raise SettingsError(
-                f"the persona cannot be used: {reason}",
+                describe_mistake(detail, table),
                 where=f"--persona number {number}",
-                do="Describe it in a sentence or two.",
+                do=f"Write {form}, or leave the field out." if form else "Describe the persona in a sentence or two.",
             ) from None
     return Panel(name="personas", description="Personas given on the command line.", personas=tuple(personas))
 
@@ -153,15 +163,24 @@ def read_limits(request: Request, agents: Sequence[Agent]) -> Limits:
 _KINDS = {"calls": "calls", "tokens": "tokens", "cost": "money", "time": "seconds"}
 
 
-def _allowances(option: str, given: Sequence[str], known: Sequence[str] = ()) -> dict[str, Allowance]:
+def _one_at_a_time(option: str, form: str, given: str) -> SettingsError:
+    """The error for a list in an option whose values are given one by one, because they may hold commas."""
+    return SettingsError(
+        f"{given!r} lists several values", where=option, do=f"Repeat the option: {option} {form} {option} {form}."
+    )
+
+
+def _allowances(option: str, given: Sequence[str], known: Sequence[str] = ()) -> dict[str, SpendingLimits]:
     """`NAME:calls=3,tokens=500` by name; names are checked against `known` where any are."""
-    found: dict[str, Allowance] = {}
+    found: dict[str, SpendingLimits] = {}
     example = f"Write {option} {known[-1] if known else 'lateral_leaves'}:calls=3 (or tokens, cost, time)."
     for one in given:
         name, _, rest = one.rpartition(":")
         pairs = [pair.partition("=") for pair in rest.split(",")]
         if not name or any(kind not in _KINDS or not value for kind, _, value in pairs):
             raise SettingsError(f"{one!r} is no limit", where=option, do=example)
+        if ":" in name and "," in name:
+            raise _one_at_a_time(option, "NAME:calls=N", one)
         if known and name != "*" and name not in known:
             raise UnknownName(
                 f"there is no agent {name!r}", where=f"{option} {one}", do=f"Agents: {', '.join(known[:12])}."
@@ -169,7 +188,7 @@ def _allowances(option: str, given: Sequence[str], known: Sequence[str] = ()) ->
         if len({kind for kind, _, _ in pairs}) < len(pairs):
             raise SettingsError(f"{one!r} says one kind twice", where=option, do="Say each kind once.")
         try:
-            allowance = Allowance(**{_KINDS[kind]: value for kind, _, value in pairs})
+            allowance = SpendingLimits(**{_KINDS[kind]: value for kind, _, value in pairs})
             if option == "--phase-limit":
                 Limits(phases={name: allowance})
         except LimitsError as error:
@@ -205,30 +224,27 @@ def read_settings(cls: type[Protocol], given: Mapping[str, object], config: Conf
     return cls(**{**{key: value for key, (value, _) in table.items()}, **given})
 
 
-def deal_models(request: Request, agents: Sequence[Agent], chosen: str | None) -> dict[str, str]:
-    """A model's name for every agent: its own, else one of `--models` in turn, else `--model`, else the chosen one.
+def deal_models(
+    request: Request, agents: Sequence[Agent], chosen: str | None, *, option: str = "--agent"
+) -> dict[str, str]:
+    """A model's name for every agent: its own, else its persona's, else one of `--models` in turn, else `--model`, else the chosen
+    one. `agents` are in the order of dealing.
 
-    `local` becomes the name of the model it stands for.
+    `local` becomes the name of the model it stands for. `option` names the model of one agent.
     """
     if request.model is not None and request.models is not None:
         raise SettingsError("both --model and --models are given", do="Give one of the two.")
-    dealt = [name.strip() for name in (request.models or request.model or chosen or "").split(",")]
-    if request.models is None:
-        dealt = [(request.model or chosen or "").strip()]
-    own = _own_models(request.agent or (), [agent.id for agent in agents])
-    found = {agent.id: own.get(agent.id, dealt[n % len(dealt)]) for n, agent in enumerate(agents)}
+    dealt = request.models or [(request.model or chosen or "").strip()]
+    own = _own_models(request.agent or (), [agent.id for agent in agents], option)
+    found = {agent.id: own.get(agent.id) or agent.model or dealt[n % len(dealt)] for n, agent in enumerate(agents)}
     if not all(found.values()):
-        raise UnknownName(
-            "a model's name is empty",
-            where="--models" if request.models is not None else "--model",
-            do="Use local, or PROVIDER:MODEL.",
-        )
+        raise UnknownName("a model's name is empty", where="--model", do="Use local, or PROVIDER:MODEL.")
     return {id: "|".join(_in_full(one) for one in alternatives(name)) for id, name in found.items()}
 
 
 def undealt(request: Request, agents: Sequence[object]) -> list[str]:
     """Names of `--models` beyond the number of agents."""
-    return [name.strip() for name in (request.models or "").split(",")][len(agents) :]
+    return (request.models or [])[len(agents) :]
 
 
 def unused(request: Request, agents: Sequence[Agent]) -> list[str]:
@@ -245,19 +261,21 @@ def _in_full(name: str) -> str:
     return f"local:{DEFAULT}" if name == "local" else name
 
 
-def _own_models(given: Sequence[str], ids: Sequence[str]) -> dict[str, str]:
+def _own_models(given: Sequence[str], ids: Sequence[str], option: str) -> dict[str, str]:
     own: dict[str, str] = {}
     known = ", ".join(ids[:12]) + (", …" if len(ids) > 12 else "")
     for one in given:
         id, equals, name = (part.strip() for part in one.partition("="))
         if not equals or not id or not name:
             raise SettingsError(
-                f"{one!r} is not ID=MODEL", where="--agent", do=f"Write --agent {ids[-1]}=local. Agents: {known}."
+                f"{one!r} is not ID=MODEL", where=option, do=f"Write {option} {ids[-1]}=local. Agents: {known}."
             )
+        if any(part.partition("=")[0].strip() in ids for part in name.split(",")[1:]):
+            raise _one_at_a_time(option, "ID=MODEL", one)
         if id not in ids:
-            raise UnknownName(f"there is no agent {id!r}", where=f"--agent {one}", do=f"Agents: {known}.")
+            raise UnknownName(f"there is no agent {id!r}", where=f"{option} {one}", do=f"Agents: {known}.")
         if id in own:
-            raise SettingsError(f"the agent {id} is given two models", where="--agent", do="Give it one.")
+            raise SettingsError(f"the agent {id} is given two models", where=option, do="Give it one.")
         own[id] = name
     return own
 
@@ -278,48 +296,52 @@ def _restriction(given: str, ids: Sequence[str], whose: str) -> tuple[str | None
 
 
 def _directory(directory: Path, only: tuple[str, ...] | None) -> list[Source]:
-    """Its text files, those of its folders too; hidden ones are left out silently, others that are no text are named."""
+    """Its text files, those of its folders too; hidden ones are left out silently.
+
+    Named are files that are no text, and links that lead out of the directory or to what is hidden in it, which are not followed:
+    whoever wrote the directory could have any file of the user's read by a model.
+    """
     found: list[Source] = []
     left_out: list[str] = []
+    leading_out: list[str] = []
+    real = directory.resolve()
     for path in sorted(directory.rglob("*")):
         inside = path.relative_to(directory)
-        if not path.is_file() or any(part.startswith(".") for part in inside.parts):
+        if _is_hidden(inside):
+            continue
+        if path.is_symlink() and not _is_within(path, real):
+            leading_out.append(str(inside))
+            continue
+        if not path.is_file():
             continue
         try:
-            text = _text_of(path, "the document")
+            text = file_text(path, "the document")
         except SourceError:
             left_out.append(str(inside))
             continue
         if text.strip():
             found.append(Source(text=text, name=str(path), agents=only))
-    if left_out:
-        say(
-            f"Left out of {directory}, being no text or too large: {', '.join(left_out[:10])}{' …' if len(left_out) > 10 else ''}"
-        )
+    for reason, names in {
+        "being no text or too large": left_out,
+        "being links out of it or to hidden files": leading_out,
+    }.items():
+        if names:
+            say(f"Left out of {directory}, {reason}: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}")
     if not found:
         raise SourceError("the directory holds no text", where=str(directory), do="Name files, or another directory.")
     return found
 
 
-def _text_of(path: Path, what: str) -> str:
-    """A file's text. Raises `SourceError` where it is missing, too large or no text."""
+def _is_hidden(inside: Path) -> bool:
+    return any(part.startswith(".") for part in inside.parts)
+
+
+def _is_within(path: Path, directory: Path) -> bool:
+    """Whether a link leads to what is in the directory and not hidden there; `directory` is a real path."""
     try:
-        size = path.stat().st_size
-        if size > MOST_SOURCE_BYTES:
-            raise SourceError(
-                f"{what} has {size / 1e6:.0f} MB; at most {MOST_SOURCE_BYTES / 1e6:.0f} MB are read",
-                where=str(path),
-                do="Give the part that matters.",
-            )
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise SourceError(f"{what} is not there", where=str(path), do="Check the path.") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise SourceError(
-            f"{what} cannot be read: {reason}", where=str(path), do="Check the path and your rights."
-        ) from None
-    return _decoded(data, what, str(path))
+        return not _is_hidden(path.resolve(strict=True).relative_to(directory))
+    except (OSError, ValueError, RuntimeError):  # it leads nowhere, out of the directory, or in a circle
+        return False
 
 
 _READ: WeakSet[TextIO] = WeakSet()
@@ -335,28 +357,59 @@ def _standard_input() -> str:
     _READ.add(sys.stdin)
     if sys.stdin.isatty():
         say("Reading from the terminal; end with Ctrl-D.")
-    data = sys.stdin.buffer.read(MOST_SOURCE_BYTES + 1)
-    if len(data) > MOST_SOURCE_BYTES:
-        raise SourceError("the text is too long", where="standard input", do="Give the part that matters.")
-    return _decoded(data, "the text", "standard input")
-
-
-def _decoded(data: bytes, what: str, where: str) -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
+    data = sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1)
+    if len(data) > MAX_SOURCE_BYTES:
         raise SourceError(
-            f"{what} is not UTF-8 text", where=where, do="Give text; convert other formats (PDF, Word) to text first."
+            f"the text cannot be read: {too_long(MAX_SOURCE_BYTES)}",
+            where="standard input",
+            do="Give the part that matters.",
         )
-    return text.replace("\r\n", "\n")
+    return decoded(data, "the text", "standard input")
 
 
 def _filled(text: str, where: str, what: str = "the document") -> str:
     if not text.strip():
         raise SourceError(f"{what} is empty", where=where, do="Leave it out or fill it.")
     return text
+
+
+_FIELD_FORMS = {
+    "interests": "[interests=cost, cash]",
+    "horizon": "[horizon=5 years]",
+    "evidence": "[evidence=audited figures]",
+    "claim": "[claim=It pays for itself.]",
+    "model": "[model=PROVIDER:MODEL]",
+}
+_FIELDS = re.compile(r"\s*\[([^\[\]]*=[^\[\]]*)\]$")
+_MISPLACED_FIELD = re.compile(rf"[\[;]\s*(?:{'|'.join(_FIELD_FORMS)})\s*=")
+
+
+def _fields(text: str, where: str) -> tuple[str, dict[str, object]]:
+    """The text of a persona without the fields in brackets at its end, and these. Raises `SettingsError`."""
+    match = _FIELDS.search(text)
+    words = text if match is None else text[: match.start()]
+    if _MISPLACED_FIELD.search(words) or ("=" in words and words.count("[") != words.count("]")):
+        raise SettingsError(
+            "the fields of the persona are not in one pair of brackets at its end",
+            where=where,
+            do='Write "NAME: description [FIELD=VALUE; FIELD=VALUE]", without brackets inside.',
+        )
+    found: dict[str, object] = {}
+    for pair in match[1].split(";") if match else ():
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if name not in _FIELD_FORMS:
+            close = resembling(name, list(_FIELD_FORMS))
+            problem = f"the persona has an unknown field {name!r}" + (f" (did you mean {close}?)" if close else "")
+            do = f"Use {', '.join(_FIELD_FORMS.values())}; several are separated by semicolons."
+        elif not equals or not value:
+            problem, do = f"the field {name!r} of the persona is empty", f"Write {_FIELD_FORMS[name]}, or leave it out."
+        elif name in found:
+            problem, do = f"the field {name!r} of the persona is repeated", f"Give it once: {_FIELD_FORMS[name]}."
+        else:
+            found[name] = [one.strip() for one in value.split(",")] if name == "interests" else value
+            continue
+        raise SettingsError(problem, where=where, do=do)
+    return words, found
 
 
 def _named(text: str) -> tuple[str, str]:

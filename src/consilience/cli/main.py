@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from consilience.cli.lazy import LazyGroup
+from consilience.cli.commands import LazyGroup
 
 
 class Commands(LazyGroup):
@@ -27,19 +27,19 @@ class Commands(LazyGroup):
             "show": ("consilience.cli.sessions:show", "What a session came to, or how far it got."),
             "resume": ("consilience.cli.sessions:resume", "Go on where a session was left; nothing is paid for twice."),
             "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without a call."),
-            "fork": ("consilience.cli.fork:fork", "Go on from a point of a session with something changed."),
-            "diff": ("consilience.cli.fork:diff", "What differs between two sessions."),
-            "export": ("consilience.cli.export:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
+            "fork": ("consilience.cli.options:fork", "Go on from a point of a session with something changed."),
+            "diff": ("consilience.cli.sessions:diff", "What differs between two sessions."),
+            "export": ("consilience.cli.sessions:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
             "sessions": (
-                "consilience.cli.group:sessions",
+                "consilience.cli.session_admin:sessions",
                 "List, remove, answer; and all of the above.",
             ),
         },
         "Set-up": {
-            "models": ("consilience.cli.models:models", "List, fetch or remove local models."),
-            "panels": ("consilience.cli.panels:panels", "List or show panels of personas."),
-            "hierarchies": ("consilience.cli.hierarchies:hierarchies", "List or show hierarchies of roles."),
-            "schema": ("consilience.cli.schema:schema", "The JSON Schemas of reports and exported events."),
+            "models": ("consilience.cli.setup:models", "List, fetch or remove local models."),
+            "panels": ("consilience.cli.setup:panels", "List or show panels of personas."),
+            "hierarchies": ("consilience.cli.setup:hierarchies", "List or show hierarchies of roles."),
+            "schema": ("consilience.cli.setup:schema", "The JSON Schemas of reports and exported events."),
             "doctor": ("consilience.cli.doctor:doctor", "What is here, what is missing, which model would be taken."),
         },
     }
@@ -100,6 +100,6 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # what it cannot take is known here rather than when nobody can say it
     except OSError as error:
-        from consilience.cli.failures import exit_code_of
+        from consilience.cli.errors import exit_code_of
 
         sys.exit(exit_code_of(error))

@@ -1,74 +1,51 @@
-"""Commands on recorded sessions."""
+"""Commands on one recorded session, or two: show, resume, replay, export, diff."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli import removal
-from consilience.cli.failures import say
-from consilience.cli.output import print_json
+from consilience.cli.commands import EnvFile, Id, Json, new_app
+from consilience.cli.display import TICK, Display, display, ended_line, other_line
+from consilience.cli.errors import print_json, say
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import AnyEvent
+from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
+from consilience.domain.report import Report
 from consilience.journal.store import Store
-from consilience.reporting.course import Course, fold
+from consilience.reporting.course import Course, fold, took
+from consilience.reporting.words import count, duration, one_line, prose, seats
 
 if TYPE_CHECKING:
     from consilience.reporting.record import Record
 
 
-class View(StrEnum):
-    """The views there are. A test holds them to those of `reporting.views`, which takes too long to import for a help text."""
-
-    TREE = "tree"
-    EVOLUTION = "evolution"
-    CONVERGENCE = "convergence"
-    READS = "reads"
-    ITERATIONS = "iterations"
-    PASSES = "passes"
-    FLOW = "flow"
-    DISTANCES = "distances"
-
-
-Id = Annotated[
-    str, typer.Argument(help="The session's id, its beginning, or `last`.", metavar="ID", show_default=False)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the report.")]
-EnvFile = Annotated[
-    Path | None, typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE")
-]
 
 
-def new_app(*, group: bool = False) -> typer.Typer:
-    return typer.Typer(
-        no_args_is_help=group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-    )
-
-
-show, resume, replay, sessions = new_app(), new_app(), new_app(), new_app(group=True)
+show, resume, replay, diff = new_app(), new_app(), new_app(), new_app()
 
 
 @contextmanager
 def user_store() -> Iterator[Store]:
     """The user's journal. Raises `UnknownName` where there is none yet, rather than making one to look into."""
-    from consilience.domain.places import journal_path
-    from consilience.journal.sqlite import SqliteStore
+    from consilience.domain.paths import check_home, journal_path
+    from consilience.journal.open_store import open_store
 
+    check_home()
     path = journal_path()
     if not path.exists():
         raise UnknownName(
             "no session was recorded yet", where=str(path), do='Begin one: consilience emergence "Should we …?"'
         )
-    store = SqliteStore(path)
+    store = open_store(path)
     try:
         yield store
     finally:
@@ -97,23 +74,28 @@ def find_session(store: Store, given: str) -> str:
 @show.command("show")
 def _show(
     id: Id,
-    view: Annotated[View | None, typer.Option(help="One view of it instead of the report.", show_default=False)] = None,
+    view: Annotated[
+        str | None,
+        typer.Option(
+            help="One view instead of the report: tree, evolution, convergence, reads, or one of its protocol.",
+            metavar="VIEW",
+            show_default=False,
+        ),
+    ] = None,
     events: Annotated[bool, typer.Option("--events", help="List its events, one a line, with their numbers.")] = False,
     as_json: Json = False,
 ) -> None:
     """What a session came to, or how far it got, and its family of forks; or one view of it."""
     if view is not None and events:
         raise SettingsError("--view and --events exclude each other", do="Give one of them.")
-    from consilience.reporting.record import record_of
-
     with user_store() as store:
         session = find_session(store, id)
         if events:
             _print_events(store.read(session), as_json)
             return
-        record = record_of(store, session)
+        record = read_back(store, session)
         if view is not None:
-            _print_view(view.value, record, as_json)
+            _print_view(view, record, as_json)
         elif as_json:
             from consilience.reporting.export import as_json as exported
             from consilience.reporting.words import escaped
@@ -123,39 +105,40 @@ def _show(
             _print_report(record)
 
 
-def _print_view(view: str, record: Record, as_json: bool) -> None:
-    from consilience.reporting.views import VIEWS
+def read_back(store: Store, session: str) -> Record:
+    """A session to show; one recorded without sections gets them from its protocol's code, if that is installed."""
+    from consilience.domain.report import present_with
+    from consilience.engine.protocol import report_of
+    from consilience.reporting.record import record_of
 
-    check_view(view, record)
-    data = VIEWS[view].fold(record)
+    present_with(report_of)
+    return record_of(store, session)
+
+
+def _print_view(name: str, record: Record, as_json: bool) -> None:
+    from consilience.reporting.views import view_of
+
+    view = view_of(name, record)
+    data = view.fold(record)
     if as_json:
-        print_json(VIEWS[view].plain(data))
+        print_json(view.plain(data))
     else:
-        print(VIEWS[view].text(data, shutil.get_terminal_size((100, 24)).columns), end="")
-
-
-def check_view(view: str, record: Record) -> None:
-    """Raises `SettingsError` where a session has nothing that the view shows."""
-    from consilience.reporting.views import lacking, views_of
-
-    if missing := lacking(view, record):
-        raise SettingsError(missing, where=f"--view {view}", do=f"It has these views: {', '.join(views_of(record))}.")
+        print(view.text(data, shutil.get_terminal_size((100, 24)).columns), end="")
 
 
 def _print_report(record: Record) -> None:
     from consilience.reporting.markdown import markdown
-    from consilience.reporting.terminal import show as print_markdown
+    from consilience.reporting.markdown import show as print_markdown
     from consilience.reporting.unfinished import unfinished
 
     if record.report is not None:
-        print_markdown(markdown(record.report, more=record.family))
+        print_markdown(markdown(record.report, record.presentation, more=record.family))
         return
     found = unfinished(record.session, record.course, record.text, flights=list(record.flights), holder=record.holder)
     print_markdown(f"{found}\n{record.family}\n" if record.family else found)
 
 
 def _print_events(recorded: Sequence[AnyEvent], as_json: bool) -> None:
-    from consilience.cli.playback import listing
 
     if as_json:
         rows = [{"seq": event.seq, **event.model_dump(mode="json")} for event in recorded]
@@ -171,12 +154,22 @@ def _resume(
     out: Annotated[Path | None, typer.Option(help="Write the report files into this directory.", metavar="DIR")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    deadline: Annotated[
+        float | None, typer.Option(help="Max seconds of one request to a model.", metavar="SECONDS", show_default=False)
+    ] = None,
+    pace: Annotated[
+        float, typer.Option(help="Real seconds per virtual second for what is new; 0 does not wait.", metavar="SECONDS")
+    ] = 0.0,
     env_file: EnvFile = None,
 ) -> None:
     """Go on where a session was left; nothing that is recorded is paid for again."""
-    from consilience.cli.again import go_on
+    from consilience.cli.run import resume_session
 
-    raise typer.Exit(go_on(id, yes=yes, out=out, as_json=as_json, quiet=quiet, env_file=env_file))
+    raise typer.Exit(
+        resume_session(
+            id, yes=yes, out=out, as_json=as_json, quiet=quiet, env_file=env_file, deadline=deadline, pace=pace
+        )
+    )
 
 
 @replay.command("replay")
@@ -192,9 +185,9 @@ def _replay(
     """Run a session again from its record with the network shut, and compare event by event."""
     if (speed is not None) + step + as_json > 1:
         raise SettingsError("--speed, --step and --json exclude each other", do="Give one of them.")
-    from consilience.cli import playback
-    from consilience.cli.loop import run_until_done
-    from consilience.engine import runner
+
+    from consilience.cli.signals import run_until_done
+    from consilience.deliberation import Deliberation
 
     with user_store() as store:
         session = find_session(store, id)
@@ -206,14 +199,14 @@ def _replay(
                 do=f"Go on with it first: consilience resume {session}.",
             )
         began = time.monotonic()
-        report = run_until_done(runner.replay(session, store=store))
+        report = run_until_done(Deliberation[Report](store=store).replay(session))
         seconds = time.monotonic() - began
         matched = sum(event.canonical for event in events)
         digest = report.digest()
         if speed is not None:
-            playback.play(events, title=f"{report.protocol} {session}, {speed:g} times as fast", speed=speed)
+            play(events, title=f"{report.protocol} {session}, {speed:g} times as fast", speed=speed)
         if step:
-            playback.step(events, store)
+            step_through(events, store)
     if as_json:
         found = {
             "session": session,
@@ -230,85 +223,184 @@ def _replay(
         )
 
 
-@sessions.callback()
-def _sessions() -> None:
-    """Sessions recorded on this machine."""
-
-
-@sessions.command("list")
-def _list(
-    most: Annotated[int, typer.Option("--limit", min=1, help="How many of the newest.", metavar="N")] = 20,
+@diff.command("diff")
+def diff_command(
+    a: Id,
+    b: Annotated[str, typer.Argument(help="The other session.", metavar="ID", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """The newest sessions, newest first."""
-    from consilience.domain.places import journal_path
-    from consilience.reporting.unfinished import state_of
-    from consilience.reporting.words import one_line
+    """What differs between two sessions: how they were set up, where they part, what they came to."""
+    from consilience.reporting.changes import changes, changes_markdown, side
+    from consilience.reporting.markdown import show
 
-    rows: list[dict[str, object]] = []
-    if not journal_path().exists():
-        print("[]" if as_json else "No session was recorded yet.")
-        return
     with user_store() as store:
-        known = store.sessions()
-        for session in reversed(known[-most:]):
-            with removal.unless_removed(store, session):
-                course = fold(store.read(session))
-                state = state_of(course, None if course.finished else store.holder(session))
-                rows.append(_row(session, course, state, store))
-    if as_json or not rows:
+        first, second = (find_session(store, given) for given in (a, b))
+        one, other = (side(session, store.read(session), store.text) for session in (first, second))
+        found = changes(one, other, store.text)
         if as_json:
-            print_json(rows)
+            print_json(found.as_json())
         else:
-            print("No session is recorded any more.")
-        return
-    room = max(20, shutil.get_terminal_size().columns - 71)
-    for row in rows:
-        stop = row["stop_reason"] or row["state"]
-        task = one_line(str(row["task"] or ""), room)
-        when = datetime.fromisoformat(str(row["created"])).astimezone().strftime("%Y-%m-%d %H:%M")
-        print(f"{row['session']:<10} {when} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}")
-    if len(known) > most:
-        say(f"{len(known) - most} older ones: --limit {len(known)} shows all.")
+            show(changes_markdown(found))
 
 
-sessions.command("rm")(removal.rm)
-sessions.command("gc")(removal.gc)
+_LONGEST = 400
+
+Timed = tuple[float, Event]
 
 
-@sessions.command("answer")
-def _answer(
+def play(events: Sequence[AnyEvent], *, title: str, speed: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Show a run's events as they came, `speed` times as fast as then. Raises `SettingsError` for a speed that is none."""
+    if not 0 < speed < float("inf"):
+        raise SettingsError(f"a speed cannot be {speed}", where="--speed", do="Give a number above 0; 1 is as it was.")
+    screen = display((), title=title, quiet=False)
+    try:
+        now = 0.0
+        for at, event in timed(events):
+            _wait(screen, max(0.0, at - now) / speed, sleep)
+            now = max(now, at)
+            screen.observe(event)
+        screen.tick()
+    finally:
+        screen.close()
+
+
+def timed(events: Iterable[AnyEvent]) -> list[Timed]:
+    """Events by the second at which they were recorded, each call's start again where its duration says it was."""
+    found: list[tuple[float, int, Event]] = []
+    at = 0.0
+    for n, event in enumerate(events):
+        recorded = event.volatile.get("t")
+        at = float(recorded) if isinstance(recorded, int | float) else at
+        found.append((at, 2 * n + 1, event))
+        if isinstance(event, Ended) and not event.inherited and not _unsent(event):
+            started = CallStarted(
+                **{name: getattr(event, name) for name in ("place", "key", "agent", "phase", "attempt")}
+            )
+            found.append((max(0.0, at - (took(event) or 0.0)), 2 * n, started))
+    return [(at, event) for at, _, event in sorted(found, key=lambda row: row[:2])]
+
+
+def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str], str] = input) -> None:
+    """One event at a time: what happened, what was said, what it had been shown; Enter goes on, q stops."""
+    if not sys.stdin.isatty() and ask is input:
+        raise SettingsError(
+            "stepping waits for a key, and there is no terminal",
+            where="--step",
+            do="Leave it out, or read them all: consilience show ID --events.",
+        )
+    course = fold(events)
+    for n, event in enumerate(events, 1):
+        print(f"{event.seq:>5}  {line_of(event, course)}")
+        for line in _more(event, store):
+            print(f"       {line}")
+        if n < len(events) and _stops(ask(f"[{n} of {len(events)}] Enter: next, q: stop ")):
+            return
+    say(f"That was all of it: {count(len(events), 'event')}.")
+
+
+def line_of(event: Event, course: Course) -> str:
+    """An event of a session in one line."""
+    if isinstance(event, Ended):
+        line = ended_line(event, seats(course.agents), course.repairs)
+        return f"{line} (inherited)" if event.inherited else line
+    return other_line(event, course) or event.type.replace("_", " ")
+
+
+def _more(event: Event, store: Store) -> list[str]:
+    if not isinstance(event, CallCompleted):
+        return []
+    quoted = [part.split(":", 2)[1:] for part in store.prompt(event.prompt) if part.startswith("q:")]
+    read = ", ".join(f"{id} as {label}" for label, id in quoted) or "nobody's words"
+    return [f"“{one_line(prose(store.text(event.text)), _LONGEST)}”", f"key {event.key}; had read: {read}"]
+
+
+def listing(events: Sequence[AnyEvent]) -> list[str]:
+    """All events, a line each: number, second, what it was, and the key by which a fork names it."""
+    course = fold(events)
+    lines = []
+    for event in events:
+        at = event.volatile.get("t")
+        when = duration(float(at)) if isinstance(at, int | float) else ""
+        key = getattr(event, "key", "")
+        lines.append(f"{event.seq:>5}  {when:>9}  {line_of(event, course)}" + (f"  [{key}]" if key else ""))
+    return lines
+
+
+def _wait(screen: Display, seconds: float, sleep: Callable[[float], None]) -> None:
+    while seconds > 0:
+        sleep(min(TICK, seconds))
+        screen.tick()
+        seconds -= TICK
+
+
+def _unsent(event: Ended) -> bool:
+    return isinstance(event, CallFailed) and event.unsent
+
+
+def _stops(answer: str) -> bool:
+    return answer.strip().lower() in ("q", "quit")
+
+
+export = new_app()
+
+
+class Format(StrEnum):
+    """`reporting.export` writes them under these names."""
+
+    JSON = "json"
+    MARKDOWN = "markdown"
+    HTML = "html"
+    SVG = "svg"
+    EVENTS = "events"
+
+
+@export.command("export")
+def export_command(
     id: Id,
-    key: Annotated[
-        str, typer.Argument(help="What is answered; left out, all that is awaited is shown.", metavar="KEY")
-    ] = "",
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            help="Words, or JSON for a typed answer; @FILE reads a file, - standard input.",
-            metavar="TEXT",
-            show_default=False,
+    format: Annotated[
+        Format | None,
+        typer.Option(
+            help="What to write; where it is not given, the file's name says it, else markdown.", show_default=False
         ),
     ] = None,
-    by: Annotated[str, typer.Option(help="Who answers; recorded.", metavar="NAME")] = "",
+    view: Annotated[
+        str | None,
+        typer.Option(help="The view that the SVG shows.  [default: tree]", metavar="VIEW", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="The file, written for you alone to read; - is standard output.", metavar="FILE")
+    ] = Path("-"),
     as_json: Json = False,
 ) -> None:
-    """Answer what a session awaits from a person or an outside process, or show what it awaits."""
-    from consilience.cli.answer import answer
+    """Write a session as JSON, Markdown, one self-contained HTML page, an SVG of one view, or all events as JSON lines."""
+    from consilience.reporting import export as exporting
+    from consilience.reporting.files import write_file
 
+    if as_json and format not in (None, Format.JSON):
+        raise SettingsError(
+            f"--json and --format {format.value} exclude each other", where="--json", do="Give one of them."
+        )
+    format = Format.JSON if as_json else format
+    to_file = str(out) != "-"
+    chosen = format.value if format else exporting.format_of(out) if to_file else Format.MARKDOWN.value
+    if view is not None and chosen != Format.SVG:
+        raise SettingsError(
+            f"{chosen} does not show one view", where="--view", do="Leave it out, or ask for --format svg."
+        )
     with user_store() as store:
-        answer(store, find_session(store, id), key, text, by=by, as_json=as_json)
-
-
-def _row(session: str, course: Course, state: str, store: Store) -> dict[str, object]:
-    started = course.started
-    return {
-        "session": session,
-        "protocol": started.protocol if started else None,
-        "state": state,
-        "stop_reason": course.finished.stop_reason.value if course.finished else None,
-        "calls": course.made,
-        "cost": course.cost,
-        "created": datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds"),
-        "task": store.text(started.task) if started else None,
-    }
+        record = read_back(store, find_session(store, id))
+        svg = chosen == Format.SVG
+        body = exporting.as_svg(record, view or "tree") if svg else exporting.FORMATS[chosen](record)
+    if to_file:
+        elsewhere = "Name another place with --out."
+        if not out.parent.is_dir():
+            raise SettingsError(
+                f"the report cannot be written: there is no directory {out.parent}", where=str(out), do=elsewhere
+            )
+        try:
+            write_file(out, body)
+        except SettingsError as error:
+            raise SettingsError(error.what, where=error.where, do=elsewhere) from None
+        typer.echo(f"Written: {out}", err=True)
+    else:
+        sys.stdout.write(body)

@@ -1,8 +1,16 @@
-"""Who takes part."""
+"""The agents of a session and their names for readers."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from pydantic import BaseModel, ConfigDict
+
+MAX_POINT_OF_VIEW_CHARS = 40
+
+_NUMBERED = re.compile(r"([A-Z]\d+)+")
+"""An id that is only a number of its seat: `L2N1`, `S1`."""
 
 
 class Agent(BaseModel):
@@ -18,3 +26,64 @@ class Agent(BaseModel):
     perspective: str = ""
     persona: str = ""
     model: str = ""
+    """Before models are dealt: the model that its persona brings, empty for none."""
+    own_model: bool = False
+    """Whether its persona brought the model."""
+    voice: bool = True
+    """False for a service seat (moderator, crystallizer): it counts in no share, quorum, independence or dissent."""
+    interests: tuple[str, ...] = ()
+    horizon: str = ""
+    evidence: str = ""
+    claim: str = ""
+
+    def introduction(self, perspective: str | None = None) -> str:
+        """Who the agent is, as its prompts say it. `perspective` replaces its own where a protocol words it differently."""
+        parts = [
+            f"You are {self.persona}." if self.persona else "",
+            self.perspective if perspective is None else perspective,
+            _sentence("Your interests", ", ".join(self.interests)),
+            _sentence("Your time horizon", self.horizon),
+            _sentence("The evidence you accept", self.evidence),
+            _sentence("Your claim at the start", self.claim),
+        ]
+        return " ".join(filter(None, parts))
+
+
+def voices(agents: Iterable[Agent]) -> tuple[Agent, ...]:
+    """The agents without the service seats."""
+    return tuple(agent for agent in agents if agent.voice)
+
+
+def in_dealing_order(agents: Iterable[Agent]) -> tuple[Agent, ...]:
+    """The agents in the order in which models are dealt: service seats last."""
+    return tuple(sorted(agents, key=lambda agent: not agent.voice))
+
+
+def _sentence(label: str, text: str) -> str:
+    return f"{label}: {text.rstrip(' .')}." if text else ""
+
+
+def point_of_view(agent: Agent) -> str:
+    """What an agent stands for, in a few words on one line: `service seat`, its persona, a short perspective, else its role."""
+    if not agent.voice:
+        return "service seat"
+    words = " ".join((agent.persona or agent.perspective).split())
+    if len(words) > MAX_POINT_OF_VIEW_CHARS:
+        words = f"{words[: MAX_POINT_OF_VIEW_CHARS - 1].rstrip()}…"
+    return words or agent.role
+
+
+def seat_names(agents: Iterable[Agent]) -> dict[str, str]:
+    """Names for readers by id: what a seat stands for, and its id: `analytical (L2N1)`.
+
+    An id in words that has only a role beside it comes first, `intro (author)`, and is alone where both are the same.
+    """
+    return {agent.id: _seat_name(agent) for agent in agents}
+
+
+def _seat_name(agent: Agent) -> str:
+    view = point_of_view(agent)
+    if view == agent.id:
+        return agent.id
+    has_own_view = agent.voice and bool(agent.persona or agent.perspective)
+    return f"{view} ({agent.id})" if has_own_view or _NUMBERED.fullmatch(agent.id) else f"{agent.id} ({view})"

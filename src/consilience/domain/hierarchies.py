@@ -29,7 +29,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from consilience.domain.errors import SettingsError, UserError
-from consilience.domain.shelves import Shelf
+from consilience.domain.toml_catalog import Shelf
 from consilience.domain.topology import Topology, hierarchy
 
 SHELF = Shelf("hierarchies", "hierarchy")
@@ -38,7 +38,7 @@ MAX_ROLES = 100
 CRITIC = "critic"
 """The seat that judges, which belongs to no hierarchy."""
 
-LABELS = frozenset({"you", "intent", "draft", "before", "text", "critique"})
+LABELS = frozenset({"you", "intent", "draft", "before", "text", "critique", "whole"})
 """What other texts are called in the prompts of agents who see those of roles under their names."""
 
 NO_DISTANCE = 1e-9

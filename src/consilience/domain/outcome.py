@@ -1,9 +1,10 @@
-"""How runs end, and the limits under which they run."""
+"""How runs end, the limits under which they run, and the tokens that thinking may take on top of the answer."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -32,6 +33,10 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     FAILED = "failed"
 
+    def unless(self, unmet: Collection[str]) -> StopReason:
+        """Return it, or `inconclusive` for a run that counts as converged although something is unmet."""
+        return StopReason.INCONCLUSIVE if self is StopReason.CONVERGED and unmet else self
+
 
 class FailureKind(StrEnum):
     """Why a call gave no reply. `BUDGET` and `TIME` are limits; the others are lasting failures of the seat."""
@@ -40,6 +45,7 @@ class FailureKind(StrEnum):
     TIME = "time"
     DEADLINE = "deadline"
     MALFORMED = "malformed"
+    TRUNCATED = "truncated"
     REFUSED = "refused"
     RATE_LIMITED = "rate_limited"
     SERVER = "server"
@@ -68,6 +74,12 @@ class Check(BaseModel):
     detail: str = ""
     parts: tuple[Check, ...] = ()
 
+    def vetoed(self, *reasons: str) -> Check:
+        """Return it as not met, with the reasons in its detail; unchanged without any."""
+        if not reasons:
+            return self
+        return self.model_copy(update={"met": False, "detail": "; ".join(filter(None, (self.detail, *reasons)))})
+
 
 class LimitsError(SettingsError, ValueError):
     """Limits that cannot be, and the `reason`. A `ValueError` too, so that in a journal it is damage like any other."""
@@ -79,7 +91,7 @@ class LimitsError(SettingsError, ValueError):
         )
 
 
-class Allowance(BaseModel):
+class SpendingLimits(BaseModel):
     """What one agent or one phase may spend. None is no limit; 0 is legal and refuses everything.
 
     `calls` bounds requests, retries included; `tokens` those read and written; `money` US dollars; `seconds` what its
@@ -102,20 +114,22 @@ class Allowance(BaseModel):
                 raise LimitsError(_in_words(error)) from None
 
 
-class Limits(Allowance):
+class Limits(SpendingLimits):
     """What a session may spend; `seconds` is here the wall time in which a process holds it, `steps` the protocol's rounds.
+    Deliberation stops at 80 % of `seconds`, or 60 s before it, whichever is later. The rest is for the closing call. The run
+    ends at `seconds`.
 
     `agents` and `phases` bound single ones besides, by agent id, by phase name (all its indices together) or `NAME/INDEX`; `"*"`
     gives every agent, or every phase at every index, as much.
     """
 
     steps: Count | None = None
-    agents: dict[str, Allowance] = {}
-    phases: dict[str, Allowance] = {}
+    agents: dict[str, SpendingLimits] = {}
+    phases: dict[str, SpendingLimits] = {}
 
     @field_validator("phases")
     @classmethod
-    def _indices_are_numbers(cls, phases: dict[str, Allowance]) -> dict[str, Allowance]:
+    def _indices_are_numbers(cls, phases: dict[str, SpendingLimits]) -> dict[str, SpendingLimits]:
         for name in phases:
             phase, slash, index = name.partition("/")
             if slash and not (phase and index.isascii() and index.isdecimal()):
@@ -144,3 +158,30 @@ class Estimate(BaseModel):
 
     min: int
     max: int
+
+
+ThinkingLevel = Literal["off", "minimal", "low", "medium", "high"]
+"""What a session asks of models that think, from `--thinking`."""
+
+DEFAULT_THINKING: ThinkingLevel = "low"
+
+Thinks = Literal["never", "optionally", "always"]
+"""Whether a model thinks: never, as asked, or also when asked not to. A model of which nothing is known counts as `always`."""
+
+THINKING_TOKENS: Mapping[ThinkingLevel, int] = {
+    "off": 0,
+    "minimal": 2_048,
+    "low": 4_096,
+    "medium": 16_384,
+    "high": 32_768,
+}
+"""Tokens that one reply may take for thinking, by level. They come on top of the size of the answer."""
+
+
+def thinking_tokens(level: ThinkingLevel, thinks: Thinks) -> int:
+    """Tokens for the thinking of a model at `level`; a model that always thinks has at least those of `minimal`."""
+    if thinks == "never":
+        return 0
+    if thinks == "always":
+        return max(THINKING_TOKENS[level], THINKING_TOKENS["minimal"])
+    return THINKING_TOKENS[level]

@@ -1,13 +1,26 @@
-"""Sealed ballots and what follows from them."""
+"""Sealed ballots and what follows from them, and the exact comparison of shares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.domain.messages import Label
+
+MAX_DENOMINATOR = 1_000_000
+
+
+def exact(value: float) -> Fraction:
+    """Return the number that a float stands for: the nearest fraction with a denominator of at most `MAX_DENOMINATOR`.
+
+    Decimals of up to six places and ratios of small counts come back as they were: 0.7 as 7/10, 1/3 as 1/3. Two such numbers
+    are equal after this if and only if they are equal by arithmetic.
+    """
+    return Fraction(value).limit_denominator(MAX_DENOMINATOR)
+
 
 Confidence = Literal["unsure", "fairly sure", "certain"]
 
@@ -80,7 +93,7 @@ def pool(ballots: Sequence[Ballot]) -> dict[str, float]:
     for ballot in ballots:
         weight[ballot.position] = weight.get(ballot.position, 0.0) + LEVELS[ballot.confidence]
     total = sum(weight.values())
-    return {p: w / total for p, w in sorted(weight.items(), key=lambda item: (-item[1], item[0]))}
+    return {p: w / total for p, w in sorted(weight.items(), key=lambda item: (-exact(item[1]), item[0]))}
 
 
 def last_of(ballots: Iterable[Ballot]) -> dict[str, Ballot]:
@@ -102,6 +115,18 @@ def unchanged(before: Mapping[str, Ballot], after: Mapping[str, Ballot]) -> floa
         and abs(LEVELS[before[agent].confidence] - LEVELS[after[agent].confidence]) < MOVED
     )
     return kept / len(agents)
+
+
+def shortfall(position: str | None, ballots: Mapping[str, Ballot]) -> str | None:
+    """Why an answer with that position, or without one, does not stand by the last ballots: it takes none, or most of them
+    are for others; else None."""
+    if position is None:
+        return "the answer takes no position"
+    against = [ballot.position for ballot in ballots.values() if ballot.position != position]
+    if 2 * len(against) <= len(ballots):
+        return None
+    said = against[0] if len(set(against)) == 1 else "otherwise"
+    return f"the answer says {position}; {len(against)} of {len(ballots)} final ballots say {said}"
 
 
 def one_sided(ballots: Mapping[str, Ballot]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 
@@ -37,10 +37,12 @@ def _segmenter() -> Callable[[str], list[str]]:
     return split
 
 
+_PUNCTUATION = ".,;:!?\"'()[]“”‘’"
+
+
 def bare(sentence: str) -> frozenset[str]:
     """Its tokens, lower-cased and without punctuation at their ends."""
-    stripped = (word.strip(".,;:!?\"'()[]“”‘’") for word in sentence.lower().split())
-    return frozenset(word for word in stripped if word)
+    return frozenset([bared for word in sentence.lower().split() if (bared := word.strip(_PUNCTUATION))])
 
 
 class Said:
@@ -63,17 +65,16 @@ class Said:
         tokens = bare(sentence)
         if not tokens:
             return self._empty
-        needed = len(tokens) - math.ceil(RESTATED * len(tokens) - 1e-9) + 1
-        rarest = sorted(tokens, key=lambda token: (len(self._holding.get(token, ())), token))[:needed]
+        rarest = sorted(tokens, key=lambda token: (len(self._holding.get(token, ())), token))[: _needed(tokens)]
         candidates = {n for token in rarest for n in self._holding.get(token, ())}
         return any(shared(tokens, self._said[n]) >= RESTATED for n in candidates)
 
 
-def survival(points: Sequence[str], answer: str, claims: Iterable[str] = ()) -> float | None:
-    """Share of points restated by a sentence of the answer or by one of its claims; None without points."""
+def survival(points: Sequence[str], answer: str, statements: Iterable[str] = ()) -> float | None:
+    """Share of points restated by a sentence of the answer or by one of its `statements`; None without points."""
     if not points:
         return None
-    said = Said([*sentences(answer), *claims])
+    said = Said([*sentences(answer), *statements])
     return sum(said.holds(point) for point in points) / len(points)
 
 
@@ -82,12 +83,39 @@ def novelty(answer: str, inputs: Iterable[str]) -> float | None:
     own = sentences(answer)
     if not own:
         return None
-    wanted = [bare(sentence) for sentence in own]
-    given = Said([s for text in inputs if _may_restate(text, wanted) for s in sentences(text)])
-    return sum(not given.holds(sentence) for sentence in own) / len(own)
+    unmatched = dict(enumerate(map(bare, own)))
+    index = _prefix_index(unmatched)
+    for text in inputs:
+        if not unmatched:
+            break
+        if _may_restate(text, unmatched.values()):
+            for sentence in sentences(text):
+                tokens = bare(sentence)
+                candidates = {n for token in index.keys() & tokens for n in index[token]} if tokens else set(unmatched)
+                for n in candidates & unmatched.keys():
+                    if shared(unmatched[n], tokens) >= RESTATED:
+                        del unmatched[n]
+    return len(unmatched) / len(own)
 
 
-def _may_restate(text: str, wanted: Sequence[frozenset[str]]) -> bool:
+def _prefix_index(sentences: Mapping[int, frozenset[str]]) -> dict[str, list[int]]:
+    """Sentences by some of their tokens: a sentence that says the same has at least one of these, by the number that may differ.
+
+    The longest tokens are taken, since they are likely to be rare.
+    """
+    index: dict[str, list[int]] = {}
+    for n, tokens in sentences.items():
+        for token in sorted(tokens, key=lambda token: (-len(token), token))[: _needed(tokens)]:
+            index.setdefault(token, []).append(n)
+    return index
+
+
+def _needed(tokens: frozenset[str]) -> int:
+    """How many tokens of a sentence suffice to find every sentence that says the same (Jaccard at least `RESTATED`)."""
+    return len(tokens) - math.ceil(RESTATED * len(tokens) - 1e-9) + 1
+
+
+def _may_restate(text: str, wanted: Iterable[frozenset[str]]) -> bool:
     """False only where no sentence of the text can be like a wanted one: too few of its tokens are in it at all. A text that ends
     here costs a fifth of taking it apart."""
     lowered = text.lower()

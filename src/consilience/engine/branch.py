@@ -1,136 +1,39 @@
-"""Branches: where in the program one is, and what it may spend.
+"""Branches: where in the program one is, and which of them can still move.
 
-A place is the ordinal of an operation in its branch, prefixed by the place of the gather or start that opened the
-branch and by the branch's index there. Places and allotments depend on the program alone, never on who answered first.
+A place is the ordinal of an operation in its branch, prefixed by the place of the gather or start that opened the branch and by the
+branch's index there. Places depend on the program alone, never on who answered first.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consilience.engine.ledger import BranchBudget
 
 Phase = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Calls (requests), tokens (read and written) and US dollars; infinity is no limit."""
-
-    calls: float = 0
-    tokens: float = 0
-    money: float = 0
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.calls + other.calls, self.tokens + other.tokens, self.money + other.money)
-
-    def __sub__(self, other: Amount) -> Amount:
-        return Amount(self.calls - other.calls, self.tokens - other.tokens, self.money - other.money)
-
-    def __mul__(self, times: float) -> Amount:
-        return Amount(self.calls * times, self.tokens * times, self.money * times)
-
-    def covers(self, other: Amount) -> bool:
-        return self.calls >= other.calls and self.tokens >= other.tokens and self.money >= other.money
-
-
-RETRIES = 9
-"""Sendings of a call beside the first that a budget has means for where there is enough: five of each of two models."""
-
-NOTHING = Amount()
-UNLIMITED = Amount(math.inf, math.inf, math.inf)
-
-
-class Account:
-    """What a branch may still spend. An unlimited account is never written to. Of what is left the `borrowed` part is needed
-    elsewhere once the branch has ended."""
-
-    __slots__ = ("borrowed", "left", "limited")
-
-    def __init__(self, left: Amount, borrowed: Amount = NOTHING) -> None:
-        self.left = left
-        self.limited = left != UNLIMITED
-        self.borrowed = borrowed
-
-    def draw(self, amount: Amount) -> bool:
-        """Reserve `amount` if it is there."""
-        if not self.limited:
-            return True
-        if not self.left.covers(amount):
-            return False
-        self.left -= amount
-        return True
-
-    def charge(self, amount: Amount) -> None:
-        """Spend without asking: what was recorded before, or the difference between a reservation and what came."""
-        if self.limited:
-            self.left -= amount
-
-    def bounded(self, amount: Amount) -> Amount:
-        """`amount` where this account has a limit, infinity where it has none."""
-        left = self.left
-        return Amount(
-            left.calls if math.isinf(left.calls) else amount.calls,
-            left.tokens if math.isinf(left.tokens) else amount.tokens,
-            left.money if math.isinf(left.money) else amount.money,
-        )
-
-    def return_to(self, parent: Account) -> None:
-        """Give what is unspent back, once."""
-        if self.limited:
-            parent.left += self.left
-            self.left = Amount()
-
-
-def allot(account: Account, needs: Sequence[Amount], due: Amount = NOTHING, *, lent: bool = False) -> list[Account]:
-    """Fund branches from `account` in the order asked: each its whole need while that fits, then nothing.
-
-    What is left over goes round again, in the same order, as each funded branch's means for retries: once more its need while that
-    fits, and while what is `due` stays there for the calls that the forking branch will make before it has this back. What is
-    `lent` comes back before those, and so may be taken out of them; but then it may not be handed on to anybody who keeps it
-    longer, and is marked as `borrowed`. What nobody needs goes round up to `RETRIES` times. So a retry never takes a first
-    attempt from a sibling, and nothing depends on arrival.
-    """
-    if not account.limited:
-        return [Account(UNLIMITED) for _ in needs]
-    funded = 0
-    granted = [Amount() for _ in needs]
-    for i, need in enumerate(needs):
-        if not account.draw(need):
-            break
-        granted[i] = account.bounded(need)
-        funded += 1
-    held = NOTHING if lent else due + account.borrowed
-    borrowed = [NOTHING for _ in needs]
-    for i in range(funded):
-        if not (account.left - needs[i]).covers(held) or not account.draw(needs[i]):
-            break
-        borrowed[i] = needs[i]
-    whole = _rounds(account.left - due - account.borrowed, needs[:funded])
-    for i in range(funded):
-        account.draw(needs[i] * whole)
-        granted[i] += borrowed[i] + needs[i] * whole
-    return [Account(amount, loan) for amount, loan in zip(granted, borrowed, strict=True)]
-
-
-def _rounds(spare: Amount, needs: Sequence[Amount]) -> int:
-    """How many whole rounds of these needs `spare` has means for beside the first, `RETRIES` with it at most."""
-    total = sum(needs, NOTHING)
-    whole = RETRIES - 1 if needs else 0
-    while whole and not spare.covers(total * whole):
-        whole -= 1
-    return whole
-
-
 @dataclass(slots=True)
 class Branch:
-    """A line of execution: operations get ordinals from 0 in program order; `due` calls may still have to be made in it."""
+    """A line of execution. Operations get ordinals from 0 in program order. `pending_calls` bounds the calls it still makes. The
+    texts with ids in `embedded` have recorded vectors in its past."""
 
     prefix: str
-    account: Account
-    due: float = 0
+    budget: BranchBudget
+    pending_calls: float = 0
     ordinal: int = 0
+    embedded: set[str] = field(default_factory=set)
+
+    def join(self, parent: Branch) -> None:
+        """Give `parent` what is unspent and what has vectors."""
+        self.budget.join(parent.budget)
+        if self.embedded is not parent.embedded:
+            parent.embedded |= self.embedded
 
     def next_place(self) -> str:
         place = f"{self.prefix}{self.ordinal}"
@@ -140,3 +43,67 @@ class Branch:
 
 current_branch: ContextVar[Branch] = ContextVar("current_branch")
 current_phase: ContextVar[Phase | None] = ContextVar("current_phase", default=None)
+
+
+class Activity:
+    """`running` is the number of branches neither joined on others nor waiting outside.
+
+    A branch that wakes another counts it in before it counts itself out, so `running` is 0 only when nothing moves.
+    `stirred` changes whenever somebody begins to move; `idle` is the time, in seconds, in which only the outside was awaited.
+    """
+
+    def __init__(self) -> None:
+        self.on_still: Callable[[], None] = lambda: None
+        """Called whenever nothing moves any more."""
+        self.running = 0
+        self.stirred = 0
+        self.outside: dict[str, str] = {}
+        self.left: set[str] = set()
+        self.held: dict[str, Phase | None] = {}
+        self.defective = False
+        """Whether a branch that nothing awaits yet ended in a defect."""
+        self._idle = 0.0
+        self._since: float | None = None
+
+    @property
+    def idle(self) -> float:
+        return self._idle + (time.monotonic() - self._since if self._since is not None else 0.0)
+
+    def enter(self, n: int = 1) -> None:
+        self.running += n
+        self.stirred += 1
+        if self._since is not None:
+            self._idle, self._since = self.idle, None
+
+    def leave(self) -> None:
+        self.running -= 1
+        if self.running == 0:
+            if self.outside:
+                self._since = time.monotonic()
+            self.on_still()
+
+    def wait_outside(self, key: str, agent: str) -> None:
+        self.outside[key] = agent
+        self.leave()
+
+    def gone(self, key: str) -> None:
+        """Whoever is asked has left; the branch goes on waiting, at most until a deadline, and nobody need have patience for it."""
+        self.left.add(key)
+        if self.running == 0:
+            self.on_still()
+
+    def hold(self, key: str, phase: Phase | None) -> None:
+        """The branch stands before a call that is not to be made in this process."""
+        self.held[key] = phase
+        self.leave()
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether all that is awaited outside will not come to this process."""
+        return self.left.issuperset(self.outside)
+
+    def answered(self, key: str) -> None:
+        """The answer is here, or will not come; the waiting branch counts again from now."""
+        del self.outside[key]
+        self.left.discard(key)
+        self.enter()

@@ -1,20 +1,25 @@
-"""Making one call: render, match, fund, send, read, record. A reply is durable before it has effect."""
+"""Making one call: render, match, fund, send, read, record.
+
+The protocol goes on once a reply is queued for its commit. Whatever leaves the process afterwards, the next request among it,
+waits for a commit of its own, which holds the reply too: so a reply is durable before anything outside can follow from it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel
 
+from consilience.domain.detail import CAPS
 from consilience.domain.errors import ProtocolViolation, ProviderError
 from consilience.domain.events import (
+    CUT,
     CallAwaited,
     CallCompleted,
     CallFailed,
@@ -27,26 +32,33 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
-from consilience.engine.allowances import Refusal
-from consilience.engine.branch import Amount, Branch, Phase, current_phase
-from consilience.engine.failing import failed, refused
-from consilience.engine.ports import Awaited, Later, ModelPort, WorkerPort
-from consilience.engine.prompt import Rendered, correction, request_digest, schema_for
+from consilience.engine.branch import Branch, Phase, current_phase
+from consilience.engine.call_failures import failed, refused
+from consilience.engine.ledger import CallBudget, TimeLeft
+from consilience.engine.ports import AgentPort, AnswerDeadline, Awaited, ModelPort, WorkerPort, seconds_since_epoch
+from consilience.engine.prompt import (
+    Parameters,
+    Rendered,
+    correction,
+    request_digest,
+    schema_for,
+    seed_of,
+    tokens_in,
+)
+from consilience.engine.sizes import ONE_REQUEST, Usage
 from consilience.engine.state import State
-from consilience.engine.steps import StepLog
+from consilience.engine.steps import StepLog, worked
 from consilience.engine.telemetry import describe, span
-from consilience.engine.usage import counted
+from consilience.engine.timing import TimeUp, within
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.limiter import may_retry
-from consilience.models.parsing import Malformed, parse_reply, prose_field
+from consilience.models.parsing import Malformed, parse_reply, prose_field, without_trace
 from consilience.models.port import Completion, ModelRequest
 
 T = TypeVar("T")
 
-ONE = Amount(1)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Attempt(Generic[T]):
     """What one attempt came to, and what it was shown."""
 
@@ -63,40 +75,61 @@ class Call(Generic[T]):
     def __init__(self, state: State, ask: Ask[T], branch: Branch, place: str) -> None:
         self.state = state
         self.ask = ask
-        self.account = branch.account
         self.place = place
         self.phase: Phase | None = current_phase.get()
+        self.budget = CallBudget(state.ledger, branch.budget, place, ask.agent, self.phase, closing=ask.closing)
         self.port = state.ports[ask.agent]
-        self.reserve = False
-        self.permitted = 0
-        self.refused: Refusal | None = None
         self.outside = 0.0
+        self.size = state.ledger.sizes.reply(ask.agent, ask.max_tokens)
+        self.cut: _Attempt[T] | None = None
+        """The reply of a closing call that was cut and is asked once more."""
 
     async def run(self) -> Reply[T] | Failure:
         state, ask = self.state, self.ask
         state.recorder.claim(ask.key)
         self._check_visibility()
         fix: str | None = None
-        error = ""
+        error, kind = "", FailureKind.MALFORMED
         for attempt in range(1, 2 + state.repairs):
             made = self._inherited(attempt) or await self._made(attempt, fix, error)
             ended = made.ended
+            if self.cut is not None:
+                return self._reply(made if isinstance(ended, CallCompleted) else self.cut)
             if isinstance(ended, CallFailed):
+                self.budget.branch.refused |= ended.failure.is_limit and not ended.limit
+                if ask.closing and ended.failure is FailureKind.TIME:
+                    state.warnings.append((self.place, f"no closing reply within the time limit: {ask.key}"))
                 return Failure(ask.key, ask.agent, ended.failure, ended.detail)
             if isinstance(ended, CallCompleted):
-                state.shown[ask.key] = made.shown
-                return self._reply(ended, made)
-            error = ended.error
-            fix = correction(made.text, error)
-        return Failure(ask.key, ask.agent, FailureKind.MALFORMED, error)
+                if not (ended.cut and self._may_ask_again(attempt)):
+                    return self._reply(made)
+                self.cut, self.size = made, self.size.doubled()
+                self.budget.may_open_reserve = False  # there is an answer
+                fix, error = None, "the reply was cut at its limit"
+                continue
+            error, kind = ended.error, ended.failure
+            if kind is FailureKind.TRUNCATED and (self.size.thinking or ask.closing or not made.text.strip()):
+                if self.size.enlarged:
+                    break
+                enlarged = state.ledger.sizes.reply(ask.agent, ask.max_tokens, enlarged=True)
+                self.size = self.size.doubled() if ask.closing and made.text.strip() else enlarged
+            fix = correction(made.text, error) if made.text.strip() or kind is FailureKind.MALFORMED else None
+        return Failure(ask.key, ask.agent, kind, error)
 
-    def _reply(self, ended: CallCompleted, made: _Attempt[T]) -> Reply[T]:
-        ask, value = self.ask, cast(T, made.value)
+    def _may_ask_again(self, attempt: int) -> bool:
+        """Whether a closing call whose reply was cut is asked once more, with twice the room. It counts as a repair."""
+        return self.ask.closing and attempt <= self.state.repairs and not self.size.enlarged
+
+    def _reply(self, made: _Attempt[T]) -> Reply[T]:
+        ask, value, ended = self.ask, cast(T, made.value), made.ended
+        assert isinstance(ended, CallCompleted)
+        self.state.shown[ask.key] = made.shown
         prose = value if isinstance(value, str) else str(getattr(value, "text", made.text))
+        quoted = prose if ask.quoted is None else ask.quoted(value)
         self.state.register(
-            Message(id=ask.key, sender=ask.agent, kind=ask.kind, text=prose, audience=ask.audience, phase=self.phase)
+            Message(id=ask.key, sender=ask.agent, kind=ask.kind, text=quoted, audience=ask.audience, phase=self.phase)
         )
-        return Reply(ask.key, ask.agent, value, prose, made.shown, made.labels, ended.reserve)
+        return Reply(ask.key, ask.agent, value, prose, made.shown, made.labels, ended.reserve, ended.cut)
 
     def _inherited(self, attempt: int) -> _Attempt[T] | None:
         """What the session this one is forked from got; None where it got nothing that these settings can use.
@@ -124,7 +157,7 @@ class Call(Generic[T]):
             except Malformed:
                 return None
         recorder.inherit(found, self.place)
-        parts = recorder.journal.prompt(found.prompt) if isinstance(found, CallCompleted) else ()
+        parts = recorder.journal.store.prompt(found.prompt) if isinstance(found, CallCompleted) else ()
         quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
         others = {label: id for label, id in quotes if self.state.said_by_other(id, self.ask.agent)}
         return _Attempt(found, text, value, tuple(id for _, id in quotes), others)
@@ -135,14 +168,15 @@ class Call(Generic[T]):
         state.ages[ask.key] = 0
         rendered = state.render(ask.agent, ask.prompt, fix)
         returns: type[Any] = ask.returns
-        schema, schema_digest = schema_for(returns, rendered.kinds)
-        digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(attempt), schema_digest)
+        schema, schema_digest = schema_for(returns, rendered.kinds, CAPS[state.detail])
+        seed = seed_of(state.seed, ask.key, attempt)
+        digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(), seed, schema_digest)
         ended = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
         value: T | None
         if ended is None:
             ended, text, value = await self._live(attempt, rendered, schema, digest, error)
         else:
-            self._charge(ended)
+            await self._settle_recorded(ended, self._need(rendered))
             text = "" if isinstance(ended, CallFailed) else state.recorder.text(ended.text)
             value = parse_reply(text, ask.returns) if isinstance(ended, CallCompleted) else None
         return _Attempt(ended, text, value, rendered.shown, rendered.labels)
@@ -152,63 +186,77 @@ class Call(Generic[T]):
     ) -> tuple[Ended, str, T | None]:
         """Fund, send, read and record one attempt."""
         state, ask = self.state, self.ask
+        state.recorder.on_live()
         common = self._common(attempt, digest, rendered)
         if state.hold(self.phase):
+            self.budget.branch.decide()
             state.activity.hold(ask.key, self.phase)
             await _for_ever()
         if state.cache and (cached := await self._cached(common, rendered)) is not None:
             return cached
-        cost = self._amount(rendered)
+        need = self._need(rendered)
         answered = ask.key in state.recorder.answers
-        refusal = None if answered else self._fund(cost, attempt)
-        if refusal is not None:
+        asked = answered or state.recorder.was_asked(ask.key, attempt)  # in time, by an earlier process
+        limit = await self.budget.reserve(need, attempt, forced=asked)
+        if limit is not None:
             taken = state.recorder.steps_of(ask.key, attempt)
-            over = refused(common, refusal, error, taken, again=attempt > 1)
-            if taken:
-                self._charge(over)
-                await state.recorder.commit(over, rendered.texts, rendered.parts)
-            else:
-                await state.recorder.commit(over)
-            return over, "", None
+            return self._refuse(refused(common, limit, error, taken, again=attempt > 1), rendered), "", None
         state.faults("before_call", self.phase)
         if ask.closing:
             state.faults("closing_call", self.phase)
         await state.recorder.start(CallStarted(**common))
         began, self.outside = time.monotonic(), 0.0
-        steps = self._steps(attempt, cost)
+        steps = self._steps(attempt, need)
         with span(f"call {ask.agent}", session=state.id, agent=ask.agent, key=ask.key, attempt=attempt) as current:
             try:
                 completion = await self._send(attempt, rendered, schema, digest, steps)
             except ProviderError as failure:
+                state.ledger.late = state.ledger.late or (isinstance(failure, TimeUp) and not failure.whose)
+                if steps is not None:
+                    steps.ended = True
                 paid = failure.completion if isinstance(failure.completion, Completion) else None
-                told = counted(paid, rendered, self.port) if paid is not None else None
+                told = with_estimated_tokens(paid, rendered, self.port) if paid is not None else None
                 event: Ended = failed(
-                    common, failure, steps=steps, paid=told, refusal=self.refused, reserve=self.reserve
+                    common,
+                    failure,
+                    steps=steps,
+                    paid=told,
+                    refusal=self.budget.hit,
+                    reserve=self.budget.from_reserve,
                 )
                 text, value = "", None
             else:
-                completion, estimated = (completion, False) if answered else counted(completion, rendered, self.port)
+                completion, estimated = (
+                    (completion, False) if answered else with_estimated_tokens(completion, rendered, self.port)
+                )
                 more = {"steps": steps.taken if steps else 1, "estimated": estimated}
                 event, text, value = self._read({**common, **more}, completion)
             describe(current, event)
-        reserved = Amount() if answered else cost + (steps.drawn if steps else Amount())
         seconds = time.monotonic() - began - self.outside
-        self._settle(reserved, _amount_of(event), seconds)
+        self.budget.settle(_usage_of(event), seconds)
         event.volatile["s"] = round(seconds, 3)
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
-        await state.recorder.commit(event, texts, rendered.parts)
-        state.faults("after_commit", self.phase)
+        state.recorder.append(event, texts, rendered.parts)
         return event, text, value
+
+    def _refuse(self, event: CallFailed, rendered: Rendered) -> CallFailed:
+        """Record the refusal. An agent with tools may have taken steps before the session was interrupted."""
+        if event.unsent:
+            self.state.recorder.append(event)
+        else:
+            self.budget.settle(_usage_of(event))
+            self.state.recorder.append(event, rendered.texts, rendered.parts)
+        return event
 
     async def _cached(self, common: dict[str, object], rendered: Rendered) -> tuple[Ended, str, T | None] | None:
         """A reply that any session of the store got from a model to the very same request."""
         recorder = self.state.recorder
-        found = recorder.journal.reply(str(common["digest"])) if isinstance(self.port, ModelPort) else None
+        found = recorder.journal.store.reply(str(common["digest"])) if isinstance(self.port, ModelPort) else None
         if found is None:
             return None
         completion = Completion(
-            text=recorder.journal.text(found.text),
+            text=recorder.journal.store.text(found.text),
             model=str(found.volatile.get("model", self.port.name)),
             finish_reason=found.finish,
             fallback=bool(found.volatile.get("fallback")),
@@ -219,29 +267,15 @@ class Call(Generic[T]):
         if not isinstance(event, CallCompleted):
             return None
         event.cached = True
-        self._charge(event)
-        await recorder.commit(event, (text, *rendered.texts), rendered.parts)
-        self.state.faults("after_commit", self.phase)
+        recorder.append(event, (text, *rendered.texts), rendered.parts)
         return event, text, value
 
-    def _steps(self, attempt: int, cost: Amount) -> StepLog | None:
+    def _steps(self, attempt: int, need: Usage) -> StepLog | None:
         """Where an agent with tools records its steps; None for everybody else."""
         if not isinstance(self.port, WorkerPort):
             return None
-        state, ask = self.state, self.ask
-
-        def draw(amount: Amount) -> bool:
-            if self.state.allowances.draw(ask.agent, self.phase, amount) is not None:
-                return False
-            if self.account.draw(amount):
-                return True
-            self.state.allowances.charge(ask.agent, self.phase, Amount() - amount)
-            return False
-
-        def affordable(amount: Amount) -> bool:
-            return self.account.left.covers(amount)
-
-        return StepLog(state, ask.agent, ask.key, self.place, attempt, self.phase, cost, ask.closing, draw, affordable)
+        ask = self.ask
+        return StepLog(self.state, ask.agent, ask.key, self.place, attempt, self.phase, need, ask.closing, self.budget)
 
     async def _send(
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, steps: StepLog | None
@@ -251,8 +285,8 @@ class Call(Generic[T]):
             return Completion(
                 text=state.recorder.answers.pop(ask.key), model=self.port.name, cost=self.port.price(0, 0)
             )
-        if self.account.limited or state.allowances:
-            may_retry.set(self._fund_retry)
+        if self.budget.is_limited:
+            may_retry.set(self.budget.reserve_retry)
         request = ModelRequest(
             agent=ask.agent,
             key=ask.key,
@@ -261,16 +295,22 @@ class Call(Generic[T]):
             returns=None if ask.returns is str else ask.returns,
             schema=schema,
             attempt=attempt,
-            max_tokens=ask.max_tokens,
+            max_tokens=self.size.answer,
             temperature=state.temperature,
-            seed=_seed(state.seed, ask.key, attempt),
+            seed=seed_of(state.seed, ask.key, attempt),
+            thinking=state.thinking,
+            thinking_tokens=self.size.thinking,
+            shared=rendered.shared if state.estimate.max > 1 else (),
         )
+        left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
         if steps is not None and isinstance(self.port, WorkerPort):
-            return await _worked(self.port, request, steps)
-        answer = await self.port.collect(ask.key, digest) if state.resumed else None
-        if answer is None:
-            answer = await self.port.send(request)
+            return await within(left, worked(self.port.worker, request, steps), state.cancelled)
+        answer = await within(left, self._answer(request, digest), state.cancelled)
         return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, Awaited) else answer
+
+    async def _answer(self, request: ModelRequest, digest: str) -> Completion | Awaited:
+        answer = await self.port.collect(request.key, digest) if self.state.resumed else None
+        return await self.port.send(request) if answer is None else answer
 
     async def _arrival(
         self, answer: Awaited, attempt: int, rendered: Rendered, schema: dict[str, object] | None
@@ -285,28 +325,29 @@ class Call(Generic[T]):
             prompt=rendered.parts.id,
             form=text_id(form) if form else "",
             prose=prose_field(ask.returns) if schema and issubclass(ask.returns, BaseModel) else "",
+            asked_at=seconds_since_epoch(),
         )
         texts = (*rendered.texts, form) if form else rendered.texts
-        await state.recorder.ask_outside(question, texts, rendered.parts)
+        asked_at = await state.recorder.ask_outside(question, texts, rendered.parts)
+        due = AnswerDeadline(asked_at, state.human_deadline if answer.person else None)
         state.activity.wait_outside(ask.key, ask.agent)
         asked = time.monotonic()
         try:
-            completion = await answer.arrival
+            completion = await due.wait_for(answer.arrival, lambda: state.activity.gone(ask.key))
         except ProviderError:
             state.activity.answered(ask.key)
             raise
-        except Later:
-            state.activity.gone(ask.key)
-            return await _for_ever()  # until the session is parked
         finally:
             self.outside = time.monotonic() - asked  # no limit on time counts what others take
         state.activity.answered(ask.key)
         return completion
 
     def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
-        """The event of a completion, and the text it keeps: at most 8 characters for every token allowed."""
+        """The event of a completion, and the text it keeps: no reasoning, at most 8 characters for every token allowed."""
         ask = self.ask
-        text = _unicode(completion.text[: max(8 * ask.max_tokens, 2000)])
+        whole = without_trace(completion.text)
+        thought = thinking_of(completion, whole)
+        text = _unicode(whole[: max(8 * self.size.answer, 2000)])
         volatile: Volatile = {}
         if completion.requests != 1:
             volatile["requests"] = completion.requests
@@ -321,16 +362,24 @@ class Call(Generic[T]):
             "text": text_id(text),
             "tokens_in": completion.tokens_in,
             "tokens_out": completion.tokens_out,
+            "tokens_thought": thought,
             "cost": completion.cost,
-            "reserve": self.reserve,
+            "reserve": self.budget.from_reserve,
+            "finish": CUT if len(text) < len(whole) else _unicode(completion.finish_reason),
+            "volatile": volatile,
         }
         try:
             value = self._value(text)
         except Malformed as wrong:
-            return ReplyRejected(**common, **figures, error=str(wrong), volatile=volatile), text, None
-        finish = "length" if len(text) < len(completion.text) else _unicode(completion.finish_reason)
-        done = CallCompleted(**common, **figures, audience=ask.audience, finish=finish, volatile=volatile)
-        return done, text, value
+            error = str(wrong)
+            figures["finish"] = _unicode(completion.finish_reason)
+            if figures["finish"] == CUT:  # by the model's limit: more room may help
+                error = self.size.cut_error(text, thought, error)
+            return ReplyRejected(**common, **figures, error=error), text, None
+        if self.cut is not None and figures["finish"] == CUT and len(text) <= len(self.cut.text):
+            error = "the reply was cut again, and is no longer than the one before"
+            return ReplyRejected(**common, **figures, error=error), text, None
+        return CallCompleted(**common, **figures, audience=ask.audience), text, value
 
     def _value(self, text: str) -> T:
         """The reply as asked for. Raises `Malformed`."""
@@ -342,62 +391,26 @@ class Call(Generic[T]):
                 raise Malformed(str(wrong)) from None
         return value
 
-    def _fund(self, cost: Amount, attempt: int) -> Refusal | None:
-        """Reserve the request; the closing call may draw on what is held back for it, and is then not refused for time."""
-        state = self.state
-        refused = state.allowances.draw(self.ask.agent, self.phase, cost) if state.allowances else None
-        if refused is not None:
-            return refused
-        late = state.out_of_time()
-        if not late and self.account.draw(cost):
-            return None
-        held = state.reserve.left
-        enough = held.covers(cost) or held.covers(state.call_size)  # replies may be longer than their tokens foresaw
-        if self.ask.closing and attempt == 1 and not state.reserve_drawn and enough:
-            self._draw_reserve()
-            self.account.charge(cost)
-            return None
-        state.allowances.charge(self.ask.agent, self.phase, Amount() - cost)
-        return Refusal(FailureKind.TIME if late else FailureKind.BUDGET)
-
-    def _fund_retry(self) -> bool:
-        """Whether a provider may be asked once more for the same."""
-        self.refused = self.state.allowances.draw(self.ask.agent, self.phase, ONE)
-        if self.refused is not None:
-            return False
-        if self.account.draw(ONE):
-            self.permitted += 1
-            return True
-        self.state.allowances.charge(self.ask.agent, self.phase, Amount() - ONE)
-        self.refused = Refusal(FailureKind.BUDGET)
-        return False
-
-    def _draw_reserve(self) -> None:
-        self.state.reserve_drawn = self.reserve = True
-        self.account = self.state.reserve
-
-    def _settle(self, reserved: Amount, spent: Amount, seconds: float) -> None:
-        """Retries drew their own calls when they were permitted, also one that was then not sent."""
-        if self.account.limited or self.state.allowances:
-            difference = spent - reserved - Amount(calls=self.permitted)
-            self.account.charge(difference)
-            self.state.allowances.charge(self.ask.agent, self.phase, difference, seconds)
-        self.permitted, self.refused = 0, None
-
-    def _charge(self, ended: Ended) -> None:
-        if ended.reserve:
-            self._draw_reserve()
-        if not self.account.limited and not self.state.allowances:
+    async def _settle_recorded(self, ended: Ended, need: Usage) -> None:
+        """Fund an attempt on record as it was when it was made, so that what follows finds the same budgets."""
+        if not self.budget.is_limited and not isinstance(ended, CallFailed) and not ended.reserve:
+            self.budget.branch.decide()
             return
-        amount = _amount_of(ended)
-        self.account.charge(amount)
-        self.state.allowances.charge(self.ask.agent, self.phase, amount, float(ended.volatile.get("s") or 0))
+        untouched = isinstance(ended, CallCompleted) and ended.cached
+        if isinstance(ended, CallFailed) and ended.unsent:
+            untouched = ended.failure is FailureKind.TIME or bool(ended.limit)
+        refused = isinstance(ended, CallFailed) and ended.unsent and not ended.limit
+        if not untouched:
+            await self.budget.reserve(need, ended.attempt, forced=True, refused=refused)
+        self.budget.branch.decide(refused=refused)
+        if ended.reserve:
+            self.budget.draw_reserve()
+        self.budget.settle(_usage_of(ended), float(ended.volatile.get("s") or 0))
 
-    def _amount(self, rendered: Rendered) -> Amount:
-        if not self.account.limited and not self.state.allowances:
-            return ONE
-        tokens = rendered.tokens
-        return Amount(1, tokens + self.ask.max_tokens, self.state.price(self.ask.agent, tokens, self.ask.max_tokens))
+    def _need(self, rendered: Rendered) -> Usage:
+        if not self.budget.is_limited:
+            return ONE_REQUEST
+        return self.state.ledger.sizes.request(self.ask.agent, rendered.tokens, self.size.tokens)
 
     def _common(self, attempt: int, digest: str, rendered: Rendered) -> dict[str, object]:
         ask = self.ask
@@ -412,16 +425,17 @@ class Call(Generic[T]):
             "prompt": rendered.parts.id,
         }
 
-    def _parameters(self, attempt: int) -> dict[str, object]:
-        state, ask = self.state, self.ask
-        return {
-            "max_tokens": ask.max_tokens,
-            "temperature": state.temperature,
-            "seed": _seed(state.seed, ask.key, attempt),
-        }
+    def _parameters(self) -> Parameters:
+        state, size = self.state, self.size
+        found = (("max_tokens", size.answer), ("temperature", state.temperature))
+        if size.thinking or self.ask.agent in state.ledger.sizes.thinking_tokens:
+            return (*found, ("thinking", state.thinking), ("thinking_tokens", size.thinking))
+        return found
 
     def _check_visibility(self) -> None:
         ask = self.ask
+        if ask.prompt.documents is not None:
+            self.state.documents[ask.key] = self.state.opening.shown(ask.agent, ask.prompt.documents)
         for quote in (*ask.prompt.shared, *ask.prompt.quotes):
             said = self.state.message(quote.id)
             if said.sender != ask.agent and ask.agent not in said.audience:
@@ -440,25 +454,24 @@ async def _for_ever() -> NoReturn:
     raise AssertionError("nobody fulfils it")
 
 
-def _amount_of(ended: Ended) -> Amount:
-    """What an attempt spent."""
-    return Amount(ended.requests, ended.tokens_in + ended.tokens_out, ended.cost or 0)
+def _usage_of(ended: Ended) -> Usage:
+    return Usage(ended.requests, ended.tokens_in + ended.tokens_out, ended.cost or 0)
 
 
-async def _worked(port: WorkerPort, request: ModelRequest, steps: StepLog) -> Completion:
-    """The answer of an agent with tools, and what all its steps came to."""
-    text = await port.worker.work(request, steps)
-    return Completion(
-        text=text,
-        model=port.name,
-        tokens_in=steps.tokens_in,
-        tokens_out=steps.tokens_out,
-        tokens_cached=steps.tokens_cached,
-        cost=steps.cost,
-        requests=int(steps.spent.calls),
-    )
+def with_estimated_tokens(completion: Completion, rendered: Rendered, port: AgentPort) -> tuple[Completion, bool]:
+    """Return the completion with missing token counts estimated from its texts, and whether any were. A model that was asked has
+    read some tokens, and one that answered has written some. Uncounted, they would escape every limit."""
+    read = completion.tokens_in or rendered.tokens
+    written = completion.tokens_out or (tokens_in(completion.text) if completion.text.strip() else 0)
+    told = (read, written) == (completion.tokens_in, completion.tokens_out)
+    if told or not completion.requests or not isinstance(port, ModelPort):
+        return completion, False
+    cost = completion.cost or port.price(read, written)
+    return replace(completion, tokens_in=read, tokens_out=written, cost=cost), True
 
 
-def _seed(seed: int, key: str, attempt: int) -> int:
-    digest = hashlib.sha256(f"{seed}/{key}/{attempt}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
+def thinking_of(completion: Completion, reply: str) -> int:
+    """Tokens that went into thinking: as the model counted them, else the share of its text that is not part of the `reply`."""
+    if completion.tokens_thought or len(reply) >= len(completion.text):
+        return completion.tokens_thought
+    return completion.tokens_out * (len(completion.text) - len(reply)) // len(completion.text)

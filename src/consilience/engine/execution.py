@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+from consilience.domain.detail import DETAIL_CHOICES, Detail, DetailChoice
 from consilience.domain.errors import (
     ProtocolViolation,
     SessionHeld,
@@ -17,29 +18,35 @@ from consilience.domain.errors import (
     StoreUnusable,
 )
 from consilience.domain.events import (
+    Event,
     SessionFinished,
     SessionParked,
     SessionStarted,
     text_id,
 )
-from consilience.domain.report import Report
-from consilience.engine.activity import Activity
-from consilience.engine.allowances import Allowances
-from consilience.engine.branch import Branch, Phase, current_branch
-from consilience.engine.budget import call_size, hold_back
+from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
+from consilience.domain.report import Report, present
+from consilience.engine.branch import Activity, Branch, Phase, current_branch
 from consilience.engine.faults import Crash, from_spec
-from consilience.engine.ports import AgentPort
+from consilience.engine.ledger import Ledger
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorder import Observer, Recorder
+from consilience.engine.seats import Seats
 from consilience.engine.session import Session
+from consilience.engine.similarity import Encoder
+from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import Document
 from consilience.engine.state import Faults, State
 from consilience.engine.telemetry import span
 from consilience.engine.templates import INSTRUCTIONS, Templates
+from consilience.engine.timing import NOTE_SECONDS
 from consilience.journal.store import Journal
 
 MOST_REPAIRS = 10
+MAX_DEADLINE_SECONDS = 86_400
+MAX_PACE = 1_000
+MAX_HUMAN_DEADLINE_SECONDS = 31_536_000
 HOTTEST = 2
 """No provider takes a higher temperature."""
 
@@ -66,16 +73,93 @@ class Options:
     repairs: int | None = None
     cache: bool | None = None
     temperature: float | None = None
+    thinking: ThinkingLevel | None = None
+    """How much models that can think do so before they answer; settled like `repairs`. None is `low`."""
+    detail: DetailChoice | None = None
+    """Which set of prompts agents are shown; settled like `repairs`. None is `auto`."""
+    deadline: float | None = None
+    """Max seconds of one request to a model, from when it is sent; None is the provider's default."""
+    pace: float = 0.0
+    """Real seconds per virtual second, for people who watch a run in virtual time; 0 does not wait. A replay never waits, a
+    resume not for what is recorded. Protocols without virtual time ignore it."""
+    human_deadline: float | None = None
+    """Max seconds of wall time in which a person answers, from when they are asked; then the call fails as `deadline`. Time in
+    which the session is parked counts. None: no limit, and in a resume or fork what the session was begun with."""
+
+    def observed_by(self, observer: Observer) -> Options:
+        """Return these options with one more observer, which is called before the other."""
+        first = self.observer
+        if first is None:
+            return replace(self, observer=observer)
+
+        def both(event: Event) -> None:
+            observer(event)
+            first(event)
+
+        return replace(self, observer=both)
 
     def __post_init__(self) -> None:
-        if self.repairs is not None and not 0 <= self.repairs <= MOST_REPAIRS:
+        for name in ("observer", "hold", "faults"):
+            if not (getattr(self, name) is None or callable(getattr(self, name))):
+                raise SettingsError(
+                    f"{getattr(self, name)!r:.60} is not a function", where=name, do="Give one, or None."
+                )
+        if self.repairs is not None and not (isinstance(self.repairs, int) and 0 <= self.repairs <= MOST_REPAIRS):
             raise SettingsError(
-                f"a reply cannot be asked for {self.repairs} times again", do=f"Give repairs from 0 to {MOST_REPAIRS}."
+                f"a reply cannot be asked for {self.repairs!r} times again",
+                do=f"Give repairs from 0 to {MOST_REPAIRS}.",
             )
         if self.temperature is not None and not (
             isinstance(self.temperature, int | float) and 0 <= self.temperature <= HOTTEST
         ):
             raise SettingsError(f"{self.temperature!r} is no temperature", do=f"Give a number from 0 to {HOTTEST}.")
+        if self.thinking is not None and self.thinking not in tuple(THINKING_TOKENS):
+            raise SettingsError(
+                f"{self.thinking!r} is not a level of thinking", do=f"Give one of: {', '.join(THINKING_TOKENS)}."
+            )
+        if self.detail is not None and self.detail not in DETAIL_CHOICES:
+            raise SettingsError(f"{self.detail!r} is not a detail", do=f"Give one of: {', '.join(DETAIL_CHOICES)}.")
+        if self.deadline is not None and not (
+            isinstance(self.deadline, int | float) and 0 < self.deadline <= MAX_DEADLINE_SECONDS
+        ):
+            raise SettingsError(
+                f"the deadline of {self.deadline!r} s is invalid",
+                do=f"Give seconds, more than 0 and at most {MAX_DEADLINE_SECONDS:,}.",
+            )
+        if not (isinstance(self.pace, int | float) and 0 <= self.pace <= MAX_PACE):
+            raise SettingsError(
+                f"the pace {self.pace!r} is invalid",
+                do=f"Give real seconds per virtual second, from 0 (do not wait) to {MAX_PACE}.",
+            )
+        if self.human_deadline is not None and not (
+            isinstance(self.human_deadline, int | float) and 0 < self.human_deadline <= MAX_HUMAN_DEADLINE_SECONDS
+        ):
+            raise SettingsError(
+                f"the deadline for people of {self.human_deadline!r} s is invalid",
+                do=f"Give seconds, more than 0 and at most {MAX_HUMAN_DEADLINE_SECONDS:,} (a year).",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a session runs with: its configuration with every name resolved."""
+
+    protocol: Protocol
+    task: str
+    documents: tuple[Document, ...] = ()
+    templates: Templates
+    encoder: Encoder | None = None
+    seats: Seats
+    detail: Detail
+    seed: int = 0
+    quorum: float = 0.5
+    limits: Limits = field(default_factory=Limits)
+    options: Options = Options()
+
+    @cached_property
+    def opening(self) -> Opening:
+        """What all prompts of the session begin with."""
+        return Opening(self.templates.render(INSTRUCTIONS), self.task, self.documents, self.protocol.readers)
 
 
 def faults_of(options: Options) -> Faults | None:
@@ -99,27 +183,22 @@ async def leased(journal: Journal) -> AsyncIterator[None]:
     await journal.close()
 
 
-@asynccontextmanager
-async def closing(close: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await close()
-
-
-async def execute(protocol: Protocol, state: State, options: Options) -> Report:
+async def execute(setup: Setup, state: State) -> Report:
     """Run the protocol to its end, to a park, or into a defect."""
+    protocol, options = setup.protocol, setup.options
     session = Session(state)
     loop = asyncio.get_running_loop()
     still: asyncio.Future[None] = loop.create_future()
-    state.activity = Activity(lambda: _when_still(loop, state, options.patience, still))
-    current_branch.set(Branch("", state.root, max(state.estimate.max - 1, 0)))
+    state.activity.on_still = lambda: _when_still(loop, state, options.patience, still)
+    current_branch.set(Branch("", state.ledger.root, max(state.estimate.max - protocol.closing, 0)))
     state.recorder.idle = lambda: state.activity.idle
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
+    clock = loop.create_task(_note_time(state))
     try:
         await asyncio.wait((main, still), return_when=asyncio.FIRST_COMPLETED)
         if not main.done():
+            session.raise_defect()
             await _stop(main, session)
             if not state.activity.outside and state.activity.held:
                 raise SessionHeld(state.id, dict(sorted(state.activity.held.items())))
@@ -135,9 +214,13 @@ async def execute(protocol: Protocol, state: State, options: Options) -> Report:
         raise
     except BaseException:
         await _stop(main, session)
+        with suppress(StoreUnusable):
+            state.recorder.note_time()
         raise
     finally:
         still.cancel()
+        clock.cancel()
+        await state.cancelled.wait()
 
 
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
@@ -148,11 +231,29 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
         current.set_attribute("consilience.stop_reason", report.stop_reason.value)
     state.faults("before_finish", None)
     if not state.recorder.replay:
-        body = report.model_dump_json()
-        event = SessionFinished(stop_reason=report.stop_reason, report=text_id(body), report_digest=report.digest())
-        await state.recorder.commit(event, [body])
+        event, texts = await asyncio.to_thread(_finished, report)
+        await state.recorder.commit(event, texts)
     state.faults("after_finish", None)
     return report
+
+
+def _finished(report: Report) -> tuple[SessionFinished, tuple[str, str]]:
+    body, shown = report.model_dump_json(), present(report).model_dump_json()
+    event = SessionFinished(
+        stop_reason=report.stop_reason,
+        report=text_id(body),
+        report_digest=report.digest(),
+        presentation=text_id(shown),
+    )
+    return event, (body, shown)
+
+
+async def _note_time(state: State) -> None:
+    """Store the time used while there is a limit on it, so that after a kill at most a second is used twice."""
+    with suppress(StoreUnusable):  # the next commit raises it
+        while state.limits.seconds is not None and not state.recorder.replay:
+            await asyncio.sleep(NOTE_SECONDS)
+            state.recorder.note_time()
 
 
 async def _stop(main: asyncio.Task[Report], session: Session) -> None:
@@ -169,7 +270,10 @@ def _when_still(
     stillness = state.activity.stirred
 
     def look() -> None:
-        if state.activity.running == 0 and state.activity.stirred == stillness and not still.done():
+        if state.activity.running or state.activity.stirred != stillness or still.done():
+            return
+        activity = state.activity
+        if activity.outside or activity.held or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 
     if state.activity.hopeless:
@@ -178,49 +282,47 @@ def _when_still(
         loop.call_later(patience, look)
 
 
-def state_of(
-    protocol: Protocol,
-    session: str,
-    started: SessionStarted,
-    task: str,
-    found: tuple[Document, ...],
-    templates: Templates,
-    ports: Mapping[str, AgentPort],
-    recorder: Recorder,
-    options: Options,
-) -> State:
-    opening = Opening(templates.render(INSTRUCTIONS), task, found, protocol.readers)
-    size = call_size(opening, protocol, started.prices, started.agents)
-    root, reserve = hold_back(started.limits, size)
+def state_of(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
+    """What the branches of the session share."""
+    protocol, options, opening = setup.protocol, setup.options, setup.opening
+    sizes = CallSizes(
+        opening, protocol, started.agents, started.prices, started.thinking_tokens, started.steps, started.fit
+    )
+    activity = Activity()
     faults = faults_of(options)
     state = State(
-        id=session,
+        id=recorder.journal.session,
         protocol=started.protocol,
         settings=started.settings,
         agents=started.agents,
         topology=started.topology,
         opening=opening,
-        templates=templates,
-        ports=ports,
+        templates=setup.templates,
+        ports=setup.seats.ports,
         recorder=recorder,
-        activity=Activity(lambda: None),
+        encoder=setup.encoder,
+        activity=activity,
+        ledger=Ledger(sizes, started.limits, activity, recorder.now),
         limits=started.limits,
         estimate=started.estimate,
         quorum=started.quorum,
         seed=started.seed,
         repairs=started.repairs,
+        reply_tokens=protocol.max_reply_tokens,
+        detail=setup.detail,
         temperature=started.temperature,
+        thinking=started.thinking,
         cache=started.cache,
-        prices=started.prices,
-        steps=started.steps,
-        call_size=size,
-        root=root,
-        reserve=reserve,
-        allowances=Allowances(started.limits),
+        windows=started.windows,
+        pace=0.0 if recorder.replay else options.pace,
+        human_deadline=options.human_deadline or started.human_deadline,
         parent=started.parent,
+        notes=protocol.notes,
+        must_be_read=protocol.must_be_read,
     )
     if faults is not None:
         state.faults = faults
+        recorder.on_ended = lambda event: faults("after_commit", event.phase)
     if options.hold is not None:
         state.hold = options.hold
     return state

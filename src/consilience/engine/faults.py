@@ -2,8 +2,9 @@
 
     before_call      a call is about to be sent
     after_reply      its reply is here and not committed
-    after_commit     it is committed and has had no effect
+    after_commit     it is committed, and nothing that follows from it has left the process
     after_publish    a message was published
+    after_note       a protocol's event was recorded
     closing_call     the closing call is about to be sent
     before_finish    the report is made and not committed
     after_finish     it is committed
@@ -29,6 +30,7 @@ POINTS = (
     "after_reply",
     "after_commit",
     "after_publish",
+    "after_note",
     "closing_call",
     "before_finish",
     "after_finish",

@@ -1,4 +1,4 @@
-"""A session that goes on from a point of another, with other settings, models, perspectives or prompts.
+"""A session that continues from a point of another, with other settings, models, perspectives, prompts, documents or task.
 
 What the parent was told up to that point is inherited: copied into the fork's own journal as it starts, by reference to the
 texts they share, and matched by key alone. So a fork resumes and replays by itself, also when its parent is gone.
@@ -7,14 +7,17 @@ texts they share, and matched by key alone. So a fork resumes and replays by its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from consilience.domain.agents import Agent
+from consilience.domain.agents import Agent, in_dealing_order
+from consilience.domain.detail import REPLY_TOKENS, Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
+    CallCompleted,
     CallFailed,
     Ended,
     Event,
@@ -22,80 +25,146 @@ from consilience.domain.events import (
     TextsEmbedded,
     age_of,
 )
+from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
-from consilience.engine.execution import Options, closing
-from consilience.engine.launch import beginning_of, encoder_for, launch
-from consilience.engine.protocol import Protocol, find_protocol
-from consilience.engine.seats import Models, One, deal
+from consilience.engine.execution import Options, Setup
+from consilience.engine.protocol import Protocol, recorded_protocol
+from consilience.engine.runner import Inheritance, begin, encoder_for
+from consilience.engine.seats import Models, One, deadline_of, deal, detail_of
 from consilience.engine.similarity import Encoder
-from consilience.engine.sources import Document
+from consilience.engine.sources import Document, recorded
 from consilience.engine.templates import Templates
 from consilience.journal.store import Store
 
 END = "end"
 
 
-async def fork(
-    parent: str,
-    *,
-    store: Store,
-    at: int | str = END,
-    settings: Mapping[str, object] | None = None,
-    models: Models | None = None,
-    replace: Mapping[str, One] | None = None,
-    perspectives: Mapping[str, str] | None = None,
-    prompts: Path | None = None,
-    limits: Limits | None = None,
-    encoder: str | Encoder | None = None,
-    session: str | None = None,
-    options: Options | None = None,
-) -> Report:
-    """Run a new session that inherits every reply the parent has up to `at`, and asks anew from there.
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What a fork changes. What is not given is as in the parent."""
 
-    `at` is as `position` reads it. `settings` change some of the protocol's; `models` replace all models, `replace` those of
-    single agents, `perspectives` their points of view. What is not given is as in the parent; `limits` count what the fork
-    itself spends. An inherited reply that the new settings cannot read is asked for again. Raises `UserError`s first.
-    """
-    options = options or Options()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Settings of the protocol, by name."""
+    models: Models | None = None
+    """Models in place of all of the parent's."""
+    replace: Mapping[str, One] = field(default_factory=dict)
+    """Models of single agents, by id."""
+    perspectives: Mapping[str, str] = field(default_factory=dict)
+    """Points of view of single agents, by id."""
+    prompts: Path | None = None
+    """A directory of templates that replace the protocol's own."""
+    limits: Limits | None = None
+    """Bounds on what the fork itself spends, in place of the parent's."""
+    encoder: str | Encoder | None = None
+    sources: Sequence[Source] = ()
+    """Documents to add. One with the name of a document of the parent takes its place and its number."""
+    task: str | None = None
+    detail: DetailChoice | None = None
+    """Another set of prompts; `auto` goes by the fork's models."""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A fork before it runs: where it begins, and what it is set up with."""
+
+    parent: str
+    at: int
+    """The last event of the parent that is inherited."""
+    started: SessionStarted
+    """How the parent began."""
+    protocol: Protocol
+    agents: tuple[Agent, ...]
+    models: Mapping[str, One]
+    task: str
+    documents: tuple[Document, ...]
+    templates: Templates
+    limits: Limits
+    encoder: str | Encoder | None
+    detail: Detail
+    events: tuple[AnyEvent, ...]
+    """The parent's events that may be inherited, as `inheritance` marks them."""
+
+    def with_sources(self, sources: Sequence[Source], *, limits: Limits) -> Fork:
+        """This fork with other limits, and with documents added as `Changes.sources` says."""
+        return replace(self, documents=_with_added(self.documents, sources), limits=limits)
+
+    @property
+    def replies(self) -> int:
+        """How many replies are inherited."""
+        return sum(isinstance(event, CallCompleted) for event in self.events)
+
+
+def plan_fork(parent: str, *, store: Store, at: int | str, changes: Changes) -> Fork:
+    """Return what a fork would be. `at` is as `position` reads it. Raises `UserError`s; nothing is recorded or opened."""
     events = store.read(parent)
     old = beginning(parent, events)
     last = position(parent, events, at)
-    protocol = changed(old, settings or {})
-    opened = encoder_for(protocol, encoder if encoder is not None else old.encoder)
-    templates = _templates(old, protocol, prompts, store)
-    agents, ports, close = deal(seats(old, protocol, perspectives or {}), dealt(old, protocol, models, replace or {}))
-    started = old.model_copy(
-        update={
-            "place": "",
-            "volatile": {},
-            "limits": limits if limits is not None else old.limits,
-            "parent": parent,
-            "forked_at": last,
-            **_settled(old, options),
-            **beginning_of(protocol, agents, ports, templates, opened),
-        }
+    protocol = changed(old, changes.settings)
+    agents = _agents(old, protocol, changes.perspectives)
+    encoder = old.encoder if changes.encoder is None else changes.encoder
+    models = _dealt(old, agents, changes.models, changes.replace)
+    detail = old.detail if changes.detail is None else detail_of(changes.detail, agents, models)
+    if detail != old.detail and "reply_tokens" not in changes.settings:
+        protocol = _resized(protocol, old.detail, detail)
+    return Fork(
+        parent=parent,
+        at=last,
+        started=old,
+        protocol=protocol,
+        agents=agents,
+        models=models,
+        task=store.text(old.task) if changes.task is None else changes.task,
+        documents=_with_added([recorded(ref, store.text(ref.text), forks=1) for ref in old.sources], changes.sources),
+        templates=_templates(old, protocol, changes.prompts, store, detail),
+        limits=old.limits if changes.limits is None else changes.limits,
+        encoder=encoder,
+        detail=detail,
+        events=tuple(
+            inheritance(events, last, encoder if encoder is None or isinstance(encoder, str) else encoder.name)
+        ),
     )
-    async with closing(close):
-        return await launch(
-            protocol,
-            started,
-            session=session,
-            task=store.text(old.task),
-            documents=tuple(Document(s.id, s.name, store.text(s.text), s.agents) for s in old.sources),
-            templates=templates,
-            ports=ports,
-            encoder=opened,
-            store=store,
-            options=options,
-            inherited=inheritance(events, last, started.encoder),
-        )
 
 
-def _settled(old: SessionStarted, options: Options) -> dict[str, object]:
+async def fork(planned: Fork, *, store: Store, session: str | None = None, options: Options | None = None) -> Report:
+    """Run a new session that inherits every reply the parent has up to a point, and asks again from there.
+
+    An inherited reply that the new settings cannot read is asked for again, and so is one to a call that is shown something
+    younger than the reply. Raises `UserError`s first.
+    """
+    old = planned.started
+    options = _settled(old, options or Options())
+    setup = Setup(
+        protocol=planned.protocol,
+        task=planned.task,
+        documents=planned.documents,
+        templates=planned.templates,
+        encoder=encoder_for(planned.protocol, planned.encoder),
+        seats=deal(planned.agents, planned.models, deadline_of(options.deadline, options.thinking)),
+        detail=planned.detail,
+        seed=old.seed,
+        quorum=old.quorum,
+        limits=planned.limits,
+        options=options,
+    )
+    inherited = Inheritance(planned.parent, planned.at, planned.events)
+    return await begin(setup, store=store, session=session, inherited=inherited)
+
+
+def _settled(old: SessionStarted, options: Options) -> Options:
     """What options settle for a whole session: as given, else as in the parent."""
-    given = {name: getattr(options, name) for name in ("repairs", "cache", "temperature")}
-    return {name: getattr(old, name) if value is None else value for name, value in given.items()}
+    names = ("repairs", "cache", "temperature", "thinking", "human_deadline")
+    return replace(options, **{name: getattr(old, name) for name in names if getattr(options, name) is None})
+
+
+def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tuple[Document, ...]:
+    """Documents with those of `sources` added, or in the place of one of the same name."""
+    by_id = {document.id: document for document in documents}
+    numbers = {document.name: document.id for document in documents if document.name}
+    for source in sources:
+        id = numbers.pop(source.name, f"S{len(by_id) + 1}")
+        by_id[id] = Document(id, source.name, source.text, source.agents, generations=0)
+    return tuple(by_id.values())
 
 
 def beginning(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:
@@ -167,7 +236,7 @@ def inheritance(events: Sequence[AnyEvent], last: int, encoder: str | None) -> l
 
 def changed(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
     """The parent's protocol with some settings changed. Raises `SettingsError`."""
-    cls = find_protocol(old.protocol)
+    cls = recorded_protocol(old.protocol)
     unknown = [name for name in settings if name not in cls.model_fields]
     if unknown:
         close = get_close_matches(unknown[0], cls.model_fields, 1)
@@ -181,11 +250,12 @@ def changed(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
     return cls(**{**kept, **settings})
 
 
-def seats(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, str]) -> tuple[Agent, ...]:
-    """The agents of the changed protocol. Who sat in the parent, and whom the settings leave alone, is the same."""
+def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, str]) -> tuple[Agent, ...]:
+    """The agents of the changed protocol, without models, service seats last. Who sat in the parent, and whom the settings leave
+    alone, is the same."""
     before = {agent.id: agent for agent in old.agents}
     as_set = {agent.id: agent for agent in changed(old, {}).agents(None)}
-    now = protocol.agents(None)
+    now = in_dealing_order(protocol.agents(None))
     unknown = [id for id in perspectives if id not in {agent.id for agent in now}]
     if unknown:
         raise UnknownName(
@@ -196,18 +266,19 @@ def seats(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, st
     found = []
     for agent in now:
         if agent == as_set.get(agent.id) and agent.id in before:
-            agent = before[agent.id]
+            agent = before[agent.id].model_copy(update={"model": ""})
         if agent.id in perspectives:
-            agent = agent.model_copy(update={"perspective": perspectives[agent.id], "persona": ""})
+            kept = {name: getattr(agent, name) for name in ("id", "role", "voice")}
+            agent = Agent(**kept, perspective=perspectives[agent.id])
         found.append(agent)
     return tuple(found)
 
 
-def dealt(
-    old: SessionStarted, protocol: Protocol, models: Models | None, replace: Mapping[str, One]
-) -> Mapping[str, One] | Models:
-    """A model for each agent: replaced, else dealt from `models`, else the parent's; who is new takes one in turn from there."""
-    ids = [agent.id for agent in protocol.agents(None)]
+def _dealt(
+    old: SessionStarted, agents: Sequence[Agent], models: Models | None, replace: Mapping[str, One]
+) -> Mapping[str, One]:
+    """A model for each agent: replaced, else dealt from `models`, else the parent's. New agents take the parent's in turn."""
+    ids = [agent.id for agent in agents]
     unknown = [id for id in replace if id not in ids]
     if unknown:
         raise UnknownName(
@@ -216,21 +287,30 @@ def dealt(
     if isinstance(models, Mapping):
         return {**models, **replace}
     if models is None:
-        before = {agent.id: agent.model for agent in old.agents}
-        turn = [agent.model for agent in old.agents]
-        found: dict[str, One] = {id: before.get(id, turn[n % len(turn)]) for n, id in enumerate(ids)}
+        recorded = {agent.id: agent.model for agent in old.agents}
+        in_turn = [agent.model for agent in old.agents]
+        dealt: dict[str, One] = {id: recorded.get(id, in_turn[n % len(in_turn)]) for n, id in enumerate(ids)}
     else:
-        given = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
-        if not given:
+        several = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
+        if not several:
             raise SettingsError("no model is given", do="Name at least one.")
-        found = {id: given[n % len(given)] for n, id in enumerate(ids)}
-    return {**found, **replace}
+        dealt = {id: several[n % len(several)] for n, id in enumerate(ids)}
+    return {**dealt, **replace}
 
 
-def _templates(old: SessionStarted, protocol: Protocol, prompts: Path | None, store: Store) -> Templates:
-    """The parent's, unless others are given or another version of the protocol wrote them."""
-    if prompts is not None or protocol.version != old.protocol_version:
-        return protocol.templates(prompts)
+def _resized(protocol: Protocol, before: Detail, now: Detail) -> Protocol:
+    """Replace the recorded size of a reply if it is the default of the other detail."""
+    if protocol.reply_tokens != REPLY_TOKENS[before]:
+        return protocol
+    return protocol.model_copy(update={"reply_tokens": REPLY_TOKENS[now]})
+
+
+def _templates(
+    old: SessionStarted, protocol: Protocol, prompts: Path | None, store: Store, detail: Detail
+) -> Templates:
+    """The parent's, unless others or another detail are chosen or another version of the protocol wrote them."""
+    if prompts is not None or detail != old.detail or protocol.version != old.protocol_version:
+        return protocol.load_templates(prompts, detail)
     return Templates({name: store.text(id) for name, id in old.templates.items()})
 
 

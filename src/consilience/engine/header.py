@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
-from consilience.domain.report import Claim, LedgerReport, Missing, Spent
-from consilience.engine.allowances import CUT_OFF
+from consilience.domain.positions import exact
+from consilience.domain.report import FailedCall, LedgerReport, Missing, Spent
 from consilience.engine.analysis import independence
-from consilience.engine.sources import quotations
+from consilience.engine.call_failures import CUT_OFF
+from consilience.engine.sizes import MIN_FIT
+from consilience.engine.sources import quotations, repeatable
 from consilience.engine.state import State
+from consilience.engine.timing import TIME_LIMIT
 from consilience.engine.work import Failure, Reply
-
-MUST_BE_READ = ("nudge", "flag", "critique")
 
 
 def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
-    """Header fields that follow from the journal; `first` are the results of the first phase, for quorum and degradation."""
+    """Header fields that follow from the journal; `first` are the results of the first phase, for quorum and degradation;
+    those of service seats do not count."""
     ended = calls(state)
+    failures = failed_calls(ended)
+    voiced = {agent.id for agent in voices(state.agents)}
+    first = [result for result in first if result.agent in voiced]
     replied = sum(isinstance(result, Reply) for result in first)
     needed = quorum_of(state.quorum, len(first))
     cited = all_quotations(state)
@@ -36,23 +42,38 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
         "topology": state.topology,
         "replied": replied,
         "quorum_met": bool(first) and replied >= max(needed, 1),
-        "degraded": _degraded(first, replied),
-        "ledger": LedgerReport(estimated=state.estimate, actual=spent(ended, state), reserve_drawn=state.reserve_drawn),
-        "missing": missing(ended),
-        "warnings": (*_warnings(state, ended, cited), *(text for _, text in said)),
-        "independence": independence(state.agents),
+        "degraded": _degraded(failures, replied, len(first)),
+        "ledger": LedgerReport(
+            estimated=state.estimate, actual=spent(ended, state), reserve_drawn=state.ledger.reserve_drawn
+        ),
+        "missing": tuple(seat for seat in missing(ended) if seat.agent in voiced),
+        "failed_calls": failures,
+        "warnings": (*_warnings(state, ended), *(text for _, text in said)),
+        "independence": independence(voices(state.agents)),
         "quotations": tuple(cited),
+        "cut_replies": tuple(key for key, event in replies(ended).items() if event.cut),
     }
 
 
 def quorum_of(share: float, n: int) -> int:
-    """How many of n agents a share of them is, rounded up but for what a float is off by."""
-    return math.ceil(share * n - 1e-9)
+    """How many of n agents a share of them is, rounded up."""
+    return math.ceil(exact(share) * n)
 
 
 def calls(state: State) -> list[Ended]:
     """Ended attempts that the run came to, in program order."""
     return sorted(state.recorder.reached.values(), key=lambda event: (place_key(event.place), event.attempt))
+
+
+def replies(ended: Sequence[Ended]) -> dict[str, CallCompleted]:
+    """What each call that was answered came to, by key: a closing call whose reply was cut may have a later, longer one."""
+    return {event.key: event for event in ended if isinstance(event, CallCompleted)}
+
+
+def _unanswered(ended: Sequence[Ended]) -> list[Ended]:
+    """Attempts of calls that got no reply at all."""
+    answered = replies(ended)
+    return [event for event in ended if event.key not in answered]
 
 
 def spent(ended: Sequence[Ended], state: State) -> Spent:
@@ -75,10 +96,12 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
         repairs=repairs,
         fallbacks=total("fallback"),
         lost=state.lost,
+        timed_out=sum(isinstance(event, CallFailed) and event.possibly_charged for event in ended),
         inherited=len(inherited),
         cached=cached,
         tokens_in=sum(event.tokens_in for event in ended),
         tokens_out=sum(event.tokens_out for event in ended),
+        tokens_thought=sum(event.tokens_thought for event in ended),
         tokens_cached=total("cached"),
         estimated=sum(event.estimated for event in ended),
         cost=math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
@@ -89,18 +112,18 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
 def missing(ended: Sequence[Ended]) -> tuple[Missing, ...]:
     """Agents whose last call failed for good, limits aside."""
     since: dict[str, Missing] = {}
+    answered = replies(ended)
     for event in ended:
         if isinstance(event, CallCompleted):
             since.pop(event.agent, None)
             continue
+        if event.key in answered:
+            continue
         if isinstance(event, CallFailed) and event.failure.is_limit:
             continue
-        reason = (
-            f"malformed: {event.error}"
-            if isinstance(event, ReplyRejected)
-            else f"{event.failure.value}: {event.detail}"
-        )
-        since.setdefault(event.agent, Missing(agent=event.agent, since=event.key, reason=reason.rstrip(": ")))
+        reason = f"{event.failure.value}: {event.error if isinstance(event, ReplyRejected) else event.detail}"
+        begun = since[event.agent].since if event.agent in since else event.key
+        since[event.agent] = Missing(agent=event.agent, since=begun, reason=reason.rstrip(": "))
     return tuple(since.values())
 
 
@@ -108,37 +131,66 @@ def all_quotations(state: State) -> list[Quotation]:
     """Every quotation of a document in what was said, in program order, judged once per place where it stands."""
     found: list[Quotation] = []
     if state.opening.documents:
-        for event in calls(state):
-            if isinstance(event, CallCompleted) and event.key in state.messages:
-                text = state.messages[event.key].text
-                found.extend(quotations(text, state.opening.documents, event.agent))
+        for event in replies(calls(state)).values():
+            if event.key in state.messages:
+                found.extend(quotations_in(state, state.messages[event.key].text, event.key, event.agent))
     return found
 
 
-def claim(text: str, ids: tuple[str, ...], state: State, agent: str) -> Claim:
-    """A claim of the answer. Where documents were given, one that quotes none truly is from the model's memory."""
+def quotations_in(state: State, text: str, key: str, agent: str) -> list[Quotation]:
+    """Quotations in what an agent said in a call, judged. A call that named documents is judged by the lines it was shown and by
+    the quotations in the messages it was shown."""
     documents = state.opening.documents
-    cited = quotations(text, documents, agent)
-    return Claim(text=text, ids=ids, from_memory=bool(documents) and not any(q.verified for q in cited))
+    named = state.documents.get(key)
+    if named is None:
+        return quotations(text, documents, agent)
+    read = (state.message(id).text for id in state.shown.get(key, ()))
+    return quotations(text, named, agent, (found for said in read for found in repeatable(said, documents, agent)))
 
 
-def _degraded(first: Sequence[Reply[object] | Failure], replied: int) -> str | None:
-    if replied == len(first):
-        return None
-    reasons = Counter(result.kind.value for result in first if isinstance(result, Failure))
-    return f"{replied} of {len(first)} agents ({', '.join(f'{n} {kind}' for kind, n in sorted(reasons.items()))})"
+def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
+    """Calls whose last attempt gave no usable reply, in program order."""
+    last = {event.key: event for event in _unanswered(ended)}
+    return tuple(
+        FailedCall(
+            key=event.key,
+            agent=event.agent,
+            phase=event.phase,
+            kind=event.failure,
+            detail=event.detail if isinstance(event, CallFailed) else event.error,
+        )
+        for event in last.values()
+        if not isinstance(event, CallCompleted)
+    )
 
 
-def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) -> list[str]:
+def _degraded(failures: Sequence[FailedCall], replied: int, of: int) -> str | None:
+    agents: dict[tuple[str, str], Counter[str]] = {}
+    for call in failures:
+        phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
+        agents.setdefault((phase, call.kind.value), Counter())[call.agent] += 1
+    named = "; ".join(
+        f"{phase} {', '.join(agent if n == 1 else f'{agent} ×{n}' for agent, n in counts.items())} ({kind})"
+        for (phase, kind), counts in agents.items()
+    )
+    share = f"{replied} of {of} agents" if replied < of else ""
+    return "; ".join(filter(None, (share, f"no reply: {named}" if named else ""))) or None
+
+
+def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     found: list[str] = []
-    read = {id for shown in state.shown.values() for id in shown}
-    for message in state.messages.values():
-        if message.kind in MUST_BE_READ and message.id not in read:
-            found.append(f"the {message.kind} {message.id} was read by no later call")
-    found.sort()
-    cut = [event.key for event in ended if isinstance(event, CallCompleted) and event.finish == "length"]
+    found += sorted(_unread(state))
+    cut = [key for key, event in replies(ended).items() if event.cut]
     if cut:
         found.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
+    if state.ledger.sizes.fit < 1:
+        size = f"replies were limited to {state.ledger.sizes.fit:.0%} of their size"
+        enough = state.ledger.sizes.fit > MIN_FIT
+        found.append(
+            f"{size}, so that the limits last for every agent"
+            if enough
+            else f"{size}, and even so the limits may not last for every agent; raise them, or ask fewer agents"
+        )
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
     if (
         rejected
@@ -146,25 +198,24 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
         again = sum(map(_repair, ended))
         asked = f"; {again} had to be asked for again" if again else ""
         found.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
-    false = sum(not quotation.verified for quotation in cited)
-    if false:
-        found.append(f"{false} of {len(cited)} quotations are not in the documents where they say they are")
     if estimated := sum(event.estimated for event in ended):
         found.append(
             f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; theirs are estimated, and limits go by that"
         )
     if any(event.cost is None for event in ended):
         found.append("the price of a model is not known; money is not counted in full")
-    refused = Counter(event.limit for event in ended if isinstance(event, CallFailed) and event.limit)
+    unanswered = _unanswered(ended)
+    timed_out = [event for event in unanswered if isinstance(event, CallFailed) and event.detail.startswith(TIME_LIMIT)]
+    found += _timed_out(timed_out)
+    failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
+    refused = Counter(event.limit for event in failures if event.limit)
     found += [f"{counted(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())]
-    cut_off = [
-        e.detail.removeprefix(CUT_OFF) for e in ended if isinstance(e, CallFailed) and e.detail.startswith(CUT_OFF)
-    ]
+    cut_off = [e.detail.removeprefix(CUT_OFF) for e in failures if e.detail.startswith(CUT_OFF)]
     if cut_off:
         found.append(
             f"{counted(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
         )
-    found += [f"no call fell under the limit of {whose}" for whose in state.allowances.unmet()]
+    found += [f"no call fell under the limit of {whose}" for whose in state.ledger.unused_caps()]
     if unclaimed := state.recorder.unclaimed():
         found.append(
             f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} had no place in this run: "
@@ -180,9 +231,37 @@ def _warnings(state: State, ended: Sequence[Ended], cited: Sequence[Quotation]) 
     return found
 
 
+def _unread(state: State) -> Iterator[str]:
+    """Messages of a kind that must be read, with the addressees that were shown them in no answered call."""
+    readers: dict[str, set[str]] = {}
+    for key, shown in state.shown.items():
+        for id in shown:
+            readers.setdefault(id, set()).add(state.messages[key].sender)
+    for message in state.messages.values():
+        if message.kind in state.must_be_read:
+            read = readers.get(message.id, set())
+            unread = [agent for agent in message.audience if agent not in read]
+            if not read:
+                yield f"the {message.kind} {message.id} was read by no later call"
+            elif unread:
+                yield f"the {message.kind} {message.id} was not read by {', '.join(unread)}"
+
+
+def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
+    """Warnings that list the calls which a limit on time ended, by whose limit it was and whether they may have been charged."""
+    keys: dict[tuple[str, bool], list[str]] = {}
+    for event in failures:
+        keys.setdefault((event.limit, event.possibly_charged), []).append(event.key)
+    return [
+        f"{counted(len(some), 'call', 'calls')} {TIME_LIMIT}{f' of {whose}' if whose else ''}, "
+        f"{'possibly charged' if charged else 'no request in flight'}: {', '.join(some)}"
+        for (whose, charged), some in sorted(keys.items())
+    ]
+
+
 def _unfunded(event: Ended) -> bool:
     """An attempt that a limit refused: nothing was sent. (An agent with tools may have been refused a later step.)"""
-    return isinstance(event, CallFailed) and event.failure.is_limit and not event.prompt
+    return isinstance(event, CallFailed) and event.unsent
 
 
 def _repair(event: Ended) -> bool:

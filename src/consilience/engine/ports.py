@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import SettingsError, Timeout
 from consilience.models.port import Completion, Model, ModelRequest, Worker
 
 
@@ -16,6 +18,8 @@ class Awaited:
     """The answer will come from outside, now or after this process has ended; `arrival` gives it if it comes now."""
 
     arrival: Awaitable[Completion]
+    person: bool = False
+    """Whether a person is asked, so that the deadline for people applies."""
 
 
 class Later(Exception):
@@ -40,7 +44,12 @@ class AgentPort(Protocol):
     async def close(self) -> None: ...
 
 
-class ModelPort:
+class _NothingToCollect:
+    async def collect(self, key: str, digest: str) -> None:
+        return None
+
+
+class ModelPort(_NothingToCollect):
     """A language model as an agent: it remembers nothing, so there is never anything to collect."""
 
     def __init__(self, model: Model) -> None:
@@ -53,9 +62,6 @@ class ModelPort:
     async def send(self, request: ModelRequest) -> Completion:
         return await self.model.complete(request)
 
-    async def collect(self, key: str, digest: str) -> None:
-        return None
-
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return self.model.price(tokens_in, tokens_out)
 
@@ -63,7 +69,7 @@ class ModelPort:
         await self.model.close()
 
 
-class WorkerPort:
+class WorkerPort(_NothingToCollect):
     """An agent with tools. Its steps are recorded one by one, so there is nothing to collect."""
 
     def __init__(self, worker: Worker) -> None:
@@ -76,14 +82,82 @@ class WorkerPort:
     async def send(self, request: ModelRequest) -> Completion:
         raise AssertionError("an agent with tools works through its steps")
 
-    async def collect(self, key: str, digest: str) -> None:
-        return None
-
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return self.worker.price(tokens_in, tokens_out)
 
     async def close(self) -> None:
         await self.worker.close()
+
+
+Put = Callable[[ModelRequest], Awaitable[str]]
+"""Puts a question to a person and gives their answer; raises `Later` when they leave without one."""
+
+
+def seconds_since_epoch() -> float:
+    return round(time.time(), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDeadline:
+    """When a person's answer is due: `seconds` of wall time (None: no limit) after `asked_at`, in seconds since the epoch."""
+
+    asked_at: float
+    seconds: float | None
+
+    async def wait_for(self, arrival: Awaitable[Completion], departed: Callable[[], None]) -> Completion:
+        """The answer, if it is there in time; past the deadline `arrival` is not begun. Raises `Timeout`.
+
+        Calls `departed` if the person leaves, and goes on waiting: for the deadline, without one until cancelled.
+        """
+        left = None if self.seconds is None else self.asked_at + self.seconds - time.time()
+        limit = asyncio.timeout(left)
+        try:
+            async with limit:
+                await asyncio.sleep(0)  # a deadline that has passed cancels here
+                return await _arrival_of(arrival, departed)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Timeout(f"no answer within {self.seconds:g} s, the deadline for people") from None
+        finally:
+            if asyncio.iscoroutine(arrival):
+                arrival.close()
+
+
+async def _arrival_of(arrival: Awaitable[Completion], departed: Callable[[], None]) -> Completion:
+    try:
+        return await arrival
+    except Later:
+        departed()
+        never: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        return await never
+
+
+class Person:
+    """A person in a seat: `human`, or `human:NAME`. Without `put` they cannot be asked in this process, and the answer comes
+    through the store; the session can wait for it for days."""
+
+    def __init__(self, name: str = "human", put: Put | None = None) -> None:
+        self.name = name
+        self._put = put
+
+    async def send(self, request: ModelRequest) -> Awaited:
+        return Awaited(self._answer(request), person=True)
+
+    async def collect(self, key: str, digest: str) -> None:
+        """An answer given meanwhile is in the journal; a question without one is put again."""
+        return
+
+    async def _answer(self, request: ModelRequest) -> Completion:
+        if self._put is None:
+            raise Later
+        return Completion(text=await self._put(request), model=self.name, cost=0.0)
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return 0.0
+
+    async def close(self) -> None:
+        return None
 
 
 def as_port(agent: object) -> AgentPort:
@@ -95,7 +169,7 @@ def as_port(agent: object) -> AgentPort:
     if isinstance(agent, Worker):
         return WorkerPort(agent)
     if "pydantic_ai" in sys.modules:  # else nobody can have made one of its agents
-        from consilience.models.tools import seated
+        from consilience.models.tool_agent import seated
 
         if (worker := seated(agent)) is not None:
             return WorkerPort(worker)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -16,9 +17,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from consilience.domain.events import text_id
-from consilience.domain.messages import Message
-from consilience.engine.sources import Document
+from consilience.domain.detail import CAP, CAPS, Caps
+from consilience.domain.events import MAX_CACHED_CHARS, text_id
+from consilience.domain.messages import LABELLED_APART, Message
+from consilience.engine.sources import Document, named
 from consilience.journal.store import PromptParts
 
 PROMPT_FORMAT = 2
@@ -52,6 +54,8 @@ class Prompt:
     request: str
     quotes: tuple[Quote, ...] = ()
     shared: tuple[Quote, ...] = ()
+    documents: tuple[str, ...] | None = None
+    """Documents, or lines of them, that this call is shown: `("S3", "S4:120-380")`, `()` for none. None: all open to the agent."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,21 @@ class Opening:
         seen = [d for d in self.documents if (reads if d.agents is None else agent in d.agents)]
         return tuple(sorted(seen, key=lambda d: d.agents is not None))
 
+    def shown(self, agent: str, references: tuple[str, ...] | None) -> tuple[Document, ...]:
+        """What a call shows: the documents it names, those for single agents last, or all open to the agent.
+
+        Raises `ProtocolViolation` for a document that does not exist or that the agent may not see.
+        """
+        if references is None:
+            return self.documents_for(agent)
+        return tuple(sorted(named(references, self.documents, agent), key=lambda d: d.agents is not None))
+
 
 Block = str | tuple[str, str]
 """Words, or a text and the label under which it is quoted."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rendered:
     """A prompt as sent and as stored. `shown` are the message ids in it, `labels` those of others, which a reply may name, and
     `kinds` what they are; `texts` the words that are stored with it. `digested` names each part, with its text's id where another
@@ -94,11 +107,19 @@ class Rendered:
     texts: tuple[str, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     kinds: tuple[tuple[str, str], ...] = ()
+    common: tuple[int, ...] = ()
+    """Numbers of blocks that open prompts of other agents too: those of every agent, then those of the agents asked alike."""
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Lengths in characters of the beginnings of `user` that these blocks make."""
+        lengths = [len("\n\n".join(map(_block, self.blocks[:n]))) + 2 for n in self.common]
+        return tuple(dict.fromkeys(lengths))
 
     @cached_property
     def user(self) -> str:
         """Joined when first asked for: a replay sends nothing."""
-        return "\n\n".join(block if isinstance(block, str) else quoted(*block) for block in self.blocks)
+        return "\n\n".join(map(_block, self.blocks))
 
     @cached_property
     def parts(self) -> PromptParts:
@@ -120,17 +141,27 @@ def tokens_in(text: str) -> int:
     return int(len(text.encode("utf-8", "surrogatepass")) / TOKEN_BYTES) + 1
 
 
-@lru_cache(maxsize=4096)
 def fence(text: str) -> str:
     """The first 8 hex digits of the text's SHA-256, more if the text holds them."""
+    return _short_fence(text) if len(text) <= MAX_CACHED_CHARS else _make_fence(text)
+
+
+def _make_fence(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     length = next(n for n in range(8, 65) if digest[:n] not in text or n == 64)
     return digest[:length]
 
 
+_short_fence = lru_cache(maxsize=4096)(_make_fence)
+
+
 def quoted(text: str, label: str) -> str:
     mark = fence(text)
     return f"<quote {mark} from {label}>\n{text}\n</quote {mark}>"
+
+
+def _block(block: Block) -> str:
+    return block if isinstance(block, str) else quoted(*block)
 
 
 def render(
@@ -139,21 +170,23 @@ def render(
     """The prompt for one attempt. `message` finds a quoted message; `correction` says what was wrong with the last reply."""
     digested = list(opening.refs)
     blocks: list[Block] = [f"# Task\n{opening.task}"]
-    visible = opening.documents_for(agent)
+    visible = opening.shown(agent, prompt.documents)
     if visible:
         digested.append(f"t:{text_id(HOW_TO_QUOTE)}")
         blocks.append(HOW_TO_QUOTE)
     for document in visible:
-        digested.append(f"s:{document.id}:{document.text_id}")
-        blocks.append((document.numbered, f"document {document.id}"))
+        digested.append(f"s:{document.reference}:{document.part_id}")
+        blocks.append((document.numbered, f"document {document.reference}"))
     private = sum(document.agents is not None for document in visible)
+    some = len(visible) if prompt.documents is not None else private
     shared = len(digested) - private if private else len(digested) + len(prompt.shared)
+    common = (len(blocks) - some, len(blocks) + len(prompt.shared))[: 1 if private else 2]
     labels: dict[str, str] = {}
     kinds: list[tuple[str, str]] = []
     quotes = (*prompt.shared, *prompt.quotes)
     for quote in quotes:
         said = message(quote.id)
-        digested.append(f"q:{quote.label}:{quote.id}:{text_id(said.text)}")
+        digested.append(f"q:{quote.label}:{quote.id}:{said.text_id}")
         blocks.append((said.text, quote.label))
         if said.sender != agent:
             labels[quote.label] = quote.id
@@ -171,6 +204,7 @@ def render(
         texts=(opening.instructions, *own, HOW_TO_QUOTE) if visible else (opening.instructions, *own),
         labels=labels,
         kinds=tuple(kinds),
+        common=common,
     )
 
 
@@ -184,39 +218,39 @@ MOST_SCHEMAS = 2048
 """Schemas kept; one is made anew in half a millisecond."""
 
 _Schema = tuple[dict[str, object] | None, str]
-_schemas: dict[tuple[type[Any], tuple[tuple[str, str], ...]], _Schema] = {}
+_schemas: dict[tuple[type[Any], tuple[tuple[str, str], ...], Caps], _Schema] = {}
 
 
-def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...]) -> _Schema:
+def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...], caps: Caps = CAPS["full"]) -> _Schema:
     """The JSON Schema to ask for, and its digest; None for text. `labels` are pairs of label and kind.
 
     Every property is required, so that a grammar makes the model write it. A label field may only hold the labels of its
-    kind; where there are none, the property is not asked for and takes its default.
+    kind; where there are none, the property is not asked for and takes its default. `caps` bound the lists that name one.
     """
     if returns is str or not issubclass(returns, BaseModel):
         return None, "text"
-    if (returns, labels) not in _schemas:
+    if (returns, labels, caps) not in _schemas:
         if len(_schemas) >= MOST_SCHEMAS:
             _schemas.clear()
-        _schemas[returns, labels] = _schema(returns, labels)
-    return _schemas[returns, labels]
+        _schemas[returns, labels, caps] = _schema(returns, labels, caps)
+    return _schemas[returns, labels, caps]
 
 
-def _schema(returns: type[BaseModel], labels: tuple[tuple[str, str], ...]) -> _Schema:
+def _schema(returns: type[BaseModel], labels: tuple[tuple[str, str], ...], caps: Caps) -> _Schema:
     schema = returns.model_json_schema()
-    allowed = {
-        "message": [label for label, kind in labels if kind != "objection"],
-        "objection": [label for label, kind in labels if kind == "objection"],
-    }
+    allowed: dict[str, list[str]] = defaultdict(list)
+    for label, kind in labels:
+        allowed[kind].append(label)
+    allowed["message"] = [label for label, kind in labels if kind not in LABELLED_APART]
     definitions = schema.get("$defs", {})
-    _tighten(schema, allowed, definitions)
+    _tighten(schema, allowed, definitions, caps)
     return schema, text_id(json.dumps(schema, sort_keys=True))
 
 
-def _tighten(node: object, allowed: Mapping[str, list[str]], definitions: Mapping[str, object]) -> None:
+def _tighten(node: object, allowed: Mapping[str, list[str]], definitions: Mapping[str, object], caps: Caps) -> None:
     if isinstance(node, list):
         for item in node:
-            _tighten(item, allowed, definitions)
+            _tighten(item, allowed, definitions, caps)
     if not isinstance(node, dict):
         return
     properties = node.get("properties")
@@ -228,32 +262,55 @@ def _tighten(node: object, allowed: Mapping[str, list[str]], definitions: Mappin
     kind = node.pop("x-labels", None)
     if kind is not None:
         node["enum"] = allowed[kind]
+    cap = node.pop(CAP, None)
+    if cap is not None:
+        node["maxItems"] = getattr(caps, cap)
     for noise in ("default", "title", "description"):
         if not isinstance(node.get(noise), dict):  # a property may bear such a name
             node.pop(noise, None)
     for child in list(node.values()):
-        _tighten(child, allowed, definitions)
+        _tighten(child, allowed, definitions, caps)
 
 
-def _unnameable(node: object, allowed: Mapping[str, list[str]], definitions: Mapping[str, object]) -> bool:
-    """True for a property that can only be written by naming a label, when there is none to name."""
+def _unnameable(
+    node: object, allowed: Mapping[str, list[str]], definitions: Mapping[str, object], within: tuple[str, ...] = ()
+) -> bool:
+    """True for a property that can only be written by naming a label, when there is none to name. `within` are the references
+    being followed: one that leads back to itself decides nothing."""
     if not isinstance(node, dict):
         return False
     if "x-labels" in node:
         return not allowed[node["x-labels"]]
     if "$ref" in node:
-        target = definitions.get(str(node["$ref"]).rpartition("/")[2])
-        return isinstance(target, dict) and any(
-            _unnameable(p, allowed, definitions) for p in target.get("properties", {}).values()
-        )
+        name = str(node["$ref"]).rpartition("/")[2]
+        target = definitions.get(name)
+        if name in within or not isinstance(target, dict):
+            return False
+        inside = (*within, name)
+        return any(_unnameable(p, allowed, definitions, inside) for p in target.get("properties", {}).values())
     inner = [node["items"]] if "items" in node else [n for n in node.get("anyOf", []) if n != {"type": "null"}]
-    return bool(inner) and all(_unnameable(n, allowed, definitions) for n in inner)
+    return bool(inner) and all(_unnameable(n, allowed, definitions, within) for n in inner)
 
 
-_SORTED = json.JSONEncoder(sort_keys=True)
+Parameters = tuple[tuple[str, object], ...]
+"""How a model is asked, by name, but for the seed."""
 
 
-def request_digest(rendered: Rendered, agent: str, model: str, parameters: Mapping[str, object], schema: str) -> str:
+def request_digest(rendered: Rendered, agent: str, model: str, parameters: Parameters, seed: int, schema: str) -> str:
     """What makes two requests the same: SHA-256 (hex, first 32) over agent, model as asked, parameters, schema, format, parts."""
-    body = _SORTED.encode([PROMPT_FORMAT, agent, model, parameters, schema, rendered.digest])
-    return hashlib.sha256(body.encode()).hexdigest()[:32]
+    before, behind = _frame(agent, model, parameters, schema)
+    return hashlib.sha256(f'{before}{seed}{behind}{rendered.digest}"]'.encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1024)
+def _frame(agent: str, model: str, parameters: Parameters, schema: str) -> tuple[str, str]:
+    """The JSON of a request before its seed, and between that and the digest of its parts."""
+    body = json.dumps([PROMPT_FORMAT, agent, model, {**dict(parameters), "seed": 0}, schema, ""], sort_keys=True)
+    before, name, behind = body.rpartition('"seed": 0')
+    return f"{before}{name[:-1]}", behind[:-2]
+
+
+def seed_of(seed: int, key: str, attempt: int) -> int:
+    """The seed that a model is asked with: its own for every attempt of every call."""
+    digest = hashlib.sha256(f"{seed}/{key}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
+from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 from typing import Protocol as Structural
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.domain.agents import Agent
+from consilience.domain.detail import REPLY_TOKENS, Detail
 from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.messages import NO_OPTION
 from consilience.domain.outcome import Estimate
-from consilience.domain.panels import Panel
-from consilience.domain.report import Report
+from consilience.domain.panels import MAX_PERSONAS, Panel
+from consilience.domain.report import Report, present_with
 from consilience.domain.topology import Topology
 from consilience.engine.templates import Templates, load
 
@@ -27,6 +32,11 @@ GROUP = "consilience.protocols"
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
 
+_registered: dict[str, type[Protocol]] = {}
+_defined: dict[str, type[Protocol]] = {}
+"""The class last defined under each name, so that sessions of a script's or notebook's protocol resume and replay there."""
+
+
 class Reporting(Structural[R_co]):
     """A protocol as type checkers see it where its own type of report matters."""
 
@@ -34,19 +44,42 @@ class Reporting(Structural[R_co]):
 
 
 class Protocol(BaseModel, ABC):
-    """A frozen model of its settings; `name` is its command. `version` counts changes after which old journals run differently.
+    """A coordination pattern: a frozen model of its settings, whose fields are the options of its command.
 
-    `widest` is how many replies at full length the messages are worth that one of its prompts quotes; `report` the type of its
-    report; `without_encoder` what to do where there is none and texts would be compared by embedding.
+    A subclass defines at least `topology`, `estimate` and `run`, and a template `instructions`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
+    """Its command, and its name in journals. Default: the name of the class in lower case, words joined by hyphens."""
     summary: ClassVar[str]
+    """What its command's help begins with. Default: the first sentence of the class's docstring."""
     version: ClassVar[int] = 1
+    """Raised by a change after which recorded sessions no longer replay, such as other keys or other prompts."""
+    report: ClassVar[type[Report]] = Report
+    """The type of its report."""
+    templates: ClassVar[Mapping[str, str]] = {}
+    """Prompt templates (Jinja) by name, in addition to the files `prompts/NAME.j2`, `prompts/full/NAME.j2` and
+    `prompts/brief/NAME.j2` beside the module of the class. Those of base classes are inherited, one by one."""
     without_encoder: ClassVar[str] = "use another similarity"
-    report: ClassVar[type[Report]]
+    """What a user can do if texts would be compared by embedding and no encoder is configured."""
+    notes: ClassVar[Mapping[str, type[BaseModel]]] = {}
+    """The events that this protocol defines, by name. They belong to its `version`."""
+    must_be_read: ClassVar[frozenset[str]] = frozenset()
+    """Kinds of messages that become a warning if no later call reads them."""
+    closing: ClassVar[bool] = True
+    """Whether a run ends in a call asked with `closing=True`. One call's calls, tokens, money and a share of the time are reserved
+    for it; a protocol without such a call gets no reserve."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+        if not hasattr(cls, "summary"):
+            cls.summary = cleandoc(cls.__doc__ or cls.name).partition("\n\n")[0].replace("\n", " ").rstrip(".")
+        _defined[cls.name] = cls
 
     def __init__(self, **settings: object) -> None:
         try:
@@ -56,32 +89,54 @@ class Protocol(BaseModel, ABC):
                 _in_words(error), where=f"settings of {type(self).name}", do="Change them and try again."
             ) from None
 
-    reply_tokens: Annotated[int, Field(ge=16, le=100_000, description="most tokens a reply may have")] = 1024
+    reply_tokens: Annotated[
+        int | None, Field(ge=16, le=100_000, description="max tokens per reply; default: 4096, 1024 with brief prompts")
+    ] = None
 
     @classmethod
-    def templates(cls, override: Path | None = None) -> Templates:
-        """The prompt templates in the folder `prompts` beside the protocol's module; a directory may override some."""
-        return load(cls.__module__.rpartition(".")[0], override)
+    def load_templates(cls, override: Path | None = None, detail: Detail = "full") -> Templates:
+        """Its prompt templates; the files of a directory may override some."""
+        return load(cls, override, detail)
+
+    def with_detail(self, detail: Detail) -> Self:
+        """This with the settings that depend on the detail, as they are recorded: the size of a reply, if none is set."""
+        return self if self.reply_tokens is not None else self.model_copy(update={"reply_tokens": REPLY_TOKENS[detail]})
+
+    @property
+    def max_reply_tokens(self) -> int:
+        """Max tokens per reply; before `with_detail` the size of a full one, unless one is set."""
+        return REPLY_TOKENS["full"] if self.reply_tokens is None else self.reply_tokens
 
     @abstractmethod
     def topology(self) -> Topology: ...
 
-    @abstractmethod
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
-        """The seats, in the order in which models are dealt. A panel replaces the protocol's own perspectives."""
+        """The agents, in the order in which models are assigned; service seats (`voice=False`) come after the others. A panel
+        replaces the protocol's own perspectives.
+
+        By default one agent for each id of the topology, with the personas of the panel assigned to `first_speakers` in turn.
+        """
+        seats = {id: Agent(id=id, role="agent") for id in self.topology().agents}
+        for n, id in enumerate(self.first_speakers if panel else ()):
+            seats[id] = panel.personas[n % len(panel.personas)].seat(seats[id])  # type: ignore[union-attr]
+        return tuple(seats.values())
+
+    def with_panel(self, panel: Panel | None) -> Self:
+        """This with the settings that a panel decides, which are recorded with the session. See `PanelSeats`."""
+        return self
 
     @abstractmethod
     def estimate(self) -> Estimate:
         """Calls this will make, without retries. `max` is a bound under any replies."""
 
     @property
-    def first_seats(self) -> tuple[str, ...]:
+    def first_speakers(self) -> tuple[str, ...]:
         """The agents that speak first, before they see anybody else's text."""
         return self.topology().leaves
 
     def seat(self, n: int) -> str | None:
         """The agent that holds what is private to the n-th seat, from 1; None where nobody does. Surplus seats wrap."""
-        seats = self.first_seats
+        seats = self.first_speakers
         return seats[(n - 1) % len(seats)] if seats else None
 
     @property
@@ -92,9 +147,9 @@ class Protocol(BaseModel, ABC):
     @property
     def longest_reply(self) -> int:
         """The most tokens that one of its replies may have."""
-        return self.reply_tokens
+        return self.max_reply_tokens
 
-    def sized_to(self, calls: int) -> Self:
+    def resized_for_calls(self, calls: int) -> Self:
         """This, grown or shrunk to the most that `calls` calls pay for (at least 1). Most protocols have one size."""
         return self
 
@@ -104,18 +159,17 @@ class Protocol(BaseModel, ABC):
         return False
 
     @property
-    @abstractmethod
-    def widest(self) -> int: ...
+    def max_quoted_replies(self) -> int:
+        """Upper bound on the text that one prompt quotes, in replies of full length. Default: one reply of every agent."""
+        return len(self.topology().agents)
 
     @abstractmethod
-    async def run(self, session: Session) -> Report: ...
-
-
-_registered: dict[str, type[Protocol]] = {}
+    async def run(self, session: Session) -> Report:
+        """Deliberate. It touches the world through `session` only: a run depends on settings, task, sources, seed and replies."""
 
 
 def register(protocol: type[Protocol]) -> type[Protocol]:
-    """Make a protocol known by name in this process, as an entry point does for all."""
+    """Make a protocol the one of its name in this process, also in place of an installed one."""
     _registered[protocol.name] = protocol
     return protocol
 
@@ -126,22 +180,55 @@ def _installed() -> dict[str, str]:
 
 
 def protocol_names() -> list[str]:
+    """Names of the installed and the registered protocols."""
     return sorted({*_installed(), *_registered})
 
 
 def find_protocol(name: str) -> type[Protocol]:
-    """The protocol of that name. Raises `UnknownName`."""
-    if name in _registered:
-        return _registered[name]
-    if name not in _installed():
-        raise UnknownName(f"there is no protocol {name!r}", do=f"Known: {', '.join(protocol_names())}.")
+    """The protocol of that name: registered, installed, or else the last class defined under it. Raises `UnknownName`."""
+    known = _registered.get(name)
+    if known is None and name not in _installed():
+        known = _defined.get(name)
+        if known is None:
+            raise UnknownName(f"there is no protocol {name!r}", do=f"Known: {', '.join(protocol_names())}.")
+    if known is not None:
+        return known
     import importlib
 
     module, _, attribute = _installed()[name].partition(":")
     found = getattr(importlib.import_module(module), attribute)
     if not (isinstance(found, type) and issubclass(found, Protocol)):
         raise UnknownName(f"the entry point {name!r} is no protocol", where=_installed()[name], do="Mend that package.")
+    if found.name != name:
+        raise UnknownName(
+            f"the entry point {name!r} is the protocol {found.name!r}",
+            where=_installed()[name],
+            do="Use the same name in the entry point and in the class.",
+        )
     return found
+
+
+def recorded_protocol(name: str) -> type[Protocol]:
+    """The protocol of a recorded session. Raises `UnknownName`, with how to reach the class of a script or notebook."""
+    try:
+        return find_protocol(name)
+    except UnknownName:
+        raise UnknownName(
+            f"the session was run by the protocol {name!r}, which is not installed",
+            do="Install the package that it is in. For a class in a script or notebook, call consilience.resume, replay or fork "
+            "there, after its definition.",
+        ) from None
+
+
+def report_of(name: str) -> type[Report] | None:
+    """The report of the protocol of that name; None where its code is not installed or cannot be imported."""
+    try:
+        return find_protocol(name).report
+    except (UnknownName, ImportError, AttributeError):
+        return None
+
+
+present_with(report_of)
 
 
 def _in_words(error: ValidationError) -> str:
@@ -152,3 +239,50 @@ def _in_words(error: ValidationError) -> str:
         + (f" (given: {p['input']!r:.60})" if p["loc"] else "")
         for p in problems
     )
+
+
+class PanelSeats(Protocol):
+    """A protocol with a seat for each persona of the panel; the seat's id is the slug of the persona's name.
+
+    The ids are recorded as the setting `seats`, so that a resume, replay or fork needs no panel. Without a panel the ids are
+    `default_seats`. Topology, estimate and run go by `seat_ids`.
+    """
+
+    seat_role: ClassVar[str] = "member"
+    min_seats: ClassVar[int] = 1
+    max_seats: ClassVar[int] = MAX_PERSONAS
+
+    seats: Annotated[tuple[str, ...], Field(description="ids of the seats that a panel fills"), NO_OPTION] = ()
+
+    @property
+    @abstractmethod
+    def default_seats(self) -> tuple[str, ...]:
+        """Ids of the seats where no panel is given."""
+
+    @property
+    def service_seats(self) -> tuple[Agent, ...]:
+        """Further agents, with `voice=False`, that no persona fills."""
+        return ()
+
+    @property
+    def seat_ids(self) -> tuple[str, ...]:
+        return self.seats or self.default_seats
+
+    def with_panel(self, panel: Panel | None) -> Self:
+        """This with a seat for each persona. Raises `SettingsError` if they are too few or too many, or two ids are equal."""
+        if panel is None:
+            return self
+        if not self.min_seats <= len(panel.personas) <= self.max_seats:
+            raise SettingsError(
+                f"the panel {panel.name!r} has {len(panel.personas)} personas; {self.name} takes {self.min_seats} to "
+                f"{self.max_seats}",
+                where="panel",
+                do="Remove or add personas, or name another panel.",
+            )
+        return type(self)(**{**dict(self), "seats": panel.slugs({agent.id for agent in self.service_seats})})
+
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        seats = [Agent(id=id, role=self.seat_role) for id in self.with_panel(panel).seat_ids]
+        if panel is not None:
+            seats = [persona.seat(seat) for persona, seat in zip(panel.personas, seats, strict=True)]
+        return (*seats, *self.service_seats)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
+from typing import TypeVar
 
-from consilience.domain.errors import ProtocolViolation, ReplayMiss, RequestMismatch
+from consilience.domain.errors import ProtocolViolation, ReplayMiss, RequestMismatch, StoreUnusable
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
@@ -22,12 +25,12 @@ from consilience.domain.events import (
     TextsEmbedded,
     age_of,
 )
-from consilience.engine.mismatch import difference, nearest
 from consilience.engine.prompt import Rendered
 from consilience.engine.telemetry import log
 from consilience.journal.store import Journal, PromptParts
 
 Observer = Callable[[Event], None]
+E = TypeVar("E", bound=Event)
 
 
 class Recorder:
@@ -39,29 +42,49 @@ class Recorder:
         self.events: list[Event] = list(events)
         self.answers: dict[str, str] = {}
         self._observer = observer
+        self._observer_error: BaseException | None = None
+        context = copy_context()  # the observer may use context variables of the caller
+        journal.on_commit = lambda event: context.run(self._show, event)
         self._keys: set[str] = set()
         self.reached: dict[tuple[str, int], Ended] = {}
         self._calls: dict[tuple[str, int], Ended] = {}
         self._inherited: dict[tuple[str, int], Ended] = {}
         self._ages: dict[str, int] = {}
-        self._vectors: dict[tuple[str, ...], TextsEmbedded] = {}
         self._derived: dict[tuple[str, str], Event] = {}
         self._matched: set[tuple[str, str]] = set()
-        self._asked: set[tuple[str, int]] = set()
+        self._asked: dict[tuple[str, int], float] = {}
         self._steps: dict[tuple[str, int], StepCompleted] = {}
+        self._ahead = 0
+        self._resent = True
         self.idle: Callable[[], float] = lambda: 0.0
-        self._active = 0.0
+        self.on_ended: Callable[[Ended], None] = lambda _: None
+        """Receives the end of every attempt that this run makes, once it is committed."""
+        self.on_live: Callable[[], None] = lambda: None
+        """Called before every attempt that is not recorded."""
+        self._active = 0.0 if replay else journal.seconds()
         self._opened = time.monotonic()
-        self._texts = journal.texts({e.text for e in events if isinstance(e, CallCompleted | ReplyRejected)})
+        self._texts = journal.store.texts(
+            {e.text for e in events if isinstance(e, CallCompleted | ReplyRejected | StepCompleted | AnswerReceived)}
+        )
         for event in events:
             self._index(event)
+
+    @property
+    def live(self) -> bool:
+        """Whether the run is past all that was recorded when it began; in a fork, whether it has made a call of its own."""
+        return self._resent and not self._ahead
 
     def now(self) -> float:
         """Seconds in which a process held this session, all together, without those in which only people were awaited."""
         return self._active + (0.0 if self.replay else time.monotonic() - self._opened - self.idle())
 
+    def note_time(self) -> None:
+        """Store `now` without waiting. Events carry it too, but none is recorded while a call is in flight."""
+        if not self.replay:
+            self.journal.note_seconds(self.now())
+
     def text(self, id: str) -> str:
-        """A recorded reply's text."""
+        """The text of a recorded reply, step or answer."""
         return self._texts[id]
 
     def unasked(self) -> list[str]:
@@ -98,6 +121,7 @@ class Recorder:
                 f"the call {key!r} is recorded at place {found.place}, and now comes at {place}. {self._fork_hint(found)}"
             )
         self.reached[key, attempt] = found
+        self._ahead -= 1
         return found
 
     def inherited(self, key: str, attempt: int) -> Ended | None:
@@ -123,9 +147,10 @@ class Recorder:
 
     async def start(self, event: CallStarted) -> None:
         """Note that a call is about to be sent; durable on return, so that one lost in a crash is always reported."""
+        self._resent = True
         self._stamp(event)
         await self.journal.commit(event)
-        self._show(event)
+        self._check_observer()
 
     def step(self, key: str, attempt: int, digest: str) -> StepCompleted | None:
         """What this step of an agent with tools came to before, if it is the same. Raises `RequestMismatch` if it is not."""
@@ -141,42 +166,54 @@ class Recorder:
         """The requests that an agent with tools made for this attempt."""
         return [s for s in self._steps.values() if (s.call, s.attempt, s.kind) == (call, attempt, "model")]
 
-    async def ask_outside(self, event: CallAwaited, texts: Iterable[str], prompt: PromptParts) -> None:
-        """Record what somebody outside is asked, once, so that they can read it when this process is gone."""
-        if (event.key, event.attempt) not in self._asked:
-            self._asked.add((event.key, event.attempt))
+    async def ask_outside(self, event: CallAwaited, texts: Iterable[str], prompt: PromptParts) -> float:
+        """Record what somebody outside is asked, once, so that they can read it when this process is gone. Returns when it was
+        first asked, in seconds since the epoch."""
+        if not self.was_asked(event.key, event.attempt):
+            self._asked[event.key, event.attempt] = event.asked_at
             await self.commit(event, texts, prompt)
+        return self._asked[event.key, event.attempt] or event.asked_at
+
+    def was_asked(self, key: str, attempt: int) -> bool:
+        """Whether somebody outside has been asked this, in this process or an earlier one."""
+        return (key, attempt) in self._asked
 
     async def commit(self, event: Event, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
         """Record a live event; durable on return."""
         self._stamp(event)
         await self.journal.commit(event, texts=texts, prompt=prompt)
         self.events.append(event)
-        if isinstance(event, Ended):
-            self.reached[event.key, event.attempt] = event
-        self._show(event)
+        self._check_observer()
+
+    def append(self, event: Ended, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
+        """Record how an attempt ended with the next commit: that of whatever leaves the process next, or in 2 ms."""
+        self._stamp(event)
+        self.journal.append(event, texts=texts, prompt=prompt)
+        self.events.append(event)
+        self.reached[event.key, event.attempt] = event
+
+    async def flush(self) -> None:
+        """Return when all that was recorded is durable."""
+        if not self.replay:
+            await self.journal.commit_all([])
+            self._check_observer()
 
     async def begin(self, started: SessionStarted, texts: Iterable[str]) -> None:
         """Record the start, and what is inherited with it; durable on return, as a whole."""
         self._stamp(started)
         await self.journal.commit_all([started, *self.events], texts=texts)
         self.events.insert(0, started)
-        self._show(started)
+        self._check_observer()
 
-    def embedded(self, place: str, texts: tuple[str, ...]) -> list[bytes] | str | None:
-        """Vectors recorded at this place for these texts, or why there are none."""
-        found = self._derived.get((place, TextsEmbedded.__name__)) or self._vectors.get(texts)
-        self._matched.add((place, TextsEmbedded.__name__))
-        if isinstance(found, TextsEmbedded):
-            if found.texts != texts:
-                raise RequestMismatch(f"the journal has vectors of other texts at {place}")
-            return (
-                found.error
-                if found.error
-                else [bytes.fromhex(line) for line in self.journal.text(found.vectors).split("\n")]
-            )
-        if self.replay:
-            raise ReplayMiss(f"no vectors are recorded at {place}")
+    def recorded_at(self, place: str, cls: type[E], *, required: bool) -> E | None:
+        """The event of this type recorded at this place. Raises `ReplayMiss` in a replay if it is `required` and is not there."""
+        event = self._derived.get((place, cls.__name__))
+        self._matched.add((place, cls.__name__))
+        if isinstance(event, cls):
+            self._ahead -= 1
+            return event
+        if self.replay and required:
+            raise ReplayMiss(f"no {cls.__name__} is recorded at {place}")
         return None
 
     def derive(self, event: Event, texts: Iterable[str] = ()) -> None:
@@ -186,21 +223,33 @@ class Recorder:
         if found is not None:
             if not _same(found, event):
                 raise RequestMismatch(f"the journal has another {type(event).__name__} at {event.place}")
+            self._ahead -= 1
             return
         if self.replay:
             raise ReplayMiss(f"no {type(event).__name__} is recorded at {event.place}")
         self._stamp(event)
         self.journal.append(event, texts=texts)
         self.events.append(event)
-        self._show(event)
 
     def _stamp(self, event: Event) -> None:
         event.volatile = {**event.volatile, "t": round(self.now(), 3)}
 
     def _show(self, event: Event) -> None:
-        log(self.journal.session, event)
-        if self._observer is not None:
-            self._observer(event)
+        """Pass a committed event to the observer. The caller of the next commit receives what the observer raises."""
+        if getattr(event, "inherited", False) or self._observer_error is not None:
+            return
+        try:
+            log(self.journal.session, event)
+            if self._observer is not None:
+                self._observer(event)
+            if isinstance(event, Ended):
+                self.on_ended(event)
+        except BaseException as error:
+            self._observer_error = error
+
+    def _check_observer(self) -> None:
+        if self._observer_error is not None:
+            raise self._observer_error
 
     def _index(self, event: Event) -> None:
         t = event.volatile.get("t")
@@ -208,32 +257,35 @@ class Recorder:
             self._active = max(self._active, float(t))
         if isinstance(event, Ended):
             (self._inherited if event.inherited else self._calls)[event.key, event.attempt] = event
+            self._resent = self._resent and not event.inherited
+            self._ahead += not event.inherited
             self.answers.pop(event.key, None)
         elif isinstance(event, StepCompleted):
             self._steps[event.key, event.attempt] = event
         elif isinstance(event, CallAwaited):
-            self._asked.add((event.key, event.attempt))
+            self._asked[event.key, event.attempt] = event.asked_at
         elif isinstance(event, AnswerReceived):
-            self.answers[event.key] = self.journal.text(event.text)
+            self.answers[event.key] = self._texts[event.text]
             self._ages[event.key] = age_of(event)
-        elif isinstance(event, TextsEmbedded) and event.inherited:
-            self._vectors[event.texts] = event
-        elif not isinstance(event, SessionStarted | SessionResumed | CallLost):
+        elif not isinstance(event, SessionStarted | SessionResumed | CallLost) and not (
+            isinstance(event, TextsEmbedded) and event.inherited
+        ):
             self._derived[event.place, type(event).__name__] = event
+            self._ahead += event.place != ""
 
     def _nearest(self, key: str, request: Rendered) -> str:
         """The recorded call that is most like the one that is missing, and how its request differs."""
         known = {**self._inherited, **self._calls}
         sent = {k: event for (k, _), event in known.items() if event.prompt}
-        close = nearest(key, sent)
-        if close is None:
+        if not sent:
             return "no call is recorded"
+        (close,) = difflib.get_close_matches(key, sorted(sent), 1, 0.0)
         return f"the nearest recorded is {close!r}, where {self._difference(sent[close], request)}"
 
     def _difference(self, found: Ended, request: Rendered) -> str:
         if not found.prompt:
             return "a limit refused it then, and nothing was sent"
-        return difference(self.journal.prompt(found.prompt), request, self.journal.text)
+        return _prompt_difference(self.journal.store.prompt(found.prompt), request, self.journal.store.text)
 
     def _fork_hint(self, found: Event) -> str:
         return (
@@ -245,3 +297,50 @@ class Recorder:
 def _same(a: Event, b: Event) -> bool:
     mine, other = vars(a), vars(b)
     return all(mine[name] == other[name] for name in mine if name != "seq" and name not in a.incidental)
+
+
+CONTEXT_CHARS = 40
+"""Characters shown on either side of where two texts part."""
+
+NAMES = {"i": "instructions", "k": "task", "s": "document", "q": "quotation", "t": "words"}
+
+
+def _prompt_difference(recorded: Sequence[str], now: Rendered, text: Callable[[str], str]) -> str:
+    """Where two prompts part first, as one clause. `recorded` are stored parts, `text` finds a stored text by its id."""
+    parts = now.parts.parts
+    at = next((n for n, (a, b) in enumerate(zip(recorded, parts, strict=False)) if a != b), None)
+    if at is None and len(recorded) == len(parts):
+        return "the prompt is the same; the model, the schema, a sampling parameter or a quoted text is another"
+    if at is None:
+        more, whose = (recorded, "recorded") if len(recorded) > len(parts) else (parts, "now")
+        rest = more[min(len(recorded), len(parts)) :]
+        return f"{whose}, the prompt goes on with {_named(rest[0])}"
+    was, is_ = recorded[at], parts[at]
+    if was[0] == is_[0] and was[0] in "ikt":
+        words = now.system if was[0] == "i" else _words(now, at)
+        try:
+            return f"its {NAMES[was[0]]} {_parting(text(was[2:]), words)}"
+        except StoreUnusable:  # journals of the first days do not hold the instructions as rendered
+            return f"its {NAMES[was[0]]} are others"
+    return f"part {at + 1} was {_named(was)}, now {_named(is_)}"
+
+
+def _words(now: Rendered, at: int) -> str:
+    """The text of a part of the prompt now: blocks stand in the order of parts, without the instructions."""
+    block = now.blocks[at - 1]
+    return block.removeprefix("# Task\n") if isinstance(block, str) else block[0]
+
+
+def _named(part: str) -> str:
+    kind, _, rest = part.partition(":")
+    if kind == "q":
+        label, _, id = rest.partition(":")
+        return f"the quotation of {id} as {label}"
+    return f"document {rest}" if kind == "s" else f"its {NAMES[kind]}"
+
+
+def _parting(before: str, now: str) -> str:
+    at = next((n for n, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
+    start = max(0, at - CONTEXT_CHARS)
+    end = at + CONTEXT_CHARS
+    return f"part at character {at + 1}: recorded {before[start:end]!r}, now {now[start:end]!r}"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from pydantic_core import PydanticSerializationError
 
 from consilience.domain.errors import (
     RequestMismatch,
@@ -11,6 +15,7 @@ from consilience.domain.errors import (
     VersionMismatch,
 )
 from consilience.domain.events import (
+    SCHEMA_VERSION,
     AnyEvent,
     CallFailed,
     CallLost,
@@ -20,19 +25,31 @@ from consilience.domain.events import (
     SessionStarted,
     text_id,
 )
-from consilience.domain.messages import Source
-from consilience.domain.outcome import FailureKind, Limits
-from consilience.domain.panels import Panel
+from consilience.domain.outcome import DEFAULT_THINKING, FailureKind
 from consilience.domain.report import Report
-from consilience.engine.execution import Options, closing, execute, leased, state_of
-from consilience.engine.launch import beginning_of, check_unicode, encoder_for, launch
+from consilience.engine.collector import CollectorPause
+from consilience.engine.execution import Options, Setup, execute, faults_of, leased, state_of
 from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.prompt import PROMPT_FORMAT
-from consilience.engine.protocol import Protocol, find_protocol
+from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol, report_of
 from consilience.engine.recorder import Recorder
-from consilience.engine.seats import Models, deal, open_encoder, recorded_models, shut
+from consilience.engine.seats import (
+    Models,
+    Seats,
+    deadline_of,
+    deal,
+    foreseen,
+    open_encoder,
+    prices_of,
+    replay_seats,
+    steps_of,
+    thinking_of,
+    windows_of,
+    with_own_models,
+)
 from consilience.engine.similarity import Encoder
-from consilience.engine.sources import Document, documents, references
+from consilience.engine.sizes import CallSizes
+from consilience.engine.sources import recorded, references
 from consilience.engine.state import State
 from consilience.engine.templates import Templates
 from consilience.journal.store import Journal, Store
@@ -41,54 +58,89 @@ MOST_TASK = 1_000_000
 """Characters a task may have; more belongs into documents."""
 
 
-async def start(
-    task: str,
-    protocol: Protocol,
-    *,
-    models: Models,
-    store: Store,
-    panel: Panel | None = None,
-    sources: Sequence[Source] = (),
-    seed: int = 0,
-    limits: Limits | None = None,
-    quorum: float = 0.5,
-    encoder: str | Encoder | None = None,
-    prompts: Path | None = None,
-    session: str | None = None,
-    options: Options | None = None,
+async def begin(
+    setup: Setup, *, store: Store, session: str | None = None, inherited: Inheritance | None = None
 ) -> Report:
-    """Run a protocol on a task in a new session. Raises `UserError`s before anything is spent, `SessionWaiting` when parked."""
-    _check_input(task, sources, quorum)
-    limits = limits or Limits()
-    options = options or Options()
-    opened = encoder_for(protocol, encoder)
-    templates = protocol.templates(prompts)
-    found = documents(sources)
-    agents, ports, close = deal(protocol.agents(panel), models)
-    started = SessionStarted(
-        task=text_id(task),
-        sources=references(found),
-        seed=seed,
-        limits=limits,
-        quorum=quorum,
+    """Run a new session to its report. Raises `UserError`s before anything is spent, `SessionWaiting` when it is parked."""
+    async with _recorded(setup, store, session, inherited) as state:
+        return await execute(setup, state)
+
+
+async def prepare(setup: Setup, *, store: Store, session: str | None = None) -> str:
+    """Record the beginning of a new session without a call, and return its id; `resume` runs it."""
+    async with _recorded(setup, store, session, None) as state:
+        return state.id
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """What a fork has from its parent."""
+
+    parent: str
+    forked_at: int
+    """The last event of the parent that is inherited."""
+    events: Sequence[AnyEvent]
+
+
+@asynccontextmanager
+async def _recorded(
+    setup: Setup, store: Store, session: str | None, inherited: Inheritance | None
+) -> AsyncIterator[State]:
+    """Record the beginning of a session, with the texts that it names and what it inherits, and hold the session."""
+    async with aclosing(setup.seats):
+        _check(setup)
+        started = _beginning(setup)
+        if inherited is not None:
+            started = started.model_copy(update={"parent": inherited.parent, "forked_at": inherited.forked_at})
+        try:
+            started.model_dump_json()
+        except PydanticSerializationError:
+            raise SettingsError(
+                "a setting, a persona or the name of a model holds a character that is no Unicode",
+                do="Write it in UTF-8.",
+            ) from None
+        journal = store.create(session or f"r{secrets.token_hex(4)}")
+        async with leased(journal):
+            events = list(inherited.events) if inherited is not None else []
+            recorder = Recorder(journal, events, replay=False, observer=setup.options.observer)
+            texts = [setup.task, *(d.text for d in setup.documents), *setup.templates.sources.values()]
+            await recorder.begin(started, texts)
+            yield state_of(setup, started, recorder)
+
+
+def _beginning(setup: Setup) -> SessionStarted:
+    protocol, options, seats = setup.protocol, setup.options, setup.seats
+    level = options.thinking or DEFAULT_THINKING
+    steps, prices, thinking = steps_of(seats.ports), prices_of(seats.ports), thinking_of(seats.ports, level)
+    sizes = CallSizes(setup.opening, protocol, seats.agents, prices, thinking, steps)
+    return SessionStarted(
+        task=text_id(setup.task),
+        sources=references(setup.documents),
+        seed=setup.seed,
+        limits=setup.limits,
+        quorum=setup.quorum,
         repairs=1 if options.repairs is None else options.repairs,
         cache=bool(options.cache),
         temperature=options.temperature,
-        **beginning_of(protocol, agents, ports, templates, opened),
+        human_deadline=options.human_deadline,
+        thinking=level,
+        thinking_tokens=thinking,
+        detail=setup.detail,
+        windows=windows_of(seats.ports),
+        schema_version=SCHEMA_VERSION,
+        prompt_format=PROMPT_FORMAT,
+        protocol=protocol.name,
+        protocol_version=protocol.version,
+        settings=protocol.model_dump(mode="json"),
+        agents=seats.agents,
+        topology=protocol.topology(),
+        estimate=foreseen(protocol.estimate(), steps),
+        steps=steps,
+        prices=prices,
+        fit=sizes.largest_fit(setup.limits),
+        templates={name: text_id(source) for name, source in setup.templates.sources.items()},
+        encoder=setup.encoder.name if setup.encoder else None,
     )
-    async with closing(close):
-        return await launch(
-            protocol,
-            started,
-            session=session,
-            task=task,
-            documents=found,
-            templates=templates,
-            ports=ports,
-            encoder=opened,
-            store=store,
-            options=options,
-        )
 
 
 async def resume(
@@ -103,7 +155,8 @@ async def resume(
 
     Models and encoder are those recorded unless given. Raises `UnknownName`, `SessionBusy`, `VersionMismatch`, `RequestMismatch`.
     """
-    return await _again(session, store, models, encoder, options or Options(), replay=False)
+    with CollectorPause() as pause:
+        return await _again(session, store, models, encoder, options or Options(), pause, replay=False)
 
 
 async def replay(session: str, *, store: Store, options: Options | None = None) -> Report:
@@ -111,42 +164,55 @@ async def replay(session: str, *, store: Store, options: Options | None = None) 
 
     Raises `ReplayMiss` where the journal has no answer, `RequestMismatch` where something differs.
     """
-    return await _again(session, store, None, None, options or Options(), replay=True)
+    with CollectorPause() as pause:
+        return await _again(session, store, None, None, options or Options(), pause, replay=True)
 
 
 async def _again(
-    session: str, store: Store, models: Models | None, encoder: str | Encoder | None, options: Options, *, replay: bool
+    session: str,
+    store: Store,
+    models: Models | None,
+    encoder: str | Encoder | None,
+    options: Options,
+    pause: CollectorPause,
+    *,
+    replay: bool,
 ) -> Report:
     journal = store.open(session)
     async with leased(journal):
-        events = journal.read()
+        events = await store.reader.read(session)
         started = events[0] if events else None
         if not isinstance(started, SessionStarted):
             raise SettingsError(
                 f"session {session} has no beginning", do="It was killed before it started; run it anew."
             )
-        cls = find_protocol(started.protocol)
         finished = _finished(events)
         if finished is not None and not replay:
-            return cls.report.model_validate_json(journal.text(finished.report))
+            return _recorded_report(started.protocol, finished, journal.store)
+        cls = recorded_protocol(started.protocol)
         _check_version(session, started, cls)
         if replay:
-            ports, close = shut(started.agents)
+            seats = replay_seats(started.agents)
         else:
-            _, ports, close = deal(started.agents, models if models is not None else recorded_models(started.agents))
-        async with closing(close):
-            _check_models(session, started, ports)
+            names = {agent.id: agent.model for agent in started.agents}
+            deadline = deadline_of(options.deadline, started.thinking)
+            models = names if models is None else with_own_models(started.agents, models)
+            seats = deal(started.agents, models, deadline)
+        async with aclosing(seats):
+            _check_models(session, started, seats.ports)
             recorder = Recorder(journal, events, replay=replay, observer=options.observer)
-            protocol = cls.model_validate(started.settings)
-            state = _restored(protocol, session, started, journal, ports, recorder, options)
+            recorder.on_live = pause.release
+            setup = _restored(started, journal, seats, options)
             if not replay:
-                state.encoder = open_encoder(encoder if encoder is not None else started.encoder)
+                setup = replace(setup, encoder=open_encoder(started.encoder if encoder is None else encoder))
+            state = _state_again(setup, started, recorder)
+            if not replay:
                 await _note_lost(journal, recorder, state)
-            report = await execute(protocol, state, options)
+            report = await execute(setup, state)
         if replay and (unasked := recorder.unasked()):
             raise RequestMismatch(f"the replay of {session} did not come to what is recorded: {', '.join(unasked[:3])}")
         if replay and finished is not None and finished.report_digest != report.digest():
-            _compare(session, report, cls.report.model_validate_json(journal.text(finished.report)))
+            _compare(session, report, cls.report.model_validate_json(journal.store.text(finished.report)))
         return report
 
 
@@ -173,20 +239,23 @@ def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -
         )
 
 
-def _restored(
-    protocol: Protocol,
-    session: str,
-    started: SessionStarted,
-    journal: Journal,
-    ports: Mapping[str, AgentPort],
-    recorder: Recorder,
-    options: Options,
-) -> State:
-    found = tuple(Document(s.id, s.name, journal.text(s.text), s.agents) for s in started.sources)
-    templates = Templates({name: journal.text(id) for name, id in started.templates.items()})
-    state = state_of(protocol, session, started, journal.text(started.task), found, templates, ports, recorder, options)
+def _restored(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
+    """What the session was begun with."""
+    return Setup(
+        protocol=recorded_protocol(started.protocol).model_validate(started.settings),
+        task=journal.store.text(started.task),
+        documents=tuple(recorded(ref, journal.store.text(ref.text)) for ref in started.sources),
+        templates=Templates({name: journal.store.text(id) for name, id in started.templates.items()}),
+        seats=seats,
+        detail=started.detail,
+        options=options,
+    )
+
+
+def _state_again(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
+    state = state_of(setup, started, recorder)
     state.resumed = True
-    state.late = any(
+    state.ledger.late = any(
         isinstance(e, CallFailed) and e.failure is FailureKind.TIME and not e.limit for e in recorder.events
     )
     state.lost = sum(isinstance(e, CallLost) for e in recorder.events)
@@ -194,7 +263,7 @@ def _restored(
 
 
 async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None:
-    flights = journal.flights()
+    flights = journal.store.flights(journal.session)
     waiting = set(recorder.answers) | {
         key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited
     }
@@ -208,9 +277,11 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
     await recorder.commit(SessionResumed(lost=len(lost)))
 
 
-def _check_input(task: str, sources: Sequence[Source], quorum: float) -> None:
+def _check(setup: Setup) -> None:
+    """Raise `SettingsError` for what no session can begin with."""
+    task, quorum = setup.task, setup.quorum
     if not task.strip():
-        raise SettingsError("the task is empty", do="Say what is to be deliberated.")
+        raise SettingsError("the task is empty", do="Give a question or task.")
     if len(task) > MOST_TASK:
         raise SettingsError(
             f"the task has {len(task):,} characters; at most {MOST_TASK:,} are allowed",
@@ -218,18 +289,53 @@ def _check_input(task: str, sources: Sequence[Source], quorum: float) -> None:
         )
     if not 0 <= quorum <= 1:
         raise SettingsError(f"a quorum of {quorum} is not a share", do="Give a number from 0 to 1.")
-    check_unicode(task, "the task")
-    for n, source in enumerate(sources, 1):
-        check_unicode(source.name, f"the name of document {n}")
-        check_unicode(source.text, f"document {source.name or n}")
-        if not source.text.strip():
+    _check_unicode(task, "the task")
+    for n, document in enumerate(setup.documents, 1):
+        _check_unicode(document.name, f"the name of document {n}")
+        _check_unicode(document.text, f"document {document.name or n}")
+        if not document.text.strip():
             raise SettingsError(
-                "the document is empty", where=source.name or f"source {n}", do="Leave it out or fill it."
+                "the document is empty", where=document.name or f"source {n}", do="Leave it out or fill it."
             )
+    _check_name(setup.protocol)
+    faults_of(setup.options)  # raises for a fault point that is misspelt
+
+
+def _check_unicode(words: str, what: str) -> None:
+    """Raise `SettingsError` for what no encoding can hold, such as bytes of a command line that are not UTF-8."""
+    try:
+        words.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"{what} holds {words[error.start]!r} at character {error.start + 1}, which is no Unicode",
+            do="Write it in UTF-8.",
+        ) from None
+
+
+def _check_name(protocol: Protocol) -> None:
+    """Raise `SettingsError` if the name leads to another class: a journal holds the protocol's name only."""
+    found = find_protocol(protocol.name)
+    if found is not type(protocol):
+        raise SettingsError(
+            f"the name {protocol.name!r} of {type(protocol).__qualname__} is taken by "
+            f"{found.__module__}.{found.__qualname__}",
+            do="Give the class a name of its own.",
+        )
 
 
 def _finished(events: Sequence[AnyEvent]) -> SessionFinished | None:
     return next((event for event in events if isinstance(event, SessionFinished)), None)
+
+
+def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> Report:
+    """The report of a finished session. Without the code of its protocol it is an `AnyReport`, shown as it was stored."""
+    text = store.text(finished.report)
+    cls = report_of(protocol)
+    if cls is not None:
+        return cls.model_validate_json(text)
+    from consilience.reporting.markdown import AnyReport
+
+    return AnyReport.recorded(text, store.text(finished.presentation) if finished.presentation else "")
 
 
 def _compare(session: str, report: Report, before: Report) -> None:
@@ -241,4 +347,15 @@ def _compare(session: str, report: Report, before: Report) -> None:
     raise RequestMismatch(f"the replay of {session} ended in another report: {names}")
 
 
-__all__ = ["Models", "Options", "replay", "resume", "start"]
+def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | None:
+    """The encoder that is given, opened. Raises `SettingsError` where the protocol needs one and none is."""
+    opened = open_encoder(encoder)
+    if protocol.needs_encoder and opened is None:
+        raise SettingsError(
+            "comparing texts by embedding needs an encoder",
+            do=f"Name one (--encoder minilm is offline and free), or {protocol.without_encoder}.",
+        )
+    return opened
+
+
+__all__ = ["Models", "Options", "Setup", "begin", "encoder_for", "prepare", "replay", "resume"]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from consilience.domain.agents import Agent
+from consilience.domain.agents import Agent, in_dealing_order
+from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError
-from consilience.domain.outcome import Estimate
-from consilience.engine.people import Person
-from consilience.engine.ports import AgentPort, WorkerPort, as_port
+from consilience.domain.outcome import Estimate, ThinkingLevel, thinking_tokens
+from consilience.engine.ports import AgentPort, ModelPort, Person, WorkerPort, as_port
 from consilience.engine.similarity import Encoder
-from consilience.models.names import is_person, resolve
-from consilience.models.port import Completion, Model, ModelRequest, Worker
+from consilience.models.fallback import Fallback
+from consilience.models.port import Completion, Model, ModelRequest, Worker, context_window, thinks
+from consilience.models.registry import SERVER_DEADLINE, is_embedded, is_person, resolve
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -22,26 +24,57 @@ One: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
 
 Models: TypeAlias = "One | Sequence[One] | Mapping[str, One]"
 
-Close = Callable[[], Coroutine[Any, Any, None]]
+
+@dataclass(frozen=True)
+class Seats:
+    """Agents with what they are reached through."""
+
+    agents: tuple[Agent, ...]
+    """Each with the name of its model."""
+    ports: Mapping[str, AgentPort]
+    """By agent."""
+    opened: tuple[Model, ...] = ()
+    """Models to close at the end; those that the caller passed as objects stay open."""
+
+    async def aclose(self) -> None:
+        for model in self.opened:
+            await model.close()
 
 
-def deal(agents: Sequence[Agent], models: Models) -> tuple[tuple[Agent, ...], dict[str, AgentPort], Close]:
+def deal(agents: Sequence[Agent], models: Models, deadline: float | None = None) -> Seats:
     """Give every agent its model: one for all, several in turn in the order of agents, or by agent id.
 
-    Names are resolved once each. Returns the agents with their models' names, their ports, and what closes those opened here.
+    Service seats are dealt last, and stand last in the result. Names are resolved once each; `deadline` is max seconds of one
+    request to a model.
     """
     opened: dict[str, Model] = {}
+    ports_by_model: dict[int, AgentPort] = {}
+    agents = in_dealing_order(agents)
 
     def port(model: One) -> AgentPort:
         if isinstance(model, str):
             if is_person(model):
                 return Person(model)
             if model not in opened:
-                opened[model] = resolve(model)
-            return as_port(opened[model])
-        return as_port(model)
+                opened[model] = resolve(model, deadline=deadline)
+            model = opened[model]
+        if id(model) not in ports_by_model:
+            ports_by_model[id(model)] = as_port(model)
+        return ports_by_model[id(model)]
 
-    ids = [agent.id for agent in agents]
+    dealt = assigned(agents, models)
+    ports = {id: port(model) for id, model in dealt.items()}
+
+    def seated(agent: Agent) -> Agent:
+        name = ports[agent.id].name
+        return agent.model_copy(update={"model": name, "own_model": agent.own_model and name == agent.model})
+
+    return Seats(tuple(map(seated, agents)), ports, tuple(opened.values()))
+
+
+def assigned(agents: Sequence[Agent], models: Models) -> dict[str, One]:
+    """The model of each agent, by id, in dealing order. Raises `SettingsError` if an agent has none, or an id is unknown."""
+    ids = [agent.id for agent in in_dealing_order(agents)]
     if isinstance(models, Mapping):
         lacking = [id for id in ids if id not in models]
         unknown = [id for id in models if id not in ids]
@@ -50,34 +83,73 @@ def deal(agents: Sequence[Agent], models: Models) -> tuple[tuple[Agent, ...], di
                 f"models are given by agent, but {', '.join(lacking or unknown)} {'has none' if lacking else 'is no agent'}",
                 do=f"Give one for each of: {', '.join(ids)}.",
             )
-        ports = {id: port(models[id]) for id in ids}
-    else:
-        dealt = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
-        if not dealt:
-            raise SettingsError("no model is given", do="Name at least one.")
-        ports = {id: port(dealt[i % len(dealt)]) for i, id in enumerate(ids)}
-
-    async def close() -> None:
-        for model in opened.values():
-            await model.close()
-
-    named = tuple(agent.model_copy(update={"model": ports[agent.id].name}) for agent in agents)
-    return named, ports, close
+        return {id: models[id] for id in ids}
+    in_turn = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
+    if not in_turn:
+        raise SettingsError("no model is given", do="Name at least one.")
+    return {id: in_turn[i % len(in_turn)] for i, id in enumerate(ids)}
 
 
-def recorded_models(agents: Sequence[Agent]) -> dict[str, str]:
-    return {agent.id: agent.model for agent in agents}
+def detail_of(choice: DetailChoice | None, agents: Sequence[Agent], models: Models) -> Detail:
+    """The set of prompts: as chosen, else brief if an agent with a voice has a model of the embedded catalogue."""
+    if choice is not None and choice != "auto":
+        return choice
+    dealt = assigned(agents, models)
+    voices = [dealt[agent.id] for agent in agents if agent.voice]
+    names = [model if isinstance(model, str) else getattr(model, "name", None) for model in voices]
+    return "brief" if any(isinstance(name, str) and is_embedded(name) for name in names) else "full"
+
+
+def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
+    """`models`, where an agent whose persona brings a model has that one unless `models` names its seat."""
+    own: dict[str, One] = {agent.id: agent.model for agent in agents if agent.own_model and agent.model}
+    if not own or isinstance(models, Mapping):
+        return {**own, **models} if isinstance(models, Mapping) else models
+    dealt = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
+    seats = in_dealing_order(agents)
+    return {agent.id: own.get(agent.id, dealt[n % len(dealt)]) for n, agent in enumerate(seats)} if dealt else models
 
 
 def prices_of(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
-    """Per token, taken from a million of them. What is free, or of no known price, is left out."""
+    """US dollars per token (input, output) by agent, taken from a million tokens; of a chain, its most expensive known links.
+
+    Free agents are left out, and agents without any known price.
+    """
     million = 1_000_000
     found: dict[str, tuple[float, float]] = {}
     for agent, port in ports.items():
-        read, written = port.price(million, 0), port.price(0, million)
-        if read is not None and written is not None and (read or written):
+        chain = port.model.models if isinstance(port, ModelPort) and isinstance(port.model, Fallback) else (port,)
+        read = max(link.price(million, 0) or 0.0 for link in chain)
+        written = max(link.price(0, million) or 0.0 for link in chain)
+        if read or written:
             found[agent] = (read / million, written / million)
     return found
+
+
+def deadline_of(given: float | None, level: ThinkingLevel | None) -> float | None:
+    """Max seconds of one request: as given, else longer than is usual where models think at length."""
+    return SERVER_DEADLINE if given is None and level in ("medium", "high") else given
+
+
+def thinking_of(ports: Mapping[str, AgentPort], level: ThinkingLevel) -> dict[str, int]:
+    """Tokens for the thinking before one reply, by agent; an agent whose model never thinks is left out."""
+    found = {id: thinks(_answering(port)) for id, port in ports.items()}
+    return {id: thinking_tokens(level, one) for id, one in found.items() if one != "never"}
+
+
+def windows_of(ports: Mapping[str, AgentPort]) -> dict[str, int]:
+    """Tokens of context of each agent's model; agents for which they are unknown are left out."""
+    return {id: window for id, port in ports.items() if (window := context_window(_answering(port)))}
+
+
+def _answering(port: AgentPort) -> object:
+    match port:
+        case ModelPort():
+            return port.model
+        case WorkerPort():
+            return port.worker
+        case _:
+            return port
 
 
 def steps_of(ports: Mapping[str, AgentPort]) -> dict[str, int]:
@@ -93,21 +165,17 @@ def foreseen(estimate: Estimate, steps: Mapping[str, int]) -> Estimate:
 def open_encoder(encoder: str | Encoder | None) -> Encoder | None:
     if not isinstance(encoder, str):
         return encoder
-    from consilience.models.embeddings import ProviderEncoder
+    from consilience.models import embeddings
 
-    return ProviderEncoder(encoder)
+    return embeddings.open_encoder(encoder)
 
 
-def shut(agents: Sequence[Agent]) -> tuple[dict[str, AgentPort], Close]:
+def replay_seats(agents: Sequence[Agent]) -> Seats:
     """The seats of a replay, through which nothing is sent."""
-    return {agent.id: Shut(agent.model) for agent in agents}, _nothing
+    return Seats(tuple(agents), {agent.id: ReplayPort(agent.model) for agent in agents})
 
 
-async def _nothing() -> None:
-    return None
-
-
-class Shut:
+class ReplayPort:
     """The network in a replay."""
 
     def __init__(self, name: str) -> None:

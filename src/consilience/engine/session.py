@@ -9,33 +9,50 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar, overload
 
+from pydantic import BaseModel
+
 from consilience.domain.agents import Agent
-from consilience.domain.errors import ProtocolViolation, ProviderError
-from consilience.domain.events import CheckRecorded, MessagePublished, TextsEmbedded, place_key, text_id
-from consilience.domain.messages import Message
-from consilience.domain.outcome import Check, Limits
-from consilience.domain.replies import MOST_CLAIMS, ClaimReply
-from consilience.domain.report import Claim, Report
+from consilience.domain.detail import CAPS, Caps, Detail
+from consilience.domain.errors import ProtocolViolation
+from consilience.domain.events import (
+    MAX_NOTE_CHARS,
+    CheckRecorded,
+    MessagePublished,
+    Noted,
+    dump_note,
+    place_key,
+    text_id,
+)
+from consilience.domain.messages import Message, Quotation
+from consilience.domain.outcome import Check, Limits, StopReason
+from consilience.domain.report import Confidence, Report
 from consilience.domain.topology import Topology
-from consilience.engine.activity import Activity
-from consilience.engine.branch import Account, Amount, Branch, allot, current_branch, current_phase
+from consilience.engine.branch import Activity, Branch, current_branch, current_phase
 from consilience.engine.call import Call
-from consilience.engine.header import claim, header, quorum_of
+from consilience.engine.embedding import EmbeddingFailed, Embeddings
+from consilience.engine.facts import facts_kept
+from consilience.engine.header import header, quorum_of, quotations_in
+from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
-from consilience.engine.schedule import Schedule
-from consilience.engine.similarity import cosine, jaccard, quantised
+from consilience.engine.schedule import Clock
+from consilience.engine.similarity import cosine, cosines, jaccard
+from consilience.engine.sizes import UNLIMITED
 from consilience.engine.sources import Document
 from consilience.engine.state import State
 from consilience.engine.telemetry import span
-from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, exhaustion
+from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, exhaustion, has_failed
 
 T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
 R = TypeVar("R", bound=Report)
 
 
@@ -46,7 +63,8 @@ class Session:
         self._state = state
         self._started: list[Pending[Any]] = []
         self._agents = {agent.id: agent for agent in state.agents}
-        self.schedule = Schedule([agent.id for agent in state.agents])
+        self._embeddings = Embeddings(state)
+        self.clock = Clock(state)
 
     # what is given
 
@@ -73,6 +91,26 @@ class Session:
     def limits(self) -> Limits:
         return self._state.limits
 
+    @property
+    def reply_tokens(self) -> int:
+        """Max tokens of a reply whose ask names no other size."""
+        return self._state.reply_tokens
+
+    @property
+    def detail(self) -> Detail:
+        """Which set of prompts the session uses."""
+        return self._state.detail
+
+    @property
+    def caps(self) -> Caps:
+        """Max items of the lists in one reply."""
+        return CAPS[self.detail]
+
+    def window_share(self, agent: str, prompt: Prompt) -> float:
+        """Share of the context window of the agent's model that a prompt takes, by estimated tokens; 0 if the window is unknown."""
+        window = self._state.windows.get(agent)
+        return self._state.render(agent, prompt).tokens / window if window else 0.0
+
     def quorate(self, alive: int, of: int) -> bool:
         """Whether so many agents are a quorum, and at least one."""
         return alive > 0 and alive >= quorum_of(self._state.quorum, of)
@@ -84,9 +122,9 @@ class Session:
         return self.quorate(len(seats) - dead, len(seats))
 
     @property
-    def account(self) -> Account:
+    def budget(self) -> BranchBudget:
         """What the current branch may still spend."""
-        return current_branch.get().account
+        return current_branch.get().budget
 
     @property
     def activity(self) -> Activity:
@@ -106,10 +144,11 @@ class Session:
 
     @overload
     def ask(self, agent: str, prompt: Prompt, *, key: str, kind: str = ..., audience: Sequence[str] = ..., closing: bool = ...,
-            max_tokens: int = ...) -> Ask[str]: ...  # fmt: skip
+            max_tokens: int | None = ..., quoted: Callable[[str], str] | None = ...) -> Ask[str]: ...  # fmt: skip
     @overload
     def ask(self, agent: str, prompt: Prompt, *, key: str, returns: type[T], kind: str = ..., audience: Sequence[str] = ...,
-            accept: Callable[[T], None] | None = ..., closing: bool = ..., max_tokens: int = ...) -> Ask[T]: ...  # fmt: skip
+            accept: Callable[[T], None] | None = ..., closing: bool = ..., max_tokens: int | None = ...,
+            quoted: Callable[[T], str] | None = ...) -> Ask[T]: ...  # fmt: skip
     def ask(
         self,
         agent: str,
@@ -121,15 +160,24 @@ class Session:
         audience: Sequence[str] = (),
         accept: Callable[[Any], None] | None = None,
         closing: bool = False,
-        max_tokens: int = 1024,
+        max_tokens: int | None = None,
+        quoted: Callable[[Any], str] | None = None,
     ) -> Ask[Any]:
         """Describe one call; `await` it for a `Reply` or a `Failure`.
 
         `key` is unique in the session and becomes the id of the message the reply makes, which `audience` and the agent
         itself may be shown and nobody else. `returns` is `str` or a pydantic model; `accept` may raise `ValueError` to
-        reject a value, saying why to the model. `closing` marks the call that may draw on the reserve.
+        reject a value, saying why to the model. `closing` marks the call that may draw on the reserve. `max_tokens` is given where
+        this reply needs another size than the session's `reply_tokens`. `quoted` returns what prompts that quote the message
+        show; default: the reply's text.
         """
-        return Ask(self, agent, prompt, key, returns, kind, tuple(audience), accept, closing, max_tokens)
+        if closing and not self._state.ledger.sizes.protocol.closing:
+            raise ProtocolViolation(
+                f"the call {key!r} is asked with closing=True by a protocol that declares closing = False: "
+                "nothing is reserved for it. Declare closing = True, or ask without closing"
+            )
+        size = self.reply_tokens if max_tokens is None else max_tokens
+        return Ask(self, agent, prompt, key, returns, kind, tuple(audience), accept, closing, size, quoted)
 
     def procedure(self, body: Coroutine[Any, Any, T], *, calls: int) -> Procedure[T]:
         """A coroutine to run as a branch, which makes at most `calls` calls."""
@@ -138,40 +186,50 @@ class Session:
     async def perform(self, ask: Ask[T]) -> Reply[T] | Failure:
         """Make a call in the current branch (what awaiting an `Ask` does)."""
         branch = current_branch.get()
-        branch.due -= 1
+        branch.pending_calls -= 1
         return await Call(self._state, ask, branch, branch.next_place()).run()
 
-    async def gather(self, works: Sequence[Work[T]]) -> list[Any]:
+    @overload
+    async def gather(self, works: Sequence[Work[T]], /) -> list[T]: ...
+    @overload
+    async def gather(self, first: Work[T], second: Work[U], /) -> tuple[T, U]: ...
+    @overload
+    async def gather(self, first: Work[T], second: Work[U], third: Work[V], /) -> tuple[T, U, V]: ...
+    async def gather(self, works: Sequence[Work[Any]] | Work[Any], /, *more: Work[Any]) -> Sequence[Any]:
         """Run branches side by side, funded at the fork in the order asked; results in that order.
 
-        A failed call is a value. A defect in one branch cancels the others and is raised.
+        Asks of one type give a `list[Reply[T] | Failure]`, procedures a list of their results; two or three works, given one by
+        one, may be of different types. A failed call is a value. A defect in one branch cancels the others and is raised.
         """
+        return tuple(await self._gather((works, *more))) if isinstance(works, Work) else await self._gather(works)
+
+    async def _gather(self, works: Sequence[Work[T]]) -> list[T]:
         branch = current_branch.get()
         place = branch.next_place()
         if not works:
             return []
-        branch.due -= sum(work.calls for work in works)
-        limited = branch.account.limited
-        needs = [work.need for work in works] if limited else [Amount()] * len(works)
-        accounts = allot(branch.account, needs, self._due(branch), lent=True)
+        budgets = self._split(branch, works)
         activity = self._state.activity
-        left = len(works)
+        left, joining = len(works), False
 
-        def ended(task: asyncio.Task[Any]) -> None:
-            nonlocal left
+        def ended(task: asyncio.Task[Any], budget: BranchBudget) -> None:
+            nonlocal left, joining
+            budget.end()
             left -= 1
-            if left == 0:
+            if not joining and (left == 0 or has_failed(task)):
+                joining = True
                 activity.enter()
             if not task.cancelled():
                 activity.leave()
 
         activity.enter(left)
-        tasks = [
-            self._open(work, f"{place}.{i}.", account)
-            for i, (work, account) in enumerate(zip(works, accounts, strict=True))
+        branches = [
+            self._fork(branch, f"{place}.{i}.", work, budget)
+            for i, (work, budget) in enumerate(zip(works, budgets, strict=True))
         ]
-        for task in tasks:
-            task.add_done_callback(ended)
+        tasks = [self._open(work, opened) for work, opened in zip(works, branches, strict=True)]
+        for task, budget in zip(tasks, budgets, strict=True):
+            task.add_done_callback(partial(ended, budget=budget))
         activity.leave()
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -184,28 +242,40 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        for account in accounts:
-            account.return_to(branch.account)
+        for joined in branches:
+            joined.join(branch)
         return results
 
-    def _due(self, branch: Branch) -> Amount:
-        """What the calls need that the branch may still make itself."""
-        return self.need_of_calls(max(branch.due, 0)) if branch.account.limited else Amount()
+    def _split(self, branch: Branch, works: Sequence[Work[Any]], *, retries: int = 1) -> list[BranchBudget]:
+        """Fund the branches of a gather or start."""
+        branch.pending_calls -= sum(work.calls for work in works)
+        if not branch.budget.limited:
+            return [BranchBudget(UNLIMITED) for _ in works]
+        sizes = self._state.ledger.sizes
+        demands = [
+            sizes.ask(work.agent, self._state.render(work.agent, work.prompt).tokens, work.max_tokens)
+            if isinstance(work, Ask)
+            else sizes.procedure(work.calls)
+            for work in works
+        ]
+        due = sizes.procedure(max(branch.pending_calls, 0)).need
+        return branch.budget.split(demands, retries=retries, due=due)
 
-    def start(self, work: Work[T]) -> Pending[Any]:
+    def start(self, work: Work[T]) -> Pending[T]:
         """Open a branch now, funded now; await the result here or in another branch.
 
         What it leaves unspent comes back when the branch that started it awaits it, and not otherwise.
         """
         branch = current_branch.get()
         place = branch.next_place()
-        branch.due -= work.calls
-        need = work.need if branch.account.limited else Amount()
-        (account,) = allot(branch.account, [need], self._due(branch))
+        (budget,) = self._split(branch, [work], retries=self._state.repairs)
+        if not isinstance(work, Ask):
+            budget.decide()
         self._state.activity.enter()
-        task = self._open(work, f"{place}.0.", account)
-        pending: Pending[Any] = Pending(self, task, account, place, current_phase.get())
+        opened = self._fork(branch, f"{place}.0.", work, budget)
+        pending = Pending(self, self._open(work, opened), opened, place, current_phase.get())
         self._started.append(pending)
+        self.clock.add_started(pending)
         return pending
 
     @asynccontextmanager
@@ -217,14 +287,6 @@ class Session:
                 yield
         finally:
             current_phase.reset(token)
-
-    def need_of(self, ask: Ask[Any]) -> Amount:
-        tokens = self._state.render(ask.agent, ask.prompt).tokens
-        once = Amount(1, tokens + ask.max_tokens, self._state.price(ask.agent, tokens, ask.max_tokens))
-        return once * self._state.steps.get(ask.agent, 1)
-
-    def need_of_calls(self, calls: float) -> Amount:
-        return self._state.call_size * (calls * max(self._state.steps.values(), default=1))
 
     # what follows from replies
 
@@ -249,6 +311,31 @@ class Session:
         state.recorder.derive(event, [message.text])
         state.faults("after_publish", message.phase)
 
+    def note(self, name: str, data: BaseModel) -> None:
+        """Record an event that the protocol declares in `notes`. It is derived: a replay and a fork make it anew.
+
+        Raises `ProtocolViolation` for a name or type that is not declared, for a note beyond `MAX_NOTE_CHARS`, and for values that
+        JSON cannot hold: NaN, infinity and lone surrogates.
+        """
+        state = self._state
+        declared = state.notes.get(name)
+        if declared is None or not isinstance(data, declared):
+            known = ", ".join(f"{known} ({model.__name__})" for known, model in state.notes.items()) or "none"
+            raise ProtocolViolation(f"the note {name!r} ({type(data).__name__}) is not declared; declared: {known}")
+        try:
+            body, texts = dump_note(data)
+            written = json.dumps([body, *texts.values()], ensure_ascii=False, allow_nan=False)
+            written.encode()
+        except ValueError as error:
+            raise ProtocolViolation(f"the note {name!r} cannot be recorded: {error}") from None
+        if (size := len(json.dumps(body))) > MAX_NOTE_CHARS:
+            raise ProtocolViolation(
+                f"the note {name!r} has {size:,} characters; at most {MAX_NOTE_CHARS:,}. Declare long texts as `LongText`"
+            )
+        place, phase = current_branch.get().next_place(), current_phase.get()
+        state.recorder.derive(Noted(place=place, name=name, data=body, texts=tuple(texts), phase=phase), texts.values())
+        state.faults("after_note", phase)
+
     def record_check(self, check: Check, index: int) -> None:
         """Put a stop condition's judgement on record."""
         self._state.recorder.derive(CheckRecorded(place=current_branch.get().next_place(), index=index, check=check))
@@ -270,14 +357,10 @@ class Session:
                 found[id] = None
         return tuple(found)
 
-    def claims(self, answer: Reply[Any] | None) -> tuple[Claim, ...]:
-        """Those claims of an answer that say something, their labels resolved, judged against the documents."""
-        if answer is None:
-            return ()
-        said: Sequence[ClaimReply] = answer.value.claims[:MOST_CLAIMS]
-        return tuple(
-            claim(one.text, self.named(answer, one.ids), self._state, answer.agent) for one in said if one.text.strip()
-        )
+    def quotations(self, text: str, said: Reply[Any] | Message) -> list[Quotation]:
+        """Quotations of documents in a part of a reply or message, verified against the lines that its call was shown."""
+        key, agent = (said.key, said.agent) if isinstance(said, Reply) else (said.id, said.sender)
+        return quotations_in(self._state, text, key, agent)
 
     @property
     def dropped(self) -> int:
@@ -288,59 +371,78 @@ class Session:
         """Ids of all messages that any call was shown so far. Read it only where all branches have joined."""
         return frozenset(id for shown in self._state.shown.values() for id in shown)
 
-    async def report(self, cls: type[R], *, first: Sequence[Reply[Any] | Failure], **given: Any) -> R:
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Return `work()`, run in a thread: what takes long must not hold up the other sessions of the loop. It must not use the
+        session."""
+        return await asyncio.to_thread(work)
+
+    async def report(
+        self,
+        cls: type[R],
+        *,
+        first: Sequence[Reply[Any] | Failure],
+        stop_reason: StopReason,
+        confidence: Confidence | None = None,
+        unmet: Sequence[str] = (),
+        answer_cut: bool = False,
+        **given: Any,
+    ) -> R:
         """A report: the header from the journal, and what the protocol gives. `first` are the first phase's results.
 
+        Results and dissent of service seats do not count.
+        With anything `unmet`, a cut answer among it, the run is not converged and no confidence is stated.
         What is still in flight is awaited and recorded before; what nobody awaited is warned about.
         """
         await self._drain()
-        return cls(**{**header(self._state, first), **given})
+        failed = stop_reason is StopReason.FAILED
+        unmet = () if failed else (*unmet, *(["the answer was cut at the token limit"] if answer_cut else []))
+        verdict = {
+            "stop_reason": stop_reason.unless(unmet),
+            "confidence": Confidence() if unmet or failed or confidence is None else confidence,
+            "unmet": unmet,
+            "answer_cut": answer_cut,
+        }
+        claims = [claim.text for claim in given.get("claims", ())]
+        verdict["facts"] = facts_kept(first, given.get("answer"), claims)
+        if "dissent" in given:
+            given["dissent"] = tuple(one for one in given["dissent"] if self.agent(one.agent).voice)
+        # in a thread: after thousands of calls it takes long enough to hold up the other sessions of the loop
+        return await asyncio.to_thread(lambda: cls(**{**header(self._state, first), **verdict, **given}))
 
     def warn(self, text: str) -> None:
         """A sentence for the report's warnings."""
         self._state.warnings.append((current_branch.get().prefix, text))
 
-    async def similarity(self, kind: str, a: str, b: str) -> float | None:
-        """`jaccard` or `embedding` similarity of two texts; None where the encoder failed.
+    async def embed(self, texts: Iterable[str]) -> dict[str, bytes] | None:
+        """The int8 vectors of texts, by `text_id`; None if the encoder failed, which the report warns about.
 
-        Vectors, and failures, are recorded; a replay encodes nothing.
+        Only texts that are new to the session are encoded, as one batch and one event. A replay encodes nothing.
         """
+        branch = current_branch.get()
+        by_id = {text_id(text): text for text in texts}
+        try:
+            return await self._embeddings.embed(branch.next_place(), by_id, branch.embedded)
+        except EmbeddingFailed as failure:
+            self.warn(f"texts could not be compared by embedding: {failure}")
+            return None
+
+    async def similarity(self, kind: str, a: str, b: str) -> float | None:
+        """`jaccard` or `embedding` similarity of two texts, at most 1; None if the encoder failed."""
         if kind == "jaccard":
             return jaccard(a, b)
-        vectors = await self._vectors((a, b))
-        return cosine(*vectors) if vectors else None
+        vectors = await self.embed((a, b))
+        return None if vectors is None else cosine(vectors[text_id(a)], vectors[text_id(b)])
 
-    async def cosines(self, texts: Sequence[str]) -> list[list[float]] | None:
-        """The cosine of every text with every text; None where the encoder failed. Recorded as `similarity` is."""
-        vectors = await self._vectors(tuple(texts))
-        return [[cosine(a, b) for b in vectors] for a in vectors] if vectors else None
+    async def cosines(self, texts: Sequence[str], others: Sequence[str] | None = None) -> list[list[float]] | None:
+        """The cosine of each text (a row) with each of `others`, by default with each of `texts`; None if the encoder failed.
 
-    async def _vectors(self, texts: tuple[str, ...]) -> list[bytes]:
-        state = self._state
-        place = current_branch.get().next_place()
-        found = state.recorder.embedded(place, tuple(map(text_id, texts)))
-        if isinstance(found, str):
-            self.warn(f"texts could not be compared by embedding: {found}")
-            return []
-        if found is not None:
-            return found
-        if state.encoder is None:
-            raise ProtocolViolation("embedding similarity without an encoder; say so with needs_encoder")
-        try:
-            vectors = [quantised(v) for v in await state.encoder.encode(texts)]
-        except ProviderError as failure:
-            self.warn(f"texts could not be compared by embedding: {failure.detail}")
-            failed = TextsEmbedded(
-                place=place, encoder=state.encoder.name, texts=tuple(map(text_id, texts)), error=failure.detail
-            )
-            await state.recorder.commit(failed)
-            return []
-        body = "\n".join(vector.hex() for vector in vectors)
-        event = TextsEmbedded(
-            place=place, encoder=state.encoder.name, texts=tuple(map(text_id, texts)), vectors=text_id(body)
-        )
-        await state.recorder.commit(event, [*texts, body])
-        return vectors
+        On two cores a row of 40 takes about 0.1 ms.
+        """
+        others = texts if others is None else others
+        vectors = await self.embed((*texts, *others))
+        if vectors is None:
+            return None
+        return cosines([vectors[text_id(text)] for text in texts], [vectors[text_id(text)] for text in others])
 
     # for the runner
 
@@ -348,14 +450,25 @@ class Session:
         """Cancel what was started, and wait until it has let go."""
         await asyncio.gather(*(pending.cancel() for pending in self._started), return_exceptions=True)
 
+    def raise_defect(self) -> None:
+        """Raise what a started branch raised, if nothing has awaited it yet."""
+        for pending in self._started:
+            pending.raise_defect()
+
     async def _drain(self) -> None:
         for pending in sorted(self._started, key=lambda started: place_key(started.place)):
             await pending.drain()
             if not pending.read and pending.phase is not None:
                 self.warn(f"a result of {pending.phase[0]} {pending.phase[1]} came and was not read")
+        await self._state.recorder.flush()  # making the report may take longer than a commit
 
-    def _open(self, work: Work[T], prefix: str, account: Account) -> asyncio.Task[Any]:
+    @staticmethod
+    def _fork(branch: Branch, prefix: str, work: Work[Any], budget: BranchBudget) -> Branch:
+        embedded = branch.embedded if isinstance(work, Ask) else set(branch.embedded)  # an ask embeds nothing
+        return Branch(prefix, budget, work.calls, embedded=embedded)
+
+    @staticmethod
+    def _open(work: Work[T], branch: Branch) -> asyncio.Task[Any]:
         context = copy_context()
-        context.run(current_branch.set, Branch(prefix, account, work.calls))
-        body = self.perform(work) if isinstance(work, Ask) else work.body
-        return asyncio.get_running_loop().create_task(body, context=context)
+        context.run(current_branch.set, branch)
+        return asyncio.get_running_loop().create_task(work.coroutine(), context=context)

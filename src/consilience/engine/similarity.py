@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
+from functools import lru_cache
+from operator import mul
 from typing import Protocol
 
 
@@ -64,8 +67,62 @@ def quantised(vector: Sequence[float]) -> bytes:
 
 def cosine(a: bytes, b: bytes) -> float:
     """Cosine of two quantised vectors, in [-1, 1]; 0.0 if either is all zeros."""
-    left = [x - 256 if x > 127 else x for x in a]
-    right = [x - 256 if x > 127 else x for x in b]
-    dot = sum(x * y for x, y in zip(left, right, strict=True))
-    norms = sum(x * x for x in left) * sum(y * y for y in right)
-    return dot / math.sqrt(norms) if norms else 0.0
+    left, right = _integers(a), _integers(b)
+    return _cosine(sum(map(mul, left, right)), _square(a), _square(b))
+
+
+def cosines(rows: Sequence[bytes], columns: Sequence[bytes]) -> list[list[float]]:
+    """The `cosine` of each of `rows` with each of `columns`.
+
+    All products of a row come from one sum of big integers, in which each column has 32 bits of its own: about a tenth of the
+    time of one product after the other.
+    """
+    if not rows or not columns:
+        return [[] for _ in rows]
+    if len({len(vector) for vector in (*rows, *columns)}) > 1:
+        raise ValueError("vectors of different lengths do not compare")
+    count = len(columns)
+    dimensions = _by_dimension(tuple(columns))
+    squares = list(map(_square, columns))
+    base = int.from_bytes(b"\0\0\0\x80" * count, "little")
+    found = []
+    for row in rows:
+        integers = _integers(row)
+        total = base + sum(map(mul, integers, dimensions))
+        offset = 2**31 + 128 * sum(integers)
+        products = struct.unpack(f"<{count}I", total.to_bytes(4 * count, "little"))
+        square = _square(row)
+        found.append(
+            [_cosine(product - offset, square, other) for product, other in zip(products, squares, strict=True)]
+        )
+    return found
+
+
+@lru_cache(maxsize=32)
+def _by_dimension(columns: tuple[bytes, ...]) -> list[int]:
+    """For each dimension, one integer that holds the component of every column, plus 128, in 32 bits each."""
+    shifted = b"".join(column.translate(_PLUS_128) for column in columns)
+    size, lanes = len(columns[0]), bytearray(4 * len(columns))
+    packed = []
+    for dimension in range(size):
+        lanes[::4] = shifted[dimension::size]
+        packed.append(int.from_bytes(lanes, "little"))
+    return packed
+
+
+@lru_cache(maxsize=4096)
+def _square(vector: bytes) -> int:
+    integers = _integers(vector)
+    return sum(map(mul, integers, integers))
+
+
+def _integers(vector: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"{len(vector)}b", vector)
+
+
+def _cosine(product: int, left: int, right: int) -> float:
+    squares = left * right
+    return product / math.sqrt(squares) if squares else 0.0
+
+
+_PLUS_128 = bytes((component + 128) % 256 for component in range(256))

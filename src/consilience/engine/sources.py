@@ -1,47 +1,78 @@
-"""Documents given with the task, and quotations that are really in them."""
+"""Documents given with the task: reading them, and checking that quotations are really in them."""
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from unicodedata import normalize
 
+from consilience.domain.errors import ProtocolViolation, SourceError
 from consilience.domain.events import SourceRef, text_id
-from consilience.domain.messages import Quotation, Source
+from consilience.domain.messages import Quotation, Source, numbered_lines
+from consilience.domain.paths import read_bounded
 
-_QUOTATION = re.compile(r"[\"“]([^\"“”]{2,}?)[\"”]\s*\[(S\d+):(\d+)\]")
+MAX_SOURCE_BYTES = 10_000_000
+"""Of a document, a task or an answer; what is larger is refused."""
+
+QUOTES = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
+"""Typographic quotation marks, dashes and minus signs, and the plain ones."""
+
+_REFERENCE = re.compile(r"(S\d+)(?::([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?)?")
+
+_QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\s*\[(S\d+):(\d+)\]")
 
 
 @dataclass(frozen=True)
 class Document:
-    """A source as the session holds it. `agents` None: open to all."""
+    """A source as the session holds it, or the part of it that a call is shown. `agents` None: open to all."""
 
     id: str
     name: str
     text: str
     agents: tuple[str, ...] | None = None
+    lines: tuple[int, int] | None = None
+    """First and last line that a call is shown, from 1; None for all."""
+    generations: int | None = None
+    """Forks since a fork added it; None if it is as old as the first session."""
 
     @property
     def text_id(self) -> str:
         return text_id(self.text)
 
+    @property
+    def reference(self) -> str:
+        """How a prompt names it: `S4`, or `S4:120-380` for a part."""
+        return f"{self.id}:{self.lines[0]}-{self.lines[1]}" if self.lines else self.id
+
+    @property
+    def line_count(self) -> int:
+        """Lines of the whole document."""
+        return len(self._lines)
+
     @cached_property
     def numbered(self) -> str:
         """As shown: every line with its number, since a quotation names the line where it begins."""
-        lines = self._lines or ("",)
-        body = "\n".join(f"{n}| {line}" for n, line in enumerate(lines, 1))
-        title = f"{' '.join(self.name.split())}\n" if self.name else ""
-        return f"{title}{body}"
+        return numbered_lines(self._lines, self.name, self.lines)
+
+    @cached_property
+    def part_id(self) -> str:
+        """The id of the text that is shown."""
+        return text_id("\n".join(self._lines[self.lines[0] - 1 : self.lines[1]])) if self.lines else self.text_id
 
     def holds(self, words: str, line: int) -> bool:
-        """True when the words begin in that line (from 1), after collapsing whitespace."""
-        wanted = _collapse(words)
-        if not wanted or not 1 <= line <= len(self._lines):
+        """True if the words begin in that line (from 1) and stand in the lines shown, whatever their case, whitespace, quotation
+        marks and dashes, and whatever punctuation ends them."""
+        wanted = same_form(words).rstrip(".,;: ")
+        first, last = self.lines or (1, len(self._lines))
+        if not wanted or not first <= line <= last:
             return False
         collapsed, spans = self._collapsed
         start, end = spans[line - 1]
-        return collapsed.find(wanted, start, end - 1 + len(wanted)) >= 0
+        return collapsed.find(wanted, start, min(end - 1 + len(wanted), spans[last - 1][1])) >= 0
 
     @cached_property
     def _lines(self) -> tuple[str, ...]:
@@ -49,12 +80,12 @@ class Document:
 
     @cached_property
     def _collapsed(self) -> tuple[str, list[tuple[int, int]]]:
-        """The text with whitespace collapsed, and where in it each line lies; an empty one lies nowhere: (n, n)."""
+        """The text in one form, and where in it each line lies; an empty one lies nowhere: (n, n)."""
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         at = 0
         for line in self._lines:
-            part = _collapse(line)
+            part = same_form(line)
             spans.append((at, at + len(part)))
             if part:
                 parts.append(part)
@@ -62,28 +93,102 @@ class Document:
         return " ".join(parts), spans
 
 
+def file_text(path: Path, what: str) -> str:
+    """Return the text of a file; `what` names it in errors. Raises `SourceError` if it is missing, too large or not UTF-8 text."""
+    try:
+        data = read_bounded(path, MAX_SOURCE_BYTES)
+    except FileNotFoundError:
+        raise SourceError(f"{what} is not there", where=str(path), do="Check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        too_large = getattr(error, "errno", None) == errno.EFBIG
+        do = "Give the part that matters." if too_large else "Check the path and your rights."
+        raise SourceError(f"{what} cannot be read: {reason}", where=str(path), do=do) from None
+    return decoded(data, what, str(path))
+
+
+def decoded(data: bytes, what: str, where: str) -> str:
+    """Return bytes as text with line ends as `\\n`. Raises `SourceError` if they are not UTF-8 text."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise SourceError(
+            f"{what} is not UTF-8 text", where=where, do="Give text; convert other formats (PDF, Word) to text first."
+        )
+    return text.replace("\r\n", "\n")
+
+
 def documents(sources: Iterable[Source]) -> tuple[Document, ...]:
     """Numbered S1, S2, … in the order given."""
     return tuple(Document(f"S{n}", s.name, s.text, s.agents) for n, s in enumerate(sources, 1))
 
 
+def recorded(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
+    """The document that a session was recorded with, in that session or that many `forks` later."""
+    generations = None if ref.generations is None else ref.generations + forks
+    return Document(ref.id, ref.name, text, ref.agents, generations=generations)
+
+
 def references(found: Sequence[Document]) -> tuple[SourceRef, ...]:
-    return tuple(SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents) for d in found)
+    return tuple(
+        SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations) for d in found
+    )
 
 
-def quotations(text: str, found: Sequence[Document], agent: str) -> list[Quotation]:
-    """Every `"words" [S2:41]` in the text, judged; a document closed to the agent verifies nothing."""
-    by_id = {d.id: d for d in found if d.agents is None or agent in d.agents}
+def named(references: Iterable[str], found: Sequence[Document], agent: str) -> tuple[Document, ...]:
+    """The documents, or parts of them (`S4`, `S4:120-380`, `S4:7`), that a call names, in its order, once each.
+
+    Raises `ProtocolViolation` for a reference to no document or no lines of it, or to one that the agent may not see.
+    """
+    by_id = {document.id: document for document in found}
+    parts: dict[str, Document] = {}
+    for reference in references:
+        match = _REFERENCE.fullmatch(reference)
+        document = by_id.get(match[1]) if match else None
+        if match is None or document is None:
+            known = ", ".join(by_id) or "there are none"
+            raise ProtocolViolation(f"{reference!r} names no document of this session ({known})")
+        if document.agents is not None and agent not in document.agents:
+            raise ProtocolViolation(f"{agent} may not be shown document {document.id}, which is for {document.agents}")
+        if match[2] is not None:
+            lines = int(match[2]), int(match[3] or match[2])
+            if not lines[0] <= lines[1] <= document.line_count:
+                raise ProtocolViolation(f"{reference!r} names no lines: {document.id} has {document.line_count}")
+            document = replace(document, lines=lines)
+        parts[document.reference] = document
+    return tuple(parts.values())
+
+
+def quotations(
+    text: str, found: Sequence[Document], agent: str, read: Iterable[tuple[str, str, int]] = ()
+) -> list[Quotation]:
+    """Every `"words" [S2:41]` in the text, judged; a document closed to the agent verifies nothing.
+
+    `found` are documents or parts of them; a quotation in `read` is verified as well.
+    """
+    known = set(read)
     return [
         Quotation(
             words=words,
             source=source,
-            line=number,
-            verified=source in by_id and by_id[source].holds(words, number),
+            line=line,
+            verified=(same_form(words), source, line) in known
+            or any(d.holds(words, line) for d in found if d.id == source and (d.agents is None or agent in d.agents)),
             agent=agent,
         )
-        for words, source, number in ((w, s, _line(line)) for w, s, line in _QUOTATION.findall(text))
+        for words, source, line in _quoted(text)
     ]
+
+
+def repeatable(text: str, found: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
+    """The verified quotations in a text that `agent` reads, as it may repeat them: words, document, line."""
+    return {(same_form(q.words), q.source, q.line) for q in quotations(text, found, agent) if q.verified}
+
+
+def _quoted(text: str) -> list[tuple[str, str, int]]:
+    return [(words, source, _line(line)) for words, source, line in _QUOTATION.findall(text)]
 
 
 def _line(digits: str) -> int:
@@ -91,5 +196,6 @@ def _line(digits: str) -> int:
     return int(digits) if len(digits) < 10 else 0
 
 
-def _collapse(text: str) -> str:
-    return " ".join(text.split())
+def same_form(text: str) -> str:
+    """`text` without differences of case, whitespace, typographic quotation marks and dashes."""
+    return " ".join(normalize("NFKC", text).translate(QUOTES).casefold().split())

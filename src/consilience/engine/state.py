@@ -6,19 +6,23 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pydantic import BaseModel
+
 from consilience.domain.agents import Agent
+from consilience.domain.detail import Detail
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.messages import Message
-from consilience.domain.outcome import Estimate, Limits
+from consilience.domain.outcome import Estimate, Limits, ThinkingLevel
 from consilience.domain.topology import Topology
-from consilience.engine.activity import Activity
-from consilience.engine.allowances import Allowances
-from consilience.engine.branch import Account, Amount, Phase
+from consilience.engine.branch import Activity, Phase
+from consilience.engine.ledger import Ledger
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Opening, Prompt, Rendered, render
 from consilience.engine.recorder import Recorder
 from consilience.engine.similarity import Encoder
+from consilience.engine.sources import Document
 from consilience.engine.templates import Templates
+from consilience.engine.timing import Cancelled
 
 Faults = Callable[[str, Phase | None], None]
 
@@ -33,10 +37,7 @@ def nothing_held(phase: Phase | None) -> bool:
 
 @dataclass
 class State:
-    """`reserve` is what is held back for the closing call: one call of the greatest size, or all there is if that is less.
-
-    `ages` says of every call how many forks ago it was made; `outdated` are those that a fork had inherited and made anew.
-    """
+    """`ages` says of every call how many forks ago it was made; `outdated` are those that a fork had inherited and made anew."""
 
     id: str
     protocol: str
@@ -53,27 +54,32 @@ class State:
     quorum: float
     seed: int
     repairs: int
-    call_size: Amount
-    prices: Mapping[str, tuple[float, float]]
-    steps: Mapping[str, int]
-    root: Account
-    reserve: Account
-    allowances: Allowances
+    reply_tokens: int
+    detail: Detail
+    ledger: Ledger
     encoder: Encoder | None = None
     parent: str | None = None
     resumed: bool = False
     lost: int = 0
     temperature: float | None = None
+    thinking: ThinkingLevel | None = None
     cache: bool = False
+    windows: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+    must_be_read: frozenset[str] = frozenset()
+    pace: float = 0.0
+    """Real seconds per virtual second; 0 runs virtual time as fast as replies come."""
+    human_deadline: float | None = None
     faults: Faults = no_faults
     hold: Callable[[Phase | None], bool] = nothing_held
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    documents: dict[str, tuple[Document, ...]] = field(default_factory=dict)
+    """What calls that name documents were shown of them, by key."""
     ages: dict[str, int] = field(default_factory=dict)
     outdated: list[str] = field(default_factory=list)
     dropped: int = 0
-    late: bool = False
-    reserve_drawn: bool = False
+    cancelled: Cancelled = field(default_factory=Cancelled)
     _messages: dict[str, Message] = field(default_factory=dict)
 
     def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:
@@ -96,8 +102,13 @@ class State:
         return found is not None and found.sender != agent
 
     def age(self, prompt: Prompt) -> float:
-        """How many forks ago the youngest message of a prompt came into being; infinity for a prompt without any."""
-        return min((self._age(quote.id) for quote in (*prompt.shared, *prompt.quotes)), default=math.inf)
+        """Forks since the youngest message, or document, that a prompt names came into being; infinity if there is none.
+
+        Documents that a call is shown only because all calls are do not count, else a fork with a new document inherits nothing.
+        """
+        named = {reference.partition(":")[0] for reference in prompt.documents or ()}
+        documents = [d.generations for d in self.opening.documents if d.id in named and d.generations is not None]
+        return min((*documents, *(self._age(quote.id) for quote in (*prompt.shared, *prompt.quotes))), default=math.inf)
 
     def _age(self, id: str) -> float:
         """Of a message: that of the youngest reply that it is, is made of, or replies to."""
@@ -111,14 +122,3 @@ class State:
     @property
     def messages(self) -> Mapping[str, Message]:
         return self._messages
-
-    def price(self, agent: str, tokens_in: int, tokens_out: int) -> float:
-        """US dollars foreseen for a request, from the prices recorded at the start; 0 where none is known."""
-        read, written = self.prices.get(agent, (0.0, 0.0))
-        return tokens_in * read + tokens_out * written
-
-    def out_of_time(self) -> bool:
-        """Once late, always late: the first refusal decides for all later live calls."""
-        if not self.late and self.limits.seconds is not None:
-            self.late = self.recorder.now() >= self.limits.seconds
-        return self.late

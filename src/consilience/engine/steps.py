@@ -3,15 +3,19 @@ and recorded before it has effect."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from consilience.domain.errors import ProviderError, Rejected
 from consilience.domain.events import StepCompleted, text_id
-from consilience.engine.branch import Amount, Phase
+from consilience.engine.branch import Phase
+from consilience.engine.ledger import CallBudget
+from consilience.engine.sizes import Usage
 from consilience.engine.state import State
-from consilience.models.port import Taken
+from consilience.models.limiter import running_count
+from consilience.models.port import Completion, ModelRequest, Taken, Worker
 
 
 class OutOfBudget(ProviderError):
@@ -20,10 +24,11 @@ class OutOfBudget(ProviderError):
 
 @dataclass
 class StepLog:
-    """Implements `models.port.Steps`. The first request is paid for with the call; `draw` funds each further one.
+    """Implements `models.port.Steps`. The first request is reserved with the call; each further one reserves `size`.
 
-    A call that is `closing` answers without tools where the budget would not bear another step; others are then refused.
-    `drawn` is what was reserved for further steps and for retries that are recorded, `spent` what the steps came to.
+    A call that is `closing` answers without tools if the budget has no means for another step; others are then refused.
+    `spent` is what the steps used.
+    Once a limit on time has `ended` the call, no step is taken or recorded, even if the agent ignores its cancellation.
     """
 
     state: State
@@ -32,46 +37,47 @@ class StepLog:
     place: str
     attempt: int
     phase: Phase | None
-    size: Amount
+    size: Usage
     closing: bool
-    draw: Callable[[Amount], bool]
-    affordable: Callable[[Amount], bool]
+    budget: CallBudget
     taken: int = 0
-    drawn: Amount = field(default_factory=Amount)
-    spent: Amount = field(default_factory=Amount)
+    spent: Usage = field(default_factory=Usage)
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_thought: int = 0
     tokens_cached: int = 0
     cost: float | None = 0.0
+    ended: bool = False
 
     @property
     def most(self) -> int:
-        return self.state.steps.get(self.agent, 1)
+        return self.state.ledger.sizes.steps.get(self.agent, 1)
 
     @property
     def last(self) -> bool:
         if self.taken + 1 >= self.most:
             return True
-        return self.closing and not self.affordable(self.size * (2 if self.taken else 1))
+        return self.closing and not self.budget.covers(self.size * (2 if self.taken else 1))
 
     async def ask(self, digest: str, send: Callable[[], Awaitable[Taken]]) -> Taken:
         if self.taken >= self.most:
             raise Rejected(f"no answer within {self.most} steps")
         self.taken += 1
-        if self.taken > 1:
-            if not self.draw(self.size):
-                self.taken -= 1
-                raise OutOfBudget("no budget for another step")
-            self.drawn += self.size
+        if self.taken > 1 and not self.budget.reserve_step(self.size):
+            self.taken -= 1
+            raise OutOfBudget("no budget for another step")
         key = f"{self.call}/step-{self.taken}"
         try:
             taken = await self._step("model", key, f"{self.place}.{self.taken}.0", digest, send)
         except ProviderError as failure:
-            self.spent += Amount(failure.requests)
+            self.spent += Usage(failure.requests)
+            running_count().settle()
             raise
-        self.spent += Amount(taken.requests, taken.tokens_in + taken.tokens_out, taken.cost or 0)
+        running_count().settle()
+        self.spent += Usage(taken.requests, taken.tokens_in + taken.tokens_out, taken.cost or 0)
         self.tokens_in += taken.tokens_in
         self.tokens_out += taken.tokens_out
+        self.tokens_thought += taken.tokens_thought
         self.tokens_cached += taken.tokens_cached
         self.cost = None if self.cost is None or taken.cost is None else self.cost + taken.cost
         return taken
@@ -88,11 +94,22 @@ class StepLog:
         if found is not None:
             cached = int(found.volatile.get("cached") or 0)
             requests = int(found.volatile.get("requests", 1) or 0) if kind == "model" else 0
-            if requests > 1 and self.draw(Amount(requests - 1)):  # as its retries did
-                self.drawn += Amount(requests - 1)
-            text = recorder.journal.text(found.text)
-            return Taken(text, found.form, found.tokens_in, found.tokens_out, cached, found.cost, requests)
+            if requests > 1:  # as its retries did
+                self.budget.reserve_step(Usage(requests - 1))
+            text = recorder.text(found.text)
+            return Taken(
+                text,
+                found.form,
+                found.tokens_in,
+                found.tokens_out,
+                cached,
+                found.cost,
+                requests,
+                found.tokens_thought,
+            )
+        self._check_running()
         taken = await do()
+        self._check_running()
         event = StepCompleted(
             place=place,
             key=key,
@@ -106,6 +123,7 @@ class StepLog:
             form=taken.form,
             tokens_in=taken.tokens_in,
             tokens_out=taken.tokens_out,
+            tokens_thought=taken.tokens_thought,
             cost=taken.cost,
         )
         if kind == "model" and taken.requests != 1:
@@ -116,3 +134,23 @@ class StepLog:
         await recorder.commit(event, [taken.text])
         self.state.faults("after_commit", self.phase)
         return taken
+
+    def _check_running(self) -> None:
+        if self.ended:
+            raise asyncio.CancelledError
+
+
+async def worked(worker: Worker, request: ModelRequest, steps: StepLog) -> Completion:
+    """The answer of an agent with tools, and what all its steps came to. Until its first step it has sent nothing."""
+    running_count().expect()
+    text = await worker.work(request, steps)
+    return Completion(
+        text=text,
+        model=worker.name,
+        tokens_in=steps.tokens_in,
+        tokens_out=steps.tokens_out,
+        tokens_thought=steps.tokens_thought,
+        tokens_cached=steps.tokens_cached,
+        cost=steps.cost,
+        requests=int(steps.spent.calls),
+    )

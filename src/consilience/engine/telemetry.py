@@ -9,8 +9,8 @@ layer puts its own (`pydantic_ai.Agent.instrument_all()`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from consilience.domain.events import (
     CallLost,
     Ended,
     Event,
+    Noted,
     ReplyRejected,
     SessionFinished,
     SessionParked,
@@ -41,25 +42,27 @@ def _tracer() -> Tracer:
     return trace.get_tracer("consilience")
 
 
-def watched() -> bool:
-    """Whether anybody set up what receives spans."""
+@cache
+def _unwatched() -> tuple[Callable[[], object], type, AbstractContextManager[Span]]:
+    """What gives the receiver of spans, its type where nobody set one up, and the span that records nothing then."""
     from opentelemetry import trace
 
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    return trace.get_tracer_provider, trace.ProxyTracerProvider, nullcontext(trace.INVALID_SPAN)
 
 
-@contextmanager
-def span(name: str, **attributes: str | int | float) -> Iterator[Span]:
+def watched() -> bool:
+    """Whether anybody set up what receives spans."""
+    provider, nobody, _ = _unwatched()
+    return not isinstance(provider(), nobody)
+
+
+def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Span]:
     """The current span while the block runs, one that records nothing where nobody watches; an exception that passes through
     marks it as failed."""
     if not watched():
-        from opentelemetry.trace import INVALID_SPAN
-
-        yield INVALID_SPAN
-        return
+        return _unwatched()[2]
     given = {f"consilience.{key}": value for key, value in attributes.items()}
-    with _tracer().start_as_current_span(name, attributes=given) as current:
-        yield current
+    return _tracer().start_as_current_span(name, attributes=given)
 
 
 def describe(current: Span, event: Ended) -> None:
@@ -90,6 +93,8 @@ def log(session: str, event: Event) -> None:
             LOGGER.info("session %s ends: %s", session, event.stop_reason.value)
         case SessionParked():
             LOGGER.info("session %s waits for %s", session, ", ".join(event.awaited))
+        case Noted():
+            LOGGER.debug("session %s: %s %s", session, event.name, event.data)
         case CallFailed():
             LOGGER.warning("session %s: %s failed: %s", session, event.key, event.failure.value)
         case CallLost():

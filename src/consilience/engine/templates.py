@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from inspect import cleandoc
 from pathlib import Path
 
 from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
+from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError
+from consilience.domain.paths import read_bounded_text
 
 INSTRUCTIONS = "instructions"
-"""The template every protocol has: what all its agents are told first."""
+"""The template that every protocol has: the system prompt of all its agents."""
 
 
 class Templates:
-    """Templates by name, without `.j2`. One that asks for a value it is not given is a `SettingsError`."""
+    """Templates by name, without `.j2`. A missing template, or a value missing in one, is a `SettingsError`."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.sources = dict(sources)
 
     def render(self, name: str, **values: Hashable) -> str:
+        if name not in self.sources:
+            raise SettingsError(
+                f"there is no prompt template {name!r}",
+                where=f"{name}.j2",
+                do=f"Add it beside the protocol's class. There are: {', '.join(self.sources)}.",
+            )
         try:
             return _rendered(self.sources[name], tuple(sorted(values.items())))
         except TemplateError as error:
@@ -33,18 +44,55 @@ class Templates:
             ) from error
 
 
-def load(package: str, override: Path | None = None) -> Templates:
-    """The templates of a protocol's package; a directory may override files of the same names.
+def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Templates:
+    """The templates of a protocol's class.
 
-    Raises `SettingsError` for a directory that is not there, a file that overrides nothing, or a template that does not parse.
+    Each class along its method resolution order, bases first, adds the files of the folder `prompts` beside its module, those
+    of `prompts/full` or `prompts/brief` according to `detail`, and its own `templates`. Later ones replace earlier ones of the
+    same name, so a protocol with one set of prompts uses it for both. The files of a directory may override them.
+
+    Raises `SettingsError` for a directory that is not there, a file that overrides nothing, a template that does not parse, and
+    a class without instructions.
     """
-    folder = files(package) / "prompts"
-    sources = {
-        item.name.removesuffix(".j2"): item.read_text("utf-8") for item in folder.iterdir() if item.name.endswith(".j2")
-    }
+    sources: dict[str, str] = {}
+    folders: dict[str, Traversable] = {}
+    for base in reversed(cls.__mro__):
+        folder = _folder_beside(base.__module__)
+        if folder is not None and str(folder) not in folders:
+            folders[str(folder)] = folder
+            sources |= _files_in(folder) | _files_in(folder / detail)
+        sources |= {name: cleandoc(text) for name, text in vars(base).get("templates", {}).items()}
+    for name, source in sources.items():
+        try:
+            _compiled(source)
+        except TemplateError as error:
+            where = f"{name}.j2 of {cls.__qualname__}"
+            raise SettingsError(f"the prompt cannot be read: {error}", where=where, do="Fix the template.") from error
+    if INSTRUCTIONS not in sources:
+        raise SettingsError(
+            f"{cls.__qualname__} has no template {INSTRUCTIONS!r}",
+            where=cls.__module__,
+            do=f"Write prompts/{INSTRUCTIONS}.j2 beside its module, or set its class attribute "
+            f'templates = {{"{INSTRUCTIONS}": "…"}}.',
+        )
     if override is not None:
         sources |= _overrides(override, sources)
     return Templates(dict(sorted(sources.items())))
+
+
+def _files_in(folder: Traversable) -> dict[str, str]:
+    """Template files by name, without `.j2`; none if there is no such folder."""
+    items = folder.iterdir() if folder.is_dir() else ()
+    return {item.name[:-3]: item.read_text("utf-8") for item in items if item.name.endswith(".j2")}
+
+
+def _folder_beside(module_name: str) -> Traversable | None:
+    """The folder `prompts` beside a module, if there is one. A notebook or an interactive session has none."""
+    module = sys.modules.get(module_name)
+    package, file = getattr(module, "__package__", None), getattr(module, "__file__", None)
+    parent: Traversable | None = files(package) if package else Path(file).parent if file else None
+    folder = parent / "prompts" if parent is not None else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _overrides(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
@@ -61,19 +109,39 @@ def _overrides(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
                 do=f"Use one of: {', '.join(f'{name}.j2' for name in sorted(known))}.",
             )
         try:
-            found[path.stem] = path.read_text("utf-8")
+            found[path.stem] = read_bounded_text(path)
             _compiled(found[path.stem])
         except (OSError, UnicodeError, TemplateError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
             raise SettingsError(
-                f"the prompt cannot be read: {error}", where=str(path), do="Mend or remove it."
+                f"the prompt cannot be read: {reason}", where=str(path), do="Fix or remove the file."
             ) from error
     return found
 
 
-@lru_cache(maxsize=4096)
-def _rendered(source: str, values: tuple[tuple[str, Hashable], ...]) -> str:
-    """The same words for the same values, so written once: the agents of a panel are asked alike, round after round."""
-    return _compiled(source).render(**dict(values)).strip()
+MAX_RENDERED_CHARS = 4_000_000
+"""Characters of rendered templates that are kept. A longer text is rendered again each time."""
+
+_Values = tuple[tuple[str, Hashable], ...]
+_rendered_before: dict[tuple[str, _Values], str] = {}
+_chars_kept = 0
+
+
+def _rendered(source: str, values: _Values) -> str:
+    """Render once per source and values: the agents of a panel are asked the same, round after round."""
+    global _chars_kept
+    text = _rendered_before.get((source, values))
+    if text is None:
+        text = _compiled(source).render(**dict(values)).strip()
+        chars = len(text) + sum(len(value) for _, value in values if isinstance(value, str))
+        if chars > MAX_RENDERED_CHARS // 100:
+            return text
+        if _chars_kept + chars > MAX_RENDERED_CHARS:
+            _rendered_before.clear()
+            _chars_kept = 0
+        _rendered_before[source, values] = text
+        _chars_kept += chars
+    return text
 
 
 @lru_cache(maxsize=256)

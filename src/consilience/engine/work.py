@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from consilience.domain.outcome import FailureKind, StopReason
-from consilience.engine.activity import Activity
-from consilience.engine.branch import Account, Amount, Phase, current_branch
+from consilience.engine.branch import Activity, Branch, Phase, current_branch
 from consilience.engine.prompt import Prompt
 
 T = TypeVar("T")
@@ -22,14 +22,7 @@ class Host(Protocol):
     @property
     def activity(self) -> Activity: ...
 
-    @property
-    def account(self) -> Account: ...
-
-    def need_of(self, ask: Ask[Any]) -> Amount: ...
-
-    def need_of_calls(self, calls: int) -> Amount: ...
-
-    async def perform(self, ask: Ask[T]) -> Reply[T] | Failure: ...
+    def perform(self, ask: Ask[T]) -> Coroutine[Any, Any, Reply[T] | Failure]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +30,7 @@ class Reply(Generic[T_co]):
     """A call that was answered. `key` is also the id of the message it made; `text` its prose.
 
     `shown` are the ids of the messages in its prompt, `labels` those of others by the label under which they were shown.
-    `reserve`: it was paid out of the reserve held for the closing call.
+    `reserve`: it was paid out of the reserve held for the closing call. `cut`: it ended at the token limit.
     """
 
     key: str
@@ -47,6 +40,7 @@ class Reply(Generic[T_co]):
     shown: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     reserve: bool = False
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +65,24 @@ def drawn_on(closing: Reply[Any] | None, failures: Iterable[Failure]) -> Literal
     return "reserve" if closing.reserve and exhaustion(failures) else "ordinary"
 
 
-@dataclass(frozen=True, eq=False)
-class Ask(Generic[T]):
+class Work(ABC, Generic[T_co]):
+    """What `gather` and `start` can open as a branch, or `await` runs in the current one; `T_co` is its result."""
+
+    @property
+    @abstractmethod
+    def calls(self) -> int:
+        """Max calls it makes, without retries."""
+
+    @abstractmethod
+    def coroutine(self) -> Coroutine[Any, Any, T_co]:
+        """The work itself, to be run once."""
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        return self.coroutine().__await__()
+
+
+@dataclass(eq=False, slots=True)
+class Ask(Work["Reply[T] | Failure"], Generic[T]):
     """One call, not made yet: await it, or hand it to `gather` or `start`."""
 
     session: Host
@@ -85,45 +95,44 @@ class Ask(Generic[T]):
     accept: Callable[[T], None] | None
     closing: bool
     max_tokens: int
+    quoted: Callable[[T], str] | None = None
 
     @property
     def calls(self) -> int:
         return 1
 
-    @property
-    def need(self) -> Amount:
-        return self.session.need_of(self)
-
-    def __await__(self) -> Generator[Any, None, Reply[T] | Failure]:
-        return self.session.perform(self).__await__()
+    def coroutine(self) -> Coroutine[Any, Any, Reply[T] | Failure]:
+        return self.session.perform(self)
 
 
 @dataclass(frozen=True, eq=False)
-class Procedure(Generic[T]):
-    """A coroutine that may make up to `calls` calls, to be run as a branch of its own."""
+class Procedure(Work[T]):
+    """A coroutine that may make up to `max_calls` calls, to be run as a branch of its own."""
 
     session: Host
     body: Coroutine[Any, Any, T]
-    calls: int
+    max_calls: int
 
     @property
-    def need(self) -> Amount:
-        return self.session.need_of_calls(self.calls)
+    def calls(self) -> int:
+        return self.max_calls
 
-    def __await__(self) -> Generator[Any, None, T]:
-        return self.body.__await__()
+    def coroutine(self) -> Coroutine[Any, Any, T]:
+        return self.body
 
 
-Work = Ask[T] | Procedure[T]
+def has_failed(task: asyncio.Task[Any]) -> bool:
+    """Whether a branch ended in a defect."""
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 class Pending(Generic[T]):
     """A single-assignment future between branches: the result of what was started, for any branch to await, any number of times."""
 
-    def __init__(self, session: Host, task: asyncio.Task[T], account: Account, place: str, phase: Phase | None) -> None:
+    def __init__(self, session: Host, task: asyncio.Task[T], branch: Branch, place: str, phase: Phase | None) -> None:
         self._session = session
         self._task = task
-        self._account = account
+        self._branch = branch
         self.place = place
         self._waiters = 0
         self.phase = phase
@@ -142,8 +151,22 @@ class Pending(Generic[T]):
         result = self._task.result()
         here = current_branch.get()
         if self.place.startswith(here.prefix):  # the branch that started it, or one that has joined that branch
-            self._account.return_to(here.account)
+            self._branch.join(here)
         return result
+
+    async def is_refused(self) -> bool:
+        """Wait until its first call was funded or refused. Return whether a limit of the session refused it."""
+        activity, decided = self._session.activity, asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not decided.done():
+                activity.enter()
+                decided.set_result(None)
+
+        if self._branch.budget.when_decided(wake):
+            activity.leave()
+            await decided
+        return self._branch.budget.refused_first
 
     async def drain(self) -> None:
         """Await it at the end of a run, without counting it as read."""
@@ -151,12 +174,18 @@ class Pending(Generic[T]):
         await self._wait()
         self.read = read
 
+    def raise_defect(self) -> None:
+        if has_failed(self._task):
+            self._task.result()
+
     def cancel(self) -> asyncio.Task[T]:
         """Abandon it; the task given back is done once it has let go."""
         self._task.cancel()
         return self._task
 
     def _done(self, task: asyncio.Task[T]) -> None:
+        self._branch.budget.end()
+        self._session.activity.defective |= has_failed(task)
         self._session.activity.enter(self._waiters)
         self._waiters = 0
         if not task.cancelled():

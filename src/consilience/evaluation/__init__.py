@@ -4,13 +4,11 @@ comparison = await compare(load_tasks("starter"), ["emergence", "solo", "vote"],
 print(markdown(comparison))
 """
 
-from consilience.evaluation.comparison import Lineup, Observer, Plan, compare, execute, plan
-from consilience.evaluation.export import write
-from consilience.evaluation.foresight import Foreseen, foresee
-from consilience.evaluation.results import Budget, Comparison, Difference, RowResult, Run, Setup
+from consilience.evaluation.comparison import Foreseen, Lineup, Observer, Plan, compare, execute, foresee, plan
+from consilience.evaluation.results import Budget, Comparison, Difference, Match, RowResult, Run, Setup
 from consilience.evaluation.rows import Row
-from consilience.evaluation.table import markdown
-from consilience.evaluation.taskfile import Task, TaskSource, choose, load_tasks
+from consilience.evaluation.table import markdown, write
+from consilience.evaluation.task_file import Task, TaskSource, choose, load_tasks
 
 __all__ = [
     "Budget",
@@ -18,6 +16,7 @@ __all__ = [
     "Difference",
     "Foreseen",
     "Lineup",
+    "Match",
     "Observer",
     "Plan",
     "Row",

@@ -7,31 +7,43 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from pydantic import BaseModel
 
+from consilience.deliberation import Deliberation
+from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import CallCompleted, Event, SessionFinished
-from consilience.domain.outcome import Limits
+from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.domain.report import Report
-from consilience.engine import runner
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.engine.seats import One
 from consilience.engine.similarity import mean_pairwise
 from consilience.evaluation.results import Budget, Comparison, Difference, Run
-from consilience.evaluation.rows import REFERENCES, Allotment, Row, allot, ceiling_row, rows_of, setup_of
+from consilience.evaluation.rows import (
+    DEFAULT_ROWS,
+    REFERENCES,
+    Allotment,
+    Price,
+    Row,
+    Size,
+    allot,
+    ceiling_row,
+    price_of,
+    rows_of,
+    setup_of,
+)
 from consilience.evaluation.scoring import position_of, score
-from consilience.evaluation.sizes import Price, Size, price_of
-from consilience.evaluation.statistics import need_libraries
-from consilience.evaluation.summary import difference_of, notes_of, row_of
-from consilience.evaluation.taskfile import Task
-from consilience.journal.sqlite import opened
+from consilience.evaluation.statistics import difference_of, need_libraries, notes_of, row_of
+from consilience.evaluation.task_file import Task
+from consilience.journal.open_store import opened
 from consilience.journal.store import Store
 from consilience.models.parsing import Malformed, parse_reply
-from consilience.reporting.record import ASIDE
+from consilience.models.port import thinks
+from consilience.models.registry import is_embedded, thinks_by_name
 
 PROBE = "probe"
 """A small run of a row, whose cost says how large the row may be."""
@@ -65,6 +77,8 @@ class Plan:
     models: Lineup
     name: str = ""
     money: float | None = None
+    seconds: float | None = None
+    options: Options = field(default_factory=Options)
     ceiling: Row | None = None
     allotments: dict[str, Allotment] = field(default_factory=dict)
 
@@ -92,9 +106,15 @@ def plan(
     seed: int = 0,
     name: str = "",
     money: float | None = None,
+    seconds: float | None = None,
+    options: Options | None = None,
 ) -> Plan:
     """Raises `SettingsError`, `UnknownName`. Nothing is spent or sent."""
-    rows = rows_of(protocols)
+    options = options or Options()
+    detail = _detail(models, options.detail)
+    options = replace(options, detail=detail)
+    thinking = _thinking(models, options.thinking or DEFAULT_THINKING)
+    rows = [replace(row.at(detail), thinking=thinking) for row in rows_of(protocols)]
     if not 1 <= repeat <= MOST_REPEATS:
         raise SettingsError(f"{repeat} repeats cannot be made", do=f"Give 1 to {MOST_REPEATS}.")
     if not tasks:
@@ -112,14 +132,31 @@ def plan(
         models=models,
         name=name,
         money=money,
-        ceiling=ceiling_row(tasks, rows),
+        seconds=seconds,
+        options=options,
+        ceiling=ceiling.at(detail) if (ceiling := ceiling_row(tasks, rows)) else None,
         allotments={task.id: allot(budget, [row.on(task) for row in rows], task) for task in tasks},
+    )
+
+
+def _detail(models: Lineup, choice: DetailChoice | None) -> Detail:
+    """One set of prompts for all rows, whichever models their seats are dealt."""
+    if choice is not None and choice != "auto":
+        return choice
+    return "brief" if any(map(is_embedded, model_names(models))) else "full"
+
+
+def _thinking(models: Lineup, level: ThinkingLevel) -> int:
+    """The most tokens that one of them may take for thinking before a reply."""
+    dealt = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
+    return max(
+        (thinking_tokens(level, thinks_by_name(m) if isinstance(m, str) else thinks(m)) for m in dealt), default=0
     )
 
 
 async def compare(
     tasks: Sequence[Task] | Task | str,
-    protocols: Sequence[str | Protocol | Row] = ("emergence", "solo", "vote"),
+    protocols: Sequence[str | Protocol | Row] = DEFAULT_ROWS,
     *,
     models: Lineup,
     store: Store | None = None,
@@ -128,21 +165,34 @@ async def compare(
     seed: int = 0,
     name: str = "",
     money: float | None = None,
+    seconds: float | None = None,
     jobs: int = 1,
     observer: Observer | None = None,
+    options: Options | None = None,
 ) -> Comparison:
     """Run protocols on the same tasks with the same models at equal budget.
 
     Every run is a session in `store` (by default in the user's journal) whose id follows from `name` and from all that
-    decides what is run; so what was finished before is taken from there, and what was interrupted goes on. `money` bounds
-    each run in US dollars. `jobs` pairs of task and seed run side by side, the rows of one in turn. Raises `UserError`s before
-    anything is spent.
+    decides what is run; so what was finished before is taken from there, and what was interrupted goes on. `money` and
+    `seconds` bound each run, in US dollars and in wall time. `options` are those of every run. `jobs` pairs of task and seed
+    run side by side, the rows of one in turn. Raises `UserError`s before anything is spent.
     """
     if isinstance(tasks, str):
         tasks = Task(id="task", task=tasks)
     if isinstance(tasks, Task):
         tasks = [tasks]
-    planned = plan(tasks, protocols, models=models, budget=budget, repeat=repeat, seed=seed, name=name, money=money)
+    planned = plan(
+        tasks,
+        protocols,
+        models=models,
+        budget=budget,
+        repeat=repeat,
+        seed=seed,
+        name=name,
+        money=money,
+        seconds=seconds,
+        options=options,
+    )
     with opened(store, writing=True) as journal:
         return await execute(planned, store=journal, jobs=jobs, observer=observer)
 
@@ -175,76 +225,81 @@ class _Bench:
 
     async def cell(self, task: Task, seed: int) -> tuple[list[Run], list[str]]:
         """All rows on one task with one seed, and what is to be said of the sizes that they got."""
-        allotment = self._planned.allotments[task.id]
+        allotment, match = self._planned.allotments[task.id], self._planned.budget.match
         runs: dict[str, Run] = {}
         notes: list[str] = []
-        dearest = 0
+        target = 0.0
         for row, resized in self._planned.rows_on(task):
             asked, size = row.on(task), None
             if resized:
-                size = await self._size(asked, task, seed, allotment, dearest)
+                size = await self._size(asked, task, seed, allotment, target)
                 asked = asked.sized(size.calls)
             run = await self._run(asked, task, seed, allotment, size=resized)
             if not (resized or row.ceiling):
-                dearest = max(dearest, run.tokens)
+                target = max(target, _spent(run, self._planned.budget))
             runs[row.label] = run
-            notes += size.notes(run, dearest) if size else []
+            notes += size.notes(run, target, match) if size else []
             self._observer.ended(run)
         return list(runs.values()), notes
 
-    async def _size(self, row: Row, task: Task, seed: int, allotment: Allotment, dearest: int) -> Size:
-        """How many calls a row of any size gets: all that surely fit, or as many as cost what the dearest other row did.
+    async def _size(self, row: Row, task: Task, seed: int, allotment: Allotment, target: float) -> Size:
+        """How many calls a row of any size gets: all that surely fit, or as many as cost what the most expensive other row did.
 
-        A probe in which nobody answered of whom a price could be learnt is made again with other seeds.
+        A probe in which no agent answered of whom a price could be learnt is made again with other seeds.
         """
+        match = self._planned.budget.match
         most, small = allotment.most_calls(row, task), allotment.probe(row, task)
         if small is None:
-            return Size(most, most)
+            return Size(min(row.nearest(target), most) if allotment.budget.matched else most, most)
         prices, lost = [], 0
         for again in range(PROBES):
             role = f"{PROBE} {again}" if again else PROBE
             probe = await self._run(small, task, seed + again * MOST_REPEATS, allotment, role=role)
             lost += probe.lost
-            prices.append(price := price_of(small, task, self._store.read(probe.session)))
+            prices.append(price := price_of(small, task, self._store.read(probe.session), match))
             if price.sure:
                 break
         else:
-            greatest = Price(small.call_tokens(task), why=price.why, greatest=True)
-            price = next((price for price in prices if price.each), greatest)
-        return Size(min(int((dearest - price.private) / price.each), most), most, price, len(prices), lost)
+            # of money, what a call can cost at most is not known: then one call is what is surely not too much
+            most_of_one = small.call_tokens(task) if match == "tokens" else target
+            price = next((price for price in prices if price.each), Price(most_of_one, why=price.why, greatest=True))
+        calls = row.nearest((target - price.fixed) / price.each)
+        return Size(min(calls, most), most, price, len(prices), lost)
 
     async def _run(
         self, row: Row, task: Task, seed: int, allotment: Allotment, *, size: bool = False, role: str = ""
     ) -> Run:
-        limits = allotment.limits.model_copy(update={"money": self._planned.money})
+        limits = allotment.limits.model_copy(update={"money": self._planned.money, "seconds": self._planned.seconds})
         session = session_id(self._planned, row, task, seed, limits, role)
         if not role:
             self._observer.begins(row.label, task, seed)
-        begun = session in self._known
-        if begun and self._store.beginning(session) is None:  # killed before it said what it is
-            self._store.remove([session])
-            begun = False
-        events = self._store.read(session) if begun else []
+        events = self._store.read(session) if session in self._known else []
         recorded = any(isinstance(event, SessionFinished) for event in events)
-        options = Options(observer=self._observer.event, patience=None)  # nothing is gained by parking one of many runs
-        if begun:
-            report = await runner.resume(session, store=self._store, models=self._planned.models, options=options)
-        else:
-            sources = task.sources_for(row.protocol, everything=row.ceiling)
-            report = await runner.start(
-                task.task,
-                row.protocol,
-                models=self._planned.models,
-                store=self._store,
-                sources=sources,
-                seed=seed,
-                limits=limits,
-                session=session,
-                options=options,
-            )
-            self._known.add(session)
+        deliberation = Deliberation(
+            row.protocol,
+            model=self._planned.models,
+            sources=task.sources_for(row.protocol, everything=row.ceiling),
+            seed=seed,
+            limits=limits,
+            store=self._store,
+            # nothing is gained by parking one of many runs
+            options=replace(self._planned.options, observer=self._observer.event, patience=None),
+        )
+        report: Report = await deliberation.take_up(session, task.task)
+        self._known.add(session)
         firsts = first_texts(row.protocol, self._store, session)
         return _measured(row, task, seed, report, firsts, allotment.bound, size=size, recorded=recorded)
+
+
+def _spent(run: Run, budget: Budget) -> float:
+    """In the unit that is matched. Raises `SettingsError` if that is money and the price is not known or zero."""
+    spent = run.spent(budget.match)
+    if budget.match == "cost" and not spent:
+        raise SettingsError(
+            f"what {run.row} cost is {'nothing' if spent == 0 else 'not known'}, so nothing can be matched to it",
+            do="Match tokens or calls.",
+        )
+    return float(spent or 0)
 
 
 def session_id(planned: Plan, row: Row, task: Task, seed: int, limits: Limits, role: str = "") -> str:
@@ -259,6 +314,8 @@ def session_id(planned: Plan, row: Row, task: Task, seed: int, limits: Limits, r
         "limits": limits.model_dump(mode="json"),
         "seed": seed,
     }
+    given = {name: getattr(planned.options, name) for name in ("detail", "thinking", "temperature", "repairs")}
+    what |= {name: value for name, value in given.items() if value is not None}
     text = json.dumps(what, sort_keys=True, ensure_ascii=True, default=str)
     return f"c{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -269,10 +326,10 @@ def model_names(models: Lineup) -> list[str]:
 
 
 def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:
-    """The first text of each agent that speaks before it sees another's. Ballots, judgements and nudges are no texts."""
-    replies: dict[str, list[str]] = {seat: [] for seat in protocol.first_seats}
+    """The first text of each agent that speaks before it sees another's. Replies that the protocol names asides are no texts."""
+    replies: dict[str, list[str]] = {seat: [] for seat in protocol.first_speakers}
     for event in store.read(session):
-        if isinstance(event, CallCompleted) and event.agent in replies and event.kind not in ASIDE:
+        if isinstance(event, CallCompleted) and event.agent in replies and event.kind not in protocol.report.asides:
             replies[event.agent].append(event.text)
     found = []
     for ids in replies.values():
@@ -372,3 +429,60 @@ def _differences(planned: Plan, by_row: dict[str, list[Run]]) -> list[Difference
                 difference = difference_of(by_row[label], by_row[reference], seed=planned.seeds[0])
                 found += [difference] if difference else []
     return found
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """A row over all its runs. `tokens` bounds runs whose every prompt is as long as it can be; `read` and `written` are the
+    most of one call. `needs` are the most calls of one run where its budget pays for fewer, `allowed` the fewest that it pays
+    for; 0 where no run can be cut short."""
+
+    row: str
+    runs: int
+    calls: Estimate
+    tokens: int
+    read: int
+    written: int
+    needs: int = 0
+    allowed: int = 0
+
+
+def foresee(planned: Plan) -> list[Foreseen]:
+    """Retries are not counted. What was finished before is: the journal is not looked at."""
+    rows = [*planned.rows, *([planned.ceiling] if planned.ceiling else [])]
+    return [_foresee_row(planned, row) for row in rows]
+
+
+def _foresee_row(planned: Plan, row: Row) -> Foreseen:
+    least = most = tokens = read = runs = needs = 0
+    allowed: list[int] = []
+    for task in planned.tasks:
+        if row.ceiling and not task.private:
+            continue
+        allotment, asked = planned.allotments[task.id], row.on(task)
+        size = allotment.call_tokens(asked, task)
+        estimate = allotment.estimate(asked, task)
+        probe = None if row.ceiling else allotment.probe(asked, task)
+        probes = probe.protocol.estimate().max if probe else 0
+        once = estimate.max * size
+        runs += 1
+        whole, pays_for = asked.protocol.estimate().max, allotment.most_calls(asked, task)
+        if not allotment.resized(asked) and whole > pays_for:
+            needs = max(needs, whole)
+            allowed.append(pays_for)
+        least += estimate.min + (probe.protocol.estimate().min if probe else 0)
+        most += estimate.max + probes
+        tokens += once if planned.budget.calls is not None else min(once, allotment.bound)
+        tokens += min(probes * size, allotment.bound) if probe else 0
+        read = max(read, size - asked.protocol.max_reply_tokens)
+    repeats = len(planned.seeds)
+    return Foreseen(
+        row=row.label,
+        runs=runs * repeats,
+        calls=Estimate(min=least * repeats, max=most * repeats),
+        tokens=tokens * repeats,
+        read=read,
+        written=row.protocol.max_reply_tokens,
+        needs=needs,
+        allowed=min(allowed, default=0),
+    )

@@ -7,6 +7,8 @@ from typing import Literal
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen
 
+Match = Literal["tokens", "calls", "cost"]
+
 
 class Budget(Frozen):
     """What every run may spend: so many tokens, read and written, or calls, repairs and retries among them.
@@ -14,13 +16,15 @@ class Budget(Frozen):
     Calls are reserved at their greatest size, so that no run exceeds it as long as texts are estimated to hold no fewer tokens
     than their model counts; one that does is named in the notes.
 
-    With neither given, runs are *matched*: the bound is what the dearest of the protocols could need at most, so that it cuts
-    nobody, and a protocol that comes in any size (`vote`) gets the size that costs as much as the dearest other one really
-    spent on the same task with the same seed.
+    With neither given, runs are *matched*: the bound is what the most expensive of the protocols could need at most, so that
+    it cuts no run, and a row that comes in any size (`vote`, `solo+reviews`) gets the size that costs as much as the most
+    expensive other row really spent on the same task with the same seed.
     """
 
     tokens: int | None = None
     calls: int | None = None
+    match: Match = "tokens"
+    """What a row of any size is made equal in, if runs are matched: tokens read and written, calls, or US dollars."""
 
     @property
     def matched(self) -> bool:
@@ -86,6 +90,10 @@ class Run(Frozen):
     def tokens(self) -> int:
         return self.tokens_in + self.tokens_out
 
+    def spent(self, match: Match) -> float | None:
+        """What the run cost in that unit; None if a price is unknown."""
+        return {"tokens": self.tokens, "calls": self.calls, "cost": self.cost}[match]
+
 
 class RowResult(Frozen):
     """A row over all its runs. Means are over runs, `accuracy` over tasks of the share of repeats that were right.
@@ -127,28 +135,31 @@ Verdict = Literal["won", "lost", "cannot tell"]
 
 
 class Difference(Frozen):
-    """`row` against `reference` on the same tasks: `difference` in accuracy with its 95 % bootstrap interval.
-
-    For McNemar's test a task counts as right where more than half of the repeats were; `only_row` and `only_reference` are
-    those that one alone got right, `p` is exact. `detectable` is the difference such a set would have shown in four cases of
-    five. `verdict` is `won` or `lost` where the interval leaves out 0, p < 0.05, and both point the same way.
-    """
+    """`row` against `reference` on the same tasks, each task by the share of its repeats that were right."""
 
     row: str
     reference: str
     tasks: int
     difference: float
+    """Mean over tasks of the difference in that share."""
     low: float
+    """The 95 % paired bootstrap interval of `difference`."""
     high: float
-    only_row: int
-    only_reference: int
+    better: int
+    """Tasks on which `row` was right in more of the repeats. With one repeat: tasks that it alone got right."""
+    worse: int
+    test: Literal["mcnemar", "sign-flip"]
+    """McNemar's exact test if each task was run once, else a sign-flip test on the tasks' differences."""
     p: float
+    """Two-sided."""
     detectable: float | None
+    """The true difference that such a set would have shown in four cases of five; None if it could show none."""
     verdict: Verdict
+    """`won` or `lost` if p < 0.05 and the interval leaves out 0."""
 
 
 class Comparison(Frozen):
-    schema_version: int = 1
+    schema_version: int = 2
     name: str
     models: tuple[str, ...]
     budget: Budget

@@ -1,16 +1,30 @@
-"""What a set of tasks can tell about a difference between two rows that answered the same tasks."""
+"""From runs to rows, and from rows to what a set of tasks can tell about the difference between two of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from importlib.util import find_spec
+from operator import attrgetter
+from statistics import fmean
 
 from consilience.domain.errors import SettingsError
+from consilience.evaluation.results import Difference, RowResult, Run, Setup, Verdict
+from consilience.reporting.words import count, share
 
 RESAMPLES = 10_000
 LEVEL = 0.95
 POWER = 0.8
+
+EXACT_TASKS = 16
+"""Tasks whose signs are all enumerated: 65,536 ways."""
+
+MAX_DENOMINATOR = 10_000  # of a share of repeats
+
+MIN_DIFFERING = 6
+"""The fewest differing tasks with which an exact two-sided test can fall below 5 %: 2/2⁶ = 0.031."""
 
 _CELLS = 5_000_000  # of one block of resampled indices, 40 MB
 
@@ -60,6 +74,50 @@ def mcnemar(only_row: int, only_reference: int) -> float:
     return float(binomtest(only_row, only_row + only_reference, 0.5).pvalue)
 
 
+def sign_flip(differences: Sequence[float], *, seed: int = 0) -> float:
+    """Two-sided p of the paired permutation test: without a difference between the rows, each task's has either sign.
+
+    (Fisher, The Design of Experiments, 1935, §21; SciPy's `permutation_test`.) Exact for up to `EXACT_TASKS` tasks that
+    differ, else from `RESAMPLES` seeded draws of the signs. Uses all repeats of a task, through their mean; with one repeat the
+    exact test is McNemar's. 1.0 if no task differs.
+    """
+    differing = [difference for difference in differences if difference]
+    if len(differing) < 2:
+        return 1.0
+    import numpy
+    from scipy.stats import permutation_test
+
+    # whole numbers, so that sums that are equal are found equal
+    fractions = [Fraction(difference).limit_denominator(MAX_DENOMINATOR) for difference in differing]
+    unit = math.lcm(*(fraction.denominator for fraction in fractions))
+    resamples = 2 ** len(differing) if len(differing) <= EXACT_TASKS else RESAMPLES
+    result = permutation_test(
+        ([float(fraction * unit) for fraction in fractions],),
+        numpy.sum,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=resamples,
+        batch=max(1, _CELLS // len(differing)),
+        random_state=numpy.random.default_rng(seed),
+    )
+    return float(result.pvalue)
+
+
+def detectable_by_means(differences: Sequence[float]) -> float | None:
+    """The smallest true mean difference that `sign_flip` shows on tasks that differ by as much, with probability `POWER`.
+
+    From the normal approximation (z₀.₉₇₅ + z₀.₈) · rms / √n, where the root mean square is the spread under random signs.
+    None if fewer than six tasks differ, since no choice of signs is then rarer than 5 %, or if it would exceed 1.
+    """
+    from scipy.stats import norm
+
+    if sum(difference != 0 for difference in differences) < MIN_DIFFERING:
+        return None
+    spread = math.sqrt(fmean(difference**2 for difference in differences))
+    shown = float(norm.isf((1 - LEVEL) / 2) + norm.isf(1 - POWER)) * spread / math.sqrt(len(differences))
+    return shown if shown <= 1 else None
+
+
 def detectable(tasks: int, discordant: float, *, power: float = POWER, level: float = LEVEL) -> float | None:
     """The smallest true difference in accuracy that the exact test shows on a set of this size with probability `power`.
 
@@ -93,3 +151,112 @@ def _power(tasks: int, psi: float, delta: float, level: float) -> float:
     share = min(1.0, (psi + delta) / (2 * psi)) if psi > 0 else 1.0
     likely = numpy.exp(binom.logpmf(differing, tasks, psi))  # pmf itself overflows on the smallest floats
     return float(likely @ binom.sf(enough - 1, differing, share))
+
+
+ALPHA = 0.05
+
+
+def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResult:
+    """`calls`: the budget is of calls."""
+    by_task = _grouped(runs, attrgetter("task"))
+    scored = [run for run in runs if run.correct is not None]
+    accuracies = accuracy_by_task(runs)
+    orders = [run.orders for run in scored if run.orders is not None]
+    costs = [run.cost for run in runs if run.cost is not None]
+    alike = [run.likeness for run in runs if run.likeness is not None]
+    return RowResult(
+        row=setup.row,
+        ceiling=setup.ceiling,
+        tasks=len(by_task),
+        runs=len(runs),
+        scored=len(scored),
+        right=sum(run.correct is True for run in scored),
+        unanswered=sum(not run.answered for run in runs),
+        accuracy=fmean(accuracies.values()) if accuracies else None,
+        tokens=fmean(run.tokens for run in runs),
+        calls=fmean(run.calls for run in runs),
+        cost=fmean(costs) if len(costs) == len(runs) else None,
+        seconds=fmean(run.seconds for run in runs),
+        spent=fmean(_spent(run, calls=calls) / max(run.limit, 1) for run in runs),
+        likeness=fmean(alike) if alike else None,
+        voices=fmean(run.voices for run in runs),
+        changes=sum(run.changes for run in runs),
+        conformity=sum(run.conformity for run in runs),
+        holds=fmean(holding(group) for group in by_task.values()) if len(runs) > len(by_task) else None,
+        orders=fmean(orders) if orders else None,
+        stops=dict(Counter(run.stop_reason for run in runs).most_common()),
+    )
+
+
+def notes_of(runs: Sequence[Run], *, calls: bool) -> list[str]:
+    """What went otherwise than promised: rows beyond their bound, and calls that no figure holds."""
+    notes = []
+    by_row = _grouped(runs, attrgetter("row"))
+    over = {row: [_spent(r, calls=calls) / r.limit - 1 for r in group] for row, group in by_row.items()}
+    if beyond := [
+        f"{row} in {sum(part > 0 for part in parts)} of {count(len(parts), 'run')}, by up to {share(max(parts))}"
+        for row, parts in over.items()
+        if max(parts) > 0
+    ]:
+        notes.append(f"Beyond the bound, since calls took more than was estimated: {'; '.join(beyond)}.")
+    if lost := {row: n for row, group in by_row.items() if (n := sum(run.lost for run in group))}:
+        counted = ", ".join(f"{row} {n}" for row, n in lost.items())
+        notes.append(f"Calls lost in flight when a process ended, perhaps paid for and in no figure: {counted}.")
+    return notes
+
+
+def _spent(run: Run, *, calls: bool) -> int:
+    """What the limit counts: requests, repairs and retries among them, or tokens."""
+    return run.requests if calls else run.tokens
+
+
+def holding(repeats: Sequence[Run]) -> float:
+    """Share of the repeats of one task that end in its most frequent position; no position is not one."""
+    counts = Counter(run.position for run in repeats if run.position is not None)
+    return max(counts.values(), default=0) / len(repeats)
+
+
+def accuracy_by_task(runs: Iterable[Run]) -> dict[str, float]:
+    """Share of the repeats that were right, by task; tasks without a reference are left out."""
+    scored = _grouped((run for run in runs if run.correct is not None), attrgetter("task"))
+    return {task: fmean(run.correct is True for run in group) for task, group in scored.items()}
+
+
+def difference_of(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 0) -> Difference | None:
+    """None where fewer than two tasks were scored for both."""
+    ours, theirs = accuracy_by_task(row), accuracy_by_task(reference)
+    shared = [task for task in ours if task in theirs]
+    if len(shared) < 2:
+        return None
+    by_task = [ours[task] - theirs[task] for task in shared]
+    low, high = interval([ours[t] for t in shared], [theirs[t] for t in shared], seed=seed)
+    better, worse = sum(d > 0 for d in by_task), sum(d < 0 for d in by_task)
+    once = all(len(runs) == len({run.task for run in runs}) for runs in (row, reference))
+    p = mcnemar(better, worse) if once else sign_flip(by_task, seed=seed)
+    return Difference(
+        row=row[0].row,
+        reference=reference[0].row,
+        tasks=len(shared),
+        difference=fmean(by_task),
+        low=low,
+        high=high,
+        better=better,
+        worse=worse,
+        test="mcnemar" if once else "sign-flip",
+        p=p,
+        detectable=detectable(len(shared), (better + worse) / len(shared)) if once else detectable_by_means(by_task),
+        verdict=_verdict(low, high, p),
+    )
+
+
+def _verdict(low: float, high: float, p: float) -> Verdict:
+    if p < ALPHA and low > 0:
+        return "won"
+    return "lost" if p < ALPHA and high < 0 else "cannot tell"
+
+
+def _grouped(runs: Iterable[Run], by: Callable[[Run], str]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(by(run), []).append(run)
+    return groups

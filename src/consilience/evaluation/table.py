@@ -1,14 +1,21 @@
-"""A comparison as Markdown: tables, and at their end in words who won, who lost, and whether the set can tell."""
+"""A comparison as Markdown, in words at its end, and as files: JSON, CSV and, where pyarrow is there, Parquet."""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
 from consilience.evaluation.results import Comparison, Difference, RowResult, Run
-from consilience.reporting.words import count, duration, money, one_line, share, span
+from consilience.reporting.files import write_files
+from consilience.reporting.words import count, duration, money, one_line, printable, share, span
 
 NOTHING = "–"
 MOST_OF_AN_ANSWER = 60
+TESTS = {"mcnemar": "McNemar", "sign-flip": "sign-flip"}
 
 
 def markdown(comparison: Comparison) -> str:
@@ -51,7 +58,9 @@ def words(comparison: Comparison) -> list[str]:
 
 def difference_words(d: Difference) -> str:
     """Who won over whom, by how much, and whether the set can tell."""
-    figures = f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; McNemar {_p(d.p)}"
+    figures = (
+        f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; {TESTS[d.test]} {_p(d.p)}"
+    )
     if d.verdict == "won":
         return f"{d.row} won over {d.reference}: {figures}."
     if d.verdict == "lost":
@@ -80,7 +89,10 @@ def _conditions(comparison: Comparison) -> list[str]:
     bounds = span(min(limits), max(limits))
     if budget.matched:
         sized = [setup.row for setup in comparison.setups if setup.sized]
-        named = f"; {', '.join(sized)} sized to cost what the dearest other row spent" if sized else ""
+        unit = {"tokens": "to cost what", "calls": "to as many calls as", "cost": "to cost as much money as"}[
+            budget.match
+        ]
+        named = f"; {', '.join(sized)} sized {unit} the dearest other row spent" if sized else ""
         said = f"what the dearest could need at most, {bounds} tokens a run{named}"
     else:
         said = f"{bounds} {'calls' if budget.calls is not None else 'tokens'} a run"
@@ -164,14 +176,14 @@ def _differences(comparison: Comparison) -> list[str]:
             f"{d.row} − {d.reference}",
             points(d.difference),
             f"{points(d.low)} to {points(d.high)}",
-            f"{d.only_row} : {d.only_reference}",
-            _p(d.p).removeprefix("p = ").removeprefix("p "),
+            f"{d.better} : {d.worse}",
+            f"{_p(d.p).removeprefix('p = ').removeprefix('p ')} ({TESTS[d.test]})",
             NOTHING if d.detectable is None else points(d.detectable, sign=False),
             d.verdict,
         ]
         for d in comparison.differences
     ]
-    head = ["rows", "points", "95 % interval", "only one right", "McNemar p", "could be shown", "verdict"]
+    head = ["rows", "points", "95 % interval", "better : worse", "p", "could be shown", "verdict"]
     return _table(head, rows)
 
 
@@ -225,3 +237,51 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(head), "|" + "---|" * len(head), *map(line, rows)]
+
+
+COLUMNS = [*Run.model_fields, "tokens"]
+
+_FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def write(comparison: Comparison, directory: Path) -> list[Path]:
+    """`results.json`, `results.csv`, `report.md`, and `results.parquet`; returns their paths. Raises `SettingsError`."""
+    files: dict[str, str | bytes] = {
+        "results.json": comparison.model_dump_json(indent=2) + "\n",
+        "results.csv": as_csv(comparison),
+        "report.md": printable(markdown(comparison)),
+    }
+    if find_spec("pyarrow") is not None:
+        files["results.parquet"] = _as_parquet(comparison)
+    return write_files(directory, files)
+
+
+def as_csv(comparison: Comparison) -> str:
+    """A line per run. A text that a spreadsheet would take for a formula has a `'` in front."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    table.writerows({name: _inert_cell(value) for name, value in record.items()} for record in records(comparison))
+    return text.getvalue()
+
+
+def _inert_cell(cell: object) -> object:
+    """A cell that no spreadsheet computes, as OWASP advises (CSV injection). A number stays one, also where it is a text."""
+    if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
+
+
+def records(comparison: Comparison) -> list[dict[str, object]]:
+    """The runs as flat records."""
+    return [{**run.model_dump(mode="json"), "tokens": run.tokens} for run in comparison.runs]
+
+
+def _as_parquet(comparison: Comparison) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records(comparison)), file)
+    return file.getvalue()

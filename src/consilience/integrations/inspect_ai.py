@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.deliberation import Deliberation, configured
 from consilience.domain.errors import ConsilienceError, Refused, ServerError, SettingsError
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits, StopReason
+from consilience.domain.outcome import Limits, StopReason, Thinks
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
 from consilience.integrations import need
-from consilience.integrations.sessions import Deliberation
 from consilience.journal.store import Store
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.program import in_words
@@ -38,8 +39,12 @@ class Evaluated:
 
     Requests go through Inspect: its cache, its retries and its limits hold, and its log has every request and all usage. The form
     of a typed reply is asked for in words, since what a provider can do natively is not known here. Where Inspect ends a sample
-    for a limit, the deliberation is cut off with it.
+    for a limit, the deliberation is cut off with it. How much the model thinks is Inspect's setting (`reasoning_effort`); each
+    request leaves room for it.
     """
+
+    thinks: Thinks = "always"
+    """Whether a model of Inspect thinks is not known here."""
 
     def __init__(self, role: str | None = None) -> None:
         self._role = role
@@ -62,7 +67,9 @@ class Evaluated:
         user = f"{request.user}\n\n{in_words(request.schema)}" if request.schema is not None else request.user
         system = [library.ChatMessageSystem(content=request.system)] if request.system else []
         config = library.GenerateConfig(
-            max_tokens=request.max_tokens, temperature=request.temperature, seed=request.seed
+            max_tokens=request.max_tokens + request.thinking_tokens,
+            temperature=request.temperature,
+            seed=request.seed,
         )
         try:
             output = await self._model.generate([*system, library.ChatMessageUser(content=user)], config=config)
@@ -83,6 +90,7 @@ class Evaluated:
             model=self.name,
             tokens_in=usage.input_tokens + cached + written_to_cache if usage else 0,
             tokens_out=usage.output_tokens if usage else 0,
+            tokens_thought=min(usage.reasoning_tokens or 0, usage.output_tokens) if usage else 0,
             tokens_cached=cached,
             cost=usage.total_cost if usage else None,
             finish_reason=_FINISH.get(output.stop_reason, output.stop_reason),
@@ -105,7 +113,7 @@ def deliberation(
     *,
     model: Models | None = None,
     task: Callable[[TaskState], str] | None = None,
-    sources: Callable[[TaskState], Sequence[Source | str]] | None = None,
+    sources: Callable[[TaskState], Sequence[Source | Path]] | None = None,
     panel: Panel | str | Path | None = None,
     seed: int = 0,
     limits: Limits | None = None,
@@ -124,17 +132,8 @@ def deliberation(
     model of Inspect fails: an outage is no wrong answer.
     """
     solvers = need("inspect_ai.solver", "inspect")
-    how = Deliberation(
-        protocol=protocol,
-        model=Evaluated() if model is None else model,
-        panel=panel,
-        seed=seed,
-        limits=limits,
-        quorum=quorum,
-        encoder=encoder,
-        store=store,
-        prompts=prompts,
-        options=options or Options(),
+    how: Deliberation[Report] = configured(
+        protocol, locals(), model=Evaluated() if model is None else model, sources=()
     )
 
     def logged(protocol: str, settings: Mapping[str, Any]) -> Solver:
@@ -142,7 +141,7 @@ def deliberation(
 
         async def solve(state: TaskState, generate: object) -> TaskState:
             question = task(state) if task else _task(state.messages)
-            report = await how.begin(question, sources=sources(state) if sources else ())
+            report = await replace(how, sources=sources(state) if sources else ()).run(question)
             return _answered(state, report)
 
         return solve

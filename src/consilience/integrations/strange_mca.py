@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.api import blocking, deliberate
+from consilience.api import run_sync
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Models, Options
 from consilience.journal.store import Store
-from consilience.models.names import full_name
+from consilience.models.registry import full_name
 from consilience.reporting.files import claim_directory, write_files
 
 EMERGENT = ("max_rounds", "convergence_threshold", "enable_downward_signals", "perspectives")
@@ -79,7 +79,17 @@ def choose(mca_mode: bool, given: Mapping[str, object]) -> Chosen:
             settings[setting] = tuple(value) if isinstance(value, list) else value
         elif value or parameter in EMERGENT:  # what is switched off asks for nothing
             ignored.append(parameter)
+    if name == "emergence" and "threshold" in settings:
+        settings["similarity"] = "jaccard"  # what their threshold is of
     return Chosen(cls(**settings), tuple(ignored))
+
+
+def choose_from(arguments: Mapping[str, Any]) -> Chosen:
+    """`choose` for the arguments of a function with these parameters, in their order; `others` are those it has no name for."""
+    given = {name: arguments[name] for name in arguments if name in SETTINGS} | arguments["others"]
+    if given["perspectives"] is not None:
+        given["perspectives"] = list(given["perspectives"])
+    return choose(arguments["mca_mode"], given)
 
 
 def _idle(protocol: str, parameter: str, said: Mapping[str, object]) -> bool:
@@ -118,29 +128,11 @@ def run_strange_mca(
     `output_dir` the files `final_state.json` and, of `emergence`, `mca_report.json` are written there. Parameters that mean
     nothing here are named in one warning. `seed`, `limits`, `store` and `options` are ours.
     """
-    chosen = choose(
-        mca_mode,
-        {
-            "child_per_parent": child_per_parent,
-            "depth": depth,
-            "max_rounds": max_rounds,
-            "convergence_threshold": convergence_threshold,
-            "enable_downward_signals": enable_downward_signals,
-            "perspectives": None if perspectives is None else list(perspectives),
-            "max_coordination_rounds": max_coordination_rounds,
-            "max_iterations": max_iterations,
-            "satisfaction_threshold": satisfaction_threshold,
-            "strange_loop_count": strange_loop_count,
-            "domain_specific_instructions": domain_specific_instructions,
-            **others,
-        },
-    )
+    chosen = choose_from(locals())
     warn(chosen)
     if output_dir is not None:
         claim_directory(Path(output_dir))
-    report = blocking(
-        deliberate(task, chosen.protocol, model=named(model), seed=seed, limits=limits, store=store, options=options)
-    )
+    report = run_sync(task, chosen.protocol, model=named(model), seed=seed, limits=limits, store=store, options=options)
     state = final_state(report)
     if output_dir is not None:
         _write(Path(output_dir), report, state)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from consilience.api import blocking
+from consilience.deliberation import Deliberation, configured
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
@@ -15,8 +15,7 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
 from consilience.integrations import need
-from consilience.integrations.sessions import Deliberation
-from consilience.integrations.strange_mca import choose, named, warn
+from consilience.integrations.strange_mca import choose_from, named, warn
 from consilience.journal.store import Store
 
 TEMPLATE = (
@@ -127,18 +126,7 @@ class DeliberatingAgent:
         need("textarena", "textarena").Agent.register(type(self))
         if "{observation}" not in template:
             raise SettingsError("the template has no place for the observation", do="Write {observation} into it.")
-        self._how = Deliberation(
-            protocol=protocol,
-            model=model,
-            panel=panel,
-            seed=seed,
-            limits=limits,
-            quorum=quorum,
-            encoder=encoder,
-            store=store,
-            prompts=prompts,
-            options=options or Options(),
-        )
+        self._how: Deliberation[Report] = configured(protocol, locals())
         self._template = template
         self._moves = moves
         self._action = re.compile(action)
@@ -153,7 +141,7 @@ class DeliberatingAgent:
         task = self._template.replace("{observation}", bounded(observation, self._most))
         if moves:
             task += OPEN.format(moves=", ".join(moves))
-        report = self.report = blocking(self._how.begin(task))
+        report = self.report = self._how.run_sync(task)
         self.sessions.append(report.session)
         return self._act(report, moves, vain)
 
@@ -212,23 +200,7 @@ class StrangeMCAAgent(DeliberatingAgent):
         options: Options | None = None,
         **others: object,
     ) -> None:
-        chosen = choose(
-            mca_mode,
-            {
-                "child_per_parent": child_per_parent,
-                "depth": depth,
-                "max_rounds": max_rounds,
-                "convergence_threshold": convergence_threshold,
-                "enable_downward_signals": enable_downward_signals,
-                "perspectives": None if perspectives is None else list(perspectives),
-                "max_coordination_rounds": max_coordination_rounds,
-                "max_iterations": max_iterations,
-                "satisfaction_threshold": satisfaction_threshold,
-                "strange_loop_count": strange_loop_count,
-                "domain_specific_instructions": domain_specific_instructions,
-                **others,
-            },
-        )
+        chosen = choose_from(locals())
         warn(chosen)
         super().__init__(
             chosen.protocol,

@@ -1,10 +1,11 @@
-"""Who may write a session: an operating-system lock, given back by the system itself when its process dies."""
+"""The right to write a session, held by one process at a time."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import Protocol
 
 from filelock import FileLock
 from filelock import Timeout as LockTaken
@@ -12,21 +13,59 @@ from filelock import Timeout as LockTaken
 from consilience.domain.errors import StoreUnusable
 
 
-class Lease:
-    """The lock of one session beside the journal file, or in `held` for a journal in memory."""
-
-    def __init__(self, store: str, session: str, held: dict[str, Lease]) -> None:
-        self._session = session
-        self._held = held
-        self._lock: FileLock | None = None
-        if store != ":memory:":
-            self._file = Path(store + ".leases") / f"{session}.lock"
-            self._lock = FileLock(self._file, mode=0o600, thread_local=False)
+class Lease(Protocol):
+    """The right to write one session. One holder at a time; the death of the holder's process ends it."""
 
     def acquire(self, patience: float = 0.0) -> bool:
-        """True when the lease is ours now; False when somebody has held it for `patience` seconds. Raises `StoreUnusable`."""
-        if self._lock is None:
-            return self._held.setdefault(self._session, self) is self
+        """Return True if the lease is held now, False if another holder kept it for `patience` seconds.
+
+        Raises `StoreUnusable` if leases cannot be stored.
+        """
+        ...
+
+    def is_taken(self) -> bool:
+        """Return whether any process holds the lease. Never raises."""
+        ...
+
+    def release(self) -> None: ...
+
+    def discard(self) -> None:
+        """Release a lease for a session that no longer exists."""
+        ...
+
+
+class MemoryLease:
+    """The lease of a session of a store in memory: an entry of `held`, the leases of that store."""
+
+    def __init__(self, session: str, held: dict[str, MemoryLease]) -> None:
+        self._session = session
+        self._held = held
+
+    def acquire(self, patience: float = 0.0) -> bool:
+        return self._held.setdefault(self._session, self) is self
+
+    def is_taken(self) -> bool:
+        return self._session in self._held
+
+    def release(self) -> None:
+        if self._held.get(self._session) is self:
+            del self._held[self._session]
+
+    discard = release
+
+
+class FileLease:
+    """An operating-system lock on a file beside the journal `store`."""
+
+    def __init__(self, store: str, session: str) -> None:
+        self._file = Path(store + ".leases") / f"{session}.lock"
+        self._lock = FileLock(self._file, mode=0o600, thread_local=False)
+
+    def acquire(self, patience: float = 0.0) -> bool:
+        if self._file.parent.is_symlink():
+            raise StoreUnusable(
+                "the directory of leases is a link", where=str(self._file.parent), do="Remove the link, then try again."
+            )
         try:
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
             self._lock.acquire(timeout=patience, poll_interval=0.01)
@@ -40,8 +79,8 @@ class Lease:
             ) from error
         return True
 
-    def taken(self) -> bool:
-        """Whether somebody has it. Where no lock can be written the lock's file is looked at; without one nobody has."""
+    def is_taken(self) -> bool:
+        """If the lock cannot be written, its file is checked; without a file no process holds the lease."""
         try:
             if not self.acquire():
                 return True
@@ -51,16 +90,11 @@ class Lease:
         return False
 
     def release(self) -> None:
-        if self._lock is None:
-            if self._held.get(self._session) is self:
-                del self._held[self._session]
-        elif self._lock.is_locked:
+        if self._lock.is_locked:
             self._lock.release()
 
     def discard(self) -> None:
-        """Give a lease that is held back for good: its file goes too."""
-        if self._lock is not None:
-            self._file.unlink(missing_ok=True)  # whoever waits for it sees that and opens another
+        self._file.unlink(missing_ok=True)  # a process that waits for the lock notices this and opens a new file
         self.release()
 
 

@@ -44,6 +44,7 @@ _REMOVE = (
     "DELETE FROM sessions WHERE n IN (SELECT value FROM json_each(?1))",
     "DELETE FROM events WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM held WHERE session IN (SELECT value FROM json_each(?1))",
     f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",
     "DELETE FROM texts WHERE id NOT IN (SELECT id FROM still)",
     "DELETE FROM prompts WHERE id NOT IN (SELECT id FROM still)",
@@ -60,39 +61,48 @@ def ids_in(record: str) -> list[str]:
     return _ID.findall(record)
 
 
-def remove(store: SqliteStore, sessions: Collection[str]) -> None:
-    """As `Store.remove` says. The old bytes are overwritten, and gone from the write-ahead log on return."""
-    with _needing_room("nothing was removed"), ExitStack() as held:
-        store.must_write()
-        journals = []
-        for session in dict.fromkeys(sessions):
-            journals.append(store.open(session))
-            held.callback(journals[-1].release)
-        numbers = json.dumps([journal.number for journal in journals])
-        store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in _REMOVE])
-        store._writer.flush()
-        held.pop_all()
-        for journal in journals:
-            journal.lease.discard()
-    _empty_log(store)
+class SqliteAdmin:
+    """Removal from a SQLite journal. Removed bytes are overwritten, and gone from the write-ahead log when `remove` returns."""
 
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
 
-def weight(store: SqliteStore, sessions: Collection[str]) -> int:
-    numbers = [store._number(session) for session in dict.fromkeys(sessions)]
-    ((found,),) = store._rows(_WEIGHT, json.dumps(numbers))
-    return int(str(found))
+    def remove(self, sessions: Collection[str]) -> None:
+        store = self._store
+        with _needing_room("nothing was removed"), ExitStack() as held:
+            store.must_write()
+            store.check_all()  # what only a damaged record refers to would go with the session
+            journals = []
+            for session in dict.fromkeys(sessions):
+                journals.append(store.open(session))
+                held.callback(journals[-1].release)
+            numbers = json.dumps([journal.number for journal in journals])
+            store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in _REMOVE])
+            store._writer.flush()
+            held.pop_all()
+            for journal in journals:
+                journal.lease.discard()
+        _empty_log(store)
 
+    def weight(self, sessions: Collection[str]) -> int:
+        store = self._store
+        store.check_all()
+        numbers = [store._number(session) for session in dict.fromkeys(sessions)]
+        ((found,),) = store._rows(_WEIGHT, json.dumps(numbers))
+        return int(str(found))
 
-def compact(store: SqliteStore) -> int:
-    if store.path == ":memory:":
-        return 0
-    file = Path(store.path)
-    before = file.stat().st_size
-    with _needing_room("the space of what was removed is not given back"):
-        store.must_write()
-        store._rows("VACUUM")
-    _empty_log(store)
-    return max(0, before - file.stat().st_size)
+    def compact(self) -> int:
+        store = self._store
+        if store.path == ":memory:":
+            return 0
+        file = Path(store.path)
+        before = file.stat().st_size
+        with _needing_room("the space of what was removed is not given back"):
+            store.must_write()
+            store.check_all()
+            store._rows("VACUUM")
+        _empty_log(store)
+        return max(0, before - file.stat().st_size)
 
 
 @contextmanager

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
 import sqlite3
 import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from pydantic_core import to_json
 from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
     EVENT,
+    SCHEMA_VERSION,
     AnswerReceived,
     AnyEvent,
     CallCompleted,
@@ -25,50 +27,39 @@ from consilience.domain.events import (
     CallLost,
     CallStarted,
     Event,
+    SessionFinished,
     SessionParked,
     SessionStarted,
+    decode_event,
     text_id,
 )
-from consilience.domain.places import journal_path
-from consilience.journal import removal
-from consilience.journal.lease import Lease
-from consilience.journal.opening import connect_to_read, connect_twice, raw_id, unusable
-from consilience.journal.store import Flight, PromptParts, Store, check_name
-from consilience.journal.writer import Statement, Writer
-
-PROBED = 0.2
-"""Seconds for which a lease may be held by somebody who only wants to know who holds it."""
-
-ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
-ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
-END_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
-ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
-ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
-
-
-WHOLE_PROMPT = """
-WITH RECURSIVE list(base, added, depth) AS (
-  SELECT base, added, 0 FROM prompts WHERE id=?
-  UNION ALL SELECT p.base, p.added, depth + 1 FROM prompts p JOIN list ON p.id = list.base
-) SELECT base, added FROM list ORDER BY depth"""
-
-INDEX_REPLIES = """
-CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))
-WHERE json_extract(body, '$.type') = 'call_completed'"""
-FIND_REPLY = """
-SELECT body FROM events
-WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'call_completed'
-  AND json_extract(body, '$.inherited') IS NULL
-ORDER BY session DESC, seq DESC LIMIT 1"""
+from consilience.journal import sqlite_open
+from consilience.journal.lease import FileLease, Lease, MemoryLease
+from consilience.journal.removal import SqliteAdmin
+from consilience.journal.sqlite_open import (
+    RECOVERY,
+    check_all,
+    check_records,
+    connect_reader,
+    connect_to_read,
+    connect_twice,
+    damaged,
+    newer_schema,
+    raw_id,
+    schema_of,
+    unusable,
+)
+from consilience.journal.store import Flight, OnCommit, PromptParts, ThreadReader, check_name
+from consilience.journal.writer import Notice, Statement, Writer
 
 LONG = 2000
 """Characters from which a text is stored compressed, as bytes."""
 
-MOST_PARAMETERS = 500
+MAX_PARAMETERS = 500
 
 
-def _packed(text: str) -> str | bytes:
-    """As stored; runs in the writer's thread."""
+def pack(text: str) -> str | bytes:
+    """Return a text as it is stored."""
     return text if len(text) < LONG else zlib.compress(text.encode("utf-8", "surrogatepass"))
 
 
@@ -80,34 +71,228 @@ def _unpacked(body: object) -> str:
         return ""
 
 
-class SqliteStore:
+MEMORY = ":memory:"
+
+
+class SqliteRecords:
+    """The sessions of one journal file."""
+
+    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._reader = connection
+        self._records_checked = self._all_checked = path == MEMORY
+
+    def sessions(self) -> list[str]:
+        found = [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
+        if not found:
+            self._check_records()
+        return found
+
+    def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
+        sql = "SELECT seq, body FROM events WHERE session=? AND seq>? ORDER BY seq"
+        events = self._events(sql, self._number(session), after)
+        gap = any(event.seq != seq for seq, event in enumerate(events, after + 1))
+        if gap or (not after and not any(isinstance(event, SessionFinished) for event in events)):
+            self._check_records()
+        if gap:
+            raise damaged(self.path, f"events of session {session} are missing")
+        return events
+
+    def beginning(self, session: str) -> SessionStarted | None:
+        found = self._events("SELECT seq, body FROM events WHERE session=? AND seq=1", self._number(session))
+        if not found:
+            self._check_records()
+        return found[0] if found and isinstance(found[0], SessionStarted) else None
+
+    def _events(self, sql: str, *values: object) -> list[AnyEvent]:
+        try:
+            rows = self._reader.execute(sql, values)  # one by one: all rows together would take as much memory again
+            return [self._event(int(str(seq)), str(body)) for seq, body in rows]
+        except (sqlite3.Error, ValueError) as error:  # no text, no number, no event
+            raise unusable(self.path, error) from error
+
+    def _event(self, seq: int, body: str) -> AnyEvent:
+        if seq == 1 and (version := schema_of(body)) > SCHEMA_VERSION:
+            raise newer_schema(version, self.path)
+        return decode_event(body, seq)
+
+    def flights(self, session: str) -> list[Flight]:
+        rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
+        return [Flight(*map(str, row)) for row in rows]
+
+    def parents(self) -> dict[str, str]:
+        sql = (
+            "SELECT s.id, json_extract(e.body, '$.parent') FROM sessions s JOIN events e ON e.session=s.n AND e.seq=1 "
+            "WHERE json_extract(e.body, '$.parent') IS NOT NULL ORDER BY s.n"
+        )
+        return {str(session): str(parent) for session, parent in self._rows(sql)}
+
+    def created(self, session: str) -> float:
+        ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
+        return int(str(created)) / 1000
+
+    def holder(self, session: str) -> str | None:
+        ((holder,),) = self._rows("SELECT holder FROM sessions WHERE n=?", self._number(session))
+        return (str(holder) if holder else "another process") if self.lease(session).is_taken() else None
+
+    def lease(self, session: str) -> Lease:
+        """The lease of a session, not acquired."""
+        return FileLease(self.path, session)
+
+    def text(self, id: str) -> str:
+        return self.texts([id])[id]
+
+    def texts(self, ids: Collection[str]) -> dict[str, str]:
+        by_raw = {raw_id(id): id for id in ids}
+        texts = {
+            by_raw[raw]: _unpacked(body)
+            for raw, body in self._by_id("SELECT id, body FROM texts", by_raw)
+            if isinstance(raw, bytes) and raw in by_raw  # a damaged file may give others
+        }
+        for id in ids:
+            if id not in texts or text_id(texts[id]) != id:
+                raise self._lost("text", id, damaged=id in texts)
+        return texts
+
+    def prompt(self, id: str) -> tuple[str, ...]:
+        return self.prompts([id])[id]
+
+    def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
+        rows: dict[bytes, tuple[bytes | None, list[str]]] = {}
+        wanted = {raw_id(id) for id in ids}
+        while wanted:
+            bases = set()
+            for raw, base, added in self._by_id("SELECT id, base, added FROM prompts", wanted):
+                if isinstance(raw, bytes):
+                    base = base if isinstance(base, bytes) else None
+                    rows[raw] = base, self._parts(added)
+                    bases.add(base)
+            wanted = {base for base in bases if base is not None and base not in rows}
+        return {id: self._whole(id, rows) for id in ids}
+
+    def _parts(self, added: object) -> list[str]:
+        try:
+            return [str(part) for part in json.loads(str(added))]
+        except ValueError as error:
+            raise unusable(self.path, error) from error
+
+    def _whole(self, id: str, rows: Mapping[bytes, tuple[bytes | None, list[str]]]) -> tuple[str, ...]:
+        """The parts of a prompt: those of the longest stored prefix, which may have one itself, and what it adds."""
+        pieces: list[list[str]] = []
+        raw: bytes | None = raw_id(id)
+        while raw is not None and len(pieces) <= len(rows):
+            if raw not in rows:
+                raise self._lost("prompt", id, damaged=False)
+            raw, added = rows[raw]
+            pieces.append(added)
+        parts = tuple(part for added in reversed(pieces) for part in added)
+        if raw is not None or PromptParts(parts).id != id:
+            raise self._lost("prompt", id, damaged=True)
+        return parts
+
+    def _by_id(self, sql: str, ids: Collection[bytes]) -> Iterator[tuple[object, ...]]:
+        wanted = sorted(ids)
+        for start in range(0, len(wanted), MAX_PARAMETERS):
+            some = wanted[start : start + MAX_PARAMETERS]
+            yield from self._rows(f"{sql} WHERE id IN ({','.join('?' * len(some))})", *some)
+
+    def _lost(self, kind: str, id: str, *, damaged: bool) -> StoreUnusable:
+        return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
+
+    def _number(self, session: str) -> int:
+        row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
+        if row is None:
+            import difflib
+
+            self._check_records()
+            known = self.sessions()
+            close = difflib.get_close_matches(session, known, 3) or known[-3:]
+            raise UnknownName(
+                f"there is no session {session!r}",
+                where=self.path,
+                do=f"Known sessions: {', '.join(close)}." if close else "No session was recorded yet.",
+            )
+        return int(str(row[0]))
+
+    def _check_records(self) -> None:
+        """Raise `StoreUnusable` if sessions or events are damaged."""
+        if not self._records_checked:
+            check_records(self._rows, self.path)
+            self._records_checked = True
+
+    def check_all(self) -> None:
+        """Raise `StoreUnusable` if anything in the file is damaged."""
+        if not self._all_checked:
+            check_all(self._rows, self.path)
+            self._all_checked = True
+
+    def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+        try:
+            return self._reader.execute(sql, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise unusable(self.path, error) from error
+
+
+PROBED = 0.2
+"""Seconds for which a lease may be held by somebody who only wants to know who holds it."""
+
+ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
+ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
+END_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
+NOTE_SECONDS = "INSERT OR REPLACE INTO held VALUES(?,?)"
+ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
+ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
+
+
+INDEX_REPLIES = """
+CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))
+WHERE json_extract(body, '$.type') = 'call_completed'"""
+FIND_REPLY = """
+SELECT body FROM events
+WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'call_completed'
+  AND json_extract(body, '$.inherited') IS NULL
+ORDER BY session DESC, seq DESC LIMIT 1"""
+
+
+class SqliteStore(SqliteRecords):
     """Opens or creates the journal at `path`; `":memory:"` keeps nothing after `close`.
 
     One that is there and cannot be written, on a full disk or an archived one, is opened for reading: what writes to it
-    raises `StoreUnusable` then. With `writing` that is raised here. `StoreUnusable` also when the place cannot be used at all,
-    `NewerSchema` when a later version wrote it.
+    raises `StoreUnusable` then. With `writing` that is raised here. `StoreUnusable` also when the place cannot be used at all
+    or a table is missing, `NewerSchema` when a later version wrote it, `SettingsError` in a home of another user.
+
+    That something is not recorded is believed only of a whole file: the first time, it is checked for damage.
     """
 
     def __init__(self, path: Path | str, *, writing: bool = False) -> None:
-        # Wherever the process goes and whatever link led here: the leases lie beside the file itself.
-        self.path = ":memory:" if str(path) == ":memory:" else os.path.realpath(path)
+        # The absolute path without links: the process may change its directory, and the leases lie beside the file itself.
+        path = MEMORY if str(path) == MEMORY else os.path.realpath(path)
         self.refused: StoreUnusable | None = None
-        """Why nothing can be written, if so."""
+        """Why nothing can be written; None if it can."""
         try:
-            self._db, self._reader = connect_twice(self.path)
+            self._db, connection = connect_twice(path)
         except StoreUnusable as refused:
             if writing:
                 raise
-            self._db = self._reader = connect_to_read(self.path, refused)
+            self._db = connection = connect_to_read(path, refused)
             self.refused = refused
+        super().__init__(path, connection)
         self._replies_indexed = False
-        self._writer = Writer(self._execute, Path(self.path).name)
-        self._memory_leases: dict[str, Lease] = {}
+        self._file = None if path == MEMORY else sqlite_open.identity(path)
+        self._writer = Writer(self._execute, Path(path).name)
+        self._memory_leases: dict[str, MemoryLease] = {}
+        self.reader = ThreadReader(self._connect_reader)
+        self.admin = SqliteAdmin(self)
+
+    def _connect_reader(self) -> SqliteRecords:
+        if self.path == MEMORY or self.refused:  # a connection to a log without an index shuts out every other one
+            return self
+        return SqliteRecords(self.path, connect_reader(self.path))
 
     def create(self, session: str) -> SqliteJournal:
         check_name(session)
         self.must_write()
-        lease = Lease(self.path, session, self._memory_leases)
+        lease = self.lease(session)
         if not lease.acquire(patience=PROBED):
             raise self._taken(session)
         try:
@@ -121,7 +306,7 @@ class SqliteStore:
 
     def open(self, session: str) -> SqliteJournal:
         number = self._number(session)
-        lease = Lease(self.path, session, self._memory_leases)
+        lease = self.lease(session)
         if self.refused:  # it can be read as a journal, too, and nobody has to be kept from writing it
             return SqliteJournal(self, session, number, lease)
         if not lease.acquire(patience=PROBED):
@@ -149,89 +334,18 @@ class SqliteStore:
             f"there is a session {session!r} already", where=self.path, do="Choose another id, or resume it."
         )
 
-    def sessions(self) -> list[str]:
-        return [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
-
-    def read(self, session: str) -> list[AnyEvent]:
-        return self._events("SELECT seq, body FROM events WHERE session=? ORDER BY seq", self._number(session))
-
-    def beginning(self, session: str) -> SessionStarted | None:
-        found = self._events("SELECT seq, body FROM events WHERE session=? AND seq=1", self._number(session))
-        return found[0] if found and isinstance(found[0], SessionStarted) else None
-
-    def _events(self, sql: str, *values: object) -> list[AnyEvent]:
-        events = []
-        for seq, body in self._rows(sql, *values):
-            try:
-                event = EVENT.validate_json(str(body))
-            except ValidationError as error:
-                raise unusable(self.path, error) from error
-            event.seq = int(str(seq))
-            events.append(event)
-        return events
-
-    def flights(self, session: str) -> list[Flight]:
-        rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
-        return [Flight(*map(str, row)) for row in rows]
-
-    def parents(self) -> dict[str, str]:
-        sql = (
-            "SELECT s.id, json_extract(e.body, '$.parent') FROM sessions s JOIN events e ON e.session=s.n AND e.seq=1 "
-            "WHERE json_extract(e.body, '$.parent') IS NOT NULL ORDER BY s.n"
-        )
-        return {str(session): str(parent) for session, parent in self._rows(sql)}
-
-    def created(self, session: str) -> float:
-        ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
-        return int(str(created)) / 1000
-
-    def holder(self, session: str) -> str | None:
-        (row,) = self._rows("SELECT holder FROM sessions WHERE n=?", self._number(session))
-        lease = Lease(self.path, session, self._memory_leases)
-        if not lease.taken():
-            return None
-        return str(row[0]) if row[0] else "another process"
-
-    def text(self, id: str) -> str:
-        return self.texts([id])[id]
-
-    def texts(self, ids: Collection[str]) -> dict[str, str]:
-        by_raw = {raw_id(id): id for id in ids}
-        wanted = sorted(by_raw)
-        found: dict[str, str] = {}
-        for start in range(0, len(wanted), MOST_PARAMETERS):
-            some = wanted[start : start + MOST_PARAMETERS]
-            sql = f"SELECT id, body FROM texts WHERE id IN ({','.join('?' * len(some))})"
-            found.update(
-                (by_raw[raw], _unpacked(body))
-                for raw, body in self._rows(sql, *some)
-                if isinstance(raw, bytes) and raw in by_raw  # a damaged file may give others
-            )
-        if wrong := next((id for id in ids if id not in found or text_id(found[id]) != id), None):
-            raise StoreUnusable(
-                f"text {wrong} is {'damaged' if wrong in found else 'missing'}",
-                where=self.path,
-                do="The journal is damaged; restore a copy of it.",
-            )
-        return found
-
-    def prompt(self, id: str) -> tuple[str, ...]:
-        rows = self._rows(WHOLE_PROMPT, raw_id(id))
-        if not rows or rows[-1][0] is not None:
-            raise StoreUnusable(
-                f"prompt {id} is missing", where=self.path, do="The journal is damaged; restore a copy of it."
-            )
-        try:
-            return tuple(part for _, added in reversed(rows) for part in json.loads(str(added)))
-        except ValueError as error:
-            raise unusable(self.path, error) from error
+    def lease(self, session: str) -> Lease:
+        return MemoryLease(session, self._memory_leases) if self.path == MEMORY else FileLease(self.path, session)
 
     def reply(self, digest: str) -> CallCompleted | None:
         if not self._replies_indexed:
             self._now(INDEX_REPLIES, ())
             self._replies_indexed = True
         row = next(iter(self._rows(FIND_REPLY, digest)), None)
-        found = EVENT.validate_json(str(row[0])) if row else None
+        try:
+            found = EVENT.validate_json(str(row[0])) if row else None
+        except ValidationError as error:
+            raise unusable(self.path, error) from error
         return found if isinstance(found, CallCompleted) else None
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
@@ -247,40 +361,12 @@ class SqliteStore:
         finally:
             journal.release()
 
-    def remove(self, sessions: Collection[str]) -> None:
-        removal.remove(self, sessions)
-
-    def weight(self, sessions: Collection[str]) -> int:
-        return removal.weight(self, sessions)
-
-    def compact(self) -> int:
-        return removal.compact(self)
-
     def close(self) -> None:
+        self.reader.close()
         try:
             self._writer.close()
         finally:
             self._disconnect()
-
-    def _number(self, session: str) -> int:
-        row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
-        if row is None:
-            import difflib
-
-            known = self.sessions()
-            close = difflib.get_close_matches(session, known, 3) or known[-3:]
-            raise UnknownName(
-                f"there is no session {session!r}",
-                where=self.path,
-                do=f"Known sessions: {', '.join(close)}." if close else "No session was recorded yet.",
-            )
-        return int(str(row[0]))
-
-    def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
-        try:
-            return self._reader.execute(sql, values).fetchall()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise unusable(self.path, error) from error
 
     def _now(self, sql: str, values: tuple[object, ...]) -> None:
         self._writer.put([(sql, values)])
@@ -299,8 +385,9 @@ class SqliteStore:
                 for sql, values in batch:
                     # packed here, in the writer's thread; not by a function of SQL, which would wait for the interpreter while it
                     # holds the connection, and whoever reads a journal in memory meanwhile the other way round
-                    self._db.execute(sql, (values[0], _packed(str(values[1]))) if sql is ADD_TEXT else values)
+                    self._db.execute(sql, (values[0], pack(str(values[1]))) if sql is ADD_TEXT else values)
                 self._db.execute("COMMIT")
+                sqlite_open.check_there(self.path, self._file)
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -318,9 +405,10 @@ class SqliteJournal:
 
     def __init__(self, store: SqliteStore, session: str, number: int, lease: Lease) -> None:
         self.session = session
-        self._store = store
+        self.store = store
         self.number = number
         self.lease = lease
+        self.on_commit: OnCommit | None = None
         # What this session has stored, and so refers to. What another one stored may be removed with it.
         self._texts: set[str] = set()
         self._prefixes: set[bytes] = set()
@@ -328,39 +416,27 @@ class SqliteJournal:
         self._seq = int(str(last or 0))
 
     def append(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
-        self._store._writer.put(self._statements(event, texts, prompt))
+        self.store._writer.put(self._statements(event, texts, prompt), self._notices([event]))
 
     async def commit(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
-        await self._store._writer.put_and_wait(self._statements(event, texts, prompt))
+        await self.store._writer.put_and_wait(self._statements(event, texts, prompt), self._notices([event]))
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
         statements = self._statements_for_texts(texts)
         for event in events:
             statements += self._statements(event, (), None)
-        await self._store._writer.put_and_wait(statements)
+        await self.store._writer.put_and_wait(statements, self._notices(events))
 
-    def read(self) -> list[AnyEvent]:
-        self._store._writer.flush()
-        return self._store.read(self.session)
+    def note_seconds(self, seconds: float) -> None:
+        self.store._writer.put([(NOTE_SECONDS, (self.number, seconds))])
 
-    def flights(self) -> list[Flight]:
-        return self._store.flights(self.session)
-
-    def text(self, id: str) -> str:
-        return self._store.text(id)
-
-    def texts(self, ids: Collection[str]) -> dict[str, str]:
-        return self._store.texts(ids)
-
-    def prompt(self, id: str) -> tuple[str, ...]:
-        return self._store.prompt(id)
-
-    def reply(self, digest: str) -> CallCompleted | None:
-        return self._store.reply(digest)
+    def seconds(self) -> float:
+        rows = [] if self.store.refused else self.store._rows("SELECT seconds FROM held WHERE session=?", self.number)
+        return float(str(rows[0][0])) if rows else 0.0
 
     async def close(self) -> None:
         try:
-            await self._store._writer.put_and_wait([])
+            await self.store._writer.put_and_wait([])
         finally:
             self.release()
 
@@ -368,9 +444,16 @@ class SqliteJournal:
         self.lease.release()
 
     def abandon(self) -> None:
-        self._store._writer.close(drop=True)
-        self._store._disconnect()
+        self.store._writer.close(drop=True)
+        self.store.reader.close()
+        self.store._disconnect()
         self.lease.release()
+
+    def _notices(self, events: Sequence[Event]) -> list[Notice]:
+        if self.on_commit is None:
+            return []
+        loop = asyncio.get_running_loop()
+        return [(loop, partial(self.on_commit, event)) for event in events]
 
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[Statement]:
         if isinstance(event, CallStarted):
@@ -413,16 +496,3 @@ class SqliteJournal:
             found.append((ADD_PROMPT, (ids[length - 1], base, added)))
             self._prefixes.add(ids[length - 1])
         return found
-
-
-@contextmanager
-def opened(store: Store | None, *, writing: bool = False) -> Iterator[Store]:
-    """The given store, left open; or the user's, opened as `SqliteStore` opens it and closed again."""
-    if store is not None:
-        yield store
-        return
-    own = SqliteStore(journal_path(), writing=writing)
-    try:
-        yield own
-    finally:
-        own.close()

@@ -1,18 +1,26 @@
-"""What every store offers. A store holds many sessions; a `Journal` is one of them, leased for writing."""
+"""The ports of a store: `Journal` writes one session, `Reader` follows sessions without blocking, `Admin` removes them.
+
+A store satisfies `Store` and passes the conformance suite in `tests/journal/conformance.py`. `ThreadReader` makes its blocking
+reads a `Reader`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import AnyEvent, CallCompleted, Event, SessionStarted
+from consilience.domain.events import AnyEvent, CallCompleted, Event, SessionFinished, SessionStarted
 
-MOST_NAME = 120
+T = TypeVar("T")
+
+MAX_NAME_BYTES = 120
 """Bytes of a session's id."""
 _FILE_NAME = frozenset('/\\:*?"<>|')
 """What some system does not allow in the name of a file."""
@@ -53,92 +61,89 @@ class PromptParts:
 
 def check_name(session: str) -> None:
     """Raise `SettingsError` unless this can be the id of a session, which is also the name of a file on any system."""
-    fits = 0 < len(session.encode("utf-8", "replace")) <= MOST_NAME and session.isprintable() and not session.isspace()
+    fits = (
+        0 < len(session.encode("utf-8", "replace")) <= MAX_NAME_BYTES
+        and session.isprintable()
+        and not session.isspace()
+    )
     if not fits or session.startswith(".") or not _FILE_NAME.isdisjoint(session):
         raise SettingsError(
             f"{session[:80]!r} cannot be the id of a session",
-            do=f"Give 1 to {MOST_NAME} printable characters, without a dot in front and without {' '.join(sorted(_FILE_NAME))}.",
+            do=f"Give 1 to {MAX_NAME_BYTES} printable characters, without a dot in front and without "
+            f"{' '.join(sorted(_FILE_NAME))}.",
         )
 
 
+OnCommit = Callable[[Event], None]
+"""Receives committed events in order of `seq`, on the event loop of the run."""
+
+
 class Journal(Protocol):
-    """One session, leased to this process. Order of `append` is order of commit; `seq` starts at 1."""
+    """One session, leased to this process for writing. `seq` starts at 1 and follows the order of `append`."""
 
     session: str
+    on_commit: OnCommit | None
+    """Receives each event once it is durable, before `commit` of that event returns. A `CallStarted` comes without a `seq`."""
+
+    @property
+    def store(self) -> Store:
+        """The store that holds the session."""
+        ...
 
     def append(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
-        """Hand over for the next commit without waiting. `texts` are stored by content; `prompt` is a list of parts.
+        """Queue an event for the next commit. `texts` are stored by content; `prompt` is a list of parts.
 
-        A `CallStarted` is kept beside the log until its call ends and gets no `seq`. Raises `StoreUnusable` once a
+        A `CallStarted` is stored beside the log until its call ends and gets no `seq`. Raises `StoreUnusable` after a
         commit has failed.
         """
         ...
 
     async def commit(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
-        """`append`, and return when it, and all before it, would survive a power cut."""
+        """`append`, and return when the event and all events before it would survive a power cut."""
         ...
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
-        """Several as one: after a power cut all of them are there, or none."""
+        """Commit several events in one transaction: after a power cut all of them are stored, or none."""
         ...
 
-    def read(self) -> list[AnyEvent]:
-        """All committed events in order of `seq`."""
+    def note_seconds(self, seconds: float) -> None:
+        """Store how long processes have held the session in total, without waiting for the commit."""
         ...
 
-    def flights(self) -> list[Flight]: ...
-
-    def text(self, id: str) -> str: ...
-
-    def texts(self, ids: Collection[str]) -> dict[str, str]:
-        """Many at once, by id."""
-        ...
-
-    def prompt(self, id: str) -> tuple[str, ...]:
-        """The list of parts stored under this id."""
-        ...
-
-    def reply(self, digest: str) -> CallCompleted | None:
-        """The latest call, in any session of the store, that replied to a request of this digest; None where there is none.
-
-        The first call makes an index over all that is recorded; later ones are quick, also for what came since.
-        """
+    def seconds(self) -> float:
+        """Return the value stored by the last `note_seconds`, or 0."""
         ...
 
     async def close(self) -> None:
-        """Commit what was appended and give the lease back."""
+        """Commit what was appended and release the lease."""
         ...
 
     def abandon(self) -> None:
-        """Give everything up as a killed process would: what is not committed is gone."""
+        """Drop what is not committed and release the lease, as a killed process would. The store is closed too."""
         ...
 
 
-class Store(Protocol):
-    def create(self, session: str) -> Journal:
-        """A new session, leased. Raises `SettingsError` for an id that is taken or cannot be one, `StoreUnusable`."""
-        ...
-
-    def open(self, session: str) -> Journal:
-        """Lease an existing session. Raises `UnknownName`, `SessionBusy` (saying who holds it), `NewerSchema`."""
-        ...
+class Records(Protocol):
+    """Reads of committed data. They need no lease. Each method blocks on the disk: an event loop reads through `Reader`."""
 
     def sessions(self) -> list[str]:
         """Ids, oldest first."""
         ...
 
-    def read(self, session: str) -> list[AnyEvent]:
-        """A session's events without a lease. Raises `UnknownName`."""
+    def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
+        """Return a session's committed events with a `seq` above `after`, in order of `seq`. Raises `UnknownName`."""
         ...
 
-    def flights(self, session: str) -> list[Flight]: ...
+    def flights(self, session: str) -> list[Flight]:
+        """Calls in flight: started and not ended. Raises `UnknownName`."""
+        ...
 
     def beginning(self, session: str) -> SessionStarted | None:
-        """How a session began, without reading the rest; None for one that was killed before."""
+        """Return the first event without reading the others; None if the session was killed before its commit."""
         ...
 
     def parents(self) -> dict[str, str]:
-        """Forks, each with the session it was forked from; which may be gone."""
+        """The parent of each forked session. The parent may have been removed."""
         ...
 
     def created(self, session: str) -> float:
@@ -146,32 +151,145 @@ class Store(Protocol):
         ...
 
     def holder(self, session: str) -> str | None:
-        """Who runs the session now, in words; None when nobody does."""
+        """Describe the process that runs the session; None if no process does."""
         ...
 
     def text(self, id: str) -> str: ...
 
-    def texts(self, ids: Collection[str]) -> dict[str, str]: ...
+    def texts(self, ids: Collection[str]) -> dict[str, str]:
+        """Return texts by id, in one query per 500 ids. Raises `StoreUnusable` for a missing or damaged one."""
+        ...
 
     def prompt(self, id: str) -> tuple[str, ...]: ...
+
+    def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Return lists of parts by id. Rows that several prompts share are read once. Raises `StoreUnusable`."""
+        ...
+
+
+class Reader(Protocol):
+    """Asynchronous reads on a thread of their own, for servers and pages. They never block the event loop of a run."""
+
+    async def run(self, work: Callable[[Records], T]) -> T:
+        """Return `work(records)`, executed on the reading thread. One at a time."""
+        ...
+
+    async def sessions(self) -> list[str]: ...
+
+    async def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
+        """As `Records.read`."""
+        ...
+
+    async def texts(self, ids: Collection[str]) -> dict[str, str]:
+        """As `Records.texts`."""
+        ...
+
+    async def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """As `Records.prompts`."""
+        ...
+
+    def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
+        """Yield committed events with a `seq` above `after` as they appear, whichever process writes them.
+
+        Ends after `SessionFinished`. Raises `UnknownName` if the session does not exist or is removed.
+        """
+        ...
+
+
+class Admin(Protocol):
+    """Removal. Blocks on the disk."""
+
+    def remove(self, sessions: Collection[str]) -> None:
+        """Remove these sessions, all or none, with the texts and prompts that no other session refers to.
+
+        Raises `UnknownName`, and `SessionBusy` if a process runs one of them. Cannot be undone.
+        """
+        ...
+
+    def weight(self, sessions: Collection[str]) -> int:
+        """Return the bytes that removing these sessions together would remove. Raises `UnknownName`."""
+        ...
+
+    def compact(self) -> int:
+        """Return the space of removed data to the file system, and its size in bytes. Time is proportional to what is left."""
+        ...
+
+
+class Store(Records, Protocol):
+    """Creates and opens journals."""
+
+    @property
+    def reader(self) -> Reader: ...
+
+    @property
+    def admin(self) -> Admin: ...
+
+    def create(self, session: str) -> Journal:
+        """Create a session and lease it. Raises `SettingsError` for an invalid or existing id, `StoreUnusable`."""
+        ...
+
+    def open(self, session: str) -> Journal:
+        """Lease an existing session. Raises `UnknownName`, `SessionBusy` (which names the holder), `NewerSchema`."""
+        ...
+
+    def reply(self, digest: str) -> CallCompleted | None:
+        """Return the latest completed call with this request digest, of any session; None if there is none.
+
+        The first call builds an index over all events. The index is then kept up to date.
+        """
+        ...
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
         """Append an outside answer under its key. Raises `SessionBusy` while a process runs the session."""
         ...
 
-    def remove(self, sessions: Collection[str]) -> None:
-        """Remove these sessions, all or none, with the texts and prompts that no other session refers to.
-
-        Raises `UnknownName`, and `SessionBusy` while one of them is being run. What is removed cannot be had back.
-        """
-        ...
-
-    def weight(self, sessions: Collection[str]) -> int:
-        """Bytes of what removing these sessions together would remove. Raises `UnknownName`."""
-        ...
-
-    def compact(self) -> int:
-        """Give back the space of what was removed; returns how many bytes that was. Takes time in proportion to what is left."""
-        ...
-
     def close(self) -> None: ...
+
+
+MIN_POLL_SECONDS = 0.02
+MAX_POLL_SECONDS = 0.25
+"""A tail looks for new events at these intervals; each look without one doubles the interval."""
+
+
+class ThreadReader:
+    """A `Reader` over the blocking `Records` that `connect` opens, on the reading thread, when first needed."""
+
+    def __init__(self, connect: Callable[[], Records]) -> None:
+        self._connect = connect
+        self._records: Records | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal-reader")
+
+    async def run(self, work: Callable[[Records], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
+
+    def _work(self, work: Callable[[Records], T]) -> T:
+        if self._records is None:
+            self._records = self._connect()
+        return work(self._records)
+
+    async def sessions(self) -> list[str]:
+        return await self.run(lambda records: records.sessions())
+
+    async def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
+        return await self.run(lambda records: records.read(session, after=after))
+
+    async def texts(self, ids: Collection[str]) -> dict[str, str]:
+        return await self.run(lambda records: records.texts(ids))
+
+    async def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
+        return await self.run(lambda records: records.prompts(ids))
+
+    async def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
+        seconds = MIN_POLL_SECONDS
+        while True:
+            events = await self.read(session, after=after)
+            for event in events:
+                yield event
+                if isinstance(event, SessionFinished):
+                    return
+                after = event.seq
+            seconds = MIN_POLL_SECONDS if events else min(2 * seconds, MAX_POLL_SECONDS)
+            await asyncio.sleep(seconds)
+
+    def close(self) -> None:
+        self._thread.shutdown()

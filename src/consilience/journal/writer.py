@@ -10,6 +10,12 @@ from collections.abc import Callable, Sequence
 from consilience.domain.errors import StoreUnusable
 
 Statement = tuple[str, tuple[object, ...]]
+Notice = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
+"""What to call on which loop once a commit is durable."""
+
+
+LINGER_SECONDS = 0.002
+"""How long a commit that nothing waits for may be put off. A process killed within it loses what was not committed."""
 
 
 class Writer:
@@ -21,30 +27,50 @@ class Writer:
     def __init__(self, execute: Callable[[Sequence[Statement]], None], name: str) -> None:
         self._execute = execute
         self._queue: list[Statement] = []
+        self._notices: list[Notice] = []
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._wake = threading.Condition()
         self._error: Exception | None = None
         self._told = False
         self._closing = False
         self._idle = True
+        self._lingering = False
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"journal:{name}", daemon=True)
         self._thread.start()
 
-    def put(self, statements: Sequence[Statement]) -> None:
-        """Queue for the next commit. Raises what an earlier commit failed with."""
+    def put(self, statements: Sequence[Statement], notices: Sequence[Notice] = ()) -> None:
+        """Queue for the next commit; `notices` follow it if it succeeds. Raises the error of an earlier commit.
+
+        On an event loop the commit is put off by `LINGER_SECONDS` at most, to be shared with what is waited for meanwhile.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
         with self._wake:
             self._refuse_if_shut()
             self._queue.extend(statements)
+            self._notices.extend(notices)
+            if loop is None:
+                self._wake.notify()
+            elif not self._lingering:
+                self._lingering = True
+                loop.call_later(LINGER_SECONDS, self._end_linger)
+
+    def _end_linger(self) -> None:
+        with self._wake:
+            self._lingering = False
             self._wake.notify()
 
-    def put_and_wait(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
-        """Queue, and get a future that is done when these statements are durable."""
+    def put_and_wait(self, statements: Sequence[Statement], notices: Sequence[Notice] = ()) -> asyncio.Future[None]:
+        """Queue, and return a future that is done when these statements are durable and their notices were delivered."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._wake:
             self._refuse_if_shut()
             self._queue.extend(statements)
+            self._notices.extend(notices)
             self._waiters.append((loop, future))
             self._wake.notify()
         return future
@@ -52,6 +78,7 @@ class Writer:
     def flush(self) -> None:
         """Block until everything queued is durable."""
         with self._wake:
+            self._wake.notify_all()
             self._wake.wait_for(lambda: (not self._queue and self._idle) or self._error is not None)
             self._refuse_if_broken()
 
@@ -61,6 +88,7 @@ class Writer:
             self._closing = True
             if drop:  # whoever waits for what is dropped must not take it for durable
                 self._queue.clear()
+                self._notices.clear()
                 self._error = self._error or StoreUnusable("the journal is closed")
             self._wake.notify()
         self._thread.join()
@@ -88,6 +116,7 @@ class Writer:
                 if self._closing and not self._queue and not self._waiters:
                     return
                 batch, self._queue = self._queue, []
+                notices, self._notices = self._notices, []
                 waiters, self._waiters = self._waiters, []
                 self._idle = False
             try:
@@ -98,18 +127,27 @@ class Writer:
                     self._error = error
                     self._told = bool(waiters)
                     self._queue.clear()
-            self._settle(waiters)
+                    notices = []
+            self._settle(notices, waiters)
 
-    def _settle(self, waiters: Sequence[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    def _settle(
+        self, notices: Sequence[Notice], waiters: Sequence[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]
+    ) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, tuple[list[Callable[[], None]], list[asyncio.Future[None]]]] = {}
+        for loop, notice in notices:
+            by_loop.setdefault(loop, ([], []))[0].append(notice)
         for loop, future in waiters:
-            by_loop.setdefault(loop, []).append(future)
-        for loop, futures in by_loop.items():
+            by_loop.setdefault(loop, ([], []))[1].append(future)
+        for loop, (calls, futures) in by_loop.items():
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_resolve, futures, self._error)
+                loop.call_soon_threadsafe(_resolve, calls, futures, self._error)
 
 
-def _resolve(futures: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
+def _resolve(
+    notices: Sequence[Callable[[], None]], futures: Sequence[asyncio.Future[None]], error: Exception | None
+) -> None:
+    for notice in notices:
+        notice()
     for future in futures:
         if future.done():
             continue

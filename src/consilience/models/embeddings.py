@@ -1,18 +1,47 @@
-"""Sentence vectors from any provider that pydantic-ai's embedding layer reaches (`openai:text-embedding-3-small`)."""
+"""Sentence vectors: from the offline encoder `minilm`, from any provider that pydantic-ai's embedding layer reaches
+(`openai:text-embedding-3-small`), and from OpenAI-compatible endpoints (`http://HOST:PORT/v1#MODEL`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from consilience.domain.errors import UnavailableModel
-from consilience.models.names import RETRIES, key_variables, terms_of
+from consilience.domain.errors import UnavailableModel, UnknownName
+from consilience.models.endpoints import is_endpoint, parse_endpoint, provider_for
+from consilience.models.http_client import check_environment
+from consilience.models.minilm import MiniLM
+from consilience.models.registry import RETRIES, endpoint_key, key_variables, terms_of
+from consilience.models.weights import MINILM
+
+
+def check_encoder(name: str) -> None:
+    """Raise `UnknownName` unless `name` is `minilm` or PROVIDER:MODEL of one encoder. Vectors of two encoders do not compare."""
+    if name == MINILM:
+        return
+    provider, _, model = name.partition(":")
+    if "|" in name:
+        raise UnknownName(
+            f"{name!r} names several encoders, and an encoder has no fallback",
+            where="--encoder",
+            do="Name one: PROVIDER:MODEL, such as openai:text-embedding-3-small.",
+        )
+    if not (provider and model):
+        raise UnknownName(
+            f"{name!r} names no encoder",
+            where="--encoder",
+            do=f"Write {MINILM}, PROVIDER:MODEL, such as openai:text-embedding-3-small, or http://HOST:PORT/v1#MODEL.",
+        )
+
+
+def open_encoder(name: str) -> MiniLM | ProviderEncoder:
+    """The encoder of that name. Raises `UnknownName`, or `UnavailableModel` if it cannot be used."""
+    return MiniLM() if name == MINILM else ProviderEncoder(name)
 
 
 class ProviderEncoder:
     """`encode` makes one request for all texts, with the limiter, the deadline and the retries of a model of that provider.
 
-    Raises `UnavailableModel` for a name or key that cannot be used.
+    Raises `UnknownName` for a name that is not PROVIDER:MODEL, `UnavailableModel` for a name or key that cannot be used.
     """
 
     def __init__(self, name: str) -> None:
@@ -22,11 +51,18 @@ class ProviderEncoder:
 
         from consilience.models.provider import told_not_to_retry
 
+        check_encoder(name)
         self.name = name
-        provider = name.partition(":")[0]
+        provider, kind = name.partition(":")[0], name
+        endpoint = parse_endpoint(name) if is_endpoint(name) else None
+        check_environment(provider, os.environ)
         try:
-            self._provider = infer_provider(provider)
-            model = infer_embedding_model(name, provider_factory=lambda _: self._provider)
+            if endpoint is not None:
+                provider, kind = endpoint.account, f"openai:{endpoint.model}"
+                self._provider = provider_for(endpoint, endpoint_key(endpoint))
+            else:
+                self._provider = infer_provider(provider)
+            model = infer_embedding_model(kind, provider_factory=lambda _: self._provider)
         except (UserError, ImportError, ValueError) as error:
             raise UnavailableModel(
                 f"the encoder {name!r} cannot be used: {error}",
@@ -48,8 +84,11 @@ class ProviderEncoder:
         return vectors
 
     async def _send(self, texts: Sequence[str]) -> list[list[float]]:
-        from consilience.models.failures import scrub, translate
+        from consilience.models.failures import translate
+        from consilience.models.http_client import MAX_VECTORS_BYTES, limit_replies
+        from consilience.models.redaction import scrub
 
+        limit_replies(self._provider, MAX_VECTORS_BYTES)
         try:
             result = await self._embedder.embed_documents(list(texts))
         except Exception as error:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING, Literal
 
 from consilience.domain.errors import (
     ProviderError,
@@ -19,61 +16,20 @@ from consilience.domain.errors import (
     ServerError,
     Timeout,
     Unreachable,
-    storable,
 )
+from consilience.models.http_client import ReplyUnreadable
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
 
 _POLICY = re.compile(r"content[_ ](filter|policy|management)|moderation|safety (system|filter)|prohibited[_ ]content")
 _OVERFLOW = re.compile(r"context (size|length|window)|exceed_context|prompt is too long|too many (input )?tokens")
-_KEY_SHAPES = re.compile(
-    r"\b(?:sk|pk|rk|gsk|xai|pplx|hf|nvapi|fw|csk|r8|ghp|key)[-_][\w\-*.…]{12,}|\bAIza[\w\-]{20,}|\bya29\.[\w\-]+"
-    r"|(?i:\bbearer\s+|\bkey provided:?\s*)[^\s'\",]+"
-    r"|(?i:\b(?:api[-_]?key|access[-_]?token|x-api-key)['\"]?\s*[:=]\s*['\"]?)[^\s'\"&,}]+"
-    r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"
-)
-_KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
-_A_REAL_KEY = 20
-"""Characters from which on a key is no placeholder (`none`, `lm-studio`) that a reply may well contain."""
+_MAX_CAUSES = 10
+"""Exceptions of a chain that are looked at."""
+_READ = 4_000
+"""Characters of a provider's own words that are cleaned, before they are shortened to `_SHOWN`."""
 _SHOWN = 300
 """Characters of a provider's own words that an error shows."""
-
-
-def scrub(text: str, keys: Iterable[str]) -> str:
-    """`text` without the `keys`, without any secret that stands in the environment, and without what looks like one."""
-    text = storable(text)
-    secrets = {key for key in keys if len(key) >= 4}
-    for name, value in os.environ.items():
-        if len(value) >= 8 and _KEY_VARIABLE.search(name.upper()):
-            secrets.add(value)
-        if "://" in value:
-            secrets.update(_in_address(value))
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return _KEY_SHAPES.sub("***", text)
-
-
-def without_keys(text: str, keys: Iterable[str]) -> str:
-    """A reply as it came, but for the very `keys` that were sent, should they come back in it."""
-    for key in sorted(keys, key=len, reverse=True):
-        if len(key) >= _A_REAL_KEY:
-            text = text.replace(key, "***")
-    return text
-
-
-def _in_address(url: str) -> Iterator[str]:
-    """The password in an address, also as a request carries it, and keys in its query."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return
-    if parts.password and len(parts.password) >= 4:
-        plain = f"{unquote(parts.username or '')}:{unquote(parts.password)}"
-        yield from (parts.password, unquote(parts.password), base64.b64encode(plain.encode()).decode())
-    for name, value in parse_qsl(parts.query):
-        if len(value) >= 8 and _KEY_VARIABLE.search(name.upper()):
-            yield value
 
 
 def retry_after(headers: Mapping[str, str] | None, now: datetime | None = None) -> float | None:
@@ -118,6 +74,8 @@ def translate(error: Exception, account: str, clean: Callable[[str], str]) -> Pr
     if isinstance(error, ProviderError):
         return error
     detail = _Detail(account, clean)
+    if (unreadable := _unreadable(error)) is not None:
+        return Rejected(detail("the reply was not read", str(unreadable), "Check the address of the server."))
     if isinstance(error, library.ContentFilterError):
         return Refused(detail("the content filter stopped the answer", str(error)))
     if isinstance(error, library.ModelAPIError):
@@ -129,6 +87,16 @@ def translate(error: Exception, account: str, clean: Callable[[str], str]) -> Pr
     return _translate_transport(error, detail)
 
 
+def _unreadable(error: BaseException) -> ReplyUnreadable | None:
+    """The `ReplyUnreadable` that a library has wrapped in its own exception, if it has."""
+    cause: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if cause is None or isinstance(cause, ReplyUnreadable):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
 class _Detail:
     """Builds the text of an error: account, what happened, the provider's words shortened, what to do."""
 
@@ -137,10 +105,15 @@ class _Detail:
         self._clean = clean
 
     def __call__(self, what: str, said: str = "", do: str = "") -> str:
-        said = self._clean(" ".join(said.split()))
+        said = self._clean(" ".join(_beginning(said).split()))
         if len(said) > _SHOWN:
             said = said[: _SHOWN - 1] + "…"
         return f"{self.account}: {what}" + (f": {said.rstrip('.')}" if said else "") + (f". {do}" if do else "")
+
+
+def _beginning(text: str) -> str:
+    """At most `_READ` characters. The last word goes too, since half a key does not look like one."""
+    return text if len(text) <= _READ else (text[:_READ].rsplit(None, 1) or [""])[0]
 
 
 def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
@@ -205,15 +178,16 @@ def _translate_status(
 def _too_long(detail: _Detail, said: str, status: str) -> Rejected:
     return Rejected(
         detail(
-            f"the prompt is longer than the model's context window{status}",
+            f"prompt and reply are longer than the model's context window{status}",
             said,
-            "Give fewer or shorter sources, fewer rounds, or a model with a larger window.",
+            "Give less room to the reply (--thinking, --reply-tokens), fewer or shorter sources, fewer rounds, or a "
+            "larger model.",
         )
     )
 
 
 def _key_advice(account: str) -> str:
-    from consilience.models.names import key_variables
+    from consilience.models.registry import key_variables
 
     variables = key_variables(account)
     return f"Set {' or '.join(variables)} to a valid key." if variables else "Give the server's key."
@@ -255,4 +229,56 @@ def _once_more(detail: str) -> ServerError:
     return failure
 
 
-__all__ = ["retry_after", "scrub", "storable", "translate", "without_keys"]
+OutputMode = Literal["native", "tool", "prompted"]
+
+_PARAMETERS: Mapping[str, str] = {
+    "seed": r"\bseed\b",
+    "temperature": r"\btemperature\b",
+    "max_tokens": r"\bmax_(?:completion_)?tokens\b",
+    "thinking": r"\breasoning(?:[_.]effort)?\b|\b(?:enable_)?thinking\b|\bthink\b",
+}
+OPTIONAL = frozenset(_PARAMETERS)
+"""Model settings that can be left out of a request."""
+_FORMS: Mapping[str, str] = {
+    "native": r"response_format|json_schema|structured[ _]outputs?|text\.format",
+    "tool": r"\btools?\b|tool_choice|function",
+}
+_UNKNOWN = re.compile(
+    r"unsupported|not (?:be |yet )?support|n't support|un(?:known|recogni[sz]ed|expected)|deprecated|cannot find field"
+    r"|not (?:be )?(?:permitted|allowed|accepted|available|implemented|recogni[sz]ed|known)|extra_forbidden"
+    r"|only the default|must be 1\b|only be set to 1\b"
+    r"|no such (?:parameter|field|argument)|invalid (?:parameter|field|argument)\b"
+)
+
+
+def rejected_part(error: Exception, sent: Collection[str], model: str) -> str | None:
+    """The first part, among those `sent`, that `error` says the server does not know; None if it says something else.
+
+    Servers report this in many ways: `Unsupported parameter: 'seed'`, `unknown field "reasoning_effort"`, `'max_tokens' is not
+    supported with this model`, `temperature does not support 0.2`, `Extra inputs are not permitted`. The name of the part and such
+    a phrase together decide; a value out of range is not enough.
+
+    Parts are settings in `OPTIONAL`, and the modes `native` and `tool` of structured output. `model` is the model's name,
+    which may contain the name of a part. Of a rejected request (HTTP 400 or 422) a mention of the form is enough.
+    """
+    from pydantic_ai.exceptions import ModelAPIError
+
+    kind = type(error).__name__
+    if not isinstance(error, ModelAPIError) or kind not in ("ModelRequestRejectedError", "ModelServerError"):
+        return None
+    words = re.sub(rf"(?<!\w){re.escape(model.lower())}(?!\w)", "", _words(error))
+    patterns = _FORMS if kind == "ModelRequestRejectedError" else {}
+    if _UNKNOWN.search(words):
+        patterns = {**_PARAMETERS, **_FORMS}
+    mentions = {
+        match.start(): part for part, name in patterns.items() if part in sent and (match := re.search(name, words))
+    }
+    return mentions[min(mentions)] if mentions else None
+
+
+def _words(error: object) -> str:
+    """The body of the error, or else its text, in lower case. A parameter that the body names in a field comes first."""
+    body = getattr(error, "body", None)
+    inner = body.get("error", body) if isinstance(body, Mapping) else None
+    field = inner.get("param") if isinstance(inner, Mapping) else None
+    return f"{field or ''} {body if body is not None else error}".lower()

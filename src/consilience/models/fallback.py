@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from consilience.domain.errors import ProviderError
+from consilience.domain.outcome import Thinks
 from consilience.models.limiter import requests_of, retry_allowed
-from consilience.models.port import Completion, Model, ModelRequest
+from consilience.models.port import Completion, Model, ModelRequest, context_window, thinks
 
 
 class Fallback:
@@ -29,6 +30,16 @@ class Fallback:
     @property
     def account(self) -> str:
         return self.models[0].account
+
+    @property
+    def thinks(self) -> Thinks:
+        """What is to be reserved for, since any of them may answer: `always` if one always thinks."""
+        return max(map(thinks, self.models), key=("never", "optionally", "always").index)
+
+    @property
+    def context_window(self) -> int | None:
+        """The smallest that is known, since any of them may answer."""
+        return min((window for model in self.models if (window := context_window(model))), default=None)
 
     async def complete(self, request: ModelRequest) -> Completion:
         """The first answer. Raises the last model's error, with what became of the others in its detail."""
@@ -51,7 +62,7 @@ class Fallback:
             if isinstance(failure.completion, Completion):
                 paid.append(failure.completion)
             sent += requests_of(failure)
-            waited += getattr(failure, "waited", 0.0)
+            waited += failure.waited
             if model is self.models[-1] or (sent and not retry_allowed()):
                 break
             earlier.append(failure.detail)
@@ -80,6 +91,7 @@ def _together(completions: Sequence[Completion]) -> Completion:
         completions[-1],
         tokens_in=sum(one.tokens_in for one in completions),
         tokens_out=sum(one.tokens_out for one in completions),
+        tokens_thought=sum(one.tokens_thought for one in completions),
         tokens_cached=sum(one.tokens_cached for one in completions),
         cost=None if None in costs else math.fsum(cost for cost in costs if cost is not None),
     )

@@ -23,12 +23,62 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from consilience.domain.errors import ProviderError, RateLimited, Refused, Rejected, ServerError, Timeout
-from consilience.models.port import Completion, Model, ModelRequest
+from consilience.domain.outcome import Thinks
+from consilience.models.port import Completion, Model, ModelRequest, context_window, thinks
 
 T = TypeVar("T")
 
 may_retry: ContextVar[Callable[[], bool] | None] = ContextVar("may_retry", default=None)
 """Asked before each further sending of one call, since limits bound sendings; None allows all."""
+
+
+class Sendings:
+    """Counts the requests of one call while they are sent, for a call that is cancelled and so returns no figures.
+
+    A limiter, and a model that sends without one, calls `expect` on arrival, `dispatched` per request and `answered` per result.
+    """
+
+    def __init__(self) -> None:
+        self._expected = False
+        self._sent = 0
+        self._open = 0
+
+    @property
+    def requests(self) -> int:
+        """Requests sent since the last `settle`. 1 for a model that does not report its requests."""
+        return self._sent if self._expected else 1
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a request was sent and not answered. True for a model that does not report its requests."""
+        return self._open > 0 if self._expected else True
+
+    def expect(self) -> None:
+        self._expected = True
+
+    def dispatched(self) -> None:
+        self._sent += 1
+        self._open += 1
+
+    def answered(self) -> None:
+        self._open -= 1
+
+    def repeated(self) -> None:
+        """A model sent a further request within one sending of its limiter."""
+        self._sent += 1
+
+    def settle(self) -> None:
+        """The requests so far are recorded elsewhere."""
+        self._sent = self._open = 0
+
+
+sendings: ContextVar[Sendings] = ContextVar("sendings")
+"""The count of the running call. Set only for a call that a limit on time may end."""
+
+
+def running_count() -> Sendings:
+    """The count of the running call, or a new one that nobody reads."""
+    return sendings.get(None) or Sendings()
 
 
 def retry_allowed() -> bool:
@@ -121,6 +171,7 @@ class Limiter:
         point, it holds no slot.
         """
         ticket = self.ticket()
+        running_count().expect()
         sent, waited, attempt = 0, 0.0, 0
         while True:
             mark = self.try_enter()
@@ -147,10 +198,13 @@ class Limiter:
     async def _send_once(self, sending: Callable[[], Awaitable[T]], mark: int, deadline: float) -> T | ProviderError:
         """One sending in a slot, which is given back however it ends."""
         failure: ProviderError
+        count = running_count()
+        count.dispatched()
         try:
             async with asyncio.timeout(deadline):
                 answer = await sending()
         except ProviderError as error:
+            count.answered()
             failure = error
         except TimeoutError:
             failure = Timeout(f"{self.account}: no answer within the deadline of {deadline:g} s")
@@ -158,6 +212,7 @@ class Limiter:
             self.abandoned()
             raise
         else:
+            count.answered()
             self.succeeded()
             return answer
         self.failed(mark, failure)
@@ -319,14 +374,10 @@ _limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Limiter]] = We
 
 def limiter_for(account: str, pace: Pace | None = None) -> Limiter:
     """The limiter of `account` on the running event loop; `pace` counts when it is made. Needs a running loop."""
-    loop = asyncio.get_running_loop()
-    accounts = _limiters.get(loop)
-    if accounts is None:
-        accounts = _limiters[loop] = {}
-    limiter = accounts.get(account)
-    if limiter is None:
-        limiter = accounts[account] = Limiter(account, pace)
-    return limiter
+    accounts = _limiters.setdefault(asyncio.get_running_loop(), {})
+    if account not in accounts:
+        accounts[account] = Limiter(account, pace)
+    return accounts[account]
 
 
 class Limited:
@@ -358,6 +409,14 @@ class Limited:
     @property
     def account(self) -> str:
         return self.inner.account
+
+    @property
+    def thinks(self) -> Thinks:
+        return thinks(self.inner)
+
+    @property
+    def context_window(self) -> int | None:
+        return context_window(self.inner)
 
     async def complete(self, request: ModelRequest) -> Completion:
         """The inner model's answer with `requests` and `waited` filled in. Raises as `Limiter.send` does."""

@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,9 +30,10 @@ from typing import IO, TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from consilience.domain.errors import ProviderError, Rejected, Timeout, UnavailableModel, Unreachable, UserError
-from consilience.models.limiter import retry_allowed
+from consilience.models.failures import OutputMode
+from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.port import Completion, ModelRequest
-from consilience.models.provider import OutputMode, ProviderModel
+from consilience.models.provider import ProviderModel
 from consilience.models.weights import CATALOGUE, DEFAULT, Progress, locate, pull, verify
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class LocalModel:
 
     Cheap to make; several with one name share one child. It serves one event loop at a time.
     """
+
+    context_window = CONTEXT
 
     def __init__(self, name: str = "local") -> None:
         self._weights = DEFAULT if name == "local" else name
@@ -101,6 +105,8 @@ class LocalModel:
         temperature = TEMPERATURE if request.temperature is None else request.temperature
         asked = replace(request, temperature=temperature, seed=seed)
         sent, waited = 0, 0.0
+        count = running_count()
+        count.expect()
         while True:
             child = await self._running_child()
             arrived = time.monotonic()
@@ -109,7 +115,9 @@ class LocalModel:
                 if child.ended.done():  # while this request stood in the queue
                     continue
                 sent += 1
+                count.dispatched()
                 outcome = await self._send(child, asked)
+                count.answered()
             if isinstance(outcome, Completion):
                 return replace(outcome, requests=sent, waited=waited, cost=0.0)
             vars(outcome).update(requests=sent, waited=waited)
@@ -170,8 +178,8 @@ class _Connection:
 class _NativeOnly(ProviderModel):
     """Without weaker means of structured output: in tool mode small models imitate a call, prompted they echo the schema."""
 
-    def _weaker(self, mode: OutputMode | None, error: Exception) -> OutputMode | None:
-        return None
+    def _learn(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
+        return False
 
 
 def _connect(child: _Child, name: str) -> tuple[ProviderModel, httpx2.AsyncClient]:
@@ -228,13 +236,14 @@ class _Child:
         return how + (f": {self._last_words}" if self._last_words else "")
 
     async def stop(self) -> None:
-        """End the process, whatever it is doing. Returns when it is gone."""
+        """End the process, whatever it is doing. Returns when it is gone; one that is not started yet never will be."""
         self.let_go()
         try:
             await asyncio.wait_for(_result(self.ended), _GRACE_SECONDS)
         except TimeoutError:  # while it loads it does not listen
             self.kill()
-            await _result(self.ended)
+            if self._process is not None:
+                await _result(self.ended)
 
     def let_go(self) -> None:
         """Close the lifeline, at whose end the process leaves."""
@@ -287,6 +296,8 @@ class _Child:
             environment.setdefault("GOMP_SPINCOUNT", "500")
         windows = getattr(subprocess, "CREATE_NO_WINDOW", 0) | getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
         with self._lock:
+            if self._stopping:
+                raise self._closed_early()
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "consilience.models.local_server"],
                 stdin=subprocess.PIPE,
@@ -297,8 +308,6 @@ class _Child:
                 start_new_session=True,  # a Ctrl-C at the terminal is ours to judge
                 creationflags=windows,
             )
-            if self._stopping:
-                self._process.kill()
             return self._process
 
     def _converse(self, process: subprocess.Popen[bytes], path: Path) -> dict[str, str]:
@@ -318,9 +327,12 @@ class _Child:
         line = process.stdout.readline()
         return dict(json.loads(line)) if line else {}
 
+    def _closed_early(self) -> UnavailableModel:
+        return UnavailableModel(f"The model {self.weights} was closed while it was starting")
+
     def _load_failure(self, said: dict[str, str]) -> UnavailableModel:
         if self._stopping:
-            return UnavailableModel(f"The model {self.weights} was closed while it was starting")
+            return self._closed_early()
         if said.get("kind") == "import":
             return UnavailableModel(
                 f"llama.cpp cannot be loaded: {said['error']}", do="Run: pip install 'consilience[local]'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar, cast
 
@@ -14,8 +15,49 @@ from consilience.domain.messages import is_free_text
 
 T = TypeVar("T")
 
-_FENCE = re.compile(r"\A\s*```[\w-]*[ \t]*\n?(.*?)(?:\n?```.*)?\Z", re.DOTALL)
+MAX_PASSES = 8
+"""What one trace leaves may begin with another. No model nests them deeper."""
+
+MAX_BROKEN = 100
+"""Broken objects of one text that are passed over; what follows them is not read."""
+
+_TAG = "(?:think|thinking|reasoning)"
+_OPENED = re.compile(rf"\s*(?:<(?P<name>{_TAG}|thought|analysis)>|◁think▷)", re.IGNORECASE)
+_PREAMBLE = re.compile(r"\s*[^\n]{0,80}\n\s*")
+"""What a program may say before its model begins."""
+_OPENED_LATER = re.compile(rf"^[ \t]*<{_TAG}>(?P<alone>[ \t]*$)?", re.IGNORECASE | re.MULTILINE)
+_CLOSED = re.compile(rf"</{_TAG}>", re.IGNORECASE)
+_CLOSED_RARE = re.compile(r"</(?:thought|analysis)>", re.IGNORECASE)
+_CLOSED_TRIANGLE = re.compile("◁/think▷")
+_COMMON = re.compile(_TAG, re.IGNORECASE)
+_CLOSED_ALONE = re.compile(
+    rf"""
+    ^[ \t]* </{_TAG}>                                      # at the beginning of a line
+    | (?<=[^\s'"`(*_“‘«]) </{_TAG}> (?!['").,;:!?”’»…]|`\b)   # right behind a word
+    | (?<=\s) </{_TAG}> (?-i:(?=[ \t]+[A-ZÀ-ÞΑ-ΩА-Я\u4e00-\u9fff\d{{\[*\#]))   # before the beginning of a sentence
+    | </{_TAG}> (?=[ \t]*$)                                # at the end of a line; elsewhere it is spoken of
+    """,
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)
+_QUOTED = re.compile(
+    rf"""
+    ^[ \t]*(```|~~~)[^\n`]*\n (?:(?![ \t]*\1).*\n)* [ \t]*\1[ \t]*$   # a block of code
+    | `[^`\n]+`
+    | (?<=[^\n]) <{_TAG}>[^\n<]*</{_TAG}>                             # both tags in the middle of one line
+    """,
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)
+
+_FENCED = re.compile(r"\A```[\w-]*[ \t]*\n?((?:(?!```).)*)(?:```)?\Z", re.DOTALL)
+_LEAD = re.compile(r"\s*(?:```[\w-]*\s*)?")
+_FENCE_END = re.compile(r"\n?```[\w-]*\s*\Z")
 _DECODER = json.JSONDecoder(strict=False)
+_BRACE = re.compile(r"[{}]")
+_BRACE_OR_STRING = re.compile(r'[{}]|"(?:[^"\\]|\\.)*"', re.DOTALL)
+_OBJECT = re.compile(r"\{\s*[\"'}]")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_LAST_NUMBER = re.compile(r"-?\d[\d.eE+-]*\Z")
 _EMPTY = ("null", "[]", '""')
 """JSON that says nothing, where prose would do."""
 
@@ -24,71 +66,235 @@ class Malformed(ValueError):
     """A reply that cannot be used; the text says why in words for the model that wrote it."""
 
 
+def without_trace(text: str) -> str:
+    """Return `text` without reasoning traces, stripped if it had one; a text that is only a trace is empty.
+
+    A trace is `<think>…</think>`, `<thinking>` or `<reasoning>` alike, at the beginning or from a line of its own on; at the
+    beginning also `<thought>`, `<analysis>` and `◁think▷`. It may lack its beginning (then all before its end belongs to it),
+    and where nothing or one short line stands before it, its end (then all that follows does). Tags inside code or inside a JSON
+    object are text.
+    """
+    if "<" not in text and "◁" not in text:
+        return text
+    for _ in range(MAX_PASSES):
+        rest = _without_traces(text)
+        if rest is None:
+            break
+        text = rest
+    return text
+
+
+def _without_traces(text: str) -> str | None:
+    """One pass: what is left without the traces to be seen; None if there is none."""
+    begin = 0
+    while opened := _OPENED.match(text, begin):
+        closed = _end_of(opened["name"]).search(text, opened.end())
+        begin = closed.end() if closed else len(text)
+    ends = [match.end() for match in _CLOSED_ALONE.finditer(text, begin)]
+    starts = list(_OPENED_LATER.finditer(text, begin))
+    if ends or starts:
+        quoted = _quoted(text, begin)
+        ends = [end for end in ends if not quoted[end - 1]]
+        starts = [opened for opened in starts if not quoted[opened.start()]]
+    pieces, place = [], begin
+    for opened in starts:
+        start = opened.start()
+        if start < place or (opened["alone"] is None and not any(end > start for end in ends)):
+            continue
+        closed = _CLOSED.search(text, start)
+        if closed is None and not _PREAMBLE.fullmatch(text, begin, start):
+            continue
+        stop = closed.end() if closed else len(text)
+        ends = [end for end in ends if not start < end <= stop]
+        pieces.append((place, start))
+        place = stop
+    pieces.append((place, len(text)))
+    if begin == 0 and len(pieces) == 1 and not ends:
+        return None
+    headless = max(ends, default=0)
+    return "".join(text[max(a, headless) : b] for a, b in pieces if b > headless).strip()
+
+
+def _end_of(name: str | None) -> re.Pattern[str]:
+    """What closes a trace that stands at the beginning."""
+    if name is None:
+        return _CLOSED_TRIANGLE
+    return _CLOSED if _COMMON.fullmatch(name) else _CLOSED_RARE
+
+
+def _quoted(text: str, begin: int) -> bytearray:
+    """A flag for every character: whether it stands in code, in a JSON object, or where tags are spoken of."""
+    flags = bytearray(len(text))
+    for a, b in (*(code.span() for code in _QUOTED.finditer(text, begin)), *_objects(text, begin).spans):
+        flags[a:b] = b"\1" * (b - a)
+    return flags
+
+
 def parse_reply(text: str, returns: type[T]) -> T:
     """The reply as `returns`, which is `str` or a pydantic model.
 
-    Fences, prose around the object and an end cut off are forgiven; enums, bounds, empty strings and an echoed schema
-    are not. Prose without an object fills the type's only required field if that is a `FreeText`. Raises `Malformed`.
+    Reasoning traces, fences, prose around the object and an end cut off are forgiven; enums, bounds, empty strings and an
+    echoed schema are not. Of several objects the last that validates counts. One that was cut off is closed if no whole one
+    validates, without a number or a decision that the cut may have shortened. Prose without an object fills the type's only
+    required field if that is a `FreeText`. Raises `Malformed`.
     """
+    body = without_trace(text).strip()
     if returns is str:
-        if _blank(text):
+        if _blank(body):
             raise Malformed("the reply is empty")
-        return cast(T, text.strip())
+        return cast(T, body)
     if not issubclass(returns, BaseModel):
         raise TypeError(f"a reply is text or a pydantic model, not {returns!r}")
-    body = _unfenced(text)
-    if _blank(body) or body in _EMPTY:
+    prose = _unfenced(body)
+    if _blank(prose) or prose in _EMPTY:
         raise Malformed("the reply is empty")
-    data = _object_in(body)
-    if data is None:
-        return cast(T, _fill(body, returns))
-    if "\\u" in body:  # may be half of a character pair
-        data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+    found = _objects(body)
+    candidates = found.whole[::-1]
+    if found.cut is not None and (closed := _closed(found.cut, returns)):
+        candidates.append(closed)
+    if not candidates:
+        if prose.startswith("{"):
+            raise Malformed("the reply is not a JSON object")
+        return cast(T, _fill(prose, returns))
+    escaped = not body.isascii() or "\\u" in body
+    wrong: Malformed | None = None
+    for data in candidates:
+        try:
+            return cast(T, _validated(data, returns, escaped=escaped))
+        except Malformed as error:
+            wrong = wrong or error
+    assert wrong is not None
+    raise wrong
+
+
+def _validated(data: dict[str, object], returns: type[BaseModel], *, escaped: bool) -> BaseModel:
     if _is_schema(data, returns):
         raise Malformed("the reply repeats the JSON schema; give an object that follows it")
     try:
-        value = returns.model_validate(data)
+        value = returns.model_validate(_encodable(data) if escaped else data)
     except ValidationError as error:
         raise Malformed(_in_words(error)) from None
+    except (ValueError, RecursionError):  # digits or brackets without end
+        raise Malformed("the reply is not a JSON object") from None
     for name in _required_strings(returns):
         if _blank(str(getattr(value, name))):
             raise Malformed(f"{name}: must not be empty")
-    return cast(T, value)
+    return value
+
+
+def _encodable(data: dict[str, object]) -> object:
+    """The data with halves of character pairs, which escapes can spell, replaced. Raises `ValueError`, `RecursionError`."""
+    return json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _blank(text: str) -> bool:
     """True for a text with nothing to be seen in it: blanks, and characters that only steer."""
-    return not any(character.isprintable() and not character.isspace() for character in text)
+    return not text[:1].isalnum() and not any(character.isprintable() and not character.isspace() for character in text)
 
 
 def _unfenced(text: str) -> str:
-    match = _FENCE.match(text)
+    match = _FENCED.match(text)
     return (match.group(1) if match else text).strip()
 
 
-def _object_in(body: str) -> dict[str, object] | None:
-    """The first JSON object in the text, an end cut off closed; None where there is only prose."""
-    start = body.find("{")
-    while start >= 0:
+@dataclass
+class _Objects:
+    """JSON objects of a text: the whole ones that hold anything, and one that was cut off at the end. `spans` are the places of
+    all whole ones, and of the one cut off if nothing stands before it."""
+
+    whole: list[dict[str, object]] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    cut: str | None = None
+
+
+def _objects(text: str, first: int = 0) -> _Objects:
+    """The outermost objects from `first` on. Nothing inside a broken one is taken for a reply."""
+    found, place, broken = _Objects(), first, 0
+    if first == 0 and text.endswith("}") and (alone := _only_object(text)):
+        return _Objects([alone], [(0, len(text))])
+    text = _FENCE_END.sub("", text)
+    while (start := _OBJECT.search(text, place)) is not None and broken < MAX_BROKEN:
+        begin = start.start()
         try:
-            found, _ = _DECODER.raw_decode(body, start)
-        except json.JSONDecodeError:
-            found = _closed(body[start:])
-        except (ValueError, RecursionError):  # a number without end, brackets without end
-            raise Malformed("the reply is not a JSON object") from None
-        if isinstance(found, dict) and found:
-            return found
-        if start == 0:
-            raise Malformed("the reply is not a JSON object")
-        start = body.find("{", start + 1)
-    return None
+            value, place = _DECODER.raw_decode(text, begin)
+        except (ValueError, RecursionError) as error:  # a number or brackets without end are errors of other kinds
+            if isinstance(error, json.JSONDecodeError) and _runs_out(error) and _partial(text[begin:]) is not None:
+                found.cut = text[begin:]
+                if _LEAD.fullmatch(text, first, begin):
+                    found.spans.append((begin, len(text)))
+                break
+            place = _balanced(text, begin)
+            broken += 1
+        else:
+            found.spans.append((begin, place))
+            if value:
+                found.whole.append(value)
+    return found
 
 
-def _closed(fragment: str) -> object:
+def _only_object(text: str) -> dict[str, object] | None:
+    """What a text is that is one object and nothing else; None for any other, and for an empty object."""
+    if _OBJECT.match(text) is None:
+        return None
     try:
-        return from_json(fragment, allow_partial="trailing-strings")
+        value, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if end == len(text) else None
+
+
+def _runs_out(error: json.JSONDecodeError) -> bool:
+    """Whether the text may only lack its end: the error stands within the last few characters, or in a string without end."""
+    return error.msg.startswith("Unterminated") or len(error.doc) - error.pos < len("-1234.5e+678")
+
+
+def _balanced(text: str, begin: int) -> int:
+    """Behind the brace that closes the one at `begin`; the end of the text if none does.
+
+    Braces within strings count in one of two readings, since a broken object may have a quotation mark too many. The later end
+    holds, so that nothing inside the object is taken for an object of its own.
+    """
+    return max(_closing(_BRACE, text, begin), _closing(_BRACE_OR_STRING, text, begin))
+
+
+def _closing(tokens: re.Pattern[str], text: str, begin: int) -> int:
+    depth = 0
+    for token in tokens.finditer(text, begin):
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
+        if depth == 0:
+            return token.end()
+    return len(text)
+
+
+def _partial(fragment: str, *, strings: bool = True) -> dict[str, object] | None:
+    """An object whose end was cut off, closed; without its last string where `strings` is False and that was cut."""
+    escaped = _STRING.sub(lambda said: _CONTROL.sub(lambda one: f"\\u{ord(one[0]):04x}", said[0]), fragment)
+    try:
+        value = from_json(escaped, allow_partial="trailing-strings" if strings else True)
     except ValueError:
         return None
+    return value if isinstance(value, dict) and value else None
+
+
+def _closed(fragment: str, returns: type[BaseModel]) -> dict[str, object] | None:
+    """A cut object, closed where that is unambiguous: without a last number, since digits may be missing, and without a
+    decision (a field that is not plain text) whose string was cut."""
+    closed = _partial(fragment)
+    if closed is None or closed != _partial(fragment, strings=False):
+        name = next(reversed(closed or {}), "")
+        if closed is not None and isinstance(closed[name], str) and not _is_prose(returns, name):
+            del closed[name]
+        return closed
+    number = _LAST_NUMBER.search(fragment)
+    return _partial(fragment[: number.start()]) if number else closed
+
+
+def _is_prose(returns: type[BaseModel], name: str) -> bool:
+    """Whether a field is text without bounds: half of it is half a text, and no other decision."""
+    for key, described in returns.model_fields.items():
+        if name in (key, described.alias):
+            return described.annotation is str and (not described.metadata or is_free_text(described.metadata))
+    return True
 
 
 def prose_field(returns: type[BaseModel]) -> str:

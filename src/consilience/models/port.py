@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from consilience.domain.outcome import ThinkingLevel, Thinks
+
 JsonSchema = Mapping[str, object]
 
 
@@ -25,8 +27,15 @@ class ModelRequest:
     schema: JsonSchema | None = None
     attempt: int = 1
     max_tokens: int = 1024
+    """Max tokens of the answer, without the thinking before it."""
     temperature: float | None = None
     seed: int | None = None
+    thinking: ThinkingLevel | None = None
+    """How much a model that can think is to think; None leaves the provider's default."""
+    thinking_tokens: int = 0
+    """Tokens reserved for thinking, on top of `max_tokens`. A model that never thinks ignores it."""
+    shared: tuple[int, ...] = ()
+    """Lengths in characters of beginnings of `user` that other calls send too, shortest first."""
 
     @property
     def text(self) -> str:
@@ -38,6 +47,8 @@ class ModelRequest:
 class Completion:
     """What came back. Tokens as the provider counted them; `cost` in US dollars, None where no price is known.
 
+    `tokens_thought` is the part of `tokens_out` that the model used for thinking, which is no part of `text`.
+
     `requests` counts sendings including retries; `waited` is seconds spent in the limiter and between retries;
     `tokens_cached` is the part of `tokens_in` served from a prefix already seen; `finish_reason` is "stop",
     "length" (cut by `max_tokens`) or the provider's word; `model` is who really
@@ -48,6 +59,7 @@ class Completion:
     model: str
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_thought: int = 0
     tokens_cached: int = 0
     cost: float | None = None
     finish_reason: str = "stop"
@@ -70,6 +82,7 @@ class Taken:
     tokens_cached: int = 0
     cost: float | None = 0.0
     requests: int = 0
+    tokens_thought: int = 0
 
 
 class Steps(Protocol):
@@ -125,3 +138,15 @@ class Model(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def context_window(model: object) -> int | None:
+    """Tokens that a prompt and its reply may have together, from a model's optional attribute `context_window`; None if unknown."""
+    found: int | None = getattr(model, "context_window", None)
+    return found
+
+
+def thinks(model: object) -> Thinks:
+    """Whether a model thinks, from its optional attribute `thinks`; `never` for one that has none."""
+    found: Thinks = getattr(model, "thinks", "never")
+    return found

@@ -1,9 +1,9 @@
 """A request through pydantic-ai's low-level interface to whichever provider its model names.
 
 One `complete` is one sending: the SDK's own retries are off, so that limits bound what is really sent. The one
-exception is an answer that says structured output is not supported: then the next weaker means is remembered, and tried
-at once with the permission of `limiter.may_retry`. Every failure of the library becomes a `ProviderError`
-whose detail says what to do and holds no key.
+exception is an error that names a parameter, or a form of structured output, as unknown to the server. The request is
+sent again at once without it, with the permission of `limiter.may_retry`, and so are all later ones. Every failure of
+the library becomes a `ProviderError` whose detail says what to do and holds no key.
 """
 
 from __future__ import annotations
@@ -11,35 +11,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, cast
 
 from consilience.domain.errors import ProviderError, Refused, ServerError
-from consilience.models.failures import scrub, translate, without_keys
-from consilience.models.limiter import retry_allowed
+from consilience.domain.outcome import ThinkingLevel, Thinks
+from consilience.models.endpoints import Prices, answered_by, in_dollars
+from consilience.models.failures import OPTIONAL, OutputMode, rejected_part, translate
+from consilience.models.http_client import limit_replies
+from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.port import Completion, ModelRequest
+from consilience.models.redaction import scrub, without_keys
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.messages import ModelResponse, UserContent
     from pydantic_ai.models import Model as LibraryModel
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
-
-OutputMode = Literal["native", "tool", "prompted"]
 
 _OUTPUT_TOOL = "reply"
 _MOST_TOKENS = 100_000_000
 """Tokens of one request, ten times what the longest known context holds."""
 _LINEAR_UP_TO = 100_000
 """Input tokens below which no known price list has a further tier."""
+_NO_TAGS = ("\0<think>", "\0</think>")
+"""No text holds them. With the usual tags the library keeps a trace without an end as the answer; `models.parsing` does not."""
+_MAKERS = frozenset(
+    {"openai", "anthropic", "google", "google-gla", "google-vertex", "deepseek", "mistral", "cohere", "xai"}
+)
+"""Accounts whose models the model layer knows. Others serve models of many makers."""
+_MIN_CACHED_CHARS = 4_096
+"""Characters below which no provider caches a marked beginning: at least 1,024 tokens."""
 
 
 class ProviderModel:
     """One model of one provider account.
 
-    `prices` are US dollars per million tokens (in, out) and replace the price data; (0.0, 0.0) is for a server of
-    one's own. `extra_body` is merged into the body of requests of adapters that can. An instance serves one event
-    loop at a time; used on another, it opens its connections anew.
+    `prices` other than "listed" replace the price data. `extra_body` is merged into the body of requests of adapters
+    that can. An instance serves one event loop at a time; used on another, it opens its connections anew.
     """
 
     def __init__(
@@ -49,15 +61,18 @@ class ProviderModel:
         model: LibraryModel,
         *,
         extra_body: dict[str, object] | None = None,
-        prices: tuple[float, float] | None = None,
+        prices: Prices = "listed",
     ) -> None:
         self._name = name
         self._account = account
         self._model = model
         self._prices = prices
         self._mode: OutputMode | None = None
+        self._left_out: set[str] = set()
+        self._other_limit = _other_limit(model)
         self._settings = _fixed_settings(model, extra_body)
-        self._takes_temperature = _takes_temperature(model)
+        self.thinks: Thinks = thinks_of(model.profile, account)
+        model.profile["thinking_tags"] = _NO_TAGS
         self._unpriced: set[str] = set()
         self._rates: tuple[float, float] | Literal["unread"] | None = "unread"
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,7 +92,7 @@ class ProviderModel:
         return self._settings.copy()
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """One sending (two where structured output had to be asked for by a weaker means).
+        """One sending, and one more for each part of the request that the server says it does not know.
 
         Raises `RateLimited`, `ServerError`, `Timeout`, `Unreachable`, `Refused` or `Rejected`. An empty text is an
         answer. A `Refused` that was paid for carries what came and what it cost in its attribute `completion`.
@@ -87,39 +102,61 @@ class ProviderModel:
         sent = 0
         while True:
             mode = self._output_mode() if request.schema is not None else None
+            left_out = frozenset(self._left_out)
             sent += 1
             try:
-                response = await self._send(request, mode)
+                response = await self._send(request, mode, left_out)
             except Exception as error:
-                weaker = self._weaker(mode, error)
-                self._mode = weaker or self._mode  # before permission is asked: else the next call would fail alike
-                failure = None if weaker and retry_allowed() else self._failure(error)
+                learned = self._learn(error, mode, left_out)  # also without permission, for the next call
+                failure = None if learned and retry_allowed() else translate(error, self._account, self._scrub)
             else:
                 return self._completion(response, sent)
             if failure is not None:  # raised here so that it does not drag the library's exception along
                 vars(failure)["requests"] = sent
                 raise failure
+            running_count().repeated()
 
-    async def _send(self, request: ModelRequest, mode: OutputMode | None) -> ModelResponse:
+    async def _send(self, request: ModelRequest, mode: OutputMode | None, left_out: AbstractSet[str]) -> ModelResponse:
         from pydantic_ai import messages
         from pydantic_ai.direct import model_request
 
         parts: list[messages.ModelRequestPart] = []
         if request.system:
             parts.append(messages.SystemPromptPart(request.system))
-        parts.append(messages.UserPromptPart(request.user))
-        settings = self._settings.copy()
-        settings["max_tokens"] = request.max_tokens
-        if request.temperature is not None and self._takes_temperature:
-            settings["temperature"] = request.temperature
-        if request.seed is not None:
-            settings["seed"] = request.seed
+        parts.append(messages.UserPromptPart(self._marked(request)))
+        settings = self._settings_for(request)
+        self._drop(settings, left_out)
+        limit_replies(self._model)
         return await model_request(
             self._model,
             [messages.ModelRequest(parts=parts)],
             model_settings=settings,
             model_request_parameters=_parameters(request, mode),
         )
+
+    def _settings_for(self, request: ModelRequest) -> ModelSettings:
+        """The size of the answer with that of the thinking, which providers count together, and how to sample."""
+        settings = self._settings.copy()
+        settings["max_tokens"] = request.max_tokens + request.thinking_tokens
+        if request.thinking is not None and self._model.profile.get("supports_thinking", False):
+            settings["thinking"] = False if request.thinking == "off" else request.thinking
+        if request.temperature is not None and _takes_temperature(self._model, request.thinking):
+            settings["temperature"] = request.temperature
+        if request.seed is not None:
+            settings["seed"] = request.seed
+        return settings
+
+    def _marked(self, request: ModelRequest) -> str | list[UserContent]:
+        """The prompt, with the ends of its shared beginnings marked for a provider that caches only what is marked."""
+        lengths = [n for n in request.shared if len(request.system) + n >= _MIN_CACHED_CHARS]
+        if not lengths or not self._model.profile.get("supports_cache", False):
+            return request.user
+        from pydantic_ai.messages import CachePoint
+
+        marked: list[UserContent] = []
+        for begin, end in pairwise([0, *lengths]):
+            marked += [request.user[begin:end], CachePoint()]
+        return [*marked, request.user[lengths[-1] :]]
 
     def _output_mode(self) -> OutputMode:
         """The strongest means of structured output the model's profile claims."""
@@ -133,20 +170,26 @@ class ProviderModel:
                 self._mode = "prompted"
         return self._mode
 
-    def _weaker(self, mode: OutputMode | None, error: Exception) -> OutputMode | None:
-        """The next means to try when `error` says that this one is not supported; None otherwise."""
-        from pydantic_ai.exceptions import ModelRequestRejectedError
+    def _learn(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
+        """Whether `error` names a part of the request, as it was sent, that the server does not know; remember it."""
+        parts = OPTIONAL - left_out - (set() if self._other_limit else {"max_tokens"})
+        part = rejected_part(error, parts | ({mode} if mode else set()), self._model.model_name)
+        if part is not None and part == mode:
+            if self._mode == mode:  # a request sent at the same time may have learned more already
+                tools = mode == "native" and self._model.profile.get("supports_tools", True)
+                self._mode = "tool" if tools else "prompted"
+        elif part is not None:
+            self._left_out.add(part)
+        return part is not None
 
-        if mode in (None, "prompted") or type(error).__name__ != ModelRequestRejectedError.__name__:
-            return None
-        said = str(error).lower()
-        if mode == "native" and re.search(r"response_format|json_schema|structured[ _]outputs?|text\.format", said):
-            weaker: OutputMode = "tool" if self._model.profile.get("supports_tools", True) else "prompted"
-        elif mode == "tool" and re.search(r"\btools?\b|tool_choice|function", said):
-            weaker = "prompted"
-        else:
-            return None
-        return weaker
+    def _drop(self, settings: ModelSettings, left_out: AbstractSet[str]) -> None:
+        """Take what is left out from the settings. The limit on tokens is kept, under its other name."""
+        loose = cast("dict[str, object]", settings)
+        dropped = {name: loose.pop(name, None) for name in left_out}
+        if "max_tokens" in dropped and self._other_limit is not None:
+            body = settings.get("extra_body")
+            more = body if isinstance(body, dict) else {}
+            settings["extra_body"] = {**more, self._other_limit: dropped["max_tokens"]}
 
     def _completion(self, response: ModelResponse, sent: int) -> Completion:
         usage = credible_usage(response)
@@ -157,9 +200,10 @@ class ProviderModel:
         answered = _word(response.model_name or self._model.model_name, keys)
         completion = Completion(
             text=text,
-            model=f"{self._name.partition(':')[0]}:{answered}",
+            model=answered_by(self._name, answered),
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
+            tokens_thought=thought_tokens(response),
             tokens_cached=usage.cache_read_tokens,
             cost=self._cost(response),
             finish_reason="stop" if reason == "tool_call" else reason,
@@ -178,10 +222,10 @@ class ProviderModel:
 
     def _cost(self, response: ModelResponse) -> float | None:
         """Exact, with tiers and cache reads and writes; None where no price is known."""
-        if self._prices is not None:
-            return (
-                response.usage.input_tokens * self._prices[0] + response.usage.output_tokens * self._prices[1]
-            ) / 1_000_000
+        if self._prices == "unknown":
+            return None
+        if self._prices != "listed":
+            return in_dollars(self._prices, response.usage.input_tokens, response.usage.output_tokens)
         answered = response.model_name or ""
         if not answered or answered in self._unpriced:
             return None
@@ -195,14 +239,30 @@ class ProviderModel:
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         """US dollars for a request of that size without cache reads; None where no price is known."""
-        if self._prices is not None:
-            return (tokens_in * self._prices[0] + tokens_out * self._prices[1]) / 1_000_000
+        if self._prices == "unknown":
+            return None
+        if self._prices != "listed":
+            return in_dollars(self._prices, tokens_in, tokens_out)
         if tokens_in > _LINEAR_UP_TO:
             return self._listed_price(tokens_in, tokens_out)
         if self._rates == "unread":
             rate_in, rate_out = self._listed_price(10_000, 0), self._listed_price(0, 10_000)
             self._rates = None if rate_in is None or rate_out is None else (rate_in / 10_000, rate_out / 10_000)
         return None if self._rates is None else tokens_in * self._rates[0] + tokens_out * self._rates[1]
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that prompt and reply may have together, as listed with the prices; None if the model is not listed."""
+        if self._prices != "listed":
+            return None
+        from genai_prices.data_snapshot import get_snapshot
+
+        model = self._model
+        try:
+            _, listed = get_snapshot().find_provider_model(model.model_name, None, model.system, None)
+        except LookupError:
+            return None
+        return listed.context_window
 
     def _listed_price(self, tokens_in: int, tokens_out: int) -> float | None:
         from pydantic_ai.messages import ModelResponse
@@ -240,21 +300,49 @@ class ProviderModel:
                 await self._model.__aenter__()
                 self._loop = loop
 
-    def _failure(self, error: Exception) -> ProviderError:
-        return translate(error, self._account, self._scrub)
-
     def _scrub(self, text: str) -> str:
         return scrub(text, keys_of(self._model))
 
 
 def credible_usage(response: ModelResponse) -> RequestUsage:
-    """What it used, as it says. Figures that no model can reach are struck from the response, as if it had said nothing."""
+    """What it used, as it says. Figures that no model can reach are struck from the response, as if it had said nothing. Thinking
+    that is counted beside the output, which so is less than the thinking, is added to it."""
     from pydantic_ai.usage import RequestUsage
 
     usage = response.usage
+    if (hidden := _counted_thinking(usage)) > usage.output_tokens > 0:
+        usage.output_tokens += hidden
     if max(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) > _MOST_TOKENS:
         response.usage = RequestUsage()
     return response.usage
+
+
+_THOUGHT_DETAILS = ("reasoning_tokens", "thinking_tokens", "thoughts_tokens")
+
+
+def thought_tokens(response: ModelResponse) -> int:
+    """Output tokens that went into thinking: as the provider counted them, else estimated from the thinking it shows."""
+    usage = response.usage
+    counted = _counted_thinking(usage)
+    if not counted:
+        shown = sum(len(part.content.encode()) for part in response.parts if part.part_kind == "thinking")
+        written = len(_text(response).encode())
+        counted = usage.output_tokens * shown // (shown + written) if shown else 0
+    return min(counted, usage.output_tokens)
+
+
+def _counted_thinking(usage: RequestUsage) -> int:
+    return max(usage.output_reasoning_tokens, *(usage.details.get(name, 0) for name in _THOUGHT_DETAILS))
+
+
+def thinks_of(profile: Mapping[str, object], account: str) -> Thinks:
+    """Whether a model thinks, by the model layer's profile. That a model never does is believed only of its maker's own service:
+    elsewhere the profile is guessed from the name."""
+    if profile.get("thinking_always_enabled", False):
+        return "always"
+    if profile.get("supports_thinking", False):
+        return "optionally"
+    return "never" if account in _MAKERS else "always"
 
 
 def keys_of(model: LibraryModel) -> list[str]:
@@ -292,15 +380,29 @@ def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -
     return settings
 
 
-def _takes_temperature(model: LibraryModel) -> bool:
-    """False for reasoning models that take none: the library would drop it too, with a warning at every request."""
+def _other_limit(model: LibraryModel) -> str | None:
+    """The name that the limit on tokens has in Chat Completions beside the one used; None for other interfaces."""
+    if "OpenAIChatModel" not in {cls.__name__ for cls in type(model).__mro__}:
+        return None
+    newer = model.profile.get("openai_chat_supports_max_completion_tokens", True)
+    return "max_tokens" if newer else "max_completion_tokens"
+
+
+def _takes_temperature(model: LibraryModel, thinking: ThinkingLevel | None) -> bool:
+    """False for a model that takes none while it thinks: the library would drop it too, with a warning at every request."""
     profile = model.profile
+    if profile.get("anthropic_disallows_sampling_settings", False):
+        return False
+    by_default = profile.get("thinking_always_enabled", False) or profile.get("thinking_enabled_by_default", False)
+    thinking_now = (
+        by_default if thinking is None else thinking != "off" or profile.get("thinking_always_enabled", False)
+    )
     if profile.get("openai_supports_reasoning", False):
         efforts = profile.get("openai_reasoning_efforts")
-        quiet = "none" in efforts if isinstance(efforts, tuple | frozenset | list) else False
-        quiet = quiet or bool(profile.get("openai_supports_reasoning_effort_none", False))
-        return quiet and not profile.get("thinking_enabled_by_default", False)
-    return not profile.get("anthropic_disallows_sampling_settings", False)
+        can_be_off = "none" in efforts if isinstance(efforts, tuple | frozenset | list) else False
+        can_be_off = can_be_off or bool(profile.get("openai_supports_reasoning_effort_none", False))
+        return can_be_off and not thinking_now
+    return not (thinking_now and model.system == "anthropic" and profile.get("supports_thinking", False))
 
 
 def _parameters(request: ModelRequest, mode: OutputMode | None) -> ModelRequestParameters:

@@ -9,16 +9,18 @@ from types import TracebackType
 
 from pydantic import BaseModel
 
+from consilience.domain.outcome import Thinks
 from consilience.models.port import Completion, ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A reply with its figures; tokens default to a quarter of the characters."""
+    """A reply with its figures; tokens default to a quarter of the characters. `tokens_thought` are part of `tokens_out`."""
 
     value: str | BaseModel
     tokens_in: int | None = None
     tokens_out: int | None = None
+    tokens_thought: int = 0
     tokens_cached: int = 0
     cost: float | None = 0.0
     finish_reason: str = "stop"
@@ -34,16 +36,27 @@ class ScriptedModel:
 
     A reply is text, an instance of the asked type, a `Scripted`, or an exception to raise. With a list an unexpected call
     raises `AssertionError`, and leaving `with ScriptedModel([...])` raises it when replies were not used. `latency` is
-    seconds, or a function of the request giving them. `requests` lists what was asked, in order of dispatch.
+    seconds, or a function of the request giving them. `thinks` is what the model says of its thinking; one that thinks is
+    given tokens for it with each request. `context_window` is what it says of the tokens it can hold. `requests` lists what was
+    asked, in order of dispatch.
     """
 
     def __init__(
-        self, reply: Reply, latency: Latency = 0.0, *, name: str = "scripted", price: float | None = 0.0
+        self,
+        reply: Reply,
+        latency: Latency = 0.0,
+        *,
+        name: str = "scripted",
+        price: float | None = 0.0,
+        thinks: Thinks = "never",
+        context_window: int | None = None,
     ) -> None:
         self._reply = reply if callable(reply) else None
         self._left: list[Answer] | None = None if callable(reply) else list(reply)
         self._latency = latency
         self._price = price
+        self.thinks: Thinks = thinks
+        self.context_window = context_window
         self.name = name
         self.account = name
         self.requests: list[ModelRequest] = []
@@ -64,6 +77,7 @@ class ScriptedModel:
             model=self.name,
             tokens_in=_quarter(request.text) if scripted.tokens_in is None else scripted.tokens_in,
             tokens_out=_quarter(text) if scripted.tokens_out is None else scripted.tokens_out,
+            tokens_thought=scripted.tokens_thought,
             tokens_cached=scripted.tokens_cached,
             cost=scripted.cost,
             finish_reason=scripted.finish_reason,

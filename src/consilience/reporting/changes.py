@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consilience.domain.events import AnyEvent, CallCompleted, SessionStarted
+from consilience.domain.events import AnyEvent, CallCompleted
 from consilience.domain.report import Report
-from consilience.reporting.contained import plain
+from consilience.domain.sections import Presentation
 from consilience.reporting.course import Course, fold
+from consilience.reporting.family import Text, setup
 from consilience.reporting.markdown import AnyReport
-from consilience.reporting.unfinished import prose
-from consilience.reporting.words import count, duration, money, one_line, place, printable, stopped
-
-Text = Callable[[str], str]
-"""A stored text by its id."""
+from consilience.reporting.record import presentation_of
+from consilience.reporting.report_sections import ending
+from consilience.reporting.words import count, duration, money, one_line, place, plain, printable, prose
 
 _LONGEST = 120
 
@@ -27,6 +26,7 @@ class Side:
     session: str
     course: Course
     report: Report | None
+    presentation: Presentation
     said: Mapping[str, str]
     """Texts of replies by key."""
 
@@ -68,7 +68,7 @@ def side(session: str, events: Sequence[AnyEvent], text: Text) -> Side:
     course = fold(events)
     report = AnyReport.model_validate_json(text(course.finished.report)) if course.finished else None
     said = {event.key: text(event.text) for event in events if isinstance(event, CallCompleted)}
-    return Side(session, course, report, said)
+    return Side(session, course, report, presentation_of(session, course, events, text), said)
 
 
 def changes(a: Side, b: Side, text: Text) -> Changes:
@@ -85,33 +85,6 @@ def changes(a: Side, b: Side, text: Text) -> Changes:
     )
 
 
-def setup(a: SessionStarted | None, b: SessionStarted | None, text: Text) -> dict[str, tuple[str, str]]:
-    """What two sessions were set differently, by name, in words."""
-    first, second = _set(a, text) if a else {}, _set(b, text) if b else {}
-    names = dict.fromkeys((*first, *second))
-    pairs = {name: (first.get(name, "–"), second.get(name, "–")) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _set(started: SessionStarted, text: Text) -> dict[str, str]:
-    found = {
-        "task": text(started.task),
-        "protocol": f"{started.protocol}, version {started.protocol_version}",
-        **{name: str(value) for name, value in started.settings.items()},
-        "seed": str(started.seed),
-        "quorum": f"{started.quorum:g}",
-        "encoder": str(started.encoder or "–"),
-    }
-    for agent in started.agents:
-        found[f"model of {agent.id}"] = agent.model
-        if agent.perspective:
-            found[f"perspective of {agent.id}"] = agent.persona or agent.perspective
-    found |= {f"limit on {name}": str(value) for name, value in started.limits if value not in (None, {})}
-    found |= {f"document {source.id}": f"{source.name} ({source.text[:8]})" for source in started.sources}
-    found |= {f"prompt {name}": id[:8] for name, id in started.templates.items()}
-    return found
-
-
 def _outcome(a: Side, b: Side) -> dict[str, tuple[str, str]]:
     return {name: (first, second) for (name, first), (_, second) in zip(_came_to(a), _came_to(b), strict=True)}
 
@@ -123,11 +96,9 @@ def _came_to(one: Side) -> list[tuple[str, str]]:
     return [
         (
             "stopped",
-            f"{stopped(report.stop_reason, report.settings)} ({report.stop_reason.value})"
-            if report
-            else "not finished",
+            f"{ending(report, one.presentation)} ({report.stop_reason.value})" if report else "not finished",
         ),
-        ("rounds", str(report.steps) if report else "–"),
+        ("steps", str(report.steps) if report else "–"),
         ("last score", "–" if score is None else f"{score:.2f}"),
         ("confidence", "–" if level is None else f"{level:.0%}".replace("%", " %")),
         ("dissent", str(_against(report)) if report else "–"),
@@ -139,8 +110,8 @@ def _came_to(one: Side) -> list[tuple[str, str]]:
 
 
 def _against(report: Report) -> int:
-    """Who is against the answer, and objections that stand; one that is both counts once."""
-    return sum(one.id is None for one in report.dissent) + len(report.objections)
+    """Who is against the answer, and open objections; one that is both counts once."""
+    return sum(dissent.id is None for dissent in report.dissent) + sum(one.is_open for one in report.objections)
 
 
 def changes_markdown(found: Changes) -> str:
@@ -157,7 +128,7 @@ def changes_markdown(found: Changes) -> str:
         parts.append("Both were set alike.")
     parts.append("## What was said\n\n" + "\n".join(_said(found)))
     rows = [f"| {name} | {plain(x)} | {plain(y)} |" for name, (x, y) in _outcome(found.a, found.b).items()]
-    parts.append(f"## What they came to\n\n| | `{a}` | `{b}` |\n|---|---|---|\n" + "\n".join(rows))
+    parts.append(f"## Results\n\n| | `{a}` | `{b}` |\n|---|---|---|\n" + "\n".join(rows))
     parts.append("## Answers\n\n" + _answers(found))
     return "\n\n".join(parts) + "\n"
 

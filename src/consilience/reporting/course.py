@@ -43,6 +43,7 @@ class Course:
     seconds: float = 0.0
     _tokens_in: int = 0
     _tokens_out: int = 0
+    _tokens_thought: int = 0
     _cost: float | None = 0.0
     _made: set[str] = field(default_factory=set)
     _further: int = 0
@@ -69,6 +70,11 @@ class Course:
     @property
     def tokens_out(self) -> int:
         return self._tokens_out + sum(step.tokens_out for step in self._open_steps)
+
+    @property
+    def tokens_thought(self) -> int:
+        """The part of `tokens_out` that went into thinking."""
+        return self._tokens_thought + sum(step.tokens_thought for step in self._open_steps)
 
     @property
     def cost(self) -> float | None:
@@ -119,11 +125,12 @@ class Course:
         self.calls.append(event)
         if event.inherited or (isinstance(event, CallCompleted) and event.cached):
             return
-        if not (isinstance(event, CallFailed) and event.failure.is_limit):
+        if not (isinstance(event, CallFailed) and event.unsent):
             self._made.add(event.key)
             self._further += event.steps - 1
         self._tokens_in += event.tokens_in
         self._tokens_out += event.tokens_out
+        self._tokens_thought += event.tokens_thought
         self._cost = None if self._cost is None or event.cost is None else self._cost + event.cost
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
+from consilience.domain.agents import voices
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import (
     AnswerReceived,
@@ -14,18 +18,22 @@ from consilience.domain.events import (
     CallCompleted,
     CallEvent,
     MessagePublished,
+    Noted,
     ReplyRejected,
     SessionFinished,
     SessionStarted,
     StepCompleted,
     TextsEmbedded,
 )
-from consilience.reporting.frontmatter import front_matter
+from consilience.domain.report import Report
+from consilience.reporting.files import claim_directory, write_files
 from consilience.reporting.markdown import markdown
-from consilience.reporting.mermaid import reads_diagram, tree_diagram
 from consilience.reporting.record import Record
-from consilience.reporting.unfinished import unfinished, unfinished_json
-from consilience.reporting.views import VIEWS, reads, tree, view_svg
+from consilience.reporting.unfinished import state_of, unfinished, unfinished_json
+from consilience.reporting.views import COMMON, reads, tree, view_svg
+from consilience.reporting.views.reads import Reads
+from consilience.reporting.views.tree import Tree
+from consilience.reporting.words import one_line
 
 SUFFIXES: Mapping[str, str] = {
     ".json": "json",
@@ -67,7 +75,7 @@ def as_markdown(record: Record) -> str:
     """Front matter, the report, diagrams of who took part and who read whom, the family."""
     more = "\n\n".join(filter(None, (*_diagrams(record), record.family)))
     if record.report is not None:
-        return front_matter(record) + "\n" + markdown(record.report, more=more)
+        return front_matter(record) + "\n" + markdown(record.report, record.presentation, more=more)
     body = unfinished(record.session, record.course, record.text, flights=list(record.flights), holder=record.holder)
     return "\n".join(filter(None, (front_matter(record), body, f"{more}\n" if more else "")))
 
@@ -79,7 +87,7 @@ def _diagrams(record: Record) -> Iterator[str]:
     }
     for name, diagram in sections.items():
         if diagram:
-            yield f"## {VIEWS[name].heading}\n\n{diagram}"
+            yield f"## {COMMON[name].heading}\n\n{diagram}"
 
 
 def as_events(record: Record) -> str:
@@ -120,12 +128,49 @@ def _texts(event: AnyEvent) -> Iterator[str]:
                 yield event.vectors
         case SessionFinished():
             yield event.report
+            if event.presentation:
+                yield event.presentation
+        case Noted():
+            yield from event.texts
 
 
 def as_html(record: Record) -> str:
     from consilience.reporting.html import page
 
     return page(record)
+
+
+REPORT_FILES: Mapping[str, str] = {
+    "mca_report.json": "mca_report",
+    "final_state.json": "final_state",
+    "document.md": "document",
+}
+"""Files of a report directory beside the common ones, with the method of a report that gives their content: text, or data that
+becomes JSON; nothing is written where it is empty."""
+
+
+def report_files(report: Report, *, record: Record | None = None, stored: bool = True) -> dict[str, str]:
+    """File names with their contents. With the `record` of the session the page has its transcript and views."""
+    from consilience.reporting.html import page, report_page
+
+    files = {
+        "report.json": report.model_dump_json(indent=2) + "\n",
+        "report.md": markdown(report, stored=stored),
+        "report.html": page(record) if record is not None else report_page(report, stored=stored),
+    }
+    for name, method in REPORT_FILES.items():
+        export = getattr(report, method, None)
+        if export is not None and (content := export()):
+            files[name] = (
+                content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+            )
+    return files
+
+
+def save_report(report: Report, directory: Path) -> list[Path]:
+    """Write the files of a report; return their paths. Raises `SettingsError`."""
+    claim_directory(directory)
+    return write_files(directory, report_files(report))
 
 
 def as_svg(record: Record, view: str = "tree") -> str:
@@ -139,3 +184,86 @@ FORMATS: Mapping[str, Callable[[Record], str]] = {
     "svg": as_svg,
     "events": as_events,
 }
+
+
+# --- front matter
+
+# What a JSON string may hold as it is, and YAML or a line reader would not take so.
+_NOT_PLAIN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+
+
+def front_matter(record: Record) -> str:
+    """Between lines of three hyphens. Every string is quoted as JSON is, which YAML reads alike."""
+    lines = [f"{name}: {scalar(value)}" for name, value in _values(record).items()]
+    return "---\n" + "\n".join(lines) + "\n---\n"
+
+
+def scalar(value: object) -> str:
+    """A string, number, truth value, nothing, or a list of them, in YAML's flow style."""
+    return _NOT_PLAIN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+def _values(record: Record) -> dict[str, object]:
+    course, report = record.course, record.report
+    started = course.started
+    created = datetime.fromtimestamp(record.created, UTC) if record.created is not None else None
+    spent = report.ledger.actual if report else None
+    return {
+        "session": record.session,
+        "protocol": started.protocol if started else None,
+        "created": created.isoformat(timespec="seconds") if created else None,
+        "task": record.text(started.task) if started else None,
+        "state": state_of(course, record.holder),
+        "stop_reason": report.stop_reason.value if report else None,
+        "models": list(dict.fromkeys(agent.model for agent in course.agents)),
+        "agents": len(voices(course.agents)),
+        "calls": spent.calls if spent else course.made,
+        "tokens_in": spent.tokens_in if spent else course.tokens_in,
+        "tokens_out": spent.tokens_out if spent else course.tokens_out,
+        "money_usd": spent.cost if spent else course.cost,
+        "seconds": spent.seconds if spent else course.seconds,
+        "parent": started.parent if started else None,
+    }
+
+
+# --- diagrams
+
+MAX_DIAGRAM_ELEMENTS = 250
+"""Nodes or edges beyond which there is no diagram: Mermaid refuses 500 edges, and long before that nobody can read it."""
+
+
+def tree_diagram(tree: Tree) -> str:
+    """Empty where it would be too large."""
+    joined = sum(len(circle) - 1 for circle in tree.circles)
+    if not tree.seats or len(tree.seats) + joined > MAX_DIAGRAM_ELEMENTS:
+        return ""
+    ids = {seat.id: f"n{n}" for n, seat in enumerate(tree.seats)}
+    lines = ["flowchart TB"]
+    lines += [f'  {ids[seat.id]}["{label(seat.name)}"]' for seat in tree.seats]
+    lines += [f"  {ids[parent]} --- {ids[seat.id]}" for seat in tree.seats for parent in seat.parents if parent in ids]
+    for circle in tree.circles:
+        seated = [ids[id] for id in circle if id in ids]
+        lines += [f"  {one} <-.-> {other}" for one, other in pairwise(seated)]
+    return _fenced(lines)
+
+
+def reads_diagram(reads: Reads, names: Mapping[str, str]) -> str:
+    """From author to reader, with how many messages were shown; one's own words are left out. Empty where too large."""
+    edges = {pair: n for pair, n in reads.edges.items() if pair[0] != pair[1]}
+    if not edges or len(edges) > MAX_DIAGRAM_ELEMENTS:
+        return ""
+    ids = {id: f"n{n}" for n, id in enumerate(dict.fromkeys([*reads.authors, *reads.readers]))}
+    shown = {id for pair in edges for id in pair}
+    lines = ["flowchart LR"]
+    lines += [f'  {node}["{label(names.get(id, id))}"]' for id, node in ids.items() if id in shown]
+    lines += [f'  {ids[author]} -->|"{n}"| {ids[reader]}' for (reader, author), n in edges.items()]
+    return _fenced(lines)
+
+
+def label(text: str) -> str:
+    """Words for a node: whatever is neither letter, digit nor plain punctuation becomes a character code of Mermaid's."""
+    return re.sub(r"[^\w .,()·–-]", lambda found: f"#{ord(found[0])};", one_line(text, 60))
+
+
+def _fenced(lines: list[str]) -> str:
+    return "```mermaid\n" + "\n".join(lines) + "\n```"

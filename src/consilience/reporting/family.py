@@ -1,13 +1,14 @@
-"""A session's ancestors and forks, drawn as a tree."""
+"""What two sessions were set differently; and a session's ancestors and forks, drawn as a tree."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from consilience.domain.events import SessionStarted
-from consilience.reporting.changes import Text, setup
-from consilience.reporting.contained import plain
-from consilience.reporting.words import one_line
+from consilience.reporting.words import one_line, plain
+
+Text = Callable[[str], str]
+"""A stored text by its id."""
 
 _MOST_CHANGES = 4
 
@@ -57,3 +58,30 @@ def _line(
     more = f", and {len(words) - _MOST_CHANGES} more" if len(words) > _MOST_CHANGES else ""
     said = f": {'; '.join(words[:_MOST_CHANGES])}{more}" if words else ": nothing changed"
     return f"- {name} from event {started.forked_at}{plain(said if before else '')}"
+
+
+def setup(a: SessionStarted | None, b: SessionStarted | None, text: Text) -> dict[str, tuple[str, str]]:
+    """What two sessions were set differently, by name, in words."""
+    first, second = _set(a, text) if a else {}, _set(b, text) if b else {}
+    names = dict.fromkeys((*first, *second))
+    pairs = {name: (first.get(name, "–"), second.get(name, "–")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _set(started: SessionStarted, text: Text) -> dict[str, str]:
+    found = {
+        "task": text(started.task),
+        "protocol": f"{started.protocol}, version {started.protocol_version}",
+        **{name: str(value) for name, value in started.settings.items()},
+        "seed": str(started.seed),
+        "quorum": f"{started.quorum:g}",
+        "encoder": str(started.encoder or "–"),
+    }
+    for agent in started.agents:
+        found[f"model of {agent.id}"] = agent.model
+        if agent.perspective:
+            found[f"perspective of {agent.id}"] = agent.persona or agent.perspective
+    found |= {f"limit on {name}": str(value) for name, value in started.limits if value not in (None, {})}
+    found |= {f"document {source.id}": f"{source.name} ({source.text[:8]})" for source in started.sources}
+    found |= {f"prompt {name}": id[:8] for name, id in started.templates.items()}
+    return found

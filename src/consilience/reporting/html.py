@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected, SessionStarted
-from consilience.domain.report import Report
+from consilience.domain.report import Report, present
+from consilience.domain.sections import Block, Details, Presentation
 from consilience.reporting.course import took
-from consilience.reporting.markdown import markdown
+from consilience.reporting.markdown import MAX_HEADING_CHARS, blocks_markdown, last_line
 from consilience.reporting.record import Record, phase_of
-from consilience.reporting.unfinished import prose, state_of, unfinished
-from consilience.reporting.views import views_of
+from consilience.reporting.report_sections import ReportPart, ending, folded_sections, headline, parts_of
+from consilience.reporting.unfinished import state_of, unfinished
+from consilience.reporting.views import folded_views, views_of
 from consilience.reporting.views.drawing import inert, sound
-from consilience.reporting.words import count, duration, money, one_line, stopped
+from consilience.reporting.words import count, duration, money, one_line, plain, prose, written_words
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -82,7 +85,9 @@ def page(record: Record) -> str:
     started = record.course.started
     phases = _phases(record)
     pictures = []
-    for name, view in views_of(record).items() if started else ():
+    folded = folded_views(record)  # they stand in the report
+    shown = {name: view for name, view in views_of(record).items() if name not in folded}
+    for name, view in shown.items() if started else ():
         data = view.fold(record)
         pictures.append(
             Picture(name, view.heading, Markup(view.draw(data).svg()), Markup(inert(view.text(data, _WIDTH))))
@@ -93,7 +98,7 @@ def page(record: Record) -> str:
         style=Markup(_read("page.css")),
         facts=[(name, sound(value)) for name, value in _facts(record)],
         finished=record.report is not None,
-        report=Markup(html_of(_report(record), down=0)),
+        report=Markup(_report(record)),
         views=pictures,
         task=sound(record.text(started.task)) if started else "",
         settings=sound("\n".join(_settings(started))) if started else "",
@@ -106,13 +111,34 @@ def page(record: Record) -> str:
     )
 
 
+def report_page(report: Report, *, stored: bool = True) -> str:
+    """A page with the report alone, for a report without its session."""
+    return _template().render(
+        title=sound(one_line(report.task, 160)),
+        session=report.session,
+        style=Markup(_read("page.css")),
+        facts=[],
+        finished=True,
+        report=Markup(report_html(report, present(report), down=0, stored=stored)),
+        views=[],
+        task=sound(report.task),
+        settings=sound("\n".join(_named_settings(report.settings))),
+        documents=[],
+        calls="",
+        phases=[],
+        family="",
+        footer=f"Made from the report of session {report.session}.",
+    )
+
+
 def fragment(report: Report) -> str:
     """A report for a page of somebody else's, a notebook: the same words as everywhere, in the page's own style."""
-    return f'<div class="consilience">\n{html_of(markdown(report))}</div>\n'
+    return f'<div class="consilience">\n{report_html(report, present(report), heading=True)}</div>\n'
 
 
 def html_of(text: str, *, down: int = 1) -> str:
-    """Markdown as HTML with its headings `down` levels lower. Tags in it are text, and links and images stay as written, so
+    """Markdown as HTML with its headings `down` levels lower. A line break stays one: lines of a checklist or an address must
+    not run together. Tags in it are text, and links and images stay as written, so
     that nothing an agent wrote is loaded or leads anywhere."""
     parser = _parser()
     tokens = parser.parse(sound(text))
@@ -126,7 +152,7 @@ def html_of(text: str, *, down: int = 1) -> str:
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table")
     parser.add_render_rule("table_open", lambda *_: f"{_TABLE}\n<table>\n")
     parser.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
     return parser.disable(["link", "image", "autolink", "reference", "html_block", "html_inline"])
@@ -145,34 +171,70 @@ def _read(name: str) -> str:
 
 
 def _report(record: Record) -> str:
-    if record.report is not None:
-        return markdown(record.report, heading=False)
+    report = record.report
+    if report is not None:
+        return report_html(report, record.presentation, down=0)
     text = unfinished(record.session, record.course, record.text, flights=list(record.flights), holder=record.holder)
-    return text.partition("\n")[2] if text.startswith("# ") else text
+    return html_of(text.partition("\n")[2] if text.startswith("# ") else text, down=0)
+
+
+def report_html(
+    report: Report, presentation: Presentation, *, heading: bool = False, down: int = 1, stored: bool = True
+) -> str:
+    """A report's sections, with details that open on demand."""
+    title = f"# {plain(one_line(report.task, MAX_HEADING_CHARS))}\n\n" if heading else ""
+    parts = [html_of(f"{title}**{plain(headline(report, presentation))}**", down=down)]
+    parts += [_part_html(part, down) for part in parts_of(report, presentation)]
+    parts.append(html_of(last_line(report, presentation, stored), down=down))
+    folded = folded_sections(report, presentation)
+    parts += [_block_html(Details(summary=section.heading, blocks=section.blocks), down) for section in folded]
+    return "".join(parts)
+
+
+def _part_html(part: ReportPart, down: int) -> str:
+    found = [html_of(f"## {plain(part.heading)}", down=down)]
+    for section in part.sections:
+        if section.heading:
+            found.append(html_of(f"### {plain(section.heading)}", down=down))
+        found += [_block_html(block, down) for block in section.blocks]
+    return "".join(found)
+
+
+def _block_html(block: Block, down: int) -> str:
+    if isinstance(block, Details):
+        inner = "".join(_block_html(one, down) for one in block.blocks)
+        return f"<details><summary>{inert(one_line(block.summary))}</summary>\n{inner}</details>\n"
+    return html_of(blocks_markdown([block]), down=down)
 
 
 def _facts(record: Record) -> Iterable[tuple[str, str]]:
     course, report = record.course, record.report
     state = state_of(course, record.holder)
-    yield "State", f"{stopped(report.stop_reason, report.settings)} ({report.stop_reason.value})" if report else state
+    yield "State", f"{ending(report, record.presentation)} ({report.stop_reason.value})" if report else state
     if course.started:
         yield "Protocol", course.started.protocol
-        yield "Agents", str(len(course.agents))
+        yield "Agents", str(len(voices(course.agents)))
+        if service := [agent.id for agent in course.agents if not agent.voice]:
+            yield "Service seats", ", ".join(service)
         yield "Models", ", ".join(dict.fromkeys(agent.model for agent in course.agents))
     if record.created is not None:
         yield "Begun", datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M UTC")
     yield "Calls", f"{course.made:,}"
-    yield "Tokens", f"{course.tokens_in:,} read, {course.tokens_out:,} written"
+    yield "Tokens", f"{course.tokens_in:,} read, {written_words(course.tokens_out, course.tokens_thought)}"
     yield "Money", money(course.cost)
     yield "Time", duration(course.seconds)
     if course.started and course.started.parent:
         yield "Forked from", course.started.parent
 
 
-def _settings(started: SessionStarted) -> Iterable[str]:
-    for name, value in started.settings.items():
+def _named_settings(settings: Mapping[str, object]) -> Iterable[str]:
+    for name, value in settings.items():
         named = value.get("name", value) if isinstance(value, dict) else value
         yield f"{name}: {one_line(str(named), _LONGEST_SETTING)}"
+
+
+def _settings(started: SessionStarted) -> Iterable[str]:
+    yield from _named_settings(started.settings)
     yield f"seed: {started.seed}"
     yield f"quorum: {started.quorum:g}"
     yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))
@@ -229,7 +291,7 @@ def _said(call: Ended, anchor: str, homes: dict[str, str], record: Record) -> Sa
             text = record.text(call.text)
             said = sound(prose(text))
             whole = sound(text) if prose(text) != text else ""
-            problem = "cut at the token limit" if call.finish == "length" else ""
+            problem = "cut at the token limit" if call.cut else ""
         case ReplyRejected():
             whole = sound(record.text(call.text))
             problem = f"could not be used: {sound(one_line(call.error, 300))}"
@@ -250,7 +312,7 @@ def _said(call: Ended, anchor: str, homes: dict[str, str], record: Record) -> Sa
 def _figures(call: Ended) -> Iterable[str]:
     yield call.key
     if not isinstance(call, CallFailed):
-        yield f"{call.tokens_in:,} tokens read, {call.tokens_out:,} written"
+        yield f"{call.tokens_in:,} tokens read, {written_words(call.tokens_out, call.tokens_thought)}"
         if call.cost:
             yield money(call.cost)
     seconds = took(call)

@@ -1,273 +1,203 @@
-"""A report as Markdown: worst news first, every line from the journal, figures last.
-
-Only the header common to all protocols is known here. What a protocol adds is read by name from its JSON where several
-protocols share the name (`ballots`, `position`, `convergence`), so a report of a protocol that is not installed reads as well.
-"""
+"""A report as Markdown, from its sections; and Markdown on a terminal."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar, Self, TextIO
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, PrivateAttr
 
-from consilience.domain.outcome import StopReason
-from consilience.domain.report import Objection, Report
-from consilience.reporting import refined
-from consilience.reporting.contained import contained, plain
-from consilience.reporting.figures import figures
-from consilience.reporting.words import one_line, seats, share, stopped
+from consilience.domain.report import Report, find_report, present
+from consilience.domain.sections import (
+    AgentText,
+    Block,
+    Bullets,
+    Details,
+    Diff,
+    Item,
+    KeyFigures,
+    Paragraph,
+    Presentation,
+    Quote,
+    Subheading,
+    Table,
+)
+from consilience.reporting.report_sections import ReportPart, figures_line, folded_sections, parts_of
+from consilience.reporting.report_sections import headline as headline_words
+from consilience.reporting.words import contained, inline, one_line, plain, printable
 
-_LONGEST_HEADING = 160
+MAX_HEADING_CHARS = 160
+MAX_TABLE_ROWS = 40
+"""A longer table is cut; the report's JSON has all of it."""
 
 
 class AnyReport(Report):
-    """A report of whichever protocol, what it adds to the header kept as it is."""
+    """A report of any protocol. What it adds to the header is kept as it is."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    _stored: Presentation | None = PrivateAttr(default=None)
+
+    @classmethod
+    def recorded(cls, report: str, presentation: str) -> Self:
+        """Return a recorded report from its JSON and the JSON of the presentation stored with it; "" for none."""
+        found = cls.model_validate_json(report)
+        found._stored = Presentation.model_validate_json(presentation) if presentation else None
+        return found
+
+    def presentation(self) -> Presentation:
+        """The stored one if the report has it, else as the protocol's own code makes it, if that is present."""
+        if self._stored is not None:
+            return self._stored
+        cls = find_report(self.protocol)
+        return super().presentation() if cls is Report else cls.model_validate(self.model_dump()).presentation()
+
 
 def markdown(
-    report: Report, *, heading: bool = True, files: Sequence[Path] = (), stored: bool = True, more: str = ""
+    report: Report,
+    presentation: Presentation | None = None,
+    *,
+    heading: bool = True,
+    files: Sequence[Path] = (),
+    stored: bool = True,
+    more: str = "",
 ) -> str:
-    """The whole report. `heading` puts the task on top, `more` is a section behind the figures, `files` are named at the end,
-    `stored` says how to see it again."""
-    data: dict[str, object] = report.model_dump(mode="json")
-    names = seats(report.agents)
+    """The report down to its line of figures. `presentation` is what was stored with it; default: what its own code makes of it.
+    `heading` puts the task on top, `more` is a section behind the figures, `files` are named at the end; `stored` tells how to
+    replay it."""
+    shown = present(report) if presentation is None else presentation
     parts: list[str] = []
     if heading:
-        parts.append(f"# {plain(one_line(report.task, _LONGEST_HEADING))}")
-    parts.append(headline(report))
-    parts += [section(report, data, names) for section in _SECTIONS]
-    parts.append(more)
-    parts.append(_last_lines(report, files, stored))
+        parts.append(f"# {plain(one_line(report.task, MAX_HEADING_CHARS))}")
+    parts.append(headline(report, shown))
+    parts += [part_markdown(part) for part in parts_of(report, shown)]
+    parts += [last_line(report, shown, stored), more]
+    if files:
+        parts.append("Written: " + ", ".join(f"`{path}`" for path in files))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def headline(report: Report) -> str:
-    """How it stopped, in words, and who replied where not all did."""
-    words = stopped(report.stop_reason, report.settings)
-    if report.stop_reason is StopReason.FAILED:
-        words = (
-            "it failed, too few agents replied" if not report.quorum_met else "it failed, nothing could be concluded"
-        )
-    line = f"Stopped: {words} ({report.stop_reason.value})"
-    if report.degraded:
-        line += f" · {report.degraded}"
-        if not report.quorum_met:
-            line += ", too few to rest an answer on"
-    return f"**{plain(line)}**"
+def headline(report: Report, presentation: Presentation | None = None) -> str:
+    """How the run stopped, in bold."""
+    return f"**{plain(headline_words(report, present(report) if presentation is None else presentation))}**"
 
 
-def _answer(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    if report.answer is None:
-        return "## No answer\n\nThe run ended before anything could be concluded."
-    lines = ["## Answer"]
-    if position := data.get("position"):
-        decided = " (by the pooled ballots, not by this text)" if data.get("decided_by") == "pool" else ""
-        lines.append(f"**Position: {plain(str(position))}**{decided}")
-    if report.closing == "reserve":
-        lines.append("*A limit cut in: this was written from what existed by then.*")
-    lines.append(contained(report.answer))
-    return "\n\n".join(lines)
+def part_markdown(part: ReportPart) -> str:
+    found = [f"## {plain(part.heading)}"]
+    for section in part.sections:
+        if section.heading:
+            found.append(f"### {plain(section.heading)}")
+        found.append(blocks_markdown(section.blocks))
+    return "\n\n".join(found)
 
 
-def _ballots(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    """The last ballot of each agent, counted, and the pool of all."""
-    ballots = data.get("ballots")
-    if not isinstance(ballots, list) or not ballots:
-        return ""
-    final = {str(b["agent"]): str(b["position"]) for b in ballots if isinstance(b, dict)}
-    tally = " · ".join(f"{n} {plain(position)}" for position, n in Counter(final.values()).most_common())
-    line = f"**Final ballots, cast in private:** {tally}"
-    pool = data.get("pool")
-    if isinstance(pool, dict) and pool:
-        line += ". All ballots of all rounds pooled: " + ", ".join(
-            f"{plain(str(position))} {share(float(part))}" for position, part in pool.items()
-        )
-    return line
+def blocks_markdown(blocks: Sequence[Block]) -> str:
+    return "\n\n".join(filter(None, map(_block, blocks)))
 
 
-def _weighed(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    """What a single structured call says it weighed."""
-    weighed = data.get("weighed")
-    if not isinstance(weighed, dict):
-        return ""
-    asked = (
-        ("options", "Options"),
-        ("cruxes", "What decides between them"),
-        ("would_change", "Would change its answer"),
-    )
-    lines = []
-    for field, title in asked:
-        texts = weighed.get(field)
-        if isinstance(texts, list) and texts:
-            lines.append(f"- {title}: " + "; ".join(plain(str(text)) for text in texts))
-    if weighed.get("against"):
-        lines.append(f"- Against its answer: {plain(str(weighed['against']))}")
-    if not lines:
-        return ""
-    return "## What it says it weighed\n\n*One model's own account; nobody else looked at it.*\n\n" + "\n".join(lines)
+def _block(block: Block) -> str:
+    match block:
+        case Paragraph():
+            text = inline(block.text) if block.lead or block.tone != "plain" else plain(block.text)
+            text = {"plain": text, "strong": f"**{text}**", "remark": f"*{text}*"}[block.tone] if text else ""
+            return " ".join(filter(None, (f"**{plain(block.lead)}**" if block.lead else "", text)))
+        case Subheading():
+            return f"### {plain(block.text)}"
+        case AgentText():
+            return contained(block.text)
+        case Quote():
+            return f"> {plain(block.text)}" + (f"\n>\n> — {plain(block.by)}" if block.by else "")
+        case Bullets():
+            return "\n".join(map(_item, block.items))
+        case Table():
+            return _table(block.heads, block.rows)
+        case KeyFigures():
+            return _table(("what", "how much"), [(one.name, one.value) for one in block.figures])
+        case Diff():
+            return _diff(block)
+        case Details():
+            return f"**{plain(block.summary)}**\n\n{blocks_markdown(block.blocks)}"
 
 
-def _tally(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    """Extracted answers, counted."""
-    tally = data.get("tally")
-    if not isinstance(tally, dict) or not tally:
-        return ""
-    return "**Votes:** " + " · ".join(f"{n} for {plain(str(position))}" for position, n in tally.items())
+def _item(item: Item) -> str:
+    line = f"**{inline(item.lead)}** {inline(item.text)}".rstrip() if item.lead else plain(item.text)
+    if item.by:
+        line += f" — *{inline(item.by)}*" + (f" {inline(item.note)}" if item.note else "")
+    elif item.note:
+        line += f" — {inline(item.note)}"
+    return f"- {line}"
 
 
-def _claims(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    claims = [claim for claim in report.claims if claim.text.strip()]
-    if not claims:
-        return ""
-    lines = []
-    for claim in claims:
-        who = ", ".join(dict.fromkeys(_speaker(id, names) for id in claim.ids)) or "rests on no text it could name"
-        memory = " † from the model's memory, no document quoted" if claim.from_memory else ""
-        lines.append(f"- {plain(claim.text)} — *{plain(who)}*{memory}")
-    return "## What it claims, and on whose texts that rests\n\n" + "\n".join(lines)
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(map(inline, heads))} |", "|---" * len(heads) + "|"]
+    lines += [f"| {' | '.join(map(inline, row))} |" for row in rows[:MAX_TABLE_ROWS]]
+    if len(rows) > MAX_TABLE_ROWS:
+        lines += ["", f"*And {len(rows) - MAX_TABLE_ROWS:,} more rows, which stand in the report's JSON.*"]
+    return "\n".join(lines)
 
 
-def _dissent(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    """Who is against the answer, and objections nobody answered; one that is both stands once."""
-    lines = []
-    for one in report.dissent:
-        if one.id is None:
-            held = f", for *{plain(one.position)}*" if one.position else ""
-            lines.append(f"- {_quoted(one.text)} — {plain(names.get(one.agent, one.agent))}{held}")
-    told = refined.issue if refined.in_passes(data) else _objection
-    lines += [f"- {_quoted(one.text)} — {told(one, names)}" for one in report.objections]
-    if lines:
-        return "## Dissent and standing objections\n\n" + "\n".join(lines)
-    if report.answer is None or len(report.agents) == 1:
-        return ""
-    if refined.in_passes(data):
-        return refined.silence(data)
-    return "**Dissent:** none was declared, and no objection stands unanswered."
+def _diff(diff: Diff) -> str:
+    lines = printable(diff.text).split("\n")
+    fence = "`" * (max((len(line) - len(line.lstrip("+- `")) for line in lines), default=0) + 3)
+    head = f"{plain(diff.heading)}\n\n" if diff.heading else ""
+    return f"{head}{fence}diff\n" + "\n".join(lines) + f"\n{fence}"
 
 
-def _flags(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    """What agents flagged on the way, apart from what stands among the objections."""
-    flags, objected = data.get("flags"), {one.id for one in report.objections}
-    lines = []
-    for flag in flags if isinstance(flags, list) else []:
-        if not isinstance(flag, dict) or flag["id"] in objected:
-            continue
-        what = f"{plain(str(flag['tag']))} ({plain(str(flag['severity']))})"
-        said = f": {_quoted(str(flag['text']))}" if flag["text"] else ""
-        became = "stands" if flag["stands"] else "not raised again"
-        unread = "" if flag["read"] else "; nobody was shown it"
-        lines.append(f"- {what} from {plain(names.get(flag['node'], flag['node']))}{said} — {became}{unread}")
-    return "## Flags on the way\n\n" + "\n".join(lines) if lines else ""
-
-
-def _objection(one: Objection, names: Mapping[str, str]) -> str:
-    to = f" to {plain(names.get(one.to, one.to))}" if one.to else ""
-    unread = "" if one.read else "; nobody was shown it"
-    return f"objection of {plain(names.get(one.agent, one.agent))}{to}, never answered{unread}"
-
-
-def _moved(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    if not report.position_changes:
-        return ""
-    lines = []
-    own = "iterations" in data  # there ballots ride in what an agent is asked anyway, and are its own numbered
-    for change in report.position_changes:
-        if change.conformity:
-            why = "**named no argument for it (conformity)**"
-        else:
-            why = f"because of what {plain(_speaker(change.cause or '', names))} wrote"
-        who = plain(names.get(change.agent, change.agent))
-        when = f"with its ballot {change.step + 1}" if own else f"in round {change.step}"
-        lines.append(f"- {who}: {plain(change.before)} → {plain(change.after)} {when}, {why}")
-    return "## Who changed position, and why\n\n" + "\n".join(lines)
-
-
-def _missing(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    if not report.missing:
-        return ""
-    lines = [
-        f"- {plain(names.get(m.agent, m.agent))}: silent since `{m.since}` — {plain(one_line(m.reason, 300))}"
-        for m in report.missing
-    ]
-    return "## Agents that were missing\n\n" + "\n".join(lines)
-
-
-def _figures(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    rows = "\n".join(f"| {plain(name)} | {plain(value)} |" for name, value in figures(report, data))
-    return f"## Figures\n\n| what | how much |\n|---|---|\n{rows}"
-
-
-def _trust(report: Report, data: Mapping[str, object], names: Mapping[str, str]) -> str:
-    lines = list(_independence(report))
-    if report.quotations:
-        good = sum(q.verified for q in report.quotations)
-        lines.append(
-            f"Quotations from the documents: {good} verified, {len(report.quotations) - good} not found where claimed."
-        )
-    memory = sum(claim.from_memory for claim in report.claims)
-    if memory:
-        lines.append(f"Claims from the model's memory, marked †: {memory} of {len(report.claims)}.")
-    lines += [f"{warning[:1].upper()}{warning[1:]}." for warning in report.warnings]
-    return "## How far to trust this\n\n" + "\n".join(f"- {plain(line)}" for line in lines)
-
-
-def _independence(report: Report) -> Iterable[str]:
-    total = len(report.agents)
-    for shared in report.independence.shared:
-        number = len(shared.agents)
-        who = f"All {total}" if number == total else f"{number} of {total}"
-        yield (
-            f"{who} agents share the model {shared.model}: they are fewer than {number} independent voices, "
-            "and their agreement proves less than it seems."
-        )
-    if total == 1:
-        yield "One agent answered by itself; nobody read or doubted what it wrote."
-    elif not report.independence.shared:
-        yield f"Each of the {total} agents has a model of its own."
-    if report.independence.effective is not None and report.independence.shared:
-        yield f"They count as about {report.independence.effective:.1f} independent voices."
-
-
-def _last_lines(report: Report, files: Sequence[Path], stored: bool) -> str:
-    lines = []
-    if files:
-        lines.append("Written: " + ", ".join(f"`{path}`" for path in files))
+def last_line(report: Report, presentation: Presentation, stored: bool = True) -> str:
+    """Figures, and the commands that replay the session and show what is folded away."""
+    line = plain(figures_line(report, presentation))
     if stored and report.session:
-        id = report.session
-        lines.append(
-            f"Session `{id}` · see it again: `consilience show {id}` · "
-            f"run it again without a call: `consilience replay {id}`"
-        )
-    return "---\n\n" + "  \n".join(lines) if lines else ""
+        figures, *others = [section.name for section in reversed(folded_sections(report, presentation))]
+        line += f" · `consilience replay {report.session}` · more: `consilience show {report.session} --view {figures}`"
+        line += "".join(f", `--view {name}`" for name in others)
+    return f"---\n\n{line}"
 
 
-def _speaker(message: str, names: Mapping[str, str]) -> str:
-    """Who said a message, from the id that names its place; the id itself where that names no agent."""
-    return next((names[part] for part in reversed(message.split("/")) if part in names), message)
+# --- on a terminal
+
+MAX_WIDTH = 110
+_STYLES = {
+    "markdown.h1": "bold",
+    "markdown.h2": "bold cyan",
+    "markdown.h3": "bold",
+    "markdown.code": "bold",
+    "markdown.item.bullet": "cyan",
+    "markdown.table.header": "bold",
+    "markdown.table.border": "dim",
+}
+"""Plain enough for light and dark backgrounds alike."""
 
 
-def _quoted(text: str) -> str:
-    return f"“{plain(text)}”"
+def show(markdown: str, stream: TextIO | None = None) -> None:
+    """Print to standard output or `stream`, rendered where that is a terminal."""
+    stream = stream or sys.stdout
+    if stream.isatty():
+        _render(markdown, stream)
+    else:
+        stream.write(markdown)
+        stream.flush()
 
 
-_SECTIONS: tuple[Callable[[Report, Mapping[str, object], Mapping[str, str]], str], ...] = (
-    _answer,
-    refined.quality,
-    _ballots,
-    _tally,
-    _weighed,
-    _dissent,
-    _flags,
-    refined.scores,
-    refined.changed,
-    refined.last_word,
-    _moved,
-    _claims,
-    _missing,
-    _trust,
-    _figures,
-)
+def _render(text: str, stream: TextIO) -> None:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import Heading, Markdown, MarkdownElement
+    from rich.theme import Theme
+
+    class LeftHeading(Heading):
+        """Headings where reading starts; the library centres them."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            self.text.justify = "left"
+            yield self.text
+
+    class ReportMarkdown(Markdown):
+        elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": LeftHeading}
+
+    shown = ReportMarkdown(text, hyperlinks=False)
+    for inner in (child for token in shown.parsed for child in token.children or ()):
+        if inner.type == "softbreak":  # lines of a checklist or an address must not run together
+            inner.type = "hardbreak"
+    console = Console(file=stream, highlight=False, theme=Theme(_STYLES))
+    console.print(shown, width=min(console.width, MAX_WIDTH))

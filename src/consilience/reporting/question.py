@@ -1,4 +1,7 @@
-"""What a person or an outside process is asked, as they read it: now, or from the journal when the process is gone."""
+"""What a person or an outside process is asked, as they read it: now, or from the journal when the process is gone.
+
+The form of a typed reply is the JSON Schema that a model would be given: objects, lists, choices, texts, numbers, yes or no.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,164 @@ from consilience.domain.events import (
     ReplyRejected,
     SessionStarted,
 )
-from consilience.reporting.forms import Form
-from consilience.reporting.unfinished import prose
-from consilience.reporting.words import printable
+from consilience.domain.messages import numbered_lines
+from consilience.reporting.words import printable, prose
+
+Node = Mapping[str, object]
+
+
+class Form:
+    """A JSON Schema of an object. `prose` is the field that words alone fill, or nothing."""
+
+    def __init__(self, schema: Node, prose: str = "") -> None:
+        self.schema = schema
+        self.prose = prose
+        found = schema.get("$defs")
+        self._definitions: Node = found if isinstance(found, Mapping) else {}
+
+    def fields(self, node: Node | None = None) -> dict[str, Node]:
+        found = self.resolved(self.schema if node is None else node).get("properties")
+        return {str(k): self.resolved(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
+
+    def resolved(self, node: object) -> Node:
+        """Behind references and `or nothing`."""
+        if not isinstance(node, Mapping):
+            return {}
+        if "$ref" in node:
+            return self.resolved(self._definitions.get(str(node["$ref"]).rpartition("/")[2]))
+        inner = [n for n in _listed(node.get("anyOf")) if n != {"type": "null"}]
+        return self.resolved(inner[0]) if len(inner) == 1 else node
+
+    def optional(self, node: object) -> bool:
+        return isinstance(node, Mapping) and {"type": "null"} in _listed(node.get("anyOf"))
+
+    def may_be_left_out(self, node: Node) -> set[str]:
+        """Names of the fields of an object that may hold nothing."""
+        found = node.get("properties")
+        return (
+            {str(name) for name, inner in found.items() if self.optional(inner)}
+            if isinstance(found, Mapping)
+            else set()
+        )
+
+    def items(self, node: Node) -> Node:
+        return self.resolved(node.get("items"))
+
+    def words(self, node: Node | None = None) -> str:
+        """`points: list of texts, at most 3; text: words`."""
+        return "; ".join(f"{name}: {self.described(inner)}" for name, inner in self.fields(node).items())
+
+    def described(self, node: Node) -> str:
+        if options := choices(node):
+            return f"one of {', '.join(options)}"
+        match node.get("type"):
+            case "object":
+                return f"{{{self.words(node)}}}"
+            case "array":
+                most = f", at most {node['maxItems']}" if "maxItems" in node else ""
+                return f"list of [{self.described(self.items(node))}]{most}"
+            case "boolean":
+                return "true or false"
+            case "integer" | "number":
+                bounds = [f"{word} {node[name]}" for name, word in _BOUNDS.items() if name in node]
+                return " ".join(["a number", *bounds])
+        return "words"
+
+    def wrong(self, value: object, node: Node | None = None, at: str = "") -> str:
+        """What is wrong with a value, as a sentence; nothing where it fits."""
+        node = self.resolved(self.schema if node is None else node)
+        where = at or "the answer"
+        if options := choices(node):
+            return "" if value in options else f"{where} must be {self.described(node)}"
+        match node.get("type"):
+            case "object":
+                return self._wrong_object(value, node, at)
+            case "array":
+                if not isinstance(value, list):
+                    return f"{where} must be a list"
+                found = (self.wrong(one, self.items(node), f"{where} {n}") for n, one in enumerate(value, 1))
+                return next(filter(None, found), "")
+            case "boolean":
+                return "" if isinstance(value, bool) else f"{where} must be true or false"
+            case "integer" | "number":
+                return "" if _fits(value, node) else f"{where} must be {self.described(node)}"
+        if not isinstance(value, str):
+            return f"{where} must be a text"
+        return "" if value.strip() else f"{where} must not be empty"
+
+    def _wrong_object(self, value: object, node: Node, at: str) -> str:
+        if not isinstance(value, dict):
+            return f"{at or 'the answer'} must be an object with {self.words(node)}"
+        raw = node.get("properties")
+        properties: Node = raw if isinstance(raw, Mapping) else {}
+        if unknown := [name for name in value if name not in properties]:
+            return f"{at} has no {unknown[0]}" if at else f"there is no field {unknown[0]}"
+        for name, inner in properties.items():
+            if name not in value or (value[name] is None and self.optional(inner)):
+                continue
+            if said := self.wrong(value[name], self.resolved(inner), f"{at}.{name}" if at else name):
+                return said
+        return ""
+
+    def read(self, text: str) -> str:
+        """What was typed, as a reply: JSON, or words where they are enough. Raises `ValueError` saying what is wrong."""
+        if not text.strip():
+            raise ValueError("the answer is empty")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if isinstance(value, dict):
+            if wrong := self.wrong(value):
+                raise ValueError(wrong)
+            return text
+        if self.prose:
+            return text
+        fields = self.fields()
+        if len(fields) == 1:
+            ((name, node),) = fields.items()
+            if (chosen := choose(text, choices(node))) is not None:
+                return json.dumps({name: chosen}, ensure_ascii=False)
+        raise ValueError(f"the answer must be a JSON object with {self.words()}")
+
+
+_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+
+
+def choices(node: Node) -> list[str]:
+    """What a field may hold, where it is one of a few."""
+    return [str(option) for option in _listed(node.get("enum")) or ([node["const"]] if "const" in node else [])]
+
+
+def choose(text: str, options: list[str]) -> str | None:
+    """The option meant: by its words, or by its number counted from 1."""
+    said = text.strip().strip("[].").casefold()
+    named = [option for option in options if option.casefold() == said]
+    if named:
+        return named[0]
+    return options[int(said) - 1] if said.isdecimal() and 0 < int(said) <= len(options) else None
+
+
+def _fits(value: object, node: Node) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if node.get("type") == "integer" and value != int(value):
+        return False
+    low, above = node.get("minimum", value), node.get("exclusiveMinimum")
+    high, below = node.get("maximum", value), node.get("exclusiveMaximum")
+    return (
+        (not isinstance(low, int | float) or value >= low)
+        and (not isinstance(high, int | float) or value <= high)
+        and (not isinstance(above, int | float) or value > above)
+        and (not isinstance(below, int | float) or value < below)
+    )
+
+
+def _listed(found: object) -> list[object]:
+    return list(found) if isinstance(found, list | tuple) else []
+
+
+# --- questions
 
 _QUOTED = re.compile(r"<quote ([0-9a-f]+) from ([^\n>]*)>\n(.*?)\n</quote \1>", re.DOTALL)
 
@@ -35,6 +193,8 @@ class Question:
     text: str
     form: Form | None
     answered: bool
+    until: float | None = None
+    """When the deadline for people passes, in seconds since the epoch; None without one."""
 
 
 def questions(
@@ -65,7 +225,9 @@ def questions(
         parts = prompt(event.prompt)
         words = "\n\n".join(_part(part, started, said, text) for part in parts)
         form = Form(json.loads(text(event.form)), event.prose) if event.form else None
-        found.append(Question(event.key, event.agent, event.attempt, words, form, event.key in answered))
+        seconds = started.human_deadline if started is not None else None
+        until = event.asked_at + seconds if seconds is not None and event.asked_at else None
+        found.append(Question(event.key, event.agent, event.attempt, words, form, event.key in answered, until))
     return found
 
 
@@ -84,9 +246,10 @@ def _part(part: str, started: SessionStarted | None, said: Mapping[str, str], te
         label, _, id = rest.partition(":")
         return printable(quotation(label, prose(text(said[id]))))
     if kind == "s" and started is not None:
-        source = next(source for source in started.sources if source.id == rest)
-        lines = [" ".join(source.name.split())] if source.name else []
-        lines += [f"{n}| {line}" for n, line in enumerate(text(source.text).splitlines() or [""], 1)]
-        return printable(quotation(f"document {rest}", "\n".join(lines)))
+        id, _, lines = rest.partition(":")
+        source = next(source for source in started.sources if source.id == id)
+        first, _, last = lines.partition("-")
+        shown = numbered_lines(text(source.text).splitlines(), source.name, (int(first), int(last)) if lines else None)
+        return printable(quotation(f"document {rest}", shown))
     words = text(rest)
     return readable(f"# Task\n{words}" if kind == "k" else words)

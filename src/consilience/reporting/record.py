@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +19,15 @@ from consilience.domain.events import (
     SessionStarted,
     place_key,
 )
+from consilience.domain.report import Progress, find_report, present
+from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
 from consilience.reporting.course import Course, fold
 from consilience.reporting.family import family
 from consilience.reporting.markdown import AnyReport
 from consilience.reporting.words import seats
 
-ASIDE = frozenset({"ballot", "nudge", "judgement"})
-"""Kinds of replies that are no contribution to the matter: a sealed position, a hint to others, a verdict on the texts."""
-
+LOGGER = logging.getLogger("consilience")
 _NUMBERED = re.compile(r"([a-z_]+)-(\d+)")
 
 
@@ -109,6 +110,11 @@ class Record:
         return AnyReport.model_validate_json(self.text(finished.report)) if finished else None
 
     @cached_property
+    def presentation(self) -> Presentation:
+        """What the protocol adds to how the session is shown."""
+        return presentation_of(self.session, self.course, self.events, self.text)
+
+    @cached_property
     def agents(self) -> dict[str, Agent]:
         """By id: who has a seat, and whoever else the topology names."""
         known = {agent.id: agent for agent in self.course.agents}
@@ -155,8 +161,8 @@ class Record:
                 label, _, message = rest.partition(":")
                 quoted.append(Quoted(label, message))
             elif kind == "s":
-                documents.append(rest)
-        return Reading(call.key, call.agent, phase_of(call), tuple(quoted), tuple(documents))
+                documents.append(rest.partition(":")[0])
+        return Reading(call.key, call.agent, phase_of(call), tuple(quoted), tuple(dict.fromkeys(documents)))
 
 
 def record_of(store: Readable, session: str) -> Record:
@@ -175,6 +181,26 @@ def record_of(store: Readable, session: str) -> Record:
         holder=None if finished else store.holder(session),
         family=family(session, store.parents(), lambda id: store.beginning(id) if id in known else None, text),
     )
+
+
+def presentation_of(
+    session: str, course: Course, events: Sequence[AnyEvent], text: Callable[[str], str]
+) -> Presentation:
+    """What a protocol adds to how a session is shown: as stored; else by its code, where that is present; else nothing.
+
+    Code that cannot read an old report adds nothing, with a warning in the log: what is recorded is shown in any case.
+    """
+    if course.finished and course.finished.presentation:
+        return Presentation.model_validate_json(text(course.finished.presentation))
+    if course.started is None:
+        return Presentation()
+    if course.finished:
+        return present(AnyReport.model_validate_json(text(course.finished.report)))
+    try:
+        return find_report(course.started.protocol).progress(Progress(course.started, events, text))
+    except Exception:
+        LOGGER.warning("the sections of session %s could not be built", session, exc_info=True)
+        return Presentation()
 
 
 def phase_of(call: Ended) -> str:

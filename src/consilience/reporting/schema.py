@@ -65,6 +65,7 @@ def _added(*, prompt: bool) -> Schema:
         added["parts"] = {
             "type": "array",
             "items": {"type": "string", "pattern": "^[a-z]:"},
-            "description": "The prompt: i:TEXT instructions, k:TEXT task, s:ID document, q:LABEL:MESSAGE quotation, t:TEXT words.",
+            "description": "The prompt: i:TEXT instructions, k:TEXT task, s:ID document, s:ID:FIRST-LAST lines of it, "
+            "q:LABEL:MESSAGE quotation, t:TEXT words.",
         }
     return added

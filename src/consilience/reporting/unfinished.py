@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
-from consilience.reporting.contained import plain
 from consilience.reporting.course import Course, took
-from consilience.reporting.words import count, duration, money, one_line, place, printable, seats, span
+from consilience.reporting.words import (
+    agents_words,
+    count,
+    duration,
+    money,
+    one_line,
+    place,
+    plain,
+    printable,
+    prose,
+    seats,
+    span,
+    written_words,
+)
 
 Text = Callable[[str], str]
 """A stored text by its id."""
@@ -67,6 +78,7 @@ def unfinished_json(
             "calls": course.made,
             "tokens_in": course.tokens_in,
             "tokens_out": course.tokens_out,
+            "tokens_thought": course.tokens_thought,
             "cost": course.cost,
             "seconds": course.seconds,
         },
@@ -77,16 +89,6 @@ def unfinished_json(
         "answered": list(course.answered),
         "resume": f"consilience resume {session}",
     }
-
-
-def prose(text: str) -> str:
-    """What a reply says: the `text` of a typed one, else all of it."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    found = value.get("text") if isinstance(value, dict) else None
-    return found if isinstance(found, str) else text
 
 
 def _headline(course: Course, holder: str | None) -> str:
@@ -103,9 +105,10 @@ def _so_far(course: Course, flights: Sequence[str], holder: str | None) -> str:
     started = course.started
     assert started is not None
     foreseen = span(started.estimate.min, started.estimate.max)
+    written = written_words(course.tokens_out, course.tokens_thought)
     line = (
-        f"{started.protocol}, {count(len(course.agents), 'agent')}: {course.made} of {foreseen} foreseen calls done, "
-        f"{course.tokens_in:,} tokens read and {course.tokens_out:,} written, {money(course.cost)}, {duration(course.seconds)}."
+        f"{started.protocol}, {agents_words(course.agents)}: {course.made} of {foreseen} foreseen calls done, "
+        f"{course.tokens_in:,} tokens read and {written}, {money(course.cost)}, {duration(course.seconds)}."
     )
     open_calls = [key for key in flights if key not in (*course.awaited, *course.answered)]
     if open_calls and holder:
@@ -151,6 +154,7 @@ def _call_json(call: Ended, text: Text) -> dict[str, object]:
                 "text": printable(prose(text(call.text))),
                 "tokens_in": call.tokens_in,
                 "tokens_out": call.tokens_out,
+                "tokens_thought": call.tokens_thought,
             }
         case ReplyRejected():
             found |= {"error": call.error}

@@ -1,69 +1,52 @@
-"""How figures and endings are said, in words a reader needs no manual for."""
+"""Words for readers: figures, endings and names; and texts of models made safe to print.
+
+A model's Markdown keeps its lists, tables and code as a part of ours (`contained`). What could break out of its place is a heading
+as high as ours, HTML (a comment without end hides what follows), and a code block without end.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 
-from consilience.domain.agents import Agent
+from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
 
 STOPPED: Mapping[StopReason, str] = {
-    StopReason.CONVERGED: "stable, nothing moved any more",
-    StopReason.SETTLED: "it ran its course",
-    StopReason.EXHAUSTED_STEPS: "ran out of rounds before it was stable",
+    StopReason.CONVERGED: "the answer stopped changing",
+    StopReason.SETTLED: "finished",
+    StopReason.EXHAUSTED_STEPS: "reached the limit of rounds before the answer was stable",
     StopReason.EXHAUSTED_BUDGET: "the budget ran out",
     StopReason.EXHAUSTED_TIME: "the time ran out",
-    StopReason.STALLED: "nobody moves any more, and they still differ",
-    StopReason.INCONCLUSIVE: "no question came up that could be decided",
-    StopReason.CANCELLED: "it was cancelled",
-    StopReason.FAILED: "it failed",
+    StopReason.STALLED: "positions stopped changing without agreement",
+    StopReason.INCONCLUSIVE: "the run does not count as converged",
+    StopReason.CANCELLED: "cancelled",
+    StopReason.FAILED: "failed",
 }
 
-_STOPPED_OTHERWISE: Mapping[str, Mapping[StopReason, str]] = {
-    "pass": {
-        StopReason.CONVERGED: "the text is good enough",
-        StopReason.EXHAUSTED_STEPS: "ran out of passes before the text was good enough",
-        StopReason.STALLED: "nothing more was criticised, and the text is not good enough",
-        StopReason.INCONCLUSIVE: "nobody could say how good the text is",
-    },
-    "iteration": {
-        StopReason.CONVERGED: "everybody is satisfied, and no critical flag stands",
-        StopReason.EXHAUSTED_STEPS: "ran out of iterations before everybody was satisfied",
-    },
-}
-"""Where the steps of a session are no rounds, by what they are called."""
-
-_LONGEST_VIEW = 40
 # Escape sequences could repaint a reader's terminal, marks of direction reorder what is read, and half a character pair,
 # which JSON can hold, cannot be written at all.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _BREAK = re.compile("\r\n|[\u2028\u2029]")
 
+_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
+_HEADING = re.compile(r"^((?:[ \t]*(?:[-+*>]|\d{1,9}[.)]))*[ \t]*)(#{1,6})(?=\s|$)")
+"""With the marks of lists and quotations in which it may stand."""
+_UNDERLINE = re.compile(r"[ \t>]*(?:=+|-+)[ \t]*")
+_SPAN = r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
+_TAG = r"\\.|<(?=[A-Za-z/!?])"
+_TAGS = re.compile(_TAG)
+_TAGS_BESIDE_CODE = re.compile(f"{_SPAN}|{_TAG}")
 
-def in_passes(settings: Mapping[str, object]) -> bool:
-    """Whether a session goes over one text again and again, in passes rather than in rounds."""
-    return step_word(settings) == "pass"
-
-
-def step_word(settings: Mapping[str, object]) -> str:
-    """What a step of a session with these settings is called: a pass, an iteration, a round."""
-    return next((word for word in _STOPPED_OTHERWISE if most_steps(word) in settings), "round")
-
-
-def most_steps(word: str) -> str:
-    """The setting that bounds steps so called: `max_passes`."""
-    return f"max_{several(word)}"
+_MARKUP = re.compile(r"([\\`*\[\]<>|#]|(?<!\w)_|_(?!\w)|~(?=~)|(?<=~)~|&(?=#?\w+;))")
+_ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
+"""What makes a list, a heading or a rule where it begins a line."""
 
 
 def several(word: str) -> str:
     """`passes`, `rounds`."""
     return f"{word}es" if word.endswith("s") else f"{word}s"
-
-
-def stopped(reason: StopReason, settings: Mapping[str, object]) -> str:
-    """How a session with these settings ended."""
-    return _STOPPED_OTHERWISE.get(step_word(settings), {}).get(reason, STOPPED[reason])
 
 
 def printable(text: str) -> str:
@@ -80,6 +63,12 @@ def one_line(text: str, most: int = 0) -> str:
     """Printable, on one line, cut at `most` characters with an ellipsis (0: never)."""
     line = " ".join(printable(text).split())
     return f"{line[: most - 1].rstrip()}…" if most and len(line) > most else line
+
+
+def written_words(tokens_out: int, tokens_thought: int) -> str:
+    """`1,751 written`, with the tokens that went into thinking apart: `351 written, 1,400 thinking`."""
+    thinking = f", {tokens_thought:,} thinking" if tokens_thought else ""
+    return f"{tokens_out - tokens_thought:,} written{thinking}"
 
 
 def count(n: int, noun: str, plural: str = "") -> str:
@@ -126,17 +115,21 @@ def share(part: float) -> str:
 
 
 def view(agent: Agent) -> str:
-    """What an agent stands for, in a few words: its persona, a short perspective, else its role."""
-    if agent.persona:
-        return one_line(agent.persona, _LONGEST_VIEW)
-    if agent.perspective:
-        return one_line(agent.perspective, _LONGEST_VIEW)
-    return agent.role
+    """What an agent stands for, in a few words."""
+    return one_line(point_of_view(agent))
+
+
+def agents_words(agents: Iterable[Agent]) -> str:
+    """`4 agents`, `4 agents and 2 service seats (moderator, crystallizer)`."""
+    agents = tuple(agents)
+    service = [agent.id for agent in agents if not agent.voice]
+    words = count(len(agents) - len(service), "agent")
+    return f"{words} and {count(len(service), 'service seat')} ({', '.join(service)})" if service else words
 
 
 def seats(agents: Iterable[Agent]) -> dict[str, str]:
     """`L2N1 (analytical)` by id; the id alone where it says the same."""
-    return {agent.id: agent.id if view(agent) == agent.id else f"{agent.id} ({view(agent)})" for agent in agents}
+    return {id: one_line(name) for id, name in seat_names(agents).items()}
 
 
 def place(key: str) -> str:
@@ -146,3 +139,111 @@ def place(key: str) -> str:
         return f"{parts[0]} {parts[1]}"
     named = [re.sub(r"^([a-z]+)-(\d+)$", r"\1 \2", part) for part in parts]
     return " · ".join(named[:-1] if len(named) > 1 else named)
+
+
+# --- texts of models
+
+
+def contained(text: str) -> str:
+    """`text` with its headings two levels lower, and shown rather than obeyed where it is HTML; what it opens it closes."""
+    lines = printable(text).strip().split("\n")
+    tags = _TAGS_BESIDE_CODE if all(_FENCE.match(line) or _clear(line) for line in lines) else _TAGS
+    made: list[str] = []
+    fence = ""
+    for line in lines:
+        if fence:
+            made.append(line)
+            if re.fullmatch(rf" {{0,3}}{fence[0]}{{{len(fence)},}}[ \t]*", line):
+                fence = ""
+        elif opened := _FENCE.match(line):
+            fence = opened[1]
+            made.append(line.lstrip(" "))  # at the margin no list can hold it, so it is known where it ends
+        else:
+            if made and made[-1].strip() and _UNDERLINE.fullmatch(line):
+                made.append("")
+            lower = _HEADING.sub(lambda found: found[1] + "#" * min(6, len(found[2]) + 2), line)
+            made.append(tags.sub(lambda found: r"\<" if found[0] == "<" else found[0], lower))
+    return "\n".join([*made, fence] if fence else made)
+
+
+def plain(text: str) -> str:
+    """One line of somebody's text, with what Markdown would read as markup escaped, also at the beginning of a line."""
+    return _ITEM.sub(r"\1\\\2", inline(text))
+
+
+def inline(text: str) -> str:
+    """The same where it does not begin a line."""
+    return _MARKUP.sub(r"\\\1", one_line(text))
+
+
+def _clear(line: str) -> bool:
+    """Whether every backtick of the line belongs to code that ends in it, however the lines around it are read.
+
+    A pipe in code may end a cell of a table, and the code with it.
+    """
+    if "`" not in line:
+        return True
+    spans = [found[0] for found in re.finditer(_SPAN, line)]
+    return "\\`" not in line and "`" not in re.sub(_SPAN, "", line) and not any("|" in span for span in spans)
+
+
+def prose(text: str) -> str:
+    """What a reply says: the `text` of a typed one, its fields in words where it has none, else all of it.
+
+    JSON that cannot be read is described, never shown: its raw text is in the report's JSON and in the transcript of the page.
+    """
+    body = text.strip().removeprefix("```json").removeprefix("```").strip()
+    if not body.startswith(("{", "[")):
+        return text
+    try:
+        value, _ = json.JSONDecoder().raw_decode(body)
+    except (ValueError, RecursionError):
+        cut = _CUT_TEXT.search(body)
+        if cut is None:
+            return (
+                f"(a reply of {count(len(text), 'character')} in a form that could not be read)"
+                if _is_json(body)
+                else text
+            )
+        return f"{_unescaped(cut[1])} [cut off]"
+    if isinstance(value, dict):
+        found = value.get("text")
+        return found if isinstance(found, str) else _fields(value)
+    return _fields({"": value}) if value and not isinstance(value, str) and not _is_marked(value) else text
+
+
+_CUT_TEXT = re.compile(r'"text"\s*:\s*"((?:[^"\\]|\\.)+)"?[\s}]*$', re.DOTALL)
+"""The free text of an object that was cut off in it, or behind it."""
+
+
+def _unescaped(said: str) -> str:
+    try:
+        return str(json.loads(f'"{said}"', strict=False))
+    except ValueError:
+        return said
+
+
+def _is_json(body: str) -> bool:
+    return re.match(r'\{\s*"[^"]*"\s*:|\[\s*[{\["]', body) is not None
+
+
+def _is_marked(value: object) -> bool:
+    """Whether a list is a mark in a text such as `[1]`, and no reply."""
+    return isinstance(value, list) and not any(isinstance(entry, dict) for entry in value)
+
+
+def _fields(value: Mapping[str, object]) -> str:
+    """`position: yes · reasons: a; b`."""
+    return " · ".join(
+        f"{name}: {said}" if name else said for name, inner in value.items() if (said := _in_words(inner))
+    )
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {said}" for name, inner in value.items() if (said := _in_words(inner)))
+    if isinstance(value, list):
+        return "; ".join(filter(None, map(_in_words, value)))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

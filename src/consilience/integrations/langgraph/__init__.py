@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.integrations.langgraph.emergence import emergence_graph
+from consilience.integrations.langgraph.emergence import AgentState, EmergenceState, emergence_graph
 from consilience.integrations.langgraph.node import protocol_node
-from consilience.integrations.langgraph.state import AgentState, EmergenceState
 
 __all__ = ["AgentState", "EmergenceState", "emergence_graph", "protocol_node"]

@@ -12,33 +12,71 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
+from consilience.deliberation import Deliberation, configured
 from consilience.domain.errors import SessionHeld, SettingsError
 from consilience.domain.events import CallEvent, CheckRecorded, Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
+from consilience.engine import validation
 from consilience.engine.branch import Phase
 from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
-from consilience.engine.trees import ROOT
 from consilience.integrations import need
-from consilience.integrations.langgraph.state import EmergenceState
-from consilience.integrations.langgraph.visit import Update, Visit, node_of, read, session_of, streaming
-from consilience.integrations.sessions import Deliberation
-from consilience.journal.sqlite import opened
+from consilience.integrations.langgraph.node import Update, Visit, node_of, read, session_of, streaming
+from consilience.journal.open_store import opened
 from consilience.journal.store import Store
+from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence import Emergence, EmergenceReport
 from consilience.protocols.emergence.outcome import round_of
 from consilience.protocols.emergence.report import Round, agent_state
-from consilience.protocols.emergence.retold import course_of
+from consilience.protocols.emergence.restore import course_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig
     from langgraph.graph.state import CompiledStateGraph
     from langgraph.types import Checkpointer
+
+
+class AgentState(TypedDict, total=False):
+    """`responses` has one text for each round in which the agent had one; `converged` is informational."""
+
+    responses: list[str]
+    signals_received: list[str]
+    converged: bool
+
+
+def merge_dicts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    return {**old, **new}
+
+
+def append_to_list(old: list[Any], new: list[Any]) -> list[Any]:
+    return [*old, *new]
+
+
+class EmergenceState(TypedDict, total=False):
+    """`original_task` is the input. `round_history` gets a round when it has been checked.
+
+    Ours: `session`, the id under which the run is recorded; `another_round`, by which the graph turns back; at the end `report`.
+    """
+
+    original_task: str
+    agent_states: Annotated[dict[str, AgentState], merge_dicts]
+    parent_signals: Annotated[dict[str, str], merge_dicts]
+    current_round: int
+    max_rounds: int
+    convergence_threshold: float
+    converged: bool
+    final_response: str | None
+    strange_loops: list[dict[str, Any]]
+    round_history: Annotated[list[dict[str, Any]], append_to_list]
+    session: str
+    another_round: bool
+    report: dict[str, Any]
+
 
 Moment = tuple[float, int]
 """A round and a node in it, by its place in the round's order."""
@@ -50,7 +88,7 @@ def emergence_graph(
     protocol: Emergence | None = None,
     *,
     model: Models | None = None,
-    sources: Sequence[Source | str] = (),
+    sources: Sequence[Source | Path] = (),
     panel: Panel | str | Path | None = None,
     seed: int = 0,
     limits: Limits | None = None,
@@ -66,31 +104,20 @@ def emergence_graph(
 
     init → leaf_respond → lateral_leaves → [observe_Lk → lateral_Lk from the deepest internal level up] → observe_root →
     signal_down → check_convergence, and back to leaf_respond or on to finalize. `settings` are those of `Emergence`, unless it
-    is given as such; the others are as in `consilience.deliberate`. Its recursion limit is max_rounds · (nodes + 5).
+    is given as such; others are as in `consilience.deliberate`, files read here. Its recursion limit is max_rounds · (nodes + 5).
 
     The run is recorded as a session of `emergence` like any other (`state["session"]`): the same calls, answer and report.
     """
     if protocol is not None and settings:
         raise SettingsError("settings are given both as a protocol and by name", do="Give one of the two.")
     protocol = protocol or Emergence(**settings)
-    how = Deliberation(
-        protocol=protocol,
-        model=model,
-        panel=panel,
-        seed=seed,
-        limits=limits,
-        quorum=quorum,
-        encoder=encoder,
-        store=store,
-        prompts=prompts,
-        options=options or Options(),
-    )
+    how = configured(protocol, locals(), sources=validation.load_sources(sources))
     build = need("langgraph.graph", "langgraph")
     order = nodes_of(protocol)
     graph = build.StateGraph(EmergenceState)
     graph.add_node("init", _init(how, protocol))
     for name in (*order, "finalize"):
-        graph.add_node(name, _node(how, protocol, name, sources))
+        graph.add_node(name, _node(how, protocol, name))
     path = [build.START, "init", *order]
     for before, after in pairwise(path):
         graph.add_edge(before, after)
@@ -123,7 +150,7 @@ def moment_of(phase: Phase, order: Sequence[str]) -> Moment:
     return (index, order.index("observe_root" if name == "check_convergence" else name))
 
 
-def _init(how: Deliberation, protocol: Emergence) -> Runnable[Any, Update]:
+def _init(how: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[Any, Update]:
     """Sets the state up, afresh where a thread is used again; calls nobody."""
     types, lambdas = need("langgraph.types", "langgraph"), need("langchain_core.runnables", "langgraph")
 
@@ -144,7 +171,7 @@ def _init(how: Deliberation, protocol: Emergence) -> Runnable[Any, Update]:
             "converged": False,
             "final_response": None,
             "strange_loops": [],
-            "session": session_of(how, task, config),
+            "session": session_of(protocol, how.seed, task, config),
             "another_round": False,
             "report": {},
         }
@@ -153,12 +180,13 @@ def _init(how: Deliberation, protocol: Emergence) -> Runnable[Any, Update]:
     return found
 
 
-def _node(how: Deliberation, protocol: Emergence, name: str, sources: Sequence[Source | str]) -> Runnable[Any, Update]:
+def _node(how: Deliberation[EmergenceReport], protocol: Emergence, name: str) -> Runnable[Any, Update]:
     def plan(state: Any, config: RunnableConfig) -> Visit[Seen]:
         order = nodes_of(protocol)
         here = END if name == "finalize" else (read(state, "current_round"), order.index(name))
         task, session = read(state, "original_task"), read(state, "session")
-        return _Node(how, session, protocol, task, name, here, sources, streaming(how.options, config))
+        streamed = replace(how, options=streaming(how.options, config))
+        return _Node(streamed, session, protocol, task, name, here)
 
     return node_of(plan, name)
 
@@ -177,25 +205,26 @@ class Seen:
 class _Node(Visit[Seen]):
     """A visit that lets the session go on up to the end of this node's phase."""
 
-    deliberation: Deliberation
+    deliberation: Deliberation[EmergenceReport]
     session: str
     protocol: Emergence
     task: str
     name: str
     here: Moment
-    sources: Sequence[Source | str]
-    options: Options
 
     @cached_property
     def order(self) -> tuple[str, ...]:
         return nodes_of(self.protocol)
 
     async def run(self) -> Seen:
-        options = replace(self.options, hold=lambda phase: phase is not None and self._moment(phase) > self.here)
+        options = replace(
+            self.deliberation.options or Options(),
+            hold=lambda phase: phase is not None and self._moment(phase) > self.here,
+        )
         report: Report | None = None
         ahead: list[Moment] = []
         try:
-            report = await self.deliberation.take_up(self.session, self.task, sources=self.sources, options=options)
+            report = await replace(self.deliberation, options=options).take_up(self.session, self.task)
         except SessionHeld as stopped:
             ahead = [self._moment(phase) for phase in stopped.held.values() if phase is not None]
         return self._seen(report, ahead)

@@ -2,44 +2,170 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from consilience.domain.report import Frozen, Report
+from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section
+from consilience.protocols._common.presenting import bullets, figures_of, plural, position_blocks
 
 
 class Weighed(Frozen):
-    """What one model says it weighed: its own account, which nobody else looked at."""
+    """What one model says it weighed: its own account, which no other agent reviewed."""
 
     options: tuple[str, ...] = ()
     cruxes: tuple[str, ...] = ()
     would_change: tuple[str, ...] = ()
+    """Only in sessions of version 4 and earlier; now a field of the header, like `against`."""
     against: str = ""
+
+
+IssueFate = Literal["yielded", "refuted", "unanswered"]
+
+
+class ReviewedIssue(Frozen):
+    """A fault that the model found in its own answer."""
+
+    text: str
+    fate: IssueFate = "unanswered"
+    """What the next version declares: changed because of it, or kept for a reason. `unanswered`: nothing is declared."""
+    how: str = ""
+    """What was changed, or why not, in the model's words."""
+
+
+ReviewOutcome = Literal["rewritten", "nothing_found", "critique_failed", "rewrite_failed", "rewrite_cut"]
+
+
+class Review(Frozen):
+    """One round of self-criticism."""
+
+    index: int
+    """From 1."""
+    outcome: ReviewOutcome
+    """`rewritten`: there is a new version. After any other outcome the answer stayed and the reviews ended."""
+    issues: tuple[ReviewedIssue, ...] = ()
+    before: str
+    """The version that was reviewed."""
+    after: str | None = None
+    """The version that took its place, if one did."""
 
 
 class SoloReport(Report):
     """`position` is the extracted answer where an `answer_pattern` was set; `weighed` is there for a structured call."""
 
-    protocol: Literal["solo"] = "solo"
+    protocol: str = "solo"
     position: str | None = None
     weighed: Weighed | None = None
+    reviews: tuple[Review, ...] = ()
+    """What the model criticised in its own answer, and what changed."""
+
+    def presentation(self) -> Presentation:
+        return (
+            super()
+            .presentation()
+            .model_copy(
+                update={
+                    "above_answer": position_blocks(self.position),
+                    "sections": (
+                        *((_self_review(self.reviews),) if self.reviews else ()),
+                        *((_analysis(self.weighed),) if self.weighed else ()),
+                    ),
+                    "figures": tuple(figures_of(self.metrics)),
+                }
+            )
+        )
+
+
+_FATES: Mapping[IssueFate, str] = {"yielded": "Changed", "refuted": "Kept", "unanswered": "Not answered"}
+_WITHOUT_REWRITE = {
+    "nothing_found": "it found nothing to correct",
+    "critique_failed": "the critique failed; the answer stayed as it was",
+    "rewrite_failed": "the new version failed; the answer stayed as it was",
+    "rewrite_cut": "the new version was cut at the token limit and dropped; the answer stayed as it was",
+}
+
+
+def _self_review(reviews: Sequence[Review]) -> Section:
+    blocks: list[Block] = [
+        Paragraph(text="The model reviewed its own answer; no other agent read it.", tone="remark"),
+    ]
+    for review in reviews:
+        blocks.append(Paragraph(lead=f"Review {review.index}:", text=f"{_summary(review)}."))
+        blocks += bullets(
+            Item(lead=f"{_FATES[issue.fate]}.", text=issue.text, note=issue.how) for issue in review.issues
+        )
+    return Section(name="reviews", part="basis", heading="The model's review of its own answer", blocks=tuple(blocks))
+
+
+def _summary(review: Review) -> str:
+    if review.outcome == "nothing_found":
+        return _WITHOUT_REWRITE[review.outcome]
+    fates = Counter(issue.fate for issue in review.issues)
+    counts = [f"{fates[fate]} {word.lower()}" for fate, word in _FATES.items() if fates[fate]]
+    if review.after is None:
+        found = [plural(len(review.issues), "issue")] if review.issues else []
+        return "; ".join([*found, _WITHOUT_REWRITE[review.outcome]])
+    words = f"{len(review.before.split()):,} words became {len(review.after.split()):,}"
+    changed = "the text stayed the same" if review.before.split() == review.after.split() else words
+    return f"{plural(len(review.issues), 'issue')} ({', '.join(counts)}); {changed}"
+
+
+def _analysis(weighed: Weighed) -> Section:
+    asked = (
+        ("Options:", weighed.options),
+        ("What decides between them:", weighed.cruxes),
+        ("Would change its answer:", weighed.would_change),
+        ("Against its answer:", (weighed.against,) if weighed.against else ()),
+    )
+    blocks: list[Block] = []
+    for title, texts in asked:
+        if texts:
+            blocks += (Paragraph(lead=title, text=""), *bullets(Item(text=text) for text in texts))
+    account = Paragraph(text="One model's own account; no other agent reviewed it.", tone="remark")
+    return Section(
+        name="analysis", part="basis", heading="The model's own analysis", blocks=(account, *blocks) if blocks else ()
+    )
 
 
 class Vote(Frozen):
-    """One answer of the vote. `similarity` is its mean likeness (Jaccard) to the others, None where there is no other."""
+    """One answer of the vote. `similarity` is its mean likeness (Jaccard) to the others, None where there is no other; `cut`: it
+    ended at the token limit."""
 
     agent: str
     text: str
     position: str | None = None
     similarity: float | None = None
+    cut: bool = False
 
 
 class VoteReport(Report):
     """`tally` counts the extracted answers, most first. `decided_by` says whether the majority of them chose the answer or,
     where none could be extracted, its likeness to all others (the medoid). With a `tie` the medoid chose among the tied."""
 
-    protocol: Literal["vote"] = "vote"
+    protocol: str = "vote"
     votes: tuple[Vote, ...] = ()
     tally: dict[str, int] = {}
     position: str | None = None
     decided_by: Literal["majority", "medoid"] | None = None
     tie: bool = False
+
+    def presentation(self) -> Presentation:
+        blocks: list[Block] = []
+        if votes := " · ".join(f"{n} for {position}" for position, n in self.tally.items()):
+            blocks.append(Paragraph(lead="Votes:", text=votes))
+        if self.decided_by == "medoid" and len(self.votes) > 1:
+            how = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
+            blocks.append(Paragraph(lead="Chosen:", text=how))
+        tally = Section(name="tally", part="answer", blocks=tuple(blocks))
+        return (
+            super()
+            .presentation()
+            .model_copy(
+                update={
+                    "above_answer": position_blocks(self.position),
+                    "sections": (tally,),
+                    "figures": tuple(figures_of(self.metrics)),
+                }
+            )
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -12,11 +12,11 @@ from consilience.domain.agents import Agent
 from consilience.domain.outcome import StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology, independent
-from consilience.engine.answers import check_pattern, form, is_choice
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
+from consilience.protocols._common.answers import check_pattern, form, is_choice
 
 
 class Baseline(Protocol):
@@ -39,7 +39,7 @@ class Baseline(Protocol):
         """The seats, in order."""
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         return 0
 
     def topology(self) -> Topology:
@@ -50,16 +50,15 @@ class Baseline(Protocol):
         if panel is None:
             return tuple(seats)
         dealt = [panel.personas[n % len(panel.personas)] for n in range(len(seats))]
-        return tuple(
-            seat.model_copy(update={"perspective": persona.description, "persona": persona.name})
-            for seat, persona in zip(seats, dealt, strict=True)
-        )
+        return tuple(persona.seat(seat) for seat, persona in zip(seats, dealt, strict=True))
 
     def prompt(self, session: Session, template: str, agent: str) -> Prompt:
-        seat = session.agent(agent)
-        who = f"You are {seat.persona}. " if seat.persona else ""
+        return Prompt(self.words(session, template, agent))
+
+    def words(self, session: Session, template: str, agent: str, **values: Hashable) -> str:
+        seat = session.agent(agent).introduction()
         pattern, choice = form(self.answer_pattern), is_choice(self.answer_pattern)
-        return Prompt(session.words(template, seat=f"{who}{seat.perspective}", pattern=pattern, choice=choice))
+        return session.words(template, seat=seat, pattern=pattern, choice=choice, **values)
 
 
 def stop_of(session: Session, failures: Sequence[Failure], asked: int) -> StopReason:

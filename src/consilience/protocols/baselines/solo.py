@@ -1,107 +1,308 @@
-"""One call: what every protocol has to beat. Structured, it is asked for all that one call can be asked for."""
+"""One model by itself: what every protocol has to beat.
+
+Plain it is one call. Structured it is asked for all that one call can be asked for. With reviews it criticises its answer and
+rewrites it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from consilience.domain.messages import FreeText
+from consilience.domain.detail import capped
+from consilience.domain.messages import ClaimReply, FreeText, says_nothing
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.positions import LEVELS
 from consilience.domain.positions import Confidence as Level
 from consilience.domain.report import Confidence
-from consilience.engine.answers import extract
+from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply
-from consilience.protocols.baselines.report import SoloReport, Weighed
+from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
+from consilience.protocols._common.answers import extract
+from consilience.protocols._common.claims import MAX_AGAINST, AgainstReply, Conclusion, conclusion_fields
+from consilience.protocols.baselines.report import Review, ReviewedIssue, ReviewOutcome, SoloReport, Weighed
 from consilience.protocols.baselines.seats import Baseline, stop_of
+
+SEAT = "S1"
+MAX_REVIEWS = 20
 
 Few = Annotated[list[str], Field(json_schema_extra={"maxItems": 4})]
 
 
 class StructuredReply(BaseModel):
-    """Lists first, the answer last, which alone is required."""
+    """An answer with what it weighed, what speaks against it and what would change it. A `Conclusion` names texts of others; here
+    there are none."""
 
     options: Few = Field(default_factory=list)
     cruxes: Few = Field(default_factory=list)
-    would_change: Few = Field(default_factory=list)
-    against: str = ""
     confidence: Level = "unsure"
+    claims: Annotated[list[str], Field(json_schema_extra=capped("claims"))] = Field(default_factory=list)
+    against: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_AGAINST})] = Field(default_factory=list)
+    would_change: Few = Field(default_factory=list)
+    unknown: Few = Field(default_factory=list)
+    text: FreeText
+
+    @property
+    def conclusion(self) -> Conclusion:
+        return Conclusion(
+            claims=[ClaimReply(text=text) for text in self.claims],
+            against=[AgainstReply(text=text) for text in self.against],
+            would_change=self.would_change,
+            unknown=self.unknown,
+            text=self.text,
+        )
+
+
+class CritiqueReply(BaseModel):
+    """The faults of an answer, most consequential first. The list is a decision: it has to be given, and may be empty."""
+
+    max_issues: ClassVar[int]
+
+    issues: Annotated[list[str], Field(json_schema_extra=capped("issues"))]
+
+    @property
+    def text(self) -> str:
+        """The issues as the author of the answer reads them, numbered from 1."""
+        return "\n".join(f"{n}. {issue}" for n, issue in enumerate(self.stated, 1))
+
+    @property
+    def stated(self) -> list[str]:
+        """The issues that say something, up to the cap."""
+        return [issue.strip() for issue in self.issues if not says_nothing(issue)][: self.max_issues]
+
+
+@lru_cache
+def critique_of(max_issues: int) -> type[CritiqueReply]:
+    """The critique with that cap."""
+    return type("CritiqueReply", (CritiqueReply,), {"max_issues": max_issues})
+
+
+class IssueResponse(BaseModel):
+    """What a new version makes of one issue."""
+
+    issue: int
+    """Its number, from 1."""
+    fate: Literal["yielded", "refuted"]
+    how: str = ""
+
+
+class Responses(BaseModel):
+    """What a new version makes of the issues raised against the one before."""
+
+    responses: Annotated[list[IssueResponse], Field(json_schema_extra=capped("issues"))] = Field(default_factory=list)
+
+
+class RewriteReply(Responses):
+    """An answer, revised by its author."""
+
     text: FreeText
 
 
+class StructuredRewrite(StructuredReply, Responses):
+    """A structured answer, revised by its author."""
+
+
+@dataclass
+class Draft:
+    """The answer so far and how it came about."""
+
+    answer: Reply[Any] | None = None
+    failures: list[Failure] = field(default_factory=list)
+    reviews: list[Review] = field(default_factory=list)
+    out_of_steps: bool = False
+
+
 class Solo(Baseline):
-    """One agent, one call."""
+    """One agent, which answers and may review its own answer."""
 
     name: ClassVar[str] = "solo"
-    summary: ClassVar[str] = "one call, the baseline that a deliberation has to beat"
-    version: ClassVar[int] = 2  # 1 took a default for a declared confidence
+    summary: ClassVar[str] = "one model by itself, the baseline that a deliberation has to beat"
+    # 1 took a default for a declared confidence; 2 did not name failed calls, and stated a confidence of a cut answer;
+    # 3 took the first match of the answer pattern; 4 counted sentences in every prompt
+    version: ClassVar[int] = 5
     report: ClassVar[type[SoloReport]] = SoloReport
+    closing: ClassVar[bool] = True
 
     structured: Annotated[
         bool, Field(description="ask for options, cruxes, what would change the answer and what speaks against it")
     ] = False
+    reviews: Annotated[
+        int, Field(ge=0, le=MAX_REVIEWS, description="times that the model criticises its answer and rewrites it")
+    ] = 0
 
     @property
     def ids(self) -> tuple[str, ...]:
-        return ("S1",)
+        return (SEAT,)
+
+    @property
+    def max_quoted_replies(self) -> int:
+        """The answer and its critique."""
+        return 2 if self.reviews else 0
 
     def estimate(self) -> Estimate:
-        return Estimate(min=1, max=1)
+        """A critique that finds nothing ends the reviews."""
+        return Estimate(min=2 if self.reviews else 1, max=1 + 2 * self.reviews)
+
+    def resized_for_calls(self, calls: int) -> Self:
+        """As many reviews as `calls` calls pay for: none for one or two, one for three or four."""
+        return self.model_copy(update={"reviews": min(max(calls - 1, 0) // 2, MAX_REVIEWS)})
 
     def seat(self, n: int) -> str | None:
         """One seat, which no surplus source wraps onto."""
-        return "S1" if n == 1 else None
+        return SEAT if n == 1 else None
 
     async def run(self, session: Session) -> SoloReport:
         if session.limits.steps == 0:
             return await session.report(SoloReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)
-        reply = await self._ask(session)
-        answer = reply.text if isinstance(reply, Reply) else None
-        value = reply.value if isinstance(reply, Reply) and isinstance(reply.value, StructuredReply) else None
-        if value and value.model_fields_set == {"text"}:
+        first = await self._ask_for_answer(session)
+        draft = Draft(answer=first) if isinstance(first, Reply) else Draft(failures=[first])
+        for n in range(1, self.reviews + 1):
+            if not await self._review(session, draft, n):
+                break
+        return await self._conclude(session, first, draft)
+
+    async def _ask_for_answer(self, session: Session) -> Reply[Any] | Failure:
+        template = "structured" if self.structured else "answer"
+        async with session.phase("answer", 1):
+            return await session.ask(
+                SEAT,
+                self.prompt(session, template, SEAT),
+                key=f"answer/{SEAT}",
+                returns=StructuredReply if self.structured else str,
+                closing=True,
+            )
+
+    async def _review(self, session: Session, draft: Draft, n: int) -> bool:
+        """Criticise the answer and rewrite it. Return whether another review may follow."""
+        answer = draft.answer
+        if answer is None:
+            return False
+        draft.out_of_steps = session.limits.steps is not None and n >= session.limits.steps
+        if draft.out_of_steps:
+            return False
+        issues: tuple[ReviewedIssue, ...] = ()
+        critique = await self._critique(session, answer, n)
+        outcome: ReviewOutcome = "critique_failed"
+        if isinstance(critique, Failure):
+            draft.failures.append(critique)
+        elif not (stated := critique.value.stated):
+            outcome = "nothing_found"
+        else:
+            rewrite = await self._rewrite(session, answer, critique, n, len(stated))
+            same = isinstance(rewrite, Reply) and rewrite.text.split() == answer.text.split()
+            issues = _answered(stated, rewrite, same=same)
+            outcome = "rewritten"
+            if isinstance(rewrite, Failure):
+                draft.failures.append(rewrite)
+                outcome = "rewrite_failed"
+            elif rewrite.cut and not answer.cut:
+                outcome = "rewrite_cut"
+            else:
+                draft.answer = rewrite
+        after = draft.answer.text if draft.answer is not None and outcome == "rewritten" else None
+        draft.reviews.append(Review(index=n, outcome=outcome, issues=issues, before=answer.text, after=after))
+        if problem := _PROBLEMS.get(outcome):
+            session.warn(f"review {n}: {problem}; the answer is the version before it, and no further review was made")
+        return outcome == "rewritten"
+
+    async def _critique(self, session: Session, answer: Reply[Any], n: int) -> Reply[CritiqueReply] | Failure:
+        async with session.phase("critique", n):
+            return await session.ask(
+                SEAT,
+                self._prompt_on(session, "critique", (session.quote(answer, "you"),)),
+                key=f"review-{n}/critique/{SEAT}",
+                returns=critique_of(session.caps.issues),
+                kind="critique",
+            )
+
+    async def _rewrite(
+        self, session: Session, answer: Reply[Any], critique: Reply[CritiqueReply], n: int, issues: int
+    ) -> Reply[Any] | Failure:
+        quotes = (session.quote(answer, "you"), session.quote(critique, "critique"))
+        async with session.phase("rewrite", n):
+            return await session.ask(
+                SEAT,
+                self._prompt_on(session, "rewrite", quotes, issues=issues, structured=self.structured),
+                key=f"review-{n}/rewrite/{SEAT}",
+                returns=StructuredRewrite if self.structured else RewriteReply,
+                accept=_has_text,
+                closing=n == self.reviews,
+            )
+
+    def _prompt_on(self, session: Session, template: str, quotes: tuple[Quote, ...], **values: Hashable) -> Prompt:
+        documents, issues = bool(session.sources), session.caps.issues
+        words = self.words(session, template, SEAT, **{"documents": documents, "issues": issues, **values})
+        return Prompt(words, quotes)
+
+    async def _conclude(self, session: Session, first: Reply[Any] | Failure, draft: Draft) -> SoloReport:
+        reply = draft.answer
+        answer = reply.text if reply is not None else None
+        value = reply.value if reply is not None and isinstance(reply.value, StructuredReply) else None
+        if value and value.model_fields_set <= {"text", "responses"}:
             session.warn("the answer came in words alone: what it weighed, and how sure it is, was not said")
         position = extract(self.answer_pattern, answer) if self.answer_pattern and answer else None
         if self.answer_pattern and answer and position is None:
             session.warn("the answer holds nothing that the answer_pattern looks for")
+        stop = stop_of(session, [first] if isinstance(first, Failure) else [], 1)
+        out_of_steps = StopReason.EXHAUSTED_STEPS if draft.out_of_steps else None
         return await session.report(
             SoloReport,
-            first=[reply],
-            stop_reason=stop_of(session, [reply] if isinstance(reply, Failure) else [], 1),
+            first=[first],
+            stop_reason=exhaustion(draft.failures) or out_of_steps or stop,
             confidence=_confidence(value),
-            steps=1,
+            steps=1 + len(draft.reviews),
             answer=answer,
-            closing="ordinary" if answer is not None else None,
+            answer_cut=reply is not None and reply.cut,
+            closing=drawn_on(reply, draft.failures),
             position=position,
             weighed=_weighed(value) if value else None,
+            reviews=tuple(draft.reviews),
+            **conclusion_fields(session, replace(reply, value=value.conclusion) if reply and value else None),
         )
 
-    async def _ask(self, session: Session) -> Reply[str] | Reply[StructuredReply] | Failure:
-        async with session.phase("answer", 1):
-            if self.structured:
-                prompt = self.prompt(session, "structured", "S1")
-                return await session.ask(
-                    "S1", prompt, key="answer/S1", returns=StructuredReply, closing=True, max_tokens=self.reply_tokens
-                )
-            prompt = self.prompt(session, "answer", "S1")
-            return await session.ask("S1", prompt, key="answer/S1", closing=True, max_tokens=self.reply_tokens)
+
+_PROBLEMS = {
+    "critique_failed": "the critique failed",
+    "rewrite_failed": "the new version failed",
+    "rewrite_cut": "the new version was cut at the token limit",
+}
+"""Outcomes of a review after which the answer is the version before it."""
+
+
+def _has_text(reply: RewriteReply | StructuredRewrite) -> None:
+    """A new version has to be there."""
+    if not reply.text.strip():
+        raise ValueError("text: the complete answer is needed, also if nothing in it changes")
+
+
+def _answered(stated: list[str], rewrite: Reply[Any] | Failure, *, same: bool) -> tuple[ReviewedIssue, ...]:
+    """The issues with what the new version made of each; the first response to an issue counts.
+
+    A version that is the `same` text yields to no issue, whatever it declares.
+    """
+    given: list[IssueResponse] = rewrite.value.responses if isinstance(rewrite, Reply) else []
+    by_number = {response.issue: response for response in reversed(given) if response.fate != "yielded" or not same}
+    return tuple(
+        ReviewedIssue(text=issue, fate=by_number[n].fate, how=by_number[n].how.strip())
+        if n in by_number
+        else ReviewedIssue(text=issue)
+        for n, issue in enumerate(stated, 1)
+    )
 
 
 def _confidence(value: StructuredReply | None) -> Confidence:
-    """What it declared itself; the default of a field that was left out is nobody's word."""
+    """What it declared itself; the default of a field that was left out is no declaration."""
     if value is None or "confidence" not in value.model_fields_set:
         return Confidence()
     return Confidence(level=LEVELS[value.confidence], kind="declared")
 
 
 def _weighed(value: StructuredReply) -> Weighed:
-    def said(texts: list[str]) -> tuple[str, ...]:
+    def stated(texts: list[str]) -> tuple[str, ...]:
         return tuple(text.strip() for text in texts[:4] if text.strip())
 
-    return Weighed(
-        options=said(value.options),
-        cruxes=said(value.cruxes),
-        would_change=said(value.would_change),
-        against=value.against.strip(),
-    )
+    return Weighed(options=stated(value.options), cruxes=stated(value.cruxes))

@@ -14,12 +14,13 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field
 
 from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.positions import exact
 from consilience.domain.report import Confidence, Dissent
 from consilience.engine.analysis import sentences
-from consilience.engine.answers import extract
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_of, pairwise
 from consilience.engine.work import Failure, Reply
+from consilience.protocols._common.answers import extract
 from consilience.protocols.baselines.report import Vote as Cast
 from consilience.protocols.baselines.report import VoteReport
 from consilience.protocols.baselines.seats import Baseline, stop_of
@@ -34,7 +35,11 @@ class Vote(Baseline):
     summary: ClassVar[str] = (
         "independent answers to the same question; the majority, or the most typical one, is the answer"
     )
+    # 1 left missing votes out of the agreement, and did not name failed calls; 2 took the first match of the answer
+    # pattern; 3 counted sentences in every prompt
+    version: ClassVar[int] = 4
     report: ClassVar[type[VoteReport]] = VoteReport
+    closing: ClassVar[bool] = False
 
     votes: Annotated[int, Field(ge=1, le=MOST_VOTES, description="how many independent answers")] = 5
 
@@ -45,7 +50,7 @@ class Vote(Baseline):
     def estimate(self) -> Estimate:
         return Estimate(min=self.votes, max=self.votes)
 
-    def sized_to(self, calls: int) -> Self:
+    def resized_for_calls(self, calls: int) -> Self:
         """As many votes as there are calls."""
         return self.model_copy(update={"votes": min(max(1, calls), MOST_VOTES)})
 
@@ -62,14 +67,11 @@ class Vote(Baseline):
         return await self._conclude(session, stop, replies, cast, mean_of(likeness))
 
     async def _ask_all(self, session: Session) -> list[Reply[str] | Failure]:
-        """The last one may draw on what is held back for an answer, since no other call follows."""
         asks = [
             session.ask(
                 id,
                 self.prompt(session, "answer", id),
                 key=f"answer/{id}",
-                closing=id == self.ids[-1],
-                max_tokens=self.reply_tokens,
             )
             for id in self.ids
         ]
@@ -83,6 +85,7 @@ class Vote(Baseline):
                 text=reply.text,
                 position=extract(self.answer_pattern, reply.text) if self.answer_pattern else None,
                 similarity=math.fsum(others) / len(others) if others else None,
+                cut=reply.cut,
             )
             for reply, others in zip(replies, likeness, strict=True)
         )
@@ -98,24 +101,26 @@ class Vote(Baseline):
         tally = dict(Counter(vote.position for vote in cast if vote.position is not None).most_common())
         leading = [position for position, n in tally.items() if n == max(tally.values())]
         elected = _medoid([vote for vote in cast if not leading or vote.position in leading])
+        tie = ""
         if len(leading) > 1 and elected is not None:
-            session.warn(
-                f"{len(leading)} answers have {tally[leading[0]]} votes each ({', '.join(leading)}); "
-                "the text most like all others decided between them"
-            )
+            tie = f"{len(leading)} answers have {tally[leading[0]]} votes each ({', '.join(leading)})"
+            session.warn(f"{tie}; the text most like all others decided between them")
         without = sum(vote.position is None for vote in cast)
         if self.answer_pattern and without:
             instead = "" if tally else "; the text most like all others was taken"
             session.warn(f"{without} of {len(cast)} answers hold nothing that the answer_pattern looks for{instead}")
         position = elected.position if elected else None
+        agreement = Confidence(level=tally[position] / self.votes, kind="agreement") if position else None
         return await session.report(
             VoteReport,
             first=replies,
             stop_reason=stop,
+            unmet=(tie,) if tie else (),
             steps=1,
             answer=elected.text if elected else None,
+            answer_cut=elected is not None and elected.cut,
             closing="ordinary" if elected else None,
-            confidence=Confidence(level=tally[position] / len(cast), kind="agreement") if position else Confidence(),
+            confidence=agreement,
             dissent=tuple(
                 Dissent(agent=vote.agent, text=(sentences(vote.text) or [vote.text])[0], position=vote.position)
                 for vote in cast
@@ -132,4 +137,4 @@ class Vote(Baseline):
 
 def _medoid(votes: Sequence[Cast]) -> Cast | None:
     """The one most like all that was said; the first of equals."""
-    return max(votes, key=lambda vote: vote.similarity or 0.0, default=None)
+    return max(votes, key=lambda vote: exact(vote.similarity or 0.0), default=None)

@@ -7,31 +7,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import Ballot, changes, last_of, pool
-from consilience.domain.replies import MOST_POINTS, LeafReply
-from consilience.domain.report import Claim, Confidence, Dissent, Objection
-from consilience.engine.analysis import novelty, survival
-from consilience.engine.answers import extract
+from consilience.domain.positions import Ballot, changes, exact, last_of, pool, shortfall
+from consilience.domain.report import Confidence, Dissent
+from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.trees import ROOT, UNPLACED
 from consilience.engine.work import Failure, Reply, drawn_on
-from consilience.protocols.broadcast.replies import MOST_FLAGS, SEVERITY, Voted
-from consilience.protocols.broadcast.report import AgentState, BroadcastReport, Flag, Iteration
-from consilience.protocols.broadcast.runs import Course, Cycle, Raised, Run, first_runs, heard
-from consilience.protocols.broadcast.settings import MOST_QUOTED_FLAGS, Settings
+from consilience.protocols._common.answers import extract, extract_declared
+from consilience.protocols._common.claims import conclusion_fields
+from consilience.protocols._common.trees import ROOT, UNPLACED
+from consilience.protocols.broadcast.disagreements import all_objections, past_disagreements
+from consilience.protocols.broadcast.executions import (
+    EVALUATOR_SAYS_NO,
+    BroadcastRun,
+    Execution,
+    IterationResult,
+    RaisedFlag,
+    first_runs,
+    heard,
+)
+from consilience.protocols.broadcast.replies import MAX_FLAGS, SEVERITY, Voted
+from consilience.protocols.broadcast.report import AgentState, BroadcastReport
+from consilience.protocols.broadcast.settings import MAX_QUOTED_FLAGS, BroadcastSettings
+from consilience.protocols.broadcast.views import Flag, Iteration
 
 
-async def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> BroadcastReport:
+async def conclude(
+    session: Session, settings: BroadcastSettings, course: BroadcastRun, stop: StopReason
+) -> BroadcastReport:
     """The report. Dissent and objections are computed here from what agents declared, never by a model."""
     closing = course.closing
     runs = list(_runs(course))
     ballots = tuple(_ballots(session, settings, runs))
     pooled = pool(ballots)
     position = extract(settings.answer_pattern, closing.text) if settings.ballots and closing else None
-    objections = _standing(session, settings, course)
+    contradicted = shortfall(position, last_of(ballots)) if settings.ballots and closing else None
+    objections = tuple(all_objections(session, settings, course))
     flags = _flags(session, settings, course, runs)
-    claims = session.claims(closing)
     _warn(session, settings, course, runs, ballots)
     if settings.ballots and closing and position is None:
         session.warn(UNPLACED)
@@ -39,26 +51,29 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         BroadcastReport,
         first=_first(session, course),
         stop_reason=stop,
+        unmet=(*_unmet(settings, course), *filter(None, [contradicted])),
+        answer_cut=closing is not None and closing.cut,
         check=course.check,
         confidence=_confidence(course, position, pooled),
-        steps=len(course.cycles),
+        steps=len(course.iterations),
         answer=closing.text if closing else None,
         closing=drawn_on(closing, course.all_failures),
-        claims=claims,
+        **conclusion_fields(session, course.conclusion),
         position_changes=tuple(changes(ballots)),
         objections=objections,
         dissent=(
             *_against(ballots, position or next(iter(pooled), None)),
-            *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections),
+            *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open),
         ),
-        metrics=_metrics(session, course, runs, ballots, claims),
-        total_iterations=len(course.cycles),
-        total_coordination_rounds=sum(cycle.rounds for cycle in course.cycles),
+        metrics=_metrics(session, course, runs, ballots),
+        total_iterations=len(course.iterations),
+        total_coordination_rounds=sum(iteration.rounds for iteration in course.iterations),
         root_satisfaction=course.root.rating if course.root else None,
         signal_chain=tuple(dict.fromkeys(f"{flag.tag} ({flag.node})" for flag in flags)),
-        iterations=tuple(_iterations(course.cycles)),
+        iterations=tuple(_iterations(course.iterations)),
         states=_states(session, course, runs),
         flags=flags,
+        past_disagreements=tuple(past_disagreements(session, runs, objections))[::-1],
         strange_loops=tuple(course.loops),
         ballots=ballots,
         pool=pooled,
@@ -66,31 +81,55 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     )
 
 
-def _runs(course: Course) -> Iterator[Run]:
+def _unmet(settings: BroadcastSettings, course: BroadcastRun) -> tuple[str, ...]:
+    """What was not satisfied: parents in their last iterations, then what the root says of its own answer."""
+    found = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in course.unsatisfied]
+    unread = [iteration.agent for iteration in course.last_iterations if iteration.check.met and _unread(iteration)]
+    found += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
+    found += [f"no reply to {failure.key}" for failure in course.failures]
+    if course.root is None:
+        return tuple(found)
+    rating, threshold = course.root.rating, settings.satisfaction_threshold
+    if rating is None and course.root.reflection is not None:
+        found.append(f"{ROOT} gave no readable rating of its own answer")
+    if rating is not None and exact(rating) < exact(threshold):
+        found.append(f"{ROOT} rates its own answer {rating:.2f}, needed {threshold:g}")
+    flags = dict.fromkeys(flag.link for flag in course.root.flags if flag.tag in settings.critical_flags)
+    return (*found, f"critical flags: {', '.join(flags)}") if flags else tuple(found)
+
+
+def _unread(iteration: IterationResult) -> bool:
+    """Whether its evaluator replied, and left its verdict out or was cut at the token limit."""
+    return iteration.evaluation is not None and (
+        iteration.evaluation.value.satisfied is None or iteration.evaluation.cut
+    )
+
+
+def _runs(course: BroadcastRun) -> Iterator[Execution]:
     """All executions as words went up, the root's own last."""
-    for cycle in course.cycles:
-        for child in cycle.children:
+    for iteration in course.iterations:
+        for child in iteration.children:
             yield from child.walk()
     if course.root is not None:
         yield course.root
 
 
-def _first(session: Session, course: Course) -> list[Reply[object] | Failure]:
+def _first(session: Session, course: BroadcastRun) -> list[Reply[object] | Failure]:
     """What each leaf came to when it was first asked."""
-    if not course.cycles:
+    if not course.iterations:
         return []
-    runs = first_runs(course.cycles[0], session.topology.leaves)
+    runs = first_runs(course.iterations[0], session.topology.leaves)
     return [run.response if run.response is not None else run.failures[0] for run in runs]
 
 
-def _ballots(session: Session, settings: Settings, runs: Sequence[Run]) -> Iterator[Ballot]:
+def _ballots(session: Session, settings: BroadcastSettings, runs: Sequence[Execution]) -> Iterator[Ballot]:
     """Those that rode in a leaf's replies, its own numbered from 0: the first is cast before it has read anybody."""
     cast: dict[str, int] = {}
     for run in runs:
         for reply in (run.reflection, *run.talks):
             if reply is None or not isinstance(reply.value, Voted):
                 continue
-            position = extract(settings.answer_pattern, reply.value.position)
+            position = extract_declared(settings.answer_pattern, reply.value.position)
             if position is None:
                 continue
             step = cast.get(run.agent, -1) + 1
@@ -112,7 +151,7 @@ def _against(ballots: Sequence[Ballot], position: str | None) -> tuple[Dissent, 
     return tuple(Dissent(agent=ballot.agent, text=ballot.reason, position=ballot.position) for ballot in against)
 
 
-def _confidence(course: Course, position: str | None, pooled: Mapping[str, float]) -> Confidence:
+def _confidence(course: BroadcastRun, position: str | None, pooled: Mapping[str, float]) -> Confidence:
     """Of a position the share of pooled ballots, else the children's mean rating of themselves."""
     if position is not None and pooled:
         return Confidence(level=pooled.get(position, 0.0), kind="share of pooled ballots")
@@ -121,29 +160,11 @@ def _confidence(course: Course, position: str | None, pooled: Mapping[str, float
     return Confidence()
 
 
-def _standing(session: Session, settings: Settings, course: Course) -> tuple[Objection, ...]:
-    """Critical flags and contradictions that stand at the root: nothing that came later has settled them. The objection is to
-    whoever set the goal."""
-    shown = session.shown()
-    grave = {*settings.critical_flags, "contradiction_detected"}
-    return tuple(
-        Objection(
-            id=flag.message.id,
-            agent=flag.node,
-            to=next(iter(session.topology.parents.get(flag.node, ())), "")
-            if flag.tag != "contradiction_detected"
-            else "",
-            text=flag.message.text,
-            read=flag.message.id in shown,
-        )
-        for flag in course.standing
-        if flag.tag in grave
-    )
-
-
-def _flags(session: Session, settings: Settings, course: Course, runs: Sequence[Run]) -> tuple[Flag, ...]:
+def _flags(
+    session: Session, settings: BroadcastSettings, course: BroadcastRun, runs: Sequence[Execution]
+) -> tuple[Flag, ...]:
     shown, standing = session.shown(), {flag.message.id for flag in course.standing}
-    raised: dict[str, tuple[Raised, Run]] = {}
+    raised: dict[str, tuple[RaisedFlag, Execution]] = {}
     for run in runs:  # one kept over a silence is met again
         for flag in run.flags:
             raised.setdefault(flag.message.id, (flag, run))
@@ -163,39 +184,41 @@ def _flags(session: Session, settings: Settings, course: Course, runs: Sequence[
     )
 
 
-def _reason(flag: Raised) -> str:
+def _reason(flag: RaisedFlag) -> str:
     return flag.message.text.removeprefix(flag.tag).removeprefix(": ")
 
 
-def _iterations(cycles: Sequence[Cycle]) -> Iterator[Iteration]:
+def _iterations(iterations: Sequence[IterationResult]) -> Iterator[Iteration]:
     """Of one parent and of all beneath it, in program order."""
-    before: Cycle | None = None
-    for cycle in cycles:
-        for child in cycle.children:
-            yield from _iterations(child.cycles)
+    before: IterationResult | None = None
+    for iteration in iterations:
+        for child in iteration.children:
+            yield from _iterations(child.iterations)
         yield Iteration(
-            node=cycle.agent,
-            path=cycle.path,
-            broadcast=cycle.broadcast.text if cycle.broadcast else None,
+            node=iteration.agent,
+            path=iteration.path,
+            broadcast=iteration.broadcast.text if iteration.broadcast else None,
             caused_by=_causes(before) if before is not None else (),
-            ratings={child.agent: child.rating for child in cycle.children},
-            mean=cycle.check.score,
-            coordination_rounds=cycle.rounds,
-            flags=tuple(flag.message.id for child in cycle.children for flag in child.standing),
-            feedback=cycle.evaluation.text if cycle.evaluation else None,
-            said_satisfied=cycle.evaluation.value.satisfied if cycle.evaluation else None,
-            satisfied=cycle.check.met,
+            ratings={child.agent: child.rating for child in iteration.children},
+            mean=iteration.check.score,
+            coordination_rounds=iteration.rounds,
+            flags=tuple(flag.message.id for child in iteration.children for flag in child.standing),
+            feedback=iteration.evaluation.text if iteration.evaluation else None,
+            said_satisfied=iteration.evaluation.value.satisfied if iteration.evaluation else None,
+            satisfied=iteration.check.met,
+            unmet="; ".join(iteration.unmet),
         )
-        before = cycle
+        before = iteration
 
 
-def _causes(before: Cycle) -> tuple[str, ...]:
+def _causes(before: IterationResult) -> tuple[str, ...]:
     flags = [flag.message.id for child in before.children for flag in child.standing]
-    return (*flags, before.evaluation.key) if before.evaluation else tuple(flags)
+    missing = [child.missing.id for child in before.children if child.missing is not None]
+    return (*flags, *missing, *([before.evaluation.key] if before.evaluation else []))
 
 
-def _states(session: Session, course: Course, runs: Sequence[Run]) -> dict[str, AgentState]:
-    last: dict[str, Run] = {}
+def _states(session: Session, course: BroadcastRun, runs: Sequence[Execution]) -> dict[str, AgentState]:
+    last: dict[str, Execution] = {}
     asked: dict[str, int] = {}
     for run in runs:
         asked[run.agent] = asked.get(run.agent, 0) + 1
@@ -203,7 +226,7 @@ def _states(session: Session, course: Course, runs: Sequence[Run]) -> dict[str, 
             last[run.agent] = run
     found: dict[str, AgentState] = {}
     for seat in session.agents:
-        run = last.get(seat.id, Run(seat.id, ()))
+        run = last.get(seat.id, Execution(seat.id, ()))
         root, parent = seat.id == ROOT, bool(session.topology.children[seat.id])
         flags = course.standing if root else run.standing
         found[seat.id] = AgentState(
@@ -212,8 +235,8 @@ def _states(session: Session, course: Course, runs: Sequence[Run]) -> dict[str, 
             text=run.text.text if run.text else None,
             refined=run.refined,
             missing=run.reflection.value.missing.strip() if run.reflection and run.reflection.value.wanting else "",
-            iterations=len(course.cycles) if root else len(run.cycles) if parent else 1,
-            executions=min(len(course.cycles), 1) if root else asked.get(seat.id, 0),
+            iterations=len(course.iterations) if root else len(run.iterations) if parent else 1,
+            executions=min(len(course.iterations), 1) if root else asked.get(seat.id, 0),
             satisfaction=run.rating,
             flags=tuple(dict.fromkeys(flag.tag for flag in flags)),
         )
@@ -221,43 +244,35 @@ def _states(session: Session, course: Course, runs: Sequence[Run]) -> dict[str, 
 
 
 def _metrics(
-    session: Session, course: Course, runs: Sequence[Run], ballots: Sequence[Ballot], claims: Sequence[Claim]
+    session: Session,
+    course: BroadcastRun,
+    runs: Sequence[Execution],
+    ballots: Sequence[Ballot],
 ) -> dict[str, float | int | None]:
-    first = first_runs(course.cycles[0], session.topology.leaves) if course.cycles else []
-    replies = [run.response for run in first if run.response is not None]
-    points = [
-        point
-        for reply in replies
-        if isinstance(reply.value, LeafReply)
-        for point in reply.value.points[:MOST_POINTS]
-        if point.strip()
-    ]
     inputs = [said.text for run in runs if run.agent != ROOT for said in (run.response, run.text) if said is not None]
     answer = course.closing.text if course.closing else ""
     changed = [before.split() != after.split() for run in runs for before, after in _talks(run)]
     found: dict[str, float | int | None] = {
-        "facts": len(points),
-        "fact_survival": survival(points, answer, [claim.text for claim in claims]) if answer else None,
-        "novelty": novelty(answer, [*inputs, *points, *(document.text for document in session.sources)]),
+        "novelty": novelty(answer, [*inputs, *(document.text for document in session.sources)]),
         "revision_rate": sum(changed) / len(changed) if changed else None,
         "dropped_labels": session.dropped,
         "conformity": sum(change.conformity for change in changes(ballots)),
         "flags": len({flag.message.id for run in runs for flag in run.flags}),
     }
-    for n, cycle in enumerate(course.cycles, 1):
-        below = [run for child in cycle.children for run in child.walk() if not run.cycles]
+    for n, iteration in enumerate(course.iterations, 1):
+        below = [run for child in iteration.children for run in child.walk() if not run.iterations]
         found[f"sibling_similarity/execute/{n}"] = _similarity(session, below, talked=False)
         found[f"sibling_similarity/coordinate/{n}"] = _similarity(session, below, talked=True)
     return found
 
 
-def _talks(run: Run) -> Iterator[tuple[str, str]]:
+def _talks(run: Execution) -> Iterator[tuple[str, str]]:
     """The text it went into each talk with, and that it came out with."""
     said = [reply.text for reply in (run.brought, *run.talks) if reply is not None]
     yield from pairwise(said)
 
 
-def _similarity(session: Session, leaves: Sequence[Run], *, talked: bool) -> float | None:
+def _similarity(session: Session, leaves: Sequence[Execution], *, talked: bool) -> float | None:
     """Mean over families of leaves, each time they were asked, of the mean pairwise `jaccard` of their texts."""
     families: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for run in leaves:
@@ -268,24 +283,36 @@ def _similarity(session: Session, leaves: Sequence[Run], *, talked: bool) -> flo
     return sum(scores) / len(scores) if scores else None
 
 
-def _warn(session: Session, settings: Settings, course: Course, runs: Sequence[Run], ballots: Sequence[Ballot]) -> None:
-    cycles = [*course.cycles, *(cycle for run in runs for cycle in run.cycles)]
-    if contrary := sum(
-        cycle.evaluation is not None and cycle.evaluation.value.satisfied not in (None, cycle.check.met)
-        for cycle in cycles
-    ):
+def _contradicts(iteration: IterationResult) -> bool:
+    """Whether the evaluator says no where nothing else is unmet, or yes where something is."""
+    said = iteration.evaluation.value.satisfied if iteration.evaluation else None
+    return bool(iteration.unmet) if said else iteration.unmet == (EVALUATOR_SAYS_NO,)
+
+
+def _warn(
+    session: Session,
+    settings: BroadcastSettings,
+    course: BroadcastRun,
+    runs: Sequence[Execution],
+    ballots: Sequence[Ballot],
+) -> None:
+    iterations = [*course.iterations, *(iteration for run in runs for iteration in run.iterations)]
+    if contrary := sum(_contradicts(iteration) for iteration in iterations):
         session.warn(
-            f"in {contrary} of {len(cycles)} iterations the evaluator said otherwise than the ratings and flags"
+            f"in {contrary} of {len(iterations)} iterations the evaluator contradicted the agents' own ratings and flags"
         )
     if surplus := sum(run.surplus for run in runs):
-        session.warn(f"flags beyond the {MOST_FLAGS} that a reply may raise were left out: {surplus}")
-    if unquoted := sum(cycle.unquoted for cycle in cycles):
-        session.warn(f"flags beyond the {MOST_QUOTED_FLAGS} that a prompt may quote were left out of it: {unquoted}")
+        session.warn(f"flags beyond the {MAX_FLAGS} that a reply may raise were left out: {surplus}")
+    shown = session.shown()
+    for flag in sorted({flag.message.id for run in runs if run.agent != ROOT for flag in run.flags} - shown):
+        session.warn(f"the flag {flag} was read by no later call")
+    if unquoted := sum(iteration.unquoted for iteration in iterations):
+        session.warn(f"flags beyond the {MAX_QUOTED_FLAGS} that a prompt may quote were left out of it: {unquoted}")
     unrated = [run for run in runs if run.text is not None and run.rating is None]
     if unrated:
         who = ", ".join(dict.fromkeys(run.agent for run in unrated))
         session.warn(f"ratings that were not given or could not be read: {len(unrated)} ({who}); they satisfy nobody")
-    silent_parents = [run.agent for run in runs if run.text is None and heard(run.cycles)]
+    silent_parents = [run.agent for run in runs if run.text is None and heard(run.iterations)]
     if silent_parents:
         session.warn(
             f"{', '.join(dict.fromkeys(silent_parents))} did not put together what was written beneath; it did not go up"

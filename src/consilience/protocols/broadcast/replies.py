@@ -9,11 +9,12 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
-from consilience.domain.messages import FreeText, Label
+from consilience.domain.detail import capped
+from consilience.domain.messages import FreeText, says_nothing
 from consilience.domain.positions import Confidence
-from consilience.domain.replies import Claims, says_nothing
+from consilience.protocols._common.claims import AgainstReply, Conclusion
 
-MOST_FLAGS = 2
+MAX_FLAGS = 2
 """Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out and counted."""
 
 Level = Literal["useless", "weak", "fair", "good", "excellent"]
@@ -22,6 +23,12 @@ LEVELS: Mapping[Level, float] = {"useless": 0.0, "weak": 0.3, "fair": 0.5, "good
 """Asked for by name, since small models write every number as 5 or 10; the numbers are this project's own choice."""
 
 OUT_OF = 10
+
+TextLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "reply"})]
+"""The label of a text by another agent; goals, flags and disagreements have labels that are not allowed here."""
+
+DisagreementLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "disagreement"})]
+"""The label of a disagreement (`A.1`)."""
 
 Tag = Literal["unexpected_finding", "contradiction_detected", "resource_request", "goal_mismatch", "needs_reframing"]
 Severity = Literal["info", "warning", "critical"]
@@ -78,7 +85,7 @@ class FlagReply(BaseModel):
     text: str = ""
 
 
-Flags = Annotated[list[FlagReply], Field(json_schema_extra={"maxItems": MOST_FLAGS})]
+Flags = Annotated[list[FlagReply], Field(json_schema_extra={"maxItems": MAX_FLAGS})]
 
 
 class Goal(BaseModel):
@@ -87,15 +94,14 @@ class Goal(BaseModel):
     text: FreeText
 
 
-class Assessed(BaseModel):
-    """How well a text serves its goal, as its author sees it. Without a rating the reply is malformed; one that cannot be
-    read is None."""
+class RatedReply(BaseModel):
+    """The rating of a text by its author. A reply without one is malformed; one that cannot be read is None."""
 
     rating: Rating
     flags: Flags = Field(default_factory=list)
 
 
-class Voted(Assessed):
+class Voted(RatedReply):
     """The same with a sealed ballot."""
 
     position: str = ""
@@ -104,48 +110,91 @@ class Voted(Assessed):
 
 
 class Reflecting(BaseModel):
-    """`missing` gives criticism a place of its own: without it small models write it into the better version."""
+    """Criticism of a text by its author."""
 
     missing: str = ""
+    """What is wrong or missing. Without a field of its own, small models write it into the revised text."""
 
     @property
     def wanting(self) -> bool:
-        """It says that something is missing; small models write "nothing" where nothing is."""
         return not says_nothing(self.missing)
 
 
-class Reflection(Assessed, Reflecting):
-    """`text` is a better version, where something is missing."""
+class Reflection(RatedReply, Reflecting):
+    """`text` is the revised text; empty if the text stands."""
 
     text: str = ""
 
 
 class SealedReflection(Voted, Reflecting):
+    """A reflection with a sealed ballot."""
+
     text: str = ""
 
 
-class RootReflection(Assessed, Reflecting):
-    """`text` is a better answer, where something is missing."""
+class RootReflection(Conclusion, RatedReply, Reflecting):
+    """The root's reflection. Fields of the conclusion are given with a revised text only."""
 
-    claims: Claims = Field(default_factory=list)
     text: str = ""
 
 
-class Coordination(Assessed):
-    """A revision after reading siblings. Prose alone is a text without a readable rating."""
+def is_revision(text: str) -> bool:
+    """Return whether a reflection's `text` is a text. "None" is how small models leave it empty; "No" may be an answer. They also
+    copy a whole quotation of their prompt, with its fence."""
+    return (
+        bool(text.strip())
+        and not text.lstrip().startswith("<quote ")
+        and (not says_nothing(text) or text.strip(" .!-\n").casefold() == "no")
+    )
+
+
+class DisagreementReply(BaseModel):
+    """Where the author's text departs from a peer's on purpose, and why."""
+
+    to: TextLabel
+    text: str
+
+
+Disagreements = Annotated[list[DisagreementReply], Field(json_schema_extra=capped("objections"))]
+
+
+class Coordination(RatedReply):
+    """A text revised after reading those of siblings. Prose alone is a text without a readable rating."""
 
     rating: Rating = None
+    disagreements: Disagreements = Field(default_factory=list)
     text: FreeText
 
 
 class SealedCoordination(Voted):
+    """The same with a sealed ballot; `cause` is the text that changed the position."""
+
     rating: Rating = None
-    cause: Label | None = None
+    cause: TextLabel | None = None
+    disagreements: Disagreements = Field(default_factory=list)
     text: FreeText
 
 
 class Evaluation(BaseModel):
-    """What a parent says of all its children's texts together. `satisfied` is reported and decides nothing."""
+    """A parent's judgement of all its children's texts together. `satisfied=False` sends back; True alone decides nothing."""
 
     satisfied: bool | None = None
     text: FreeText
+
+
+class Deciding(BaseModel):
+    """Disagreements among the texts whose side the synthesis takes, in the texts or against them. Those it decides against are
+    named in `against`. Without disagreements the field is not asked for."""
+
+    followed: list[DisagreementLabel] = Field(default_factory=list)
+
+
+class CoordinatorSynthesis(Deciding):
+    """A synthesis that goes up."""
+
+    against: list[AgainstReply] = Field(default_factory=list)
+    text: FreeText
+
+
+class RootSynthesis(Conclusion, Deciding):
+    """A synthesis that may be the answer."""

@@ -1,22 +1,31 @@
-"""Settings of `broadcast`, and what follows from them: the tree, the seats, the number of calls."""
+"""BroadcastSettings of `broadcast`, and what follows from them: the tree, the seats, the number of calls."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from consilience.domain.outcome import Estimate
-from consilience.engine.answers import check_pattern
-from consilience.engine.trees import TreeProtocol
+from consilience.protocols._common.answers import check_pattern
+from consilience.protocols._common.trees import MOST_AGENTS, TreeProtocol
 from consilience.protocols.broadcast.replies import SEVERITY, Tag
 
-MOST_QUOTED_FLAGS = 12
-"""In one prompt, critical ones first: a large tree does not drown its root."""
+PERSPECTIVES: Mapping[str, str] = {
+    "use": "You take the place of the person who has to use the result: what do they need to do with it, and what first?",
+    "risks": "You look for what goes wrong: mistakes, exceptions, and cases that have been overlooked.",
+    "brevity": "You look for what can be left out, so that what matters stands out.",
+    "evidence": "You ask what is known, what is only assumed, and what would have to be found out.",
+}
+"""By name. They are not parts of the task: every text is a complete result."""
+
+MAX_QUOTED_FLAGS = 12
+"""In one prompt, critical ones first, so that the root of a large tree can still read the texts."""
 
 
-class Settings(TreeProtocol):
-    """What can be set; see the descriptions. Leaves choose themselves what they contribute, so they have no points of view."""
+class BroadcastSettings(TreeProtocol):
+    """Settings of `broadcast`; see the descriptions."""
 
     roles: ClassVar[tuple[str, str, str]] = ("integrator", "coordinator", "contributor")
 
@@ -26,11 +35,9 @@ class Settings(TreeProtocol):
     )
 
     coordination_rounds: Annotated[
-        int, Field(ge=0, le=10, description="times that siblings read each other; 0 for never")
+        int, Field(ge=0, le=10, description="coordination rounds among siblings; 0 for none")
     ] = 1
-    max_iterations: Annotated[
-        int, Field(ge=1, le=20, description="most broadcasts of a parent each time it is asked")
-    ] = 2
+    max_iterations: Annotated[int, Field(ge=1, le=20, description="max broadcasts of a parent per execution")] = 2
     satisfaction_threshold: Annotated[
         float, Field(ge=0, le=1, description="mean rating of the children at which a parent is satisfied")
     ] = 0.7
@@ -48,6 +55,10 @@ class Settings(TreeProtocol):
     answer_pattern: Annotated[
         str, Field(max_length=500, description="regular expression of an extractable answer; leaves then cast ballots")
     ] = ""
+    perspectives: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=2_000)], ...],
+        Field(min_length=1, max_length=MOST_AGENTS, description="perspectives assigned to the leaf agents in order"),
+    ] = tuple(PERSPECTIVES)
     anonymous_peers: Annotated[bool, Field(description="peers appear under neutral labels")] = True
 
     @model_validator(mode="after")
@@ -63,9 +74,14 @@ class Settings(TreeProtocol):
         return bool(self.answer_pattern)
 
     @property
-    def widest(self) -> int:
-        """Children's texts, flags, the goal, the evaluation, one's own text."""
-        return self.children + MOST_QUOTED_FLAGS + 3
+    def max_quoted_replies(self) -> int:
+        """Children's texts with their disagreements (one reply), or what they found missing; flags, the goal, the evaluation, one's
+        own text and conclusion."""
+        return self.children + MAX_QUOTED_FLAGS + 4
+
+    @property
+    def points_of_view(self) -> tuple[str, ...]:
+        return self.perspectives
 
     def calls(self, iterations: int, rounds: int, level: int = 1) -> int:
         """Calls of one execution of a node, all nodes beneath it included, with so many iterations of every parent and

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.replies import MOST_POINTS, LeafReply
-from consilience.domain.report import Claim
-from consilience.engine.analysis import novelty, survival
-from consilience.engine.answers import extract
+from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.protocols._common.answers import extract
+from consilience.protocols._common.claims import conclusion_fields
 from consilience.protocols.decompose.report import DecomposeReport, Part
 from consilience.protocols.decompose.settings import Settings
 from consilience.protocols.decompose.work import Course, Job
@@ -22,7 +21,7 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
     closing, jobs = course.closing, course.jobs
     position = extract(settings.answer_pattern, closing.text) if settings.answer_pattern and closing else None
     idle = tuple(agent for agent in session.topology.agents if jobs and agent not in {job.agent for job in jobs})
-    claims = session.claims(closing)
+    declared = conclusion_fields(session, closing)
     _warn(session, settings, course, position)
     return await session.report(
         DecomposeReport,
@@ -30,9 +29,10 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         stop_reason=stop,
         steps=1 if jobs else 0,
         answer=closing.text if closing else None,
+        answer_cut=closing is not None and closing.cut,
         closing=drawn_on(closing, course.all_failures),
-        claims=claims,
-        metrics=_metrics(session, course, claims),
+        **declared,
+        metrics=_metrics(session, course),
         parts=tuple(_parts(jobs)),
         idle=idle,
         strange_loops=tuple(course.loops),
@@ -62,16 +62,12 @@ def _parts(jobs: Sequence[Job]) -> Iterator[Part]:
             )
 
 
-def _metrics(session: Session, course: Course, claims: Sequence[Claim]) -> dict[str, float | int | None]:
-    leaves = [job.text for job in course.jobs if job.text is not None and isinstance(job.text.value, LeafReply)]
-    points = [point for reply in leaves for point in reply.value.points[:MOST_POINTS] if point.strip()]
-    texts = [reply.text for reply in leaves]
+def _metrics(session: Session, course: Course) -> dict[str, float | int | None]:
+    texts = [job.text.text for job in course.jobs if job.text is not None and job.agent in session.topology.leaves]
     answer = course.closing.text if course.closing else ""
     said = [job.text.text for job in course.jobs[1:] if job.text is not None]
     return {
-        "facts": len(points),
-        "fact_survival": survival(points, answer, [claim.text for claim in claims]) if answer else None,
-        "novelty": novelty(answer, [*said, *points, *(document.text for document in session.sources)]),
+        "novelty": novelty(answer, [*said, *(document.text for document in session.sources)]),
         "dropped_labels": session.dropped,
         "sibling_similarity/execute/1": mean_pairwise(texts),
     }

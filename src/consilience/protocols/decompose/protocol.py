@@ -9,15 +9,15 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from consilience.domain.messages import Message
+from consilience.domain.messages import Message, Synthesis
 from consilience.domain.outcome import StopReason
-from consilience.domain.replies import LeafReply, RootSynthesis, Synthesis
 from consilience.domain.report import StrangeLoop
-from consilience.engine.answers import form
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.trees import ROOT
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.protocols._common.answers import form
+from consilience.protocols._common.claims import Conclusion
+from consilience.protocols._common.trees import ROOT, path_labels
 from consilience.protocols.decompose.outcome import conclude
 from consilience.protocols.decompose.replies import PartReply, Split, split_for
 from consilience.protocols.decompose.report import DecomposeReport
@@ -28,8 +28,11 @@ from consilience.protocols.decompose.work import Course, Given, Job
 class Decompose(Settings):
     """Tree of root, leads and workers; every parent splits what it was given among its children."""
 
-    version: ClassVar[int] = 2  # 1 measured what is new in the answer by the parts alone, and dropped references unsaid
+    # 1 measured what is new in the answer by the parts alone, and dropped references unsaid; 2 did not name failed calls;
+    # 3 asked workers for points that no agent read, and numbered the parts of every family from 1
+    version: ClassVar[int] = 4
     report: ClassVar[type[DecomposeReport]] = DecomposeReport
+    closing: ClassVar[bool] = True
 
     async def run(self, session: Session) -> DecomposeReport:
         if session.limits.steps == 0:
@@ -51,11 +54,10 @@ class Decompose(Settings):
         async with crew.session.phase("synthesize", 1):
             reply = await crew.session.ask(
                 ROOT,
-                Prompt(crew.words("synthesize", ROOT, texts=_labels(texts), part=False, root=True), (), tuple(texts)),
+                Prompt(crew.synthesis_words(ROOT, course.root.below, part=False, root=True), (), tuple(texts)),
                 key=f"synthesize/{ROOT}",
-                returns=RootSynthesis,
+                returns=Conclusion,
                 closing=True,
-                max_tokens=self.reply_tokens,
             )
         course.closing = reply if isinstance(reply, Reply) else None
         if isinstance(reply, Failure):
@@ -76,9 +78,8 @@ class Decompose(Settings):
                 ROOT,
                 Prompt(words, (crew.session.quote(before, "you"),), tuple(texts)),
                 key=f"strange_loop-{n}/{ROOT}",
-                returns=RootSynthesis,
+                returns=Conclusion,
                 closing=last,
-                max_tokens=self.reply_tokens,
             )
         after = reply.text if isinstance(reply, Reply) else None
         course.loops.append(StrangeLoop(index=n, before=before.text, after=after, domain=bool(domain)))
@@ -124,7 +125,7 @@ class Crew:
         if not texts:
             return job
         async with self.session.phase("synthesize", self.session.topology.levels[agent]):
-            return _done(job, await self._synthesize(agent, given, texts))
+            return _done(job, await self._synthesize(job, given, texts))
 
     def _split(self, agent: str, given: Given | None) -> Ask[Split]:
         children = len(self.session.topology.children[agent])
@@ -136,7 +137,6 @@ class Crew:
             returns=split_for(children),
             kind="split",
             accept=_accept,
-            max_tokens=self.settings.reply_tokens,
         )
 
     def _hand_out(self, agent: str, reply: Reply[Split]) -> list[Given]:
@@ -156,39 +156,46 @@ class Crew:
             found.append(Given(part, message))
         return found
 
-    def _execute(self, leaf: str, given: Given | None) -> Ask[LeafReply]:
+    def _execute(self, leaf: str, given: Given | None) -> Ask[Synthesis]:
         return self.session.ask(
             leaf,
             Prompt(self.words("execute", leaf, part=given is not None), self._own(given)),
             key=f"execute/{leaf}",
-            returns=LeafReply,
+            returns=Synthesis,
             audience=self.session.topology.parents[leaf],
-            max_tokens=self.settings.reply_tokens,
         )
 
-    def _synthesize(self, agent: str, given: Given | None, texts: list[Quote]) -> Ask[Synthesis]:
-        words = self.words("synthesize", agent, texts=_labels(texts), part=given is not None, root=False)
+    def _synthesize(self, job: Job, given: Given | None, texts: list[Quote]) -> Ask[Synthesis]:
+        agent = job.agent
+        words = self.synthesis_words(agent, job.below, part=given is not None, root=False)
         return self.session.ask(
             agent,
             Prompt(words, self._own(given), tuple(texts)),
             key=f"synthesize/{agent}",
             returns=Synthesis,
             audience=self.session.topology.parents[agent],
-            max_tokens=self.settings.reply_tokens,
         )
 
     def _own(self, given: Given | None) -> tuple[Quote, ...]:
         return (self.session.quote(given.message, "part"),) if given is not None else ()
 
     def texts(self, jobs: Sequence[Job]) -> list[Quote]:
-        """What the children came to, numbered as their parts were."""
-        return [self.session.quote(job.text, f"part {n}") for n, job in enumerate(jobs, 1) if job.text is not None]
+        """The children's results, each under the label of its part."""
+        return [self.session.quote(job.text, self.label(job)) for job in jobs if job.text is not None]
+
+    def label(self, job: Job) -> str:
+        """The label of a part, which no other part of the session has."""
+        return f"part {path_labels(self.session.topology)[job.agent]}"
+
+    def synthesis_words(self, agent: str, below: Sequence[Job], *, part: bool, root: bool) -> str:
+        texts = tuple(self.label(job) for job in below if job.text is not None)
+        missing = tuple(self.label(job) for job in below if job.text is None)
+        return self.words("synthesize", agent, texts=texts, missing=missing, part=part, root=root)
 
     def words(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
-        who = f"You are {seat.persona}. " if seat.persona else ""
         pattern = form(self.settings.answer_pattern)
-        return self.session.words(template, seat=f"{who}{seat.perspective}", pattern=pattern, **values)
+        return self.session.words(template, seat=seat.introduction(), pattern=pattern, **values)
 
 
 def _accept(split: Split) -> None:
@@ -199,10 +206,6 @@ def _accept(split: Split) -> None:
 
 def _said(reply: Reply[Split]) -> list[PartReply]:
     return [part for part in reply.value.parts if part.text]
-
-
-def _labels(quotes: Sequence[Quote]) -> tuple[str, ...]:
-    return tuple(quote.label for quote in quotes)
 
 
 def _done(job: Job, reply: Reply[Any] | Failure) -> Job:

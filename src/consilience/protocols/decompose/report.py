@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from consilience.domain.report import Frozen, Report, StrangeLoop
+from consilience.domain.sections import Presentation
+from consilience.protocols._common.presenting import figures_of, position_blocks
 
 
 class Part(Frozen):
@@ -23,11 +23,20 @@ class DecomposeReport(Report):
     """`parts` are those that were handed out, parents first; `idle` the agents for whom there was none. `position` is the
     extracted answer where an `answer_pattern` was set."""
 
-    protocol: Literal["decompose"] = "decompose"
+    protocol: str = "decompose"
     parts: tuple[Part, ...] = ()
     idle: tuple[str, ...] = ()
     strange_loops: tuple[StrangeLoop, ...] = ()
     position: str | None = None
+
+    def presentation(self) -> Presentation:
+        return (
+            super()
+            .presentation()
+            .model_copy(
+                update={"above_answer": position_blocks(self.position), "figures": tuple(figures_of(self.metrics))}
+            )
+        )
 
     def final_state(self) -> dict[str, object]:
         """The seed's `final_state.json`, as it is without its `mca_mode`."""

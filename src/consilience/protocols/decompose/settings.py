@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from consilience.domain.outcome import Estimate
 from consilience.domain.topology import Topology
-from consilience.engine.answers import check_pattern
-from consilience.engine.trees import TreeProtocol
+from consilience.protocols._common.answers import check_pattern
+from consilience.protocols._common.trees import TreeProtocol
 
 
 class Settings(TreeProtocol):
@@ -37,7 +37,7 @@ class Settings(TreeProtocol):
         return self
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         """Children's texts, one's own part and text."""
         return self.children + 2
 

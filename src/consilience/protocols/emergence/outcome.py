@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from consilience.domain.agents import Agent
-from consilience.domain.messages import Message
+from consilience.domain.messages import says_nothing
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import changes, one_sided, pool
-from consilience.domain.replies import MOST_POINTS, LeafReply
+from consilience.domain.positions import changes, exact, one_sided, pool, shortfall
 from consilience.domain.report import Claim, Confidence, Dissent, Objection
-from consilience.engine.analysis import RESTATED, novelty, survival
-from consilience.engine.answers import extract
+from consilience.domain.topology import Topology
+from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard, mean_pairwise
-from consilience.engine.trees import ROOT, UNPLACED
 from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.protocols._common.answers import extract
+from consilience.protocols._common.claims import conclusion_fields
+from consilience.protocols._common.trees import ROOT, UNPLACED
 from consilience.protocols.emergence.course import Course
-from consilience.protocols.emergence.replies import MOST_OBJECTIONS, Answering, Exchange
-from consilience.protocols.emergence.report import AgentRound, Convergence, EmergenceReport, Round
-from consilience.protocols.emergence.rounds import Turn
+from consilience.protocols.emergence.replies import RootRevision
+from consilience.protocols.emergence.report import AgentRound, AnswerChange, Convergence, EmergenceReport, Round
 from consilience.protocols.emergence.settings import Settings
+from consilience.protocols.emergence.turns import Turn
 
 NEAR = 0.2
 """A score that stays further below the threshold than this says the threshold was out of reach."""
@@ -30,11 +32,14 @@ NEAR = 0.2
 async def conclude(session: Session, settings: Settings, course: Course, stop: StopReason) -> EmergenceReport:
     """The report. Dissent and objections are computed here from what agents declared, never by a model."""
     closing = course.closing
+    cut = closing is not None and closing.cut
     ballots = tuple(ballot for cast in course.ballots for ballot in cast.values())
     pooled = pool(ballots)
     position, decided_by = _position(settings, course, pooled)
-    objections = standing(session, course)
-    claims = session.claims(closing)
+    unmet = _unmet(settings, course, position, decided_by)
+    objections = course.book.outcomes(session.shown())
+    conclusion = conclusion_fields(session, closing)
+    answer_changes = tuple(_answer_changes(session, course))
     rounds = tuple(round_of(session.agents, settings, course, n) for n in range(1, len(course.rounds) + 1))
     scores = tuple(r.convergence_score for r in rounds[1:])
     _warn(session, settings, course, scores)
@@ -42,67 +47,61 @@ async def conclude(session: Session, settings: Settings, course: Course, stop: S
         session.warn(UNPLACED)
     laterals = [turn for turns in course.rounds for turn in turns.values() if turn.lateral is not None]
     revised = [turn for turn in laterals if _revised(turn)]
-    counts: dict[str, int] = {}
-    for turn in revised:
-        counts[turn.agent] = counts.get(turn.agent, 0) + 1
+    rate = len(revised) / len(laterals) if laterals else None
+    inputs = [*_read_by_root(course), *(document.text for document in session.sources)]
+    metrics = await session.compute(lambda: _metrics(session.topology, course, inputs))
     return await session.report(
         EmergenceReport,
         first=_first(session, course),
         stop_reason=stop,
+        unmet=unmet,
+        answer_cut=cut,
         check=course.checks[-1] if course.checks else None,
         confidence=_confidence(position, pooled),
         steps=len(course.rounds),
         answer=closing.text if closing else None,
         closing=drawn_on(closing, course.failures),
-        claims=claims,
         position_changes=tuple(changes(ballots)),
         objections=objections,
         dissent=_dissent(settings, course, position or next(iter(pooled), None), objections),
-        metrics=_metrics(session, course, claims, len(revised) / len(laterals) if laterals else None),
+        metrics=metrics
+        | {"revision_rate": rate, "dropped_labels": session.dropped, "void_objections": course.book.void},
+        answer_changes=answer_changes,
         rounds=rounds,
         convergence=Convergence(
-            converged=stop is StopReason.CONVERGED, rounds_used=len(course.rounds), score_trajectory=scores
+            converged=stop is StopReason.CONVERGED and not unmet and not cut,
+            rounds_used=len(course.rounds),
+            score_trajectory=scores,
         ),
         strange_loops=tuple(course.loops),
         ballots=ballots,
         pool=pooled,
         position=position,
         decided_by=decided_by,
-        lateral_revision_rate=len(revised) / len(laterals) if laterals else None,
-        revision_counts=counts,
+        lateral_revision_rate=rate,
+        revision_counts=dict(Counter(turn.agent for turn in revised)),
+        **conclusion,
     )
 
 
-def standing(session: Session, course: Course) -> tuple[Objection, ...]:
-    """Objections that no later reply, shown them, says it answers. One raised again, alike, stands in its latest form."""
-    raised = [m for turns in course.rounds for turn in turns.values() for m in turn.objections]
-    replies: list[Reply[Answering]] = [
-        reply
-        for turns in course.rounds
-        for turn in turns.values()
-        for reply in (turn.response, turn.lateral)
-        if reply is not None and isinstance(reply.value, Answering)
-    ]
-    replies += course.reviews
-    answered = {id for reply in replies for id in session.named(reply, reply.value.answers)}
-    read = session.shown()
-    left: dict[str, Message] = {}
-    between: dict[tuple[str, str], list[Message]] = {}
-    for objection in raised:
-        earlier = between.setdefault((objection.sender, _to(session, objection)), [])
-        for other in [one for one in earlier if jaccard(one.text, objection.text) >= RESTATED]:
-            earlier.remove(other)
-            del left[other.id]
-        if objection.id not in answered:
-            earlier.append(objection)
-            left[objection.id] = objection
-    return tuple(
-        Objection(id=m.id, agent=m.sender, to=_to(session, m), text=m.text, read=m.id in read) for m in left.values()
-    )
+def _unmet(settings: Settings, course: Course, position: str | None, decided_by: str | None) -> tuple[str, ...]:
+    """What keeps the run from counting as converged. Where the pool decides, the answer's own position is not what stands."""
+    unmet = [*course.silences, *(f"no reply to finalize/{loop.index}" for loop in course.loops if loop.after is None)]
+    if settings.ballots and course.closing is not None and decided_by != "pool":
+        unmet += filter(None, [shortfall(position, course.held)])
+    return tuple(unmet)
 
 
-def _to(session: Session, objection: Message) -> str:
-    return session.message(objection.reply_to).sender if objection.reply_to else ""
+def _answer_changes(session: Session, course: Course) -> Iterator[AnswerChange]:
+    """What the root declared about each text that followed an earlier one."""
+    for reply in (*course.texts, *course.reviews):
+        if isinstance(reply.value, RootRevision):
+            changes = [change for change in reply.value.changes if not says_nothing(change.text)]
+            yield AnswerChange(
+                key=reply.key,
+                stance=reply.value.stance,
+                changes=tuple(Claim(text=one.text.strip(), ids=session.named(reply, one.ids)) for one in changes),
+            )
 
 
 def _position(settings: Settings, course: Course, pooled: Mapping[str, float]) -> tuple[str | None, str | None]:
@@ -120,9 +119,9 @@ def _dissent(
     settings: Settings, course: Course, position: str | None, objections: Sequence[Objection]
 ) -> tuple[Dissent, ...]:
     """Final ballots against the answer, or where it holds no position against the pool's first; without ballots, the
-    objections that stand."""
+    objections that stand or found no answer."""
     if not settings.ballots:
-        return tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections)
+        return tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open)
     against = (ballot for ballot in course.held.values() if ballot.position != position)
     return tuple(Dissent(agent=ballot.agent, text=ballot.reason, position=ballot.position) for ballot in against)
 
@@ -159,7 +158,7 @@ def round_of(seats: Sequence[Agent], settings: Settings, course: Course, n: int)
         earlier = before[seat.id].text if seat.id in before else None
         similarity = (
             jaccard(earlier.text, turn.text.text)
-            if earlier is not None and turn.text is not None and turn.said_something
+            if earlier is not None and turn.text is not None and turn.replied
             else None
         )
         agents[seat.id] = AgentRound(
@@ -170,6 +169,7 @@ def round_of(seats: Sequence[Agent], settings: Settings, course: Course, n: int)
             revised=_revised(turn),
             signal_sent=_text(sent.get(seat.id)),
             signal_received=_text(turn.nudge),
+            stance="changed" if turn.changed else turn.stance,
             similarity=similarity,
             converged=similarity is not None and similarity >= settings.threshold,
         )
@@ -194,44 +194,41 @@ def _read_by_root(course: Course) -> list[str]:
     return [*texts, *(objection.text for turn in turns for objection in turn.objections)]
 
 
-def _metrics(
-    session: Session, course: Course, claims: Sequence[Claim], revision_rate: float | None
-) -> dict[str, float | int | None]:
-    first = [turn.response for turn in course.rounds[0].values()] if course.rounds else []
-    replies = [reply.value for reply in first if reply is not None and isinstance(reply.value, LeafReply)]
-    points = [point for reply in replies for point in reply.points[:MOST_POINTS] if point.strip()]
-    inputs = [*_read_by_root(course), *(document.text for document in session.sources)]
+def _metrics(topology: Topology, course: Course, inputs: Sequence[str]) -> dict[str, float | int | None]:
+    """Figures that compare texts; `inputs` are what the root could read."""
+    first = course.rounds[0].values() if course.rounds else ()
+    points = [point for turn in first if turn.agent in topology.leaves for point in turn.points]
     answer = course.closing.text if course.closing else ""
     found: dict[str, float | int | None] = {
-        "facts": len(points),
-        "fact_survival": survival(points, answer, [claim.text for claim in claims]) if answer else None,
         "novelty": novelty(answer, [*inputs, *points]),
-        "revision_rate": revision_rate,
-        "dropped_labels": session.dropped,
         "conformity": sum(
             change.conformity for change in changes([b for cast in course.ballots for b in cast.values()])
         ),
     }
     for n, turns in enumerate(course.rounds, 1):
-        found[f"sibling_similarity/leaf_respond/{n}"] = _sibling_similarity(session, turns, lateral=False)
-        found[f"sibling_similarity/lateral_leaves/{n}"] = _sibling_similarity(session, turns, lateral=True)
+        found[f"sibling_similarity/leaf_respond/{n}"] = _sibling_similarity(topology, turns, lateral=False)
+        found[f"sibling_similarity/lateral_leaves/{n}"] = _sibling_similarity(topology, turns, lateral=True)
     return found
 
 
-def _sibling_similarity(session: Session, turns: Mapping[str, Turn], *, lateral: bool) -> float | None:
+def _sibling_similarity(topology: Topology, turns: Mapping[str, Turn], *, lateral: bool) -> float | None:
     """Mean over families of leaves of the mean pairwise `jaccard` of their texts in that phase."""
     families: dict[str, list[str]] = {}
-    for leaf in session.topology.leaves:
+    for leaf in topology.leaves:
         said = turns[leaf].lateral if lateral else turns[leaf].response
         if said is not None:
-            families.setdefault(session.topology.parents[leaf][0], []).append(said.text)
+            families.setdefault(topology.parents[leaf][0], []).append(said.text)
     scores = [score for texts in families.values() if (score := mean_pairwise(texts)) is not None]
     return sum(scores) / len(scores) if scores else None
 
 
 def _warn(session: Session, settings: Settings, course: Course, scores: Sequence[float | None]) -> None:
     known = [score for score in scores if score is not None]
-    if known and "positions" not in settings.kind and max(known) < settings.threshold - NEAR:
+    if (
+        known
+        and settings.kind in ("jaccard", "embedding")
+        and exact(max(known)) < exact(settings.threshold) - exact(NEAR)
+    ):
         session.warn(
             f"no similarity came within {NEAR} of the threshold {settings.threshold}: "
             f"the greatest was {max(known):.2f}; stability of text alone would hardly have stopped this run"
@@ -242,10 +239,10 @@ def _warn(session: Session, settings: Settings, course: Course, scores: Sequence
             f"in round {', '.join(map(str, copies))} the root repeated its last text word for word; "
             "its stability says little"
         )
-    said = [r for turns in course.rounds for turn in turns.values() for r in (turn.response, turn.lateral) if r]
-    surplus = sum(len(r.value.objections[MOST_OBJECTIONS:]) for r in said if isinstance(r.value, Exchange))
-    if surplus:
-        session.warn(f"objections beyond the one that a reply may raise were left out: {surplus}")
+    if course.book.surplus:
+        session.warn(f"objections beyond the cap of a reply were left out: {course.book.surplus}")
+    if course.book.void:
+        session.warn(f"objections that were empty, or to no text of another agent, were left out: {course.book.void}")
     if session.dropped:
         session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
     last = course.rounds[-1].get(ROOT) if course.rounds else None

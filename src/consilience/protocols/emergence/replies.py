@@ -1,57 +1,80 @@
-"""What agents are asked to return: enums and lists first, one free text last, which alone is required."""
+"""What agents are asked to return: typed decisions and lists first, one free text last, which alone is required."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from consilience.domain.messages import FreeText, Label, ObjectionLabel
-from consilience.domain.replies import Claims
+from consilience.domain.detail import capped
+from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel
+from consilience.protocols._common.claims import Conclusion
 
-MOST_OBJECTIONS = 1
-"""Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out where it would be used, so
-that nobody floods the prompts of others, or the dissent."""
+MAX_ITEMS = 12
+"""Entries of a list in a reply's schema, so that a grammar ends. The session's caps, applied by code, are lower."""
+
+MAX_CHANGES = 5
+
+Stance = Literal["kept", "changed"]
 
 
 class ObjectionReply(BaseModel):
     """What is wrong in the text of `to`."""
 
     to: Label
+    words: str = ""
+    """The words it is against, copied from that text."""
     text: str
 
 
-Objections = Annotated[list[ObjectionReply], Field(json_schema_extra={"maxItems": MOST_OBJECTIONS})]
-Answers = Annotated[list[ObjectionLabel], Field(json_schema_extra={"maxItems": 8})]
+class AnswerReply(BaseModel):
+    """How a reply meets an objection it was shown: its author gave way to it, or refuted it."""
+
+    objection: ObjectionLabel
+    fate: Literal["yielded", "refuted"]
+    how: str = ""
+
+
+Objections = Annotated[list[ObjectionReply], Field(json_schema_extra=capped("objections"))]
+Answers = Annotated[list[AnswerReply], Field(json_schema_extra={"maxItems": MAX_ITEMS})]
 
 
 class Answering(BaseModel):
-    """What a reply says of objections it was shown: `answers` names those its text answers."""
+    """A reply that meets objections it was shown."""
 
     answers: Answers = Field(default_factory=list)
 
 
-class Exchange(Answering):
-    """A reply to other texts, which may object to one of them."""
+class Declaring(Answering):
+    """A reply that replaces an earlier text of its author and declares whether the answer is still the same."""
+
+    stance: Stance = "changed"
+
+
+class RevisitReply(LeafReply, Declaring):
+    """A leaf's text of a later round."""
+
+
+class ObservationReply(Answering):
+    """A coordinator's first observation."""
 
     objections: Objections = Field(default_factory=list)
-
-
-class PeerReply(Exchange):
-    """A revision after reading peers, or an observation of children."""
-
     text: FreeText
 
 
-class RootReply(Exchange):
-    """An observation that may be the answer: its main claims name the texts they rest on."""
-
-    claims: Claims = Field(default_factory=list)
-    text: FreeText
+class PeerReply(ObservationReply, Declaring):
+    """A revision after reading peers, or a later observation of children."""
 
 
-class ReviewReply(Answering):
-    """The answer, reviewed by its author."""
+class RootReply(Conclusion, Answering):
+    """The root's first observation, which may be the answer."""
 
-    claims: Claims = Field(default_factory=list)
-    text: FreeText
+
+class _Changing(Declaring):
+    changes: Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": MAX_CHANGES})] = Field(
+        default_factory=list
+    )
+
+
+class RootRevision(Conclusion, _Changing):
+    """A later text of the root, which may be the answer. `changes` are what is new in it, with the texts that caused that."""

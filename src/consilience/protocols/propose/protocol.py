@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import Estimate, StopReason
-from consilience.domain.panels import MAX_NAME, Panel, Persona
+from consilience.domain.panels import MAX_DESCRIPTION, MAX_NAME, Panel, Persona
 from consilience.domain.topology import Topology, independent
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
@@ -38,12 +38,14 @@ class Propose(Protocol):
 
     name: ClassVar[str] = "propose"
     summary: ClassVar[str] = "a panel of personas for a task, proposed by a model (what --panel auto uses)"
+    version: ClassVar[int] = 3  # 1 did not name failed calls; 2 cut what a role says after 500 characters
     report: ClassVar[type[ProposeReport]] = ProposeReport
+    closing: ClassVar[bool] = True
 
     personas: Annotated[int, Field(ge=2, le=12, description="how many personas")] = 4
 
     @property
-    def widest(self) -> int:
+    def max_quoted_replies(self) -> int:
         return 0
 
     def topology(self) -> Topology:
@@ -66,7 +68,6 @@ class Propose(Protocol):
                 returns=Roles,
                 accept=_usable,
                 closing=True,
-                max_tokens=self.reply_tokens,
             )
         if not isinstance(reply, Reply):
             stop = reply.kind.exhaustion if reply.kind.is_limit else StopReason.FAILED
@@ -80,6 +81,7 @@ class Propose(Protocol):
             first=[reply],
             stop_reason=StopReason.SETTLED,
             steps=1,
+            answer_cut=reply.cut,
             answer="\n".join(f"- **{persona.name}**: {persona.description}" for persona in found),
             closing="ordinary",
             panel=panel,
@@ -96,7 +98,7 @@ def personas_of(roles: Roles) -> list[Persona]:
             continue
         parts = [("You always ask:", role.asks), ("You trust:", role.trusts), ("You distrust:", role.distrusts)]
         said = [f"{lead} {_sentence(text)}" for lead, text in parts if _clean(text)]
-        description = " ".join(said)[:500] or f"You speak as {name}."
+        description = " ".join(said)[:MAX_DESCRIPTION] or f"You speak as {name}."
         if description.casefold() in described:
             continue
         described.add(description.casefold())

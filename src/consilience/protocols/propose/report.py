@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 
@@ -11,5 +9,5 @@ from consilience.domain.report import Report
 class ProposeReport(Report):
     """`panel` is None where no two usable personas came; `answer` is the same in words."""
 
-    protocol: Literal["propose"] = "propose"
+    protocol: str = "propose"
     panel: Panel | None = None

@@ -1,50 +1,73 @@
-"""What a run has come to so far."""
+"""The state of a run: its passes, and what they began with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, StopReason
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.refinement.judging import Judged
-from consilience.protocols.refinement.passes import Yield
+from consilience.protocols.refinement.passes import PassResult
 from consilience.protocols.refinement.protected import Draft
-from consilience.protocols.refinement.replies import Whole
+from consilience.protocols.refinement.replies import WHOLE, IntegratedReply
 
 
 @dataclass
 class Turn:
-    """One pass: what was made, the parts as one text, what the critic said; None for what it did not come to. `requests` are
-    the critiques handed back for the next pass, by part."""
+    """One pass: its pieces, the parts as one text, what the critic said; None for what was not reached.
+
+    `base` is the index of the pass that it started from, 0 for none. `reached`: its quality is good enough; `silences` are the
+    reasons why its `check` is not met all the same. `unchanged`: every part came back as it was.
+    """
 
     index: int
-    made: Yield
-    whole: Reply[Whole] | None = None
+    made: PassResult
+    base: int = 0
+    whole: Reply[IntegratedReply] | None = None
     judged: Judged | None = None
     check: Check | None = None
-    requests: Mapping[str, Message] = field(default_factory=dict)
+    reached: bool = False
+    unchanged: bool = False
+    silences: tuple[str, ...] = ()
+    critiques: dict[str, Message] = field(default_factory=dict)
+    """Those handed back for a later pass, by part."""
 
     @property
     def begun(self) -> bool:
-        """Whether it came to anything at all: one that a limit refused from its first call on is none."""
+        """Whether the pass produced any text. A pass whose first call hit a limit did not."""
         refused = all(failure.kind.is_limit for failure in self.made.failures)
-        return self.whole is not None or any(piece.written for piece in self.made.all) or not refused
+        return self.whole is not None or any(piece.replied for piece in self.made.all) or not refused
+
+    def rewrote(self, part: str) -> bool:
+        """Whether a part became another text in it."""
+        return any(piece.role == part and piece.written for piece in self.made.all)
 
     @property
-    def rank(self) -> tuple[float, int]:
-        """Passes in order of worth: quality, then fewer issues. A pass without a quality is worth less than any with one."""
-        quality = self.check.score if self.check is not None else None
+    def spoke(self) -> frozenset[str]:
+        """The authors and specialists who wrote something in it."""
+        return frozenset(piece.role for piece in self.made.all if piece.replied)
+
+    @property
+    def worth(self) -> tuple[bool, int, int, int]:
+        """Orders passes: good enough, then the sum of the marks (-1 without one), then fewer issues. Of equals the earlier is
+        better; without any mark the last."""
+        total = self.judged.total if self.judged is not None and self.check is not None else None
         issues = sum(map(len, self.judged.issues.values())) if self.judged is not None else 0
-        return (-1.0 if quality is None else quality, -issues)
+        met = self.check is not None and self.check.met
+        return (met, -1, 0, self.index) if total is None else (met, total, -issues, -self.index)
 
 
 @dataclass
 class Course:
-    """The passes so far, and what they began with."""
+    """The passes so far, and their start. `given` is the message that quotes the draft, `drafted` its judgement, `critique`
+    the message that hands on its issues."""
 
     draft: Draft
+    given: Message | None = None
+    drafted: Judged | None = None
+    critique: Message | None = None
     distances: dict[str, dict[str, float]] = field(default_factory=dict)
     intent: Reply[str] | None = None
     turns: list[Turn] = field(default_factory=list)
@@ -52,20 +75,46 @@ class Course:
 
     @property
     def begun(self) -> list[Turn]:
-        """The passes that came to anything. The last may not have; nothing is made of it."""
+        """The passes that produced something. The last may not have."""
         return [turn for turn in self.turns if turn.begun]
+
+    @property
+    def base(self) -> Turn | None:
+        """The best pass that was judged, from which the next one starts; the last one while none has a mark."""
+        return max((turn for turn in self.turns if turn.judged is not None), key=lambda turn: turn.worth, default=None)
 
     @property
     def edges(self) -> dict[tuple[str, str], float]:
         """Distances by pair of roles."""
         return {(a, b): d for a, row in self.distances.items() for b, d in row.items()}
 
-    @property
-    def whole(self) -> Reply[Whole] | None:
-        """The latest whole text."""
-        return next((turn.whole for turn in reversed(self.turns) if turn.whole is not None), None)
+    def is_draft_better(self, best: Turn | None) -> bool:
+        """Whether the draft is the answer: it has a mark, and no pass has a better one for the whole."""
+        if self.drafted is None or WHOLE not in self.drafted.scores:
+            return False
+        judged = best.judged if best is not None else None
+        given = self.drafted.scores[WHOLE].overall
+        return judged is None or WHOLE not in judged.scores or judged.scores[WHOLE].overall <= given
+
+    def silences(self) -> Iterator[str]:
+        """Who fell silent in the last pass, or gave not every reply: a seat that failed a call and spoke in this pass or the one
+        before, all specialists, the coordinator."""
+        turn, before = self.turns[-1], self.turns[-2] if len(self.turns) > 1 else None
+        spoke = turn.spoke | (before.spoke if before is not None else frozenset())
+        failed = [failure.agent for failure in turn.made.failures if failure.agent in spoke]
+        if silent := dict.fromkeys(agent for agent in failed if agent not in turn.spoke):
+            yield f"silent in pass {turn.index}: {', '.join(silent)}"
+        if lacking := dict.fromkeys(agent for agent in failed if agent in turn.spoke):
+            yield f"not every reply came in pass {turn.index}: {', '.join(lacking)}"
+        asked = [piece for piece in turn.made.served.values() if piece.replied or piece.failures]
+        if asked and not any(piece.replied for piece in asked):
+            yield f"no specialist replied in pass {turn.index}"
+        if self.intent is None and before is None:
+            yield "the coordinator gave no intent"
+        if turn.whole is None:
+            yield "the coordinator put no whole together"
 
     @property
     def exhausted(self) -> StopReason | None:
-        """What ran out, if a limit refused anything."""
+        """What ran out, if a limit refused a call."""
         return exhaustion(self.failures)

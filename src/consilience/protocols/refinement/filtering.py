@@ -10,6 +10,9 @@ from consilience.engine.analysis import sentences
 WEAKENING = 0.7
 """How much of its strength a context loses at distance 1."""
 
+UNKNOWN_DISTANCE = 0.5
+"""What stands for the distance of roles that have no vectors: that of nothing in common."""
+
 NEVER_CUT = 3
 """A text of so few sentences stays whole."""
 

@@ -69,7 +69,7 @@ class Draft:
             found += [before.lstrip() if found else before, marker or ""]
         return "\n\n".join(filter(None, found))
 
-    def told(self, line: str) -> str:
+    def expand_markers(self, line: str) -> str:
         """Words with every block where its marker stood, on one line."""
         return _MARKERS.sub(lambda found: " ".join(self._texts.get(found[0], found[0]).split()), line)
 
@@ -102,7 +102,7 @@ class Draft:
         return _MARKERS.sub(once, _bare(written, self._texts)), lost
 
 
-def taken_apart(draft: str, protect: Collection[str]) -> Draft:
+def extract_protected(draft: str, protect: Collection[str]) -> Draft:
     """A draft with what is to be protected taken out of it. Lines end in `\n` from then on, whatever they ended in."""
     draft = _with_plain_ends(draft)
     front = ""

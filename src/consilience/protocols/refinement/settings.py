@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import ceil
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +16,7 @@ from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
 from consilience.engine.prompt import tokens_in
 from consilience.engine.protocol import Protocol
+from consilience.protocols.refinement.protected import extract_protected
 
 Part = Literal["code", "front_matter"]
 
@@ -25,7 +28,8 @@ class Settings(Protocol):
     summary: ClassVar[str] = (
         "a text written by a hierarchy: drafts, specialists, a critic, and revision of what it criticises"
     )
-    without_encoder: ClassVar[str] = "give every role of the hierarchy a vector, or use --no-filter"
+    must_be_read: ClassVar[frozenset[str]] = frozenset({"critique"})
+    without_encoder: ClassVar[str] = "give every role of the hierarchy a vector, or use --filter auto or never"
 
     hierarchy: Annotated[
         HierarchySetting,
@@ -34,7 +38,7 @@ class Settings(Protocol):
             description="who writes what, and who helps: a shipped hierarchy (consilience hierarchies) or a TOML file",
         ),
     ] = "blog"  # type: ignore[assignment]
-    max_passes: Annotated[int, Field(ge=1, le=100, description="most passes")] = 3
+    max_passes: Annotated[int, Field(ge=1, le=100, description="max passes")] = 3
     threshold: Annotated[float, Field(ge=0, le=1, description="quality at which the text is good enough")] = 0.8
     confidence: Annotated[
         Literal["critic", "length", "self"],
@@ -44,7 +48,13 @@ class Settings(Protocol):
         Literal["model", "heuristic"],
         Field(description="who judges: a model, or two rules of thumb about length and confidence, without a call"),
     ] = "model"
-    filter: Annotated[bool, Field(description="shorten what is handed down by the distance between roles")] = True
+    filter: Annotated[
+        Literal["auto", "always", "never"],
+        Field(
+            description="when to shorten what is handed down by the distance between roles; auto: for a specialist whose "
+            "prompt would exceed half of its model's context window"
+        ),
+    ] = "auto"
     draft: Annotated[str, Field(max_length=1_000_000, description="a text to start from, instead of nothing"), FILE] = (
         ""
     )
@@ -53,7 +63,10 @@ class Settings(Protocol):
         Field(description="parts of the draft that nobody may change: code, front_matter"),
     ] = ("code", "front_matter")
     length: Annotated[
-        int, Field(ge=0, le=100_000, description="words that the whole text should have; 0 for no aim")
+        int,
+        Field(
+            ge=0, le=100_000, description="target length in words; 0 for the draft's length, or none without a draft"
+        ),
     ] = 0
     tone: Annotated[str, Field(max_length=500, description="the tone it should have, in a few words")] = ""
 
@@ -64,16 +77,32 @@ class Settings(Protocol):
         return self
 
     @property
+    def drafted_words(self) -> int:
+        """Words of the draft without its protected parts."""
+        return _words_in(self.draft, self.protect)
+
+    @property
+    def target_words(self) -> int:
+        """Words that the whole text should have: as set, else those of the draft; 0 for no target."""
+        return self.length or self.drafted_words
+
+    def target(self, other: str = "the task or the intent") -> str:
+        """The target as prompts name it. The draft's length gives way to what `other` calls for."""
+        if self.length or not self.drafted_words:
+            return f"about {self.length} words" if self.length else ""
+        return f"about as long as the draft ({self.drafted_words} words), unless {other} calls for another length"
+
+    @property
     def judge(self) -> str:
         """Whose name the critique bears."""
         return CRITIC if self.critic == "model" else self.hierarchy.coordinator
 
     @property
     def needs_encoder(self) -> bool:
-        return self.filter and not self.hierarchy.has_vectors
+        return self.filter == "always" and not self.hierarchy.has_vectors
 
     @property
-    def first_seats(self) -> tuple[str, ...]:
+    def first_speakers(self) -> tuple[str, ...]:
         """Those who write, and see nobody's text before their own."""
         return self.hierarchy.inner or self.hierarchy.sections
 
@@ -86,15 +115,24 @@ class Settings(Protocol):
     @property
     def longest_reply(self) -> int:
         """The whole text is as long as all its parts."""
-        return self.reply_tokens * max(1, len(self.hierarchy.sections))
+        return self.max_reply_tokens * max(1, len(self.hierarchy.sections))
 
     @property
-    def widest(self) -> int:
-        """Parts and advice; or an author's own text, critiques of parts, and a text of each parent or of each child."""
+    def critique_tokens(self) -> int:
+        """Max tokens of the critic's reply, which grows with the parts that it judges."""
+        return self.max_reply_tokens * self._critique_replies
+
+    @property
+    def _critique_replies(self) -> int:
+        return ceil(len(self.hierarchy.sections) / 3)
+
+    @property
+    def max_quoted_replies(self) -> int:
+        """All parts twice (the last whole text and the new parts), two critiques, and a text of each parent and child."""
         parts = len(self.hierarchy.sections)
-        most = max(max(len(role.children), len(self.hierarchy.parents(role.name))) for role in self.hierarchy.roles)
-        drafted = tokens_in(self.draft) // self.reply_tokens + 1 if self.draft else 0
-        return 2 * parts + most + 4 + drafted
+        most = max(len(role.children) + len(self.hierarchy.parents(role.name)) for role in self.hierarchy.roles)
+        drafted = tokens_in(self.draft) // self.max_reply_tokens + 1 if self.draft else 0
+        return 2 * parts + 4 * self._critique_replies + most + 4 + drafted
 
     def topology(self) -> Topology:
         shape = self.hierarchy.shape
@@ -105,13 +143,13 @@ class Settings(Protocol):
 
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
         """The roles, parents first, then the critic. A panel gives the authors its personas."""
-        authors = {name: n for n, name in enumerate(self.first_seats)}
+        authors = {name: n for n, name in enumerate(self.first_speakers)}
         seats = []
         for name in self.hierarchy.shape.agents:
             seat = Agent(id=name, role=self._kind(name))
             if panel is not None and name in authors:
                 persona = panel.personas[authors[name] % len(panel.personas)]
-                seat = seat.model_copy(update={"perspective": persona.description, "persona": persona.name})
+                seat = persona.seat(seat)
             seats.append(seat)
         if self.critic == "model":
             seats.append(Agent(id=CRITIC, role="critic"))
@@ -120,12 +158,19 @@ class Settings(Protocol):
     def _kind(self, name: str) -> str:
         if name == self.hierarchy.coordinator:
             return "coordinator"
-        return "author" if name in self.first_seats else "specialist"
+        return "author" if name in self.first_speakers else "specialist"
 
     def calls(self, passes: int) -> int:
         """Calls of so many passes in each of which every part has issues and every call is answered (protocols §5)."""
-        one = 2 * len(self.hierarchy.inner) + len(self.hierarchy.edges_to_leaves) + 1 + (self.critic == "model")
-        return 1 + passes * one
+        judged = self.critic == "model"
+        one = 2 * len(self.hierarchy.inner) + len(self.hierarchy.edges_to_leaves) + 1 + judged
+        return 1 + passes * one + (judged and bool(self.draft))
 
     def estimate(self) -> Estimate:
         return Estimate(min=self.calls(1), max=self.calls(self.max_passes))
+
+
+@lru_cache(maxsize=16)
+def _words_in(draft: str, protect: tuple[Part, ...]) -> int:
+    """Words of a draft without its protected parts."""
+    return len(extract_protected(draft, protect).text.split())

@@ -1,110 +1,87 @@
-"""Views of a session: each a fold of its events into plain data, and that data as text and as SVG.
-
-None needs code of the protocol, so they work for every journal, finished or not.
-"""
+"""Views of a session: five that every session has, folded from its events, and those that its protocol adds as data."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from consilience.domain.errors import SettingsError
+from consilience.domain.sections import Paragraph, View
 from consilience.reporting.record import Record
-from consilience.reporting.views import convergence, distances, evolution, flow, iterations, passes, reads, tree
+from consilience.reporting.report_sections import folded_sections
+from consilience.reporting.views import convergence, evolution, pictures, reads, tree
 from consilience.reporting.views.drawing import Drawing
+from consilience.reporting.views.words import view_words
 
 
-def _always(record: Record) -> bool:
-    return True
+def plain(data: Any) -> dict[str, Any]:
+    """The data of a view for JSON."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(data), default=lambda inner: inner.model_dump(mode="json")))
+    return found
 
 
 @dataclass(frozen=True)
-class View:
-    """`fold` makes the data; `text` writes it for a terminal of `width` columns, `draw` as a picture, `plain` as JSON does.
-
-    `applies` says whether a session has what the view shows, finished or not; what it lacks is `lacked`, in words.
-    """
+class SessionView:
+    """`fold` makes the data; `text` writes it for a terminal of `width` columns, `draw` as a picture, `plain` as JSON does."""
 
     heading: str
     fold: Callable[[Record], Any]
     text: Callable[[Any, int], str]
     draw: Callable[[Any], Drawing]
-    plain: Callable[[Any], dict[str, Any]] = asdict
-    applies: Callable[[Record], bool] = _always
-    lacked: str = ""
+    plain: Callable[[Any], dict[str, Any]] = plain
 
 
-VIEWS: Mapping[str, View] = {
-    "tree": View("Who took part", tree.fold, tree.text, tree.draw),
-    "evolution": View("What was said, round by round", evolution.fold, evolution.text, evolution.draw),
-    "convergence": View("How close it came to stopping", convergence.fold, convergence.text, convergence.draw),
-    "reads": View("Who read whom", reads.fold, reads.text, reads.draw, reads.plain),
-    "iterations": View(
-        "Why a goal was broadcast again",
-        iterations.fold,
-        iterations.text,
-        iterations.draw,
-        applies=iterations.applies,
-        lacked="iterations",
+def _stored(heading: str, fold: Callable[[Record], View]) -> SessionView:
+    return SessionView(heading, fold, view_words, pictures.draw, lambda data: dict(data.model_dump(mode="json")))
+
+
+COMMON: Mapping[str, SessionView] = {
+    "tree": SessionView("Who took part", tree.fold, tree.text, tree.draw),
+    "evolution": SessionView("What was said, round by round", evolution.fold, evolution.text, evolution.draw),
+    "convergence": SessionView(
+        "How close it came to stopping", convergence.fold, convergence.text, convergence.draw, convergence.plain
     ),
-    "passes": View(
-        "How the text became better, pass by pass",
-        passes.fold,
-        passes.text,
-        passes.draw,
-        applies=passes.applies,
-        lacked="passes over one text",
-    ),
-    "flow": View(
-        "What went down and what came up",
-        flow.fold,
-        flow.text,
-        flow.draw,
-        applies=flow.applies,
-        lacked="passes over one text",
-    ),
-    "distances": View(
-        "How far the roles are from each other",
-        distances.fold,
-        distances.text,
-        distances.draw,
-        applies=distances.applies,
-        lacked="roles with distances",
-    ),
+    "reads": SessionView("Who read whom", reads.fold, reads.text, reads.draw, reads.plain),
 }
+"""By the names that `--view` takes. A protocol's view of the same name takes its place."""
 
 
-def views_of(record: Record) -> dict[str, View]:
-    """Those that have something to show of a session."""
-    return {name: view for name, view in VIEWS.items() if view.applies(record)}
+def views_of(record: Record) -> dict[str, SessionView]:
+    """All views of a session, by name."""
+    return {**COMMON, **folded_views(record), **{view.name: _given(view) for view in record.presentation.views}}
 
 
-def lacking(name: str, record: Record) -> str:
-    """What a session has not, where it has nothing that the view shows; else nothing."""
-    if VIEWS[name].applies(record):
-        return ""
-    what = f"a session of {record.course.started.protocol}" if record.course.started else "a session that never began"
-    return f"{what} has no {VIEWS[name].lacked}"
+def folded_views(record: Record) -> dict[str, SessionView]:
+    """The folded sections of a report, by name. A session without a report has one that says so."""
+    if record.report is None:
+        none = Paragraph(text="The session has no report yet, and so no figures.")
+        return {"figures": _given(View(name="figures", heading="All figures", blocks=(none,)))}
+    sections = folded_sections(record.report, record.presentation)
+    return {s.name: _given(View(name=s.name, heading=s.heading, blocks=s.blocks)) for s in sections}
 
 
-def _instead(name: str, record: Record) -> str:
-    """That as a sentence, with the views that there are."""
-    missing = lacking(name, record)
-    return f"{missing[:1].upper()}{missing[1:]}; its views are {', '.join(views_of(record))}." if missing else ""
+def _given(view: View) -> SessionView:
+    return _stored(view.heading, lambda record: view)
+
+
+def view_of(name: str, record: Record) -> SessionView:
+    """Raises `SettingsError` naming the views that there are."""
+    views = views_of(record)
+    if name not in views:
+        started = record.course.started
+        whose = f"a session of {started.protocol}" if started else "a session that never began"
+        raise SettingsError(f"{whose} has no view {name!r:.60}", where="--view", do=f"Its views: {', '.join(views)}.")
+    return views[name]
 
 
 def view_text(name: str, record: Record, width: int = 100) -> str:
-    view = VIEWS[name]
-    if instead := _instead(name, record):
-        return f"{instead}\n"
+    view = view_of(name, record)
     return view.text(view.fold(record), width)
 
 
 def view_svg(name: str, record: Record) -> str:
     """A whole SVG document."""
-    view = VIEWS[name]
-    if instead := _instead(name, record):
-        drawing = Drawing(name, view.heading, instead)
-        drawing.words(16, 28, instead)
-        return drawing.svg()
+    view = view_of(name, record)
     return view.draw(view.fold(record)).svg()

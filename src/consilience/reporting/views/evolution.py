@@ -12,11 +12,10 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended
-from consilience.reporting.record import ASIDE, Record, numbered, step_of, steps_of
-from consilience.reporting.unfinished import prose
+from consilience.reporting.record import Record, numbered, step_of, steps_of
 from consilience.reporting.views.drawing import Drawing, pixels, wrapped
-from consilience.reporting.views.tables import paragraph
-from consilience.reporting.words import one_line, share
+from consilience.reporting.views.words import paragraph
+from consilience.reporting.words import one_line, prose, share
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -103,18 +102,19 @@ def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: Record) -> 
     """Its last contributions in the step by kind, and the turn; a failure only where nothing came of the step."""
     turn = Turn()
     said: dict[str, str] = {}
+    asides, stance = record.presentation.asides, record.presentation.stance
     last: CallCompleted | None = None
     revised = False
     for call in calls:
         if isinstance(call, CallCompleted):
             text = record.text(call.text)
-            turn = replace(turn, position=_position(text) or turn.position)
-            if call.kind not in ASIDE and (words := _said(call, text)).strip():  # else it let its words stand
+            turn = replace(turn, position=_position(text, stance) or turn.position)
+            if call.kind not in asides and (words := _said(call, text)).strip():  # else it let its words stand
                 again = last is not None and words != said[last.kind]
                 revised = revised or (again and (last is None or call.phase != last.phase))
                 said.pop(call.kind, None)
                 said[call.kind], last = words, call
-        elif call.kind not in ASIDE:
+        elif call.kind not in asides:
             why = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
             turn = replace(turn, failure=why)
     if last is None:
@@ -126,9 +126,10 @@ def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: Record) -> 
 
 
 def _said(call: CallCompleted, text: str) -> str:
-    """Its words. A typed reply without a text of its own, such as a division of the task, has none; an answer may be JSON."""
-    words = prose(text)
-    return "" if words == text and call.kind != "reply" and _fields(text) is not None else words
+    """Its words. A typed reply of a kind of its own without a text, such as a division of the task, has none."""
+    fields = _fields(text)
+    is_wordless = fields is not None and not isinstance(fields.get("text"), str)
+    return "" if is_wordless and call.kind != "reply" else prose(text)
 
 
 def _excerpt(said: str, before: str | None) -> str:
@@ -149,8 +150,8 @@ def likeness(one: str, other: str) -> float:
     return len(first & second) / len(first | second) if first | second else 1.0
 
 
-def _position(text: str) -> str | None:
-    found = (_fields(text) or {}).get("position")
+def _position(text: str, stance: str) -> str | None:
+    found = (_fields(text) or {}).get(stance) if stance else None
     return one_line(found).lower() if isinstance(found, str) and found.strip() else None
 
 
@@ -164,13 +165,8 @@ def _fields(text: str) -> dict[str, object] | None:
 
 
 def _positions_read(record: Record) -> dict[tuple[str, str], str]:
-    """Positions as the protocol read them out of the ballots, where its report lists them."""
-    ballots = (record.report.model_extra or {}).get("ballots") if record.report else None
-    return {
-        (str(ballot["agent"]), f"round {ballot['step']}"): one_line(str(ballot["position"]))
-        for ballot in (ballots if isinstance(ballots, list) else [])
-        if isinstance(ballot, dict) and {"agent", "step", "position"} <= ballot.keys()
-    }
+    """Positions as the protocol read them."""
+    return {(held.agent, held.step): one_line(held.text) for held in record.presentation.positions}
 
 
 def change(turn: Turn) -> str:

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, fitted, pixels
-from consilience.reporting.views.tables import paragraph
+from consilience.reporting.views.words import paragraph
 from consilience.reporting.words import count, one_line
 
 _MOST_COLUMNS = 14

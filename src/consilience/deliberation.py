@@ -1,0 +1,500 @@
+"""One configured deliberation, which runs, resumes, replays and forks sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, cast
+
+from typing_extensions import TypeVar
+
+from consilience.domain.agents import Agent, in_dealing_order
+from consilience.domain.detail import DetailChoice
+from consilience.domain.errors import SettingsError, UserError
+from consilience.domain.events import Event, SessionStarted
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Limits
+from consilience.domain.panels import Panel, load_panel
+from consilience.domain.report import Report, Spent
+from consilience.engine import fork as forks
+from consilience.engine import runner, validation
+from consilience.engine.protocol import Protocol, Reporting
+from consilience.engine.runner import Models, Options
+from consilience.engine.seats import One, deadline_of, deal, detail_of, with_own_models
+from consilience.engine.similarity import Encoder
+from consilience.engine.sources import documents, references
+from consilience.journal.open_store import opened
+from consilience.journal.store import Store, check_name
+from consilience.models.registry import choose
+from consilience.protocols.propose import Propose, ProposeReport
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R", bound=Report, default=Report)
+
+AUTO_PANEL = "auto"
+"""The panel that a model proposes for the task."""
+
+MIN_PERSONAS, MAX_PERSONAS = 2, 6
+"""Bounds on the size of a proposed panel."""
+
+CANCEL_POLL_SECONDS = 0.1
+"""Interval between two checks whether a task that waits for a run was cancelled."""
+
+
+def blocking_form(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return a function that runs `coroutine` to its end; like `run_sync` it also works where a loop runs already."""
+
+    @wraps(coroutine)
+    def blocked(*args: P.args, **kwargs: P.kwargs) -> T:
+        return blocking(coroutine(*args, **kwargs))
+
+    blocked.__name__ = blocked.__qualname__ = f"{coroutine.__name__}_sync"
+    blocked.__doc__ = f"`{coroutine.__name__}` for code that is not asynchronous, and for notebooks."
+    return blocked
+
+
+@dataclass(frozen=True)
+class Deliberation(Generic[R]):
+    """How to deliberate: everything that a session needs except its task. One object serves any number of sessions.
+
+    Methods raise `UserError`s before anything is spent. A limit, or a model that fails, is no exception but a report with
+    that outcome. `dataclasses.replace` returns a copy with other fields.
+    """
+
+    protocol: Reporting[R] | None = None
+    """The protocol with its settings. None serves to resume, replay and fork sessions of any protocol."""
+    _: KW_ONLY
+    model: Models | None = None
+    """One model for all agents, several dealt in the order of `report.agents`, or one per agent id; names or models.
+
+    None chooses as the command line does for a new session, and keeps the recorded models of an existing one.
+    """
+    panel: Panel | str | Path | None = None
+    """Personas that replace the protocol's perspectives: a panel, the name or file of one, or "auto" to have one proposed."""
+    sources: Sequence[Source | Path] = ()
+    """Documents. A `pathlib.Path` is a file to read, a `Source` holds its text; a text alone is refused."""
+    seed: int = 0
+    """Seed of everything drawn."""
+    limits: Limits | None = None
+    """Bounds on calls, tokens, money, time and steps. None: no limit; in a fork, the parent's."""
+    quorum: float = 0.5
+    """Share of agents, 0 to 1, whose first reply is needed."""
+    encoder: str | Encoder | None = None
+    """Encoder for similarity by embedding, or the name of its model. None: none; of an existing session, the recorded one."""
+    store: Store | None = None
+    """Where sessions are recorded. None: the user's journal."""
+    prompts: Path | None = None
+    """A directory of templates that replace the protocol's own."""
+    detail: DetailChoice | None = None
+    """Which set of prompts agents are shown: "full", "brief" or "auto" (brief if an embedded model has a voice). None: that of
+    `options`, else "auto"; in a fork, the parent's."""
+    options: Options | None = None
+    """How to run: observer, patience, retries, detail, thinking, temperature, deadline."""
+
+    async def run(self, task: str, *, session: str | None = None) -> R:
+        """Run a new session and return its report. `session` is its id, by default a random one.
+
+        With `panel="auto"` a panel is proposed first, in a session of its own. Raises `SessionWaiting` when the session is
+        parked because it awaits a person or an outside process.
+        """
+        if self.panel == AUTO_PANEL:
+            proposed = await self.proposing().run(task)
+            return await self.with_proposed(proposed).run(task, session=session)
+        setup = self._setup(task, session)
+        with opened(self._store) as store:
+            return cast(R, await runner.begin(setup, store=store, session=session))
+
+    def run_sync(self, task: str, *, session: str | None = None) -> R:
+        """`run` for code that is not asynchronous, and for notebooks, where a loop runs already.
+
+        Ctrl-C stops the run; what is recorded is kept, and `resume` continues.
+        """
+        return blocking(self.run(task, session=session))
+
+    def stream(self, task: str, *, session: str | None = None) -> Live[R]:
+        """A new session to watch while it runs: `async for event in (live := deliberation.stream(task))`, then `live.report()`."""
+        id = session or f"r{secrets.token_hex(4)}"
+
+        def begin(observe: Callable[[Event], None]) -> Coroutine[Any, Any, R]:
+            options = self._options.observed_by(observe)
+            return replace(self, options=options).run(task, session=id)
+
+        return Live(id, begin)
+
+    async def prepare(self, task: str, *, session: str | None = None) -> str:
+        """Record a new session without running it, and return its id. `resume` runs it, in any process."""
+        setup = self._setup(task, session)
+        with opened(self._store) as store:
+            return await runner.prepare(setup, store=store, session=session)
+
+    async def resume(self, session: str) -> R:
+        """Continue a recorded session where it was left. A completed call is never paid for twice.
+
+        A finished session returns its report, even without its protocol's code. Raises `SettingsError` for another protocol's.
+        """
+        with opened(self._store) as store:
+            self._check_protocol(store, session)
+            report = await runner.resume(
+                session, store=store, models=self.model, encoder=self.encoder, options=self.options
+            )
+        return cast(R, report)
+
+    async def replay(self, session: str) -> R:
+        """Run a recorded session again without any call and compare event by event.
+
+        Raises `ReplayMiss` if the journal lacks an answer, `RequestMismatch` if anything differs.
+        """
+        with opened(self._store) as store:
+            self._check_protocol(store, session)
+            report = await runner.replay(session, store=store, options=self.options)
+        return cast(R, report)
+
+    async def fork(
+        self,
+        session: str,
+        *,
+        at: int | str = forks.END,
+        settings: Mapping[str, object] | None = None,
+        replace: Mapping[str, One] | None = None,
+        perspectives: Mapping[str, str] | None = None,
+        sources: Sequence[Source | Path] = (),
+        task: str | None = None,
+        name: str | None = None,
+    ) -> R:
+        """Run a new session, `name`, that inherits the replies of a recorded one up to `at` and asks again from there.
+
+        `at` is the number of an event, the key of a call, PHASE/INDEX, or "end". `settings` change some of the recorded
+        protocol's; `replace` gives single agents other models, `perspectives` other points of view. `sources` are documents
+        to add; one with the name of a recorded document takes its place. `task` replaces the task. Model, encoder, prompts
+        and limits are this object's if it has any, else the parent's; all else is the parent's.
+
+        Replies before `at` are inherited even though their calls were not shown new documents or the new task. A call that
+        is shown a reply that the fork received itself is asked again. The report lists inherited replies without a use.
+        """
+        changed = {"at": at, "settings": settings, "replace": replace, "perspectives": perspectives, "name": name}
+        validation.check_plain(changed if task is None else {**changed, "task": task})
+        changes = forks.Changes(
+            settings=settings or {},
+            models=self.model,
+            replace=replace or {},
+            perspectives=perspectives or {},
+            prompts=self.prompts,
+            limits=validation.to_limits(self.limits),
+            encoder=self.encoder,
+            sources=validation.load_sources(sources),
+            task=task,
+            detail=self._options.detail,
+        )
+        with opened(self._store) as store:
+            self._check_protocol(store, session)
+            planned = forks.plan_fork(session, store=store, at=at, changes=changes)
+            return cast(R, await forks.fork(planned, store=store, session=name, options=self.options))
+
+    resume_sync = blocking_form(resume)
+    replay_sync = blocking_form(replay)
+    fork_sync = blocking_form(fork)
+
+    async def take_up(self, session: str, task: str) -> R:
+        """Begin the session, or resume it if it is recorded; a finished one returns its report. Nothing is paid for twice.
+
+        Raises `SettingsError` if another deliberation is recorded under this id.
+        """
+        self._checked(task=task, session=session)
+        with opened(self._store) as store:
+            here = replace(self, store=store)
+            return await (
+                here.resume(session) if here._is_begun(store, session, task) else here.run(task, session=session)
+            )
+
+    def proposing(self) -> Deliberation[ProposeReport]:
+        """Return the deliberation, of one call, that proposes a panel for the seats of this one; see `with_proposed`.
+
+        It asks the model of the first agent and shows it the documents that are open to all.
+        """
+        protocol, model = self._checked(), self.model
+        if isinstance(model, Mapping):
+            model = model[protocol.agents(None)[0].id]
+        elif isinstance(model, Sequence) and not isinstance(model, str):
+            model = model[0]
+        return Deliberation(
+            Propose(personas=min(max(len(protocol.first_speakers), MIN_PERSONAS), MAX_PERSONAS)),
+            model=model,
+            sources=[source for source in validation.load_sources(self.sources) if source.agents is None],
+            seed=self.seed,
+            limits=self._limits.model_copy(update={"agents": {}, "phases": {}}),
+            store=self.store,
+            options=self._options,
+        )
+
+    def with_proposed(self, report: ProposeReport) -> Deliberation[R]:
+        """Return this deliberation with the panel proposed, and with what the proposal left of the limits.
+
+        Raises `SettingsError` if no panel was proposed.
+        """
+        if report.panel is None:
+            raise SettingsError(
+                "no panel could be proposed for this task",
+                where=f"session {report.session}",
+                do="Name a panel (consilience panels lists them), or describe personas with --persona.",
+            )
+        return replace(self, panel=report.panel, limits=_left(self._limits, report.ledger.actual))
+
+    def _is_begun(self, store: Store, session: str, task: str) -> bool:
+        panel, choice = self._panel, self._options.detail
+        protocol = self._checked().with_panel(panel)
+        if session not in store.sessions():
+            return False
+        started = store.beginning(session)
+        if started is None:  # killed before anything was asked
+            store.admin.remove([session])
+            return False
+        detail = started.detail if choice in (None, "auto") else choice
+        protocol = protocol.with_detail(started.detail)
+        for what, recorded, now in (
+            ("another detail", started.detail, detail),
+            ("another protocol", started.protocol, protocol.name),
+            ("other settings", started.settings, protocol.model_dump(mode="json")),
+            ("another seed", started.seed, self.seed),
+            ("another task", store.text(started.task), task),
+            ("other documents", started.sources, references(documents(validation.load_sources(self.sources)))),
+            ("other limits", started.limits, self._limits),
+            ("another quorum", started.quorum, self.quorum),
+            ("another panel", _seats(started.agents), _seats(protocol.agents(panel))),
+        ):
+            if recorded != now:
+                raise SettingsError(
+                    f"session {session} is recorded with {what}", do="Give this deliberation an id of its own."
+                )
+        return True
+
+    def _setup(self, task: str, session: str | None) -> runner.Setup:
+        """The configuration of a new session with every name resolved; what opens models comes last."""
+        panel, options = self._panel, self._options
+        protocol = self._checked(task=task, session=session).with_panel(panel)
+        agents = protocol.agents(panel)
+        sources = validation.load_sources(self.sources)
+        validation.check_seats(sources, [agent.id for agent in agents])
+        models = with_own_models(agents, choose(os.environ, {}).name if self.model is None else self.model)
+        detail = detail_of(options.detail, agents, models)
+        protocol = protocol.with_detail(detail)
+        return runner.Setup(
+            protocol=protocol,
+            task=task,
+            documents=documents(sources),
+            seed=self.seed,
+            limits=self._limits,
+            quorum=self.quorum,
+            encoder=runner.encoder_for(protocol, self.encoder),
+            templates=protocol.load_templates(self.prompts, detail),
+            detail=detail,
+            options=options,
+            seats=deal(agents, models, deadline_of(options.deadline, options.thinking)),
+        )
+
+    def _checked(self, **arguments: object) -> Protocol:
+        """The protocol, when these arguments and the fields are of the right types. Raises `SettingsError`."""
+        own = {name: getattr(self, name) for name in ("panel", "seed", "quorum", "prompts", "options")}
+        return validation.check_arguments(self.protocol, self.encoder, {**arguments, **own})
+
+    def _check_protocol(self, store: Store, session: str) -> None:
+        """Raise `SettingsError` if a session is of another protocol than this deliberation, or its id can be no session's."""
+        validation.check_plain({"id": session})
+        check_name(session)
+        if self.protocol is None or session not in store.sessions():
+            return
+        started, protocol = store.beginning(session), self._checked()
+        if isinstance(started, SessionStarted) and started.protocol != protocol.name:
+            raise SettingsError(
+                f"session {session} is of the protocol {started.protocol}, not {protocol.name}",
+                do="Use a Deliberation of that protocol, or one without a protocol.",
+            )
+
+    @property
+    def _store(self) -> Store | None:
+        return validation.check_store(self.store)
+
+    @property
+    def _options(self) -> Options:
+        options = self.options or Options()
+        return options if self.detail is None else replace(options, detail=self.detail)
+
+    @property
+    def _limits(self) -> Limits:
+        return validation.to_limits(self.limits) or Limits()
+
+    @property
+    def _panel(self) -> Panel | None:
+        if self.panel == AUTO_PANEL:
+            raise SettingsError(
+                "a panel is proposed only when a session is run",
+                where="panel",
+                do="Propose it first: deliberation.with_proposed(await deliberation.proposing().run(task)).",
+            )
+        return load_panel(self.panel) if isinstance(self.panel, str | Path) else self.panel
+
+
+def configured(protocol: Reporting[R] | None, arguments: Mapping[str, Any], **others: Any) -> Deliberation[R]:
+    """Return a deliberation from the arguments of a function that has its fields as parameters: `configured(protocol, locals())`.
+
+    So such a function lists its parameters once, in its signature. `others` are fields whose value is not the argument's.
+    """
+    names = {field.name for field in fields(Deliberation)} - {"protocol"}
+    return Deliberation(protocol, **{**{name: arguments[name] for name in names & arguments.keys()}, **others})
+
+
+def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
+    """The seats without their models, which are compared when a session is resumed."""
+    return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
+
+
+def _left(limits: Limits, used: Spent) -> Limits:
+    """What a session that used so much leaves of its limits."""
+    tokens = used.tokens_in + used.tokens_out
+    return limits.model_copy(
+        update={
+            "calls": None if limits.calls is None else max(limits.calls - used.requests, 0),
+            "tokens": None if limits.tokens is None else max(limits.tokens - tokens, 0),
+            "money": None if limits.money is None else max(limits.money - (used.cost or 0.0), 0.0),
+            "seconds": None if limits.seconds is None else max(limits.seconds - used.seconds, 0.0),
+        }
+    )
+
+
+class Live(Generic[R]):
+    """A running session: `async with consilience.live(…) as session`, then `events()` and `report()`.
+
+    Leaving the block before the end stops the run; what is recorded is kept and `consilience.resume(session.id)` continues.
+    Iterated without the block, it yields the events of the whole run and raises what ended it; leaving the loop stops it.
+    """
+
+    def __init__(self, id: str, begin: Callable[[Callable[[Event], None]], Coroutine[Any, Any, R]]) -> None:
+        self.id = id
+        self._begin = begin
+        self._task: asyncio.Task[R] | None = None
+        self._seen: list[Event] = []
+        self._news: asyncio.Future[None] | None = None
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Every event from the first, as it is recorded, until the run ends; any number of readers may follow.
+
+        `call_started` is among them, though not in the journal. A defect or a user's mistake that ends the run ends this too;
+        `report` raises it.
+        """
+        task = self._begun()
+        at = 0
+        while True:
+            while at < len(self._seen):
+                at += 1
+                yield self._seen[at - 1]
+            if task.done():
+                return
+            if self._news is None:
+                self._news = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._news)
+
+    async def report(self) -> R:
+        """The report, when the run has ended. Raises what ended it instead; `UserError` where it was stopped before."""
+        task = self._begun()
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise UserError(
+                f"session {self.id} was stopped before its end, so it has no report",
+                do=f"Await it inside the block, or go on: consilience.resume({self.id!r}).",
+            )
+        return task.result()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async with self:
+            async for event in self.events():
+                yield event
+            await self.report()
+
+    async def __aenter__(self) -> Live[R]:
+        if self._task is not None:
+            raise UserError(f"session {self.id} has begun already", do="Read `events()` inside the block.")
+        self._task = asyncio.get_running_loop().create_task(self._begin(self._observe))
+        self._task.add_done_callback(lambda task: self._wake())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = self._begun()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    def _begun(self) -> asyncio.Task[R]:
+        if self._task is None:
+            raise UserError(
+                "the session has not begun", do="Enter it first: async with consilience.live(…) as session."
+            )
+        return self._task
+
+    def _observe(self, event: Event) -> None:
+        self._seen.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, None
+        if news is not None and not news.done():
+            news.set_result(None)
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; in a thread of its own where this thread has a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        beside = False
+    else:
+        beside = True
+    return (
+        _in_a_thread(work) if beside else asyncio.run(work)
+    )  # out of the handler, which would show in every traceback
+
+
+def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result. An interrupt, or the end of the task that waits here, cancels it and waits until it has ended."""
+    ended: Future[T] = Future()
+    stop: Future[None] = Future()
+
+    async def main() -> T:
+        loop, running = asyncio.get_running_loop(), asyncio.current_task()
+        assert running is not None
+
+        def cancel(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: it has ended meanwhile
+                loop.call_soon_threadsafe(running.cancel)
+
+        stop.add_done_callback(cancel)
+        return await work
+
+    def target() -> None:
+        try:
+            ended.set_result(asyncio.run(main()))
+        except BaseException as raised:  # handed to the caller's thread
+            ended.set_exception(raised)
+
+    threading.Thread(target=target, name="consilience", daemon=True).start()
+    waiting = asyncio.current_task()
+    before = waiting.cancelling() if waiting else 0
+    try:
+        while not wait((ended,), timeout=CANCEL_POLL_SECONDS).done:
+            # `asyncio.run` turns the first Ctrl-C into a cancellation, which a task that does not await never sees.
+            if waiting is not None and waiting.cancelling() > before:
+                raise asyncio.CancelledError
+    except BaseException:
+        stop.set_result(None)
+        wait((ended,))
+        raise
+    return ended.result()

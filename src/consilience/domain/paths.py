@@ -1,0 +1,210 @@
+"""Where things are kept. `CONSILIENCE_HOME` moves all of it to one directory, the home."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from consilience.domain.errors import SettingsError
+
+_JOURNAL = "journal.db"
+_COMPANIONS = ("-wal", "-shm", "-journal")
+"""What SQLite appends to a journal's name for the files that belong to it."""
+_LEASES = ".leases"
+_OWN_NAMES = frozenset(
+    {_JOURNAL, *(_JOURNAL + suffix for suffix in (*_COMPANIONS, _LEASES)), "weights", "consilience.toml"}
+)
+"""What this program keeps in its home."""
+_opened: set[str] = set()
+"""Real paths of the journals that this process opened."""
+
+
+def data_dir() -> Path:
+    """The directory of journals and weights; not created here."""
+    if home := home_dir():
+        return home
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("consilience", appauthor=False))
+
+
+def home_dir() -> Path | None:
+    """`CONSILIENCE_HOME`, if it is set. Raises `SettingsError` if it begins with the home of a user who does not exist."""
+    home = os.environ.get("CONSILIENCE_HOME")
+    try:
+        return Path(home).expanduser() if home else None
+    except RuntimeError:
+        raise SettingsError(
+            f"there is no home directory for {Path(home or '').parts[0]}",
+            where="CONSILIENCE_HOME in the environment",
+            do="Write the whole path.",
+        ) from None
+
+
+def make_private(directory: Path) -> None:
+    """Make the directory and those above it that are missing, for their owner only whatever the umask. Raises `OSError`."""
+    for missing in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(exist_ok=True)  # what is there and is no directory is said to be
+
+
+def journal_path() -> Path:
+    """The user's journal: `CONSILIENCE_JOURNAL`, else a file in `data_dir`. Raises `SettingsError` if that names no file."""
+    named = os.environ.get("CONSILIENCE_JOURNAL")
+    if not named:
+        return data_dir() / _JOURNAL
+    check_store_place(named, where="CONSILIENCE_JOURNAL in the environment")
+    return Path(os.path.expanduser(named))
+
+
+def check_store_place(place: str, where: str = "") -> None:
+    """Raise `SettingsError` for the place of a store that this installation lacks, such as postgresql://…"""
+    kind, separator, _ = place.partition("://")
+    if separator and kind.isalpha():
+        raise SettingsError(
+            f"this installation has no store for {kind}:// places",
+            where=where,
+            do="Name the path of a file, or :memory: to keep nothing.",
+        )
+
+
+def weights_dir() -> Path:
+    return data_dir() / "weights"
+
+
+def check_home() -> None:
+    """Raise `SettingsError` if the home exists and is another user's, or may not be entered. Root's counts as one's own."""
+    home = data_dir()
+    what = ""
+    try:
+        owner = os.stat(home).st_uid
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        what = f"the home directory cannot be entered: {error.strerror}"
+    else:
+        if hasattr(os, "geteuid") and owner not in (os.geteuid(), 0):
+            what = f"the home directory belongs to another user ({_user_name(owner)})"
+        elif os.path.isdir(home) and not os.access(home, os.X_OK):
+            what = "the home directory cannot be entered: Permission denied"
+    if what:
+        raise SettingsError(what, where=str(home), do="Name a directory of your own with CONSILIENCE_HOME.")
+
+
+def close_home() -> None:
+    """Take the rights of other users from a home in which they may write, if it holds only what this program keeps there.
+
+    A directory with the sticky bit, such as /tmp, is shared on purpose and left as it is.
+    """
+    home = data_dir()
+    with suppress(OSError):  # a file system without rights
+        if is_open_to_others(home) and _OWN_NAMES.issuperset(os.listdir(home)):
+            _close(str(home))
+
+
+def is_open_to_others(directory: Path) -> bool:
+    """Whether other users may replace what is in a directory."""
+    if not hasattr(os, "geteuid"):
+        return False
+    mode = os.stat(directory).st_mode
+    return bool(mode & 0o022) and not mode & stat.S_ISVTX
+
+
+def close_journal(journal: str) -> None:
+    """Take the rights of other users from a journal's files, if they are this user's own. By path: see `is_of_journal`."""
+    leases = journal + _LEASES
+    _close(journal, *(journal + suffix for suffix in _COMPANIONS))
+    if _close(leases):
+        _close(*_leases_of(journal))
+
+
+def _close(*paths: str) -> bool:
+    """Whether the rights of any had to be taken away."""
+    closed = False
+    for path in paths:
+        with suppress(OSError):  # a file system that is only read, or a file that is gone
+            found = os.lstat(path)
+            if stat.S_ISLNK(found.st_mode):  # its rights are those of a file that may be anybody's
+                continue
+            if found.st_mode & 0o077 and hasattr(os, "geteuid") and found.st_uid == os.geteuid():
+                os.chmod(path, stat.S_IMODE(found.st_mode) & ~0o077)
+                closed = True
+    return closed
+
+
+def note_journal(journal: str) -> None:
+    """Remember that this process opened the journal at that real path."""
+    _opened.add(journal)
+
+
+def is_of_journal(path: Path) -> bool:
+    """Whether a path leads, by whatever link, to a file of the user's journal or of one that this process opened.
+
+    Such a file must neither be replaced nor be opened except by SQLite: closing it drops the locks of this process.
+    """
+    real = os.path.realpath(path)
+    for journal in {os.path.realpath(journal_path()), *_opened}:
+        files = [journal, *(journal + suffix for suffix in (*_COMPANIONS, _LEASES))]
+        if real in files or real.startswith(journal + _LEASES + os.sep):
+            return True
+        with suppress(OSError):
+            target = os.stat(path)
+            if target.st_nlink > 1:
+                files += _leases_of(journal)
+            if any(_is_file(file, target) for file in files):
+                return True
+    return False
+
+
+def _leases_of(journal: str) -> list[str]:
+    leases = journal + _LEASES
+    return [entry.path for entry in os.scandir(leases)] if os.path.isdir(leases) else []
+
+
+def _is_file(file: str, target: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(file), target)
+    except OSError:
+        return False
+
+
+def _user_name(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"number {number}"
+
+
+MAX_FILE_BYTES = 1_000_000
+"""Of a file that is short by its nature: a configuration, a panel, a prompt template."""
+
+
+def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """All bytes of a file, a pipe or a device, `limit` at most.
+
+    Raises `OSError` with `strerror` in plain words (`EFBIG` where there are more bytes, `EPERM` for a file of the journal), and
+    `ValueError` for a NUL character in the path.
+    """
+    if is_of_journal(path):
+        raise PermissionError(errno.EPERM, "it is a file of the journal", str(path))
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, too_long(limit), str(path))
+    return data
+
+
+def read_bounded_text(path: Path, limit: int = MAX_FILE_BYTES, *, encoding: str = "utf-8") -> str:
+    """The same as text with every line end as a newline. Raises `UnicodeDecodeError` besides."""
+    return io.StringIO(read_bounded(path, limit).decode(encoding), newline=None).read()
+
+
+def too_long(limit: int) -> str:
+    """What is wrong with a text of more than `limit` bytes."""
+    return f"it has more than {limit / 1e6:g} MB, the maximum"

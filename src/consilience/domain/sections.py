@@ -1,0 +1,353 @@
+"""Sections of a report and views of a session as plain data.
+
+A protocol builds them in its own folder; they are stored with the finished session, and `reporting` renders them to the
+terminal, Markdown, HTML and SVG. All strings are plain text, shown as they are: no HTML and no Markdown. The exception is
+`AgentText`, an agent's own Markdown, which is shown contained.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+
+Part = Literal["answer", "basis", "differences", "unknown", "trust", "figures"]
+"""The places of a report, in their order on every face: the answer with what stopped the run; what it rests on; where the
+agents differed and the outcome; what would overturn it and what is unknown; how far to trust it; figures."""
+
+Tone = Literal["plain", "quiet", "bad", "wait", "frame"]
+"""How a node or cell is drawn: ordinary, without activity, failed, waiting, singled out."""
+
+
+class _Data(BaseModel):
+    """Stored without what holds its default; `kind` and `form` tell blocks and pictures apart. Unknown fields are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        fields = type(self).model_fields
+        row: dict[str, object] = handler(self)
+        return {k: v for k, v in row.items() if k in ("kind", "form") or getattr(self, k) != fields[k].default}
+
+
+# --- blocks
+
+
+class Paragraph(_Data):
+    """A paragraph of plain text."""
+
+    kind: Literal["paragraph"] = "paragraph"
+    text: str
+    lead: str = ""
+    """Shown in bold before the text."""
+    tone: Literal["plain", "strong", "remark"] = "plain"
+
+
+class Subheading(_Data):
+    """A heading inside a section."""
+
+    kind: Literal["subheading"] = "subheading"
+    text: str
+
+
+class AgentText(_Data):
+    """An agent's own text, Markdown as it came. Its headings are lowered and its HTML is shown, not obeyed."""
+
+    kind: Literal["agent_text"] = "agent_text"
+    text: str
+
+
+class Quote(_Data):
+    """Words of an agent or a document, on one line."""
+
+    kind: Literal["quote"] = "quote"
+    text: str
+    by: str = ""
+
+
+class Item(_Data):
+    """An item of a list: lead, text, author, note, in this order."""
+
+    text: str = ""
+    lead: str = ""
+    """Shown in bold before the text."""
+    by: str = ""
+    """Shown in italics after the text, behind a dash."""
+    note: str = ""
+    """Shown after the author, behind a dash if there is none."""
+
+
+class Bullets(_Data):
+    """A list."""
+
+    kind: Literal["list"] = "list"
+    items: tuple[Item, ...]
+
+
+class Table(_Data):
+    """A table. Every row has as many cells as there are heads. A renderer may cut long tables and reports what it left out."""
+
+    kind: Literal["table"] = "table"
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+    """How many columns, from the first, hold words; the others hold figures."""
+
+
+class KeyFigure(_Data):
+    """A named figure, formatted for a reader."""
+
+    name: str
+    value: str
+
+
+class KeyFigures(_Data):
+    """Named figures."""
+
+    kind: Literal["figures"] = "figures"
+    figures: tuple[KeyFigure, ...]
+
+
+class Diff(_Data):
+    """A unified diff of a text, a sentence a line, without file names."""
+
+    kind: Literal["diff"] = "diff"
+    text: str
+    heading: str = ""
+
+
+class Details(_Data):
+    """Blocks behind a summary: collapsed in HTML, shown in full elsewhere."""
+
+    kind: Literal["details"] = "details"
+    summary: str
+    blocks: tuple[Block, ...]
+
+
+Block = Annotated[
+    Paragraph | Subheading | AgentText | Quote | Bullets | Table | KeyFigures | Diff | Details,
+    Field(discriminator="kind"),
+]
+
+
+class Section(_Data):
+    """A section of a report. One with the name of a section that every report has (`answer`, `claims`, `dissent`, `changes`,
+    `conditions`, `missing`, `failed`, `trust`, `figures`) takes its place; any other follows those of its part, in the order
+    given. The part has a heading of its own."""
+
+    name: str
+    part: Part
+    heading: str = ""
+    """Without a heading the blocks stand directly below what precedes them in the part. A folded section has one."""
+    blocks: tuple[Block, ...] = ()
+    folded: bool = False
+    """Collapsed under its heading at the end of the HTML report; elsewhere left out and shown by `show --view NAME`."""
+
+
+# --- pictures
+
+
+class Node(_Data):
+    """A box of a graph."""
+
+    id: str
+    label: str = ""
+    """Default: the id."""
+    note: str = ""
+    """A second line."""
+    level: int = 0
+    """Edges lead from lower to higher levels."""
+    tone: Tone = "plain"
+    tip: str = ""
+
+
+class Edge(_Data):
+    """A line from `source` to `target`, labelled near either end."""
+
+    source: str
+    target: str
+    near_source: str = ""
+    near_target: str = ""
+    tone: Literal["plain", "dashed", "faint"] = "plain"
+    tip: str = ""
+
+
+class Panel(_Data):
+    """One state of a graph."""
+
+    title: str = ""
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...] = ()
+
+
+class Graph(_Data):
+    """A graph in layers, drawn once for each panel; a node stands at the same place in all of them."""
+
+    form: Literal["graph"] = "graph"
+    panels: tuple[Panel, ...]
+    legend: tuple[str, ...] = ()
+
+
+class MatrixCell(_Data):
+    row: str
+    column: str
+    value: float | None = None
+    """Decides the shade, relative to the greatest value."""
+    text: str = ""
+    framed: bool = False
+    tip: str = ""
+
+
+class Matrix(_Data):
+    """Values by row and column. Cells that are not named stay empty."""
+
+    form: Literal["matrix"] = "matrix"
+    title: str = ""
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[MatrixCell, ...]
+    legend: tuple[str, ...] = ()
+
+
+class Bar(_Data):
+    """A row of a bar chart. `dots` are single values on the same scale; `lines` stand below the note."""
+
+    name: str
+    value: float | None = None
+    dots: tuple[float, ...] = ()
+    note: str = ""
+    lines: tuple[str, ...] = ()
+
+
+class Bars(_Data):
+    """A bar chart from 0 to 1, with a dashed line at `threshold`."""
+
+    form: Literal["bars"] = "bars"
+    title: str = ""
+    rows: tuple[Bar, ...]
+    threshold: float | None = None
+    legend: tuple[str, ...] = ()
+
+
+class Point(_Data):
+    """A value of a curve at `index`. `met`: it reached what was needed."""
+
+    index: int
+    value: float | None
+    threshold: float | None = None
+    met: bool = False
+    detail: str = ""
+
+
+class Curve(_Data):
+    name: str
+    points: tuple[Point, ...]
+
+
+class Series(_Data):
+    """Curves over the steps of a run. Each has a scale of its own, since scores of different kinds cannot be compared."""
+
+    form: Literal["series"] = "series"
+    step: str = "round"
+    curves: tuple[Curve, ...]
+
+
+class GridColumn(_Data):
+    """A step of a timeline. `value`, from 0 to 1, is drawn as a bar."""
+
+    name: str
+    label: str = ""
+    """Default: the name."""
+    value: float | None = None
+    value_text: str = ""
+    note: str = ""
+    framed: bool = False
+
+
+class GridCell(_Data):
+    """What one row has at one step. `value`, from 0 to 1, is drawn as a bar."""
+
+    row: str
+    column: str
+    value: float | None = None
+    value_text: str = ""
+    lines: tuple[str, ...] = ()
+    tone: Tone = "plain"
+    tip: str = ""
+
+
+class Grid(_Data):
+    """A timeline: a column for each step, a row for each agent or part."""
+
+    form: Literal["grid"] = "grid"
+    rows: tuple[str, ...]
+    columns: tuple[GridColumn, ...]
+    cells: tuple[GridCell, ...]
+    head: str = ""
+    """What the values of the columns are of."""
+    threshold: float | None = None
+    legend: tuple[str, ...] = ()
+
+
+Picture = Annotated[Graph | Matrix | Bars | Series | Grid, Field(discriminator="form")]
+
+
+class View(_Data):
+    """A view of a session: in words for a terminal, and as a picture where there is one."""
+
+    name: str
+    """By which it is asked for (`show --view NAME`), and part of file names: letters, digits, hyphens."""
+    heading: str
+    blocks: tuple[Block, ...] = ()
+    picture: Picture | None = None
+
+
+# --- all of them
+
+
+class SeatNote(_Data):
+    """What a protocol adds to a seat in the view of who took part."""
+
+    text: str
+    short: str = ""
+    """The same where there is little room. Default: the text."""
+    shade: float | None = None
+    """From 0 to 1, how strongly the seat is coloured."""
+    alert: str = ""
+    """Shown in place of the seat's state."""
+
+
+class HeldPosition(_Data):
+    """The position that an agent declared in a step (`round 2`)."""
+
+    agent: str
+    step: str
+    text: str
+
+
+class Presentation(_Data):
+    """All that a protocol contributes to how its sessions are shown. It follows from the report, or for a session without one
+    from its events so far, and it is no part of the report's digest."""
+
+    step: str = "round"
+    """What a step of this protocol is called."""
+    max_steps: int | None = None
+    """The most steps that the settings allow."""
+    ending: str = ""
+    """How the run stopped, in words; default by the stop reason."""
+    above_answer: tuple[Block, ...] = ()
+    """Stands between the heading of the answer and the answer."""
+    sections: tuple[Section, ...] = ()
+    figures: tuple[KeyFigure, ...] | None = None
+    """Figures of this protocol; None: the report's metrics as they are."""
+    views: tuple[View, ...] = ()
+    seats: dict[str, SeatNote] = {}
+    seats_legend: str = ""
+    positions: tuple[HeldPosition, ...] = ()
+    asks_for_dissent: bool = False
+    """Whether agents are asked to object. Only then a report without dissent says that none was declared."""
+    stance: str = ""
+    """The field of typed replies that declares a position; read where `positions` has none."""
+    asides: tuple[str, ...] = ()
+    """Kinds of replies that do not contribute to the answer, such as a sealed position; left out of what was said."""

@@ -1,0 +1,101 @@
+"""What is recorded of an attempt that a limit refused, or that failed: why, and what was paid for all the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from consilience.domain.errors import (
+    ProviderError,
+    RateLimited,
+    Refused,
+    Rejected,
+    ServerError,
+    Timeout,
+    Unreachable,
+)
+from consilience.domain.events import CallFailed, StepCompleted
+from consilience.domain.outcome import FailureKind
+from consilience.engine.ledger import LimitHit
+from consilience.engine.steps import OutOfBudget, StepLog
+from consilience.engine.timing import TimeUp
+from consilience.models.port import Completion
+
+CUT_OFF = "a limit allowed no further attempt; "
+"""Opens the detail of a call whose last attempt failed when a limit allowed no further one."""
+
+KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
+    (TimeUp, FailureKind.TIME),
+    (OutOfBudget, FailureKind.BUDGET),
+    (RateLimited, FailureKind.RATE_LIMITED),
+    (ServerError, FailureKind.SERVER),
+    (Timeout, FailureKind.DEADLINE),
+    (Unreachable, FailureKind.UNREACHABLE),
+    (Refused, FailureKind.REFUSED),
+    (Rejected, FailureKind.REJECTED),
+)
+
+
+def refused(
+    common: Mapping[str, object], refusal: LimitHit, error: str, taken: Sequence[StepCompleted], *, again: bool
+) -> CallFailed:
+    """An attempt that a limit refuses, `again` one after a reply with that `error`; `taken` are the requests that an agent with
+    tools had made for it when the session was interrupted."""
+    whose = f" of {refusal.whose}" if refusal.whose else ""
+    figures: dict[str, object] = {}
+    if not taken:
+        figures["prompt"] = ""  # nothing was sent
+    else:
+        costs = [step.cost for step in taken]
+        figures = {
+            "tokens_in": sum(step.tokens_in for step in taken),
+            "tokens_out": sum(step.tokens_out for step in taken),
+            "tokens_thought": sum(step.tokens_thought for step in taken),
+            "cost": math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
+            "steps": len(taken),
+            "volatile": {"requests": sum(int(step.volatile.get("requests", 1) or 0) for step in taken)},
+        }
+    return CallFailed(
+        **{**common, **figures},
+        failure=refusal.kind,
+        detail=f"{error}; no budget for another attempt" if again else f"refused by a limit{whose}",
+        limit=refusal.whose,
+    )
+
+
+def failed(
+    common: Mapping[str, object],
+    failure: ProviderError,
+    *,
+    steps: StepLog | None,
+    paid: tuple[Completion, bool] | None,
+    refusal: LimitHit | None,
+    reserve: bool,
+) -> CallFailed:
+    """A failure, with what was paid for: a refusal that came as a completion, or steps before that. With a `refusal` it was a
+    limit that forbade to ask on, and the limit has refused the call."""
+    figures: dict[str, object] = {}
+    requests = failure.requests
+    if steps is not None:
+        figures = {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
+        figures["tokens_thought"] = steps.tokens_thought
+        figures["steps"] = max(steps.taken, 1)
+        requests = int(steps.spent.calls) + (failure.requests if isinstance(failure, TimeUp) else 0)
+    elif paid is not None:
+        said, estimated = paid
+        figures = {"tokens_in": said.tokens_in, "tokens_out": said.tokens_out, "cost": said.cost}
+        figures["tokens_thought"] = said.tokens_thought
+        figures["estimated"] = estimated
+    kind = next((kind for cls, kind in KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
+    if isinstance(failure, TimeUp):
+        refusal, figures["limit"] = None, failure.whose
+        figures["possibly_charged"] = failure.possibly_charged
+    elif refusal is not None:
+        figures["limit"] = refusal.whose
+    return CallFailed(
+        **{**common, **figures},
+        failure=refusal.kind if refusal else kind,
+        detail=(CUT_OFF if refusal else "") + failure.detail[:500],
+        reserve=reserve,
+        volatile={"requests": requests},
+    )

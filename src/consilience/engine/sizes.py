@@ -1,0 +1,205 @@
+"""How large calls may be: in requests, tokens and money."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import THINKING_TOKENS, Limits, SpendingLimits
+from consilience.engine.prompt import Opening, tokens_in
+from consilience.engine.protocol import Protocol
+
+MONEY_DIGITS = 12
+"""Decimal places of US dollars that sums keep, so that three times 0.10 fit into 0.30."""
+MIN_FIT = 0.25
+"""Least share of its size to which limits shrink a reply. Most replies are shorter than that; a smaller one would be cut."""
+_FIT_STEPS = 64
+_TEMPLATE_TOKENS = 256
+"""What a template adds to a prompt that quotes nothing."""
+_QUOTE_TOKENS = 32
+"""What the fence of a quotation adds to its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Calls (requests), tokens (read and written) and US dollars; infinity is no limit."""
+
+    calls: float = 0
+    tokens: float = 0
+    money: float = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        money = round(self.money + other.money, MONEY_DIGITS)
+        return Usage(self.calls + other.calls, self.tokens + other.tokens, money)
+
+    def __sub__(self, other: Usage) -> Usage:
+        money = round(self.money - other.money, MONEY_DIGITS)
+        return Usage(self.calls - other.calls, self.tokens - other.tokens, money)
+
+    def __mul__(self, times: float) -> Usage:
+        return Usage(self.calls * times, self.tokens * times, self.money * times)
+
+    def covers(self, other: Usage) -> bool:
+        return self.calls >= other.calls and self.tokens >= other.tokens and self.money >= other.money
+
+    def limited_to(self, other: Usage) -> Usage:
+        """The part of this that `other` holds."""
+        return Usage(
+            max(min(self.calls, other.calls), 0),
+            max(min(self.tokens, other.tokens), 0),
+            max(min(self.money, other.money), 0),
+        )
+
+
+NOTHING = Usage()
+ONE_REQUEST = Usage(1)
+UNLIMITED = Usage(math.inf, math.inf, math.inf)
+
+
+def usage_allowed(limits: SpendingLimits) -> Usage:
+    """Limits as usage; infinity for those that are not set."""
+    values = (limits.calls, limits.tokens, limits.money)
+    return Usage(*(math.inf if value is None else value for value in values))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySize:
+    """Max tokens of one reply: of its answer, and of the thinking before it."""
+
+    answer: int
+    thinking: int = 0
+    enlarged: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.answer + self.thinking
+
+    def doubled(self) -> ReplySize:
+        """Twice the room, for a closing call whose reply was cut."""
+        return ReplySize(2 * self.answer, 2 * self.thinking, enlarged=True)
+
+    def cut_error(self, text: str, thought: int, error: str) -> str:
+        """Why an unusable reply that was cut at this size is unusable, and what to do."""
+        limit = f"the reply was cut at its limit of {self.tokens:,} tokens"
+        if text.strip():
+            return f"{error}; {limit}"
+        used = f" ({thought:,} of them went into thinking)" if thought else ""
+        return f"{limit} before an answer began{used}; give it more room (--reply-tokens) or another --thinking level"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a branch asks for at a fork: `need` is all that it may spend without retries, `retry` the size of one retry. A
+    `divisible` need counts several calls at their largest size; the branch can begin with a part of it."""
+
+    need: Usage
+    retry: Usage
+    divisible: bool = False
+
+
+@dataclass(frozen=True)
+class CallSizes:
+    """Sizes of a session's calls. `fit` is the share of its size that the answer of a reply may have. `prices` are US dollars per
+    token read and written, `thinking_tokens` the room for thinking in one reply, `steps` the max steps for one reply; all by
+    agent id."""
+
+    opening: Opening
+    protocol: Protocol
+    agents: Sequence[Agent]
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    thinking_tokens: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
+    fit: float = 1.0
+
+    def reply(self, agent: str, max_tokens: int, *, enlarged: bool = False) -> ReplySize:
+        """The size of a reply whose answer may have `max_tokens`; `enlarged` after one that its thinking used up."""
+        return _reply_size(max_tokens, self.thinking_tokens.get(agent, 0), self.fit, enlarged=enlarged)
+
+    def request(self, agent: str, tokens_in: int, tokens_out: int) -> Usage:
+        """One request of this size. An unknown price counts as 0."""
+        read, written = self.prices.get(agent, (0.0, 0.0))
+        return Usage(1, tokens_in + tokens_out, tokens_in * read + tokens_out * written)
+
+    def ask(self, agent: str, prompt_tokens: int, max_tokens: int) -> Demand:
+        """A retry has more room if thinking used up the first attempt."""
+        steps = self.steps.get(agent, 1)
+        once = self.reply(agent, max_tokens)
+        again = self.reply(agent, max_tokens, enlarged=agent in self.thinking_tokens)
+        return Demand(
+            self.request(agent, prompt_tokens, once.tokens) * steps,
+            self.request(agent, prompt_tokens, again.tokens) * steps,
+        )
+
+    def procedure(self, calls: float) -> Demand:
+        """A branch of up to `calls` calls, each at its largest size and with all its steps."""
+        need = self.max_call * (calls * max(self.steps.values(), default=1))
+        return Demand(need, need, divisible=True)
+
+    @cached_property
+    def max_call(self) -> Usage:
+        """The largest size of one call: the longest beginning of a prompt, the quotations of the prompt that quotes most, at full
+        length, and the reply with its thinking."""
+        return self._max_call(self.fit)
+
+    def largest_fit(self, limits: Limits) -> float:
+        """The largest share of their size that replies may have so that the first phase and the closing call fit into the limits
+        on tokens and money: from `MIN_FIT` to 1, and `MIN_FIT` if nothing fits."""
+        if limits.tokens is None and limits.money is None:
+            return 1.0
+        steps = range(_FIT_STEPS, int(MIN_FIT * _FIT_STEPS), -1)
+        return next((n / _FIT_STEPS for n in steps if self._fits(n / _FIT_STEPS, usage_allowed(limits))), MIN_FIT)
+
+    def _fits(self, fit: float, whole: Usage) -> bool:
+        need = self._first_phase(fit) + (self._max_call(fit) if self.protocol.closing else NOTHING)
+        return whole.tokens >= need.tokens and whole.money >= need.money
+
+    def _max_call(self, fit: float) -> Usage:
+        protocol = self.protocol
+        quoted = protocol.max_quoted_replies * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
+        prompt = max(self._beginnings.values(), default=0) + quoted + 2 * _TEMPLATE_TOKENS
+        thinking = max(self.thinking_tokens.values(), default=0)
+        reply = _reply_size(protocol.longest_reply, thinking, fit).tokens
+        sizes = [self.request(agent, prompt, reply) for agent in self.prices]
+        return Usage(1, prompt + reply, max((size.money for size in sizes), default=0.0))
+
+    def _first_phase(self, fit: float) -> Usage:
+        """The first replies of the agents that speak first, together; without the last of them if that is the closing call."""
+        seats, protocol = self.protocol.first_speakers, self.protocol
+        asked = seats if not protocol.closing or protocol.estimate().max > len(seats) else seats[:-1]
+        return sum((self._first_call(agent, fit) for agent in asked), NOTHING)
+
+    def _first_call(self, agent: str, fit: float) -> Usage:
+        """A call of `agent` that quotes nothing."""
+        prompt = self._beginnings.get(agent, 0) + _TEMPLATE_TOKENS
+        reply = _reply_size(self.protocol.max_reply_tokens, self.thinking_tokens.get(agent, 0), fit).tokens
+        return self.request(agent, prompt, reply) * self.steps.get(agent, 1)
+
+    @cached_property
+    def _beginnings(self) -> dict[str, int]:
+        """Tokens of the text with which a prompt begins, by agent: the opening with the documents that the agent is shown, the
+        texts that the settings hold and the longest description of a seat."""
+        text = self.opening.instructions + self.opening.task
+        text += "".join(value for value in vars(self.protocol).values() if isinstance(value, str))
+        text += max((_description(agent) for agent in self.agents), key=len, default="")
+        common = tokens_in(text)
+        documents = {document.id: tokens_in(document.numbered) for document in self.opening.documents}
+        return {
+            agent.id: common + sum(documents[shown.id] for shown in self.opening.documents_for(agent.id))
+            for agent in self.agents
+        }
+
+
+def _description(agent: Agent) -> str:
+    return agent.persona + agent.perspective + "".join(agent.interests) + agent.horizon + agent.evidence + agent.claim
+
+
+@lru_cache(maxsize=256)
+def _reply_size(max_tokens: int, thinking: int, fit: float, *, enlarged: bool = False) -> ReplySize:
+    """`fit` shrinks the answer only: a reply whose thinking uses up its room is lost. An `enlarged` reply has twice the room for
+    thinking, also if the model was believed not to think."""
+    if enlarged:
+        thinking = 2 * thinking or THINKING_TOKENS["minimal"]
+    return ReplySize(math.ceil(max_tokens * fit), thinking, enlarged)

@@ -1,0 +1,88 @@
+"""Ending a call that is in flight when its time is up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from consilience.domain.errors import ProviderError
+from consilience.engine.ledger import TimeLeft
+from consilience.models.limiter import Sendings, sendings
+
+T = TypeVar("T")
+
+CLEANUP_SECONDS = 0.5
+"""How long the end of a run waits for cancelled calls to release what they hold."""
+MIN_SECONDS = 0.001
+"""With less time left than this nothing is sent."""
+NOTE_SECONDS = 1.0
+"""Interval at which the time used under a limit is stored, so that it counts also after a kill."""
+
+TIME_LIMIT = "ended by the time limit"
+"""Opens the detail of a call that a limit on time ended."""
+
+
+class TimeUp(ProviderError):
+    """A limit on time ended a call. `possibly_charged`: a request was in flight."""
+
+    def __init__(self, left: TimeLeft, count: Sendings) -> None:
+        self.whose = left.whose
+        self.possibly_charged = count.in_flight
+        state = "while a request was in flight" if count.in_flight else "while no request was in flight"
+        super().__init__(f"{TIME_LIMIT}{f' of {left.whose}' if left.whose else ''} {state}")
+        self.requests = count.requests
+
+
+class Cancelled:
+    """Calls that were ended and may still be releasing what they hold: a connection, a program, a slot of a limiter."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._remove)
+        task.cancel()
+
+    async def wait(self) -> None:
+        """Return when all have ended, after `CLEANUP_SECONDS` at most. A tool that blocks a thread cannot be ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLEANUP_SECONDS)
+
+    def _remove(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        _ignore_result(task)
+
+
+async def within(left: TimeLeft, work: Coroutine[Any, Any, T], cancelled: Cancelled) -> T:
+    """The result of `work`, if it is there in time. Raises `TimeUp` at the limit, without waiting for `work` to end.
+
+    A result that is there at the limit counts. Without a limit this costs nothing.
+    """
+    if left.seconds == float("inf"):
+        return await work
+    count = Sendings()
+    if left.seconds < MIN_SECONDS:
+        count.expect()
+        work.close()
+        raise TimeUp(left, count)
+    sendings.set(count)
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        await asyncio.wait((task,), timeout=left.seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait((task,))
+        _ignore_result(task)
+        raise
+    if task.done():
+        return task.result()
+    cancelled.add(task)
+    raise TimeUp(left, count)
+
+
+def _ignore_result(task: asyncio.Task[Any]) -> None:
+    """Mark an exception as retrieved, else asyncio logs it."""
+    if not task.cancelled():
+        task.exception()

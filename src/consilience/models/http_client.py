@@ -1,0 +1,246 @@
+"""What the HTTP clients of the provider libraries are given: checked addresses and proxies, and replies of a bounded size.
+
+The libraries report a bad address late: as a connection that failed, after all retries, or as an exception of their own.
+Messages name the variable and never repeat its value, which may hold a password.
+
+The libraries read a whole reply into memory before anything of ours sees it. A few hundred kilobytes of gzip unpack to
+gigabytes, so the limit must hold while the reply is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from consilience.domain.errors import SettingsError, UnavailableModel
+
+_OPENAI = (r"([a-z]+\.)?api\.openai\.com", "OPENAI_BASE_URL")
+_AZURE = (r"[a-z0-9-]+\.(openai|cognitiveservices|services\.ai)\.azure\.com", "AZURE_OPENAI_ENDPOINT")
+_GATEWAY = (r"gateway(-[a-z]+)?\.pydantic\.dev", "PYDANTIC_AI_GATEWAY_BASE_URL", "PAIG_BASE_URL")
+_ADDRESSES: Mapping[str, tuple[str, ...]] = {
+    "openai": _OPENAI,
+    "openai-chat": _OPENAI,
+    "openai-responses": _OPENAI,
+    "anthropic": (r"api\.anthropic\.com", "ANTHROPIC_BASE_URL"),
+    "google": (r"generativelanguage\.googleapis\.com", "GOOGLE_GEMINI_BASE_URL"),
+    "google-cloud": (r"([a-z0-9-]+-)?aiplatform\.googleapis\.com", "GOOGLE_VERTEX_BASE_URL"),
+    "groq": (r"api\.groq\.com", "GROQ_BASE_URL"),
+    "cohere": (r"api\.cohere\.(com|ai)", "CO_BASE_URL"),
+    "azure": _AZURE,
+    "azure-responses": _AZURE,
+    "bedrock": (r"bedrock-runtime(-fips)?\.[a-z0-9-]+\.amazonaws\.com", "AWS_BEDROCK_BASE_URL"),
+    "moonshotai": (r"api\.moonshot\.(ai|cn)", "MOONSHOTAI_BASE_URL"),
+    "sambanova": (r"api\.sambanova\.ai", "SAMBANOVA_BASE_URL"),
+    "heroku": (r"[a-z]+\.inference\.heroku\.com", "HEROKU_INFERENCE_URL"),
+    "github-copilot": (
+        r"api(\.[a-z-]+)?\.githubcopilot\.com",
+        *("GITHUB_COPILOT_BASE_URL", "COPILOT_API_URL", "GITHUB_COPILOT_API_BASE"),
+    ),
+}
+"""For each provider, a pattern of its own hosts, where its listed prices hold over https, and the variables from which the
+client library reads another address. Servers of one's own are in `endpoints.SERVERS`."""
+
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+_SOCKS = ("socks5", "socks5h")
+
+
+def check_environment(provider: str, environ: Mapping[str, str]) -> None:
+    """Check all that the HTTP client of a provider reads from the environment.
+
+    Raises `SettingsError` for an address, a proxy or a file of certificates that is not one, and `UnavailableModel` for a
+    SOCKS proxy if the library for it is missing.
+    """
+    for variable in _address(provider)[1:]:
+        if value := environ.get(variable, "").strip():
+            check_address(value, variable)
+    for variable in _PROXIES:
+        value = environ.get(variable, "").strip()
+        if value:
+            url = value if "://" in value else f"http://{value}"
+            check_address(url, variable, ("http", "https", *_SOCKS), "http://HOST:PORT")
+            if url.lower().startswith(_SOCKS):
+                _need_socks(variable)
+    certificates = environ.get("SSL_CERT_FILE", "")
+    if certificates and not os.path.isfile(certificates):
+        raise SettingsError(
+            f"SSL_CERT_FILE names no file: {certificates}", where="the environment", do="Correct or unset it."
+        )
+
+
+def chosen_address(provider: str, environ: Mapping[str, str]) -> str:
+    """The address that the environment names for a provider's requests; empty where it names none."""
+    return next((url for name in _address(provider)[1:] if (url := environ.get(name, "").strip())), "")
+
+
+def is_own_host(provider: str, url: str) -> bool:
+    """Whether an address is the provider's own, so that its listed prices hold there."""
+    try:
+        parts = urlsplit(url)
+        usual = parts.scheme == "https" and parts.port in (None, 443)
+    except ValueError:
+        return False
+    return usual and re.fullmatch(_address(provider)[0], parts.hostname or "") is not None
+
+
+def _address(provider: str) -> tuple[str, ...]:
+    return _GATEWAY if provider.startswith("gateway/") else _ADDRESSES.get(provider, ("",))
+
+
+def check_address(
+    url: str, variable: str, schemes: Sequence[str] = ("http", "https"), example: str = "http://HOST:PORT/v1"
+) -> None:
+    """Raises `SettingsError` that says what is wrong with the address in a variable, and how to write it."""
+    if mistake := _mistake(url, schemes):
+        raise SettingsError(
+            f"{variable} is not a web address: {mistake}", where="the environment", do=f"Write {variable}={example}."
+        )
+
+
+def _mistake(url: str, schemes: Sequence[str]) -> str:
+    if any(character.isspace() or not character.isprintable() for character in url):
+        return "it has a space or a control character in it"
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme.lower() not in schemes:
+        return f"it does not begin with {' or '.join(f'{one}://' for one in schemes)}"
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        host.encode("idna")
+    except ValueError:
+        return "its host is not valid"
+    try:
+        usable = parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        return "its port is not a number from 1 to 65535"
+    return "" if host else "it has no host"
+
+
+def _need_socks(variable: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("socksio") is None:
+        raise UnavailableModel(
+            f"{variable} names a SOCKS proxy, for which a library is not installed",
+            where="the environment",
+            do="Run: pip install socksio",
+        )
+
+
+MAX_REPLY_BYTES = 8_000_000
+"""Bytes of one reply, as sent and as unpacked. Parsed JSON can take 20 times as much memory."""
+MAX_VECTORS_BYTES = 64_000_000
+"""Bytes of one reply that holds vectors: about 1,000 texts with 3,072 dimensions, written as decimal numbers."""
+
+_PIECE_BYTES = 1 << 16
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class ReplyUnreadable(Exception):
+    """A reply that was not read to its end; the text says why. Another request would not help."""
+
+
+class _Stream(Protocol):
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    async def aclose(self) -> None: ...
+
+
+class _Unpacker(Protocol):
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _Message(Protocol):
+    """A request or a response of `httpx` or `httpx2`."""
+
+    headers: Any
+    stream: Any
+
+
+class _HttpClient(Protocol):
+    event_hooks: dict[str, list[Callable[[Any], Awaitable[None]]]]
+
+
+def limit_replies(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
+    """Have the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`.
+
+    A reply beyond the limit raises `ReplyUnreadable` inside the library. Providers make new clients when the event loop
+    changes, so call it before each request; a client that has the limit keeps it. Left as they are: a client that the
+    caller made, since it may serve the caller's downloads too, and those of providers that do not use httpx (xAI,
+    Bedrock, Hugging Face).
+    """
+    provider = getattr(model, "provider", model)
+    client: _HttpClient | None = getattr(provider, "_own_http_client", None)
+    if client is None or any(isinstance(hook, _Limit) for hook in client.event_hooks["response"]):
+        return
+    client.event_hooks["request"].append(_ask_for_gzip)
+    client.event_hooks["response"].append(_Limit(max_bytes))
+
+
+async def _ask_for_gzip(request: _Message) -> None:
+    """The only compression that `_Limit` unpacks."""
+    request.headers["Accept-Encoding"] = "gzip"
+
+
+class _Limit:
+    """A response hook of httpx, which runs before the body is read. It unpacks the body itself, in bounded pieces."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+
+    async def __call__(self, response: _Message) -> None:
+        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("identity", "", "gzip", "x-gzip"):
+            raise ReplyUnreadable(f"it is compressed as {encoding[:40]!r}, which was not asked for")
+        if encoding.endswith("gzip"):
+            del response.headers["Content-Encoding"]  # so that the library does not unpack it again
+        library = sys.modules[type(response).__module__.partition(".")[0]]  # httpx, or httpx2
+        pieces = _pieces(response.stream, encoding.endswith("gzip"), self._max_bytes)
+        response.stream = _stream_class(library.AsyncByteStream)(pieces, response.stream)
+
+
+def _stream_class(base: type) -> Callable[[AsyncIterator[bytes], _Stream], _Stream]:
+    """A stream of `pieces`, of the class that the response's library insists on."""
+
+    class Limited(base):  # type: ignore[misc]
+        def __init__(self, pieces: AsyncIterator[bytes], inner: _Stream) -> None:
+            self._pieces, self._inner = pieces, inner
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return self._pieces
+
+        async def aclose(self) -> None:
+            await self._inner.aclose()
+
+    return Limited
+
+
+async def _pieces(stream: _Stream, gzip: bool, max_bytes: int) -> AsyncIterator[bytes]:
+    """The body, unpacked if `gzip`. Raises `ReplyUnreadable` once it is too large or is not gzip."""
+    unpacker = zlib.decompressobj(_GZIP)
+    received = unpacked = 0
+    async for raw in stream:
+        received += len(raw)
+        for piece in _unpack(unpacker, raw) if gzip else (raw,):
+            unpacked += len(piece)
+            if max(received, unpacked) > max_bytes:
+                break
+            yield piece
+        if max(received, unpacked) > max_bytes:
+            raise ReplyUnreadable(f"it has more than {max_bytes / 1e6:g} MB")
+
+
+def _unpack(unpacker: _Unpacker, raw: bytes) -> Iterator[bytes]:
+    try:
+        while piece := unpacker.decompress(raw, _PIECE_BYTES):
+            yield piece
+            raw = unpacker.unconsumed_tail
+    except zlib.error as error:
+        raise ReplyUnreadable(f"it is not valid gzip ({error})") from None

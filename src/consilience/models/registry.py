@@ -1,0 +1,453 @@
+"""From a model's name to a model, and which name to take when none is given.
+
+A name is `local`, `local:NAME`, `local:/path/to.gguf`, a server on this machine (`ollama:`, `lmstudio:`, `llamacpp:`,
+`vllm:`), a program on this machine (`exec:COMMAND`), any OpenAI-compatible endpoint (`http://HOST:PORT/v1#MODEL`), or any
+`provider:model` of pydantic-ai; `openai-chat:` sends to the address in `OPENAI_BASE_URL`. Resolving a name touches no network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
+from consilience.domain.outcome import Thinks
+from consilience.models import endpoints
+from consilience.models.endpoints import is_endpoint
+from consilience.models.http_client import check_environment
+from consilience.models.port import Model
+from consilience.models.weights import CATALOGUE, MINILM
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from pydantic_ai.models import Model as LibraryModel
+    from pydantic_ai.providers import Provider
+
+    from consilience.models.limiter import Pace
+
+DEADLINE = 300.0
+"""Seconds one sending to a provider may take."""
+SERVER_DEADLINE = 900.0
+"""Seconds one sending to a server on this machine may take, and one to a model that thinks at length."""
+RETRIES = 4
+_SIDE_BY_SIDE = 4.0
+"""Requests in flight to a server on this machine: what it queues beyond its slots would eat into their deadlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Provider:
+    """`variables`: any one of these holds the key. `extra`: the optional dependency that brings its client."""
+
+    variables: tuple[str, ...] = ()
+    extra: str = "openai"
+
+
+_PROVIDERS: Mapping[str, _Provider] = {
+    "openai": _Provider(("OPENAI_API_KEY",)),
+    "openai-chat": _Provider(("OPENAI_API_KEY",)),
+    "openai-responses": _Provider(("OPENAI_API_KEY",)),
+    "anthropic": _Provider(("ANTHROPIC_API_KEY",), "anthropic"),
+    "google": _Provider(("GOOGLE_API_KEY", "GEMINI_API_KEY"), "google"),
+    "google-cloud": _Provider((), "google"),
+    "mistral": _Provider(("MISTRAL_API_KEY",), "mistral"),
+    "groq": _Provider(("GROQ_API_KEY",), "groq"),
+    "openrouter": _Provider(("OPENROUTER_API_KEY",)),
+    "deepseek": _Provider(("DEEPSEEK_API_KEY",)),
+    "xai": _Provider(("XAI_API_KEY",), "xai"),
+    "cohere": _Provider(("CO_API_KEY",), "cohere"),
+    "together": _Provider(("TOGETHER_API_KEY",)),
+    "fireworks": _Provider(("FIREWORKS_API_KEY",)),
+    "cerebras": _Provider(("CEREBRAS_API_KEY",), "cerebras"),
+    "huggingface": _Provider(("HF_TOKEN",), "huggingface"),
+    "azure": _Provider(("AZURE_OPENAI_API_KEY",)),
+    "azure-responses": _Provider(("AZURE_OPENAI_API_KEY",)),
+    "bedrock": _Provider(("AWS_BEARER_TOKEN_BEDROCK",), "bedrock"),
+    "moonshotai": _Provider(("MOONSHOTAI_API_KEY",)),
+    "meta": _Provider(("META_API_KEY",)),
+    "alibaba": _Provider(("ALIBABA_API_KEY", "DASHSCOPE_API_KEY")),
+    "nebius": _Provider(("NEBIUS_API_KEY",)),
+    "ovhcloud": _Provider(("OVHCLOUD_API_KEY",)),
+    "sambanova": _Provider(("SAMBANOVA_API_KEY",)),
+    "vercel": _Provider(("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN")),
+    "heroku": _Provider(("HEROKU_INFERENCE_KEY",)),
+    "crusoe": _Provider(("CRUSOE_API_KEY",)),
+    "snowflake": _Provider(("SNOWFLAKE_TOKEN",), "snowflake"),
+    "zai": _Provider(("ZAI_API_KEY",), "zai"),
+    "github-copilot": _Provider(("GITHUB_COPILOT_API_KEY", "GITHUB_COPILOT_API_TOKEN", "COPILOT_GITHUB_TOKEN")),
+    "ollama": _Provider(("OLLAMA_API_KEY",)),
+    "vllm": _Provider(("VLLM_API_KEY",)),
+    "lmstudio": _Provider(("LMSTUDIO_API_KEY",)),
+    "llamacpp": _Provider(("LLAMACPP_API_KEY",)),
+}
+_GATEWAY = _Provider(("PYDANTIC_AI_GATEWAY_API_KEY", "PAIG_API_KEY"))
+_OWN_EXTRAS = ("openai", "anthropic", "google", "local")
+_ONE_ACCOUNT = {"openai-chat": "openai", "openai-responses": "openai", "azure-responses": "azure"}
+
+
+def known_providers() -> tuple[str, ...]:
+    """What may stand before the colon, sorted; `gateway/PROVIDER` works too."""
+    return tuple(sorted(["local", *_PROVIDERS]))
+
+
+def is_program(name: str) -> bool:
+    return name.startswith("exec:")
+
+
+def is_person(name: str) -> bool:
+    """Whether the name is `human` or `human:NAME`. A chain is not a person, whatever its first link is."""
+    return name.partition(":")[0] == "human" and "|" not in name
+
+
+def check_chain(links: Sequence[str]) -> None:
+    """Raise `SettingsError` for a chain with a person in it: a person is awaited for days and does not fail over."""
+    if len(links) > 1 and any(is_person(one) for one in links):
+        raise SettingsError(
+            "a person cannot be part of a chain of models",
+            where="|".join(links),
+            do="Give the seat to the person alone (ID=human), or to models and programs alone.",
+        )
+
+
+def key_variables(account: str) -> tuple[str, ...]:
+    """Environment variables of which one holds the key of a provider or account; empty where none is known."""
+    if is_endpoint(account):
+        return (endpoints.KEY_VARIABLE,)
+    provider = account.partition("@")[0]
+    if provider.startswith("gateway/"):
+        return _GATEWAY.variables
+    entry = _PROVIDERS.get(provider)
+    return entry.variables if entry else ()
+
+
+def _key(account: str) -> str | None:
+    return next((key for variable in key_variables(account) if (key := os.environ.get(variable))), None)
+
+
+def maker_of(name: str) -> tuple[str, str]:
+    """Provider and model of a name. An endpoint's provider is the one whose host it is, else its address."""
+    if is_endpoint(name):
+        address, _, model = name.strip().partition("#")
+        return endpoints.provider_at(address) or address, model
+    provider, _, model = name.partition(":")
+    return provider, model
+
+
+def endpoint_key(endpoint: endpoints.Endpoint) -> str | None:
+    """The key to send to an endpoint. Raises `UnavailableModel` if it is a provider's, and its variable is not set."""
+    key = _key(endpoint.account)
+    if key is None and not is_endpoint(endpoint.account):
+        raise _unavailable(f"{endpoint.address}#{endpoint.model}", endpoint.account, "")
+    return key
+
+
+def alternatives(name: str) -> list[str]:
+    """The models of a name in the order in which they are tried: `openai:a|local` has two. A program's command line is one."""
+    if name.lstrip().startswith("exec:"):
+        return [name.strip()]
+    return [part.strip() for part in name.split("|")]
+
+
+def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a request to that model may cost money: all do but those to models and servers of one's own.
+
+    What a program (`exec:`) spends by itself is not counted here, since nobody knows it.
+    """
+    environ = os.environ if environ is None else environ
+    if len(several := alternatives(name)) > 1:
+        return any(paid(one, environ) for one in several)
+    provider, _, model = name.partition(":")
+    if provider in ("local", "exec", "human", "sentence-transformers", MINILM):
+        return False
+    if provider in endpoints.SERVERS:
+        url = endpoints.base_url(provider, environ)
+        return model.endswith("-cloud") or (urlsplit(url).hostname or "").endswith("ollama.com")
+    return endpoints.prices_of(name, environ) != endpoints.FREE
+
+
+def is_embedded(name: str) -> bool:
+    """Whether the model, or a fallback in its chain, is of the embedded catalogue. A GGUF file of the user's own is not."""
+    parts = [one.partition(":") for one in alternatives(name)]
+    return any(provider == "local" and (model or "local") in ("local", *CATALOGUE) for provider, _, model in parts)
+
+
+def thinks_by_name(name: str) -> Thinks:
+    """Whether the model of that name thinks, judged without its key. Imports its client library; `always` where that is missing.
+
+    Raises `SettingsError` for an address in the environment that is not one.
+    """
+    found: list[Thinks] = []
+    for one in alternatives(name):
+        provider, _, model = one.partition(":")
+        if provider == "local" or is_program(one) or is_person(one):
+            found.append("never")
+            continue
+        if is_endpoint(one):
+            found.append("always")
+            continue
+        check_environment(provider, os.environ)
+        try:
+            from pydantic_ai.providers import infer_provider_class
+
+            profile = infer_provider_class(provider).model_profile(model)
+        except (ImportError, ValueError, UserError):
+            profile = None
+        from consilience.models.provider import thinks_of
+
+        found.append(thinks_of(profile or {}, _account(provider, os.environ.get("OPENAI_BASE_URL", ""))))
+    return max(found, key=("never", "optionally", "always").index)
+
+
+def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+    """The model of that name, behind the limiter of its account unless it runs in a process of ours.
+
+    `deadline` is seconds for one sending. Raises `UnknownName`, or `UnavailableModel` saying which variable to set or
+    what to install. Reads the environment, never the network (except to name the models of a loopback endpoint in an
+    error). Blocks while a client library is imported, 1 s or so.
+    `A|B` is A, and B where A does not answer.
+    """
+    if len(several := alternatives(name)) > 1:
+        from consilience.models.fallback import Fallback
+
+        check_chain(several)
+        chain = [resolve(one, deadline=deadline, retries=retries) for one in several]
+        return Fallback(chain, name="|".join(several))
+    asked = name.strip()
+    provider, colon, model = asked.partition(":")
+    if provider == "local":
+        from consilience.models.local import LocalModel
+
+        return LocalModel(model or "local")
+    if is_program(asked):
+        from consilience.models import program
+        from consilience.models.limiter import Limited, Pace
+
+        pace = Pace(start=program.SIDE_BY_SIDE, most=program.SIDE_BY_SIDE)
+        return Limited(program.ProgramModel(asked), deadline=deadline or program.DEADLINE, retries=0, pace=pace)
+    if provider == "agent":
+        raise UnavailableModel(
+            f"{asked} is an agent with tools, which only the program that made it can give",
+            do="Give it again from Python: resume(…, model={id: agent, …}).",
+        )
+    if is_endpoint(asked):
+        provider = endpoints.parse_endpoint(asked).account
+    elif not colon or not model:
+        raise _incomplete(asked, provider)
+    elif provider not in _PROVIDERS and not provider.startswith("gateway/"):
+        raise _unknown_provider(asked, provider)
+    from consilience.models.limiter import Limited
+    from consilience.models.provider import ProviderModel
+
+    library = _library_model(asked, provider, model)
+    terms = terms_of(provider, _url(library))
+    prices = endpoints.prices_of(asked, os.environ) if paid(asked) else endpoints.FREE
+    inner = ProviderModel(asked, terms.account, library, prices=prices)
+    return Limited(inner, deadline=deadline or terms.deadline, retries=retries, pace=terms.pace)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How requests to one address are sent: the account they share a limiter by, seconds for each, the pace if not the usual."""
+
+    account: str
+    deadline: float
+    pace: Pace | None = None
+
+
+def terms_of(provider: str, url: str) -> Terms:
+    """The same for whatever is asked of a provider there, models and encoders."""
+    from consilience.models.limiter import Pace
+
+    account = _account(provider, url)
+    if not endpoints.is_loopback(url):
+        return Terms(account, DEADLINE)
+    own = None if provider == "vllm" else Pace(start=_SIDE_BY_SIDE, most=_SIDE_BY_SIDE)
+    return Terms(account, SERVER_DEADLINE, own)
+
+
+def _library_model(asked: str, provider: str, model: str) -> LibraryModel:
+    from pydantic_ai import exceptions as library
+    from pydantic_ai.models import infer_model
+    from pydantic_ai.providers import infer_provider
+
+    check_environment(provider, os.environ)
+
+    def make(kind: str) -> Provider[Any]:
+        return _server_provider(kind) if kind in endpoints.SERVERS else infer_provider(kind)
+
+    try:
+        if is_endpoint(asked):
+            endpoint = endpoints.parse_endpoint(asked)
+            return endpoints.library_model(endpoint, endpoint_key(endpoint))
+        if provider in ("lmstudio", "llamacpp"):
+            from pydantic_ai.models.openai import OpenAIChatModel
+
+            return OpenAIChatModel(model, provider=_server_provider(provider))
+        return infer_model(asked, provider_factory=make)
+    except ImportError:
+        failure: UserError = _missing_extra(asked, provider)
+    except Exception as error:
+        theirs = type(error).__module__.partition(".")[0] in ("openai", "anthropic", "google", "groq", "botocore")
+        if not theirs and not isinstance(error, library.UserError | ValueError | RuntimeError):
+            raise
+        failure = _unavailable(asked, provider, str(error))
+    raise failure
+
+
+def _server_provider(kind: str) -> Provider[AsyncOpenAI]:
+    """pydantic-ai's provider for a server of one's own; a key is sent only if its variable is set."""
+    url = endpoints.base_url(kind, os.environ)
+    key = _key(kind)
+    if kind == "ollama":
+        from pydantic_ai.providers.ollama import OllamaProvider
+
+        return OllamaProvider(base_url=url, api_key=key)
+    if kind == "vllm":
+        from pydantic_ai.providers.vllm import VLLMProvider
+
+        return VLLMProvider(base_url=url, api_key=key)
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    return OpenAICompatibleProvider(kind, base_url=url, api_key=key or "none")
+
+
+def _url(model: LibraryModel) -> str:
+    try:
+        return model.provider.base_url if model.provider is not None else ""
+    except Exception:  # some providers know their address only once they have a client
+        return ""
+
+
+def _account(provider: str, url: str) -> str:
+    """What shares one rate limit: the provider, told apart by host where the address is not its usual one."""
+    account = _ONE_ACCOUNT.get(provider, provider)
+    if provider in endpoints.SERVERS or (account == "openai" and os.environ.get("OPENAI_BASE_URL")):
+        return f"{account}@{urlsplit(url).netloc.rpartition('@')[2]}"
+    return account
+
+
+def _incomplete(asked: str, provider: str) -> UnknownName:
+    """A name without a provider, with the full name it probably stands for."""
+    from difflib import get_close_matches
+
+    if not asked:
+        return UnknownName("No model is named", do="Use local, or PROVIDER:MODEL.")
+    if provider in known_providers():
+        return UnknownName(f"{asked!r} names a provider without a model", do=f"Write {provider}:MODEL.")
+    from consilience.models.weights import CATALOGUE
+
+    near = get_close_matches(asked, list(CATALOGUE), n=1, cutoff=0.7)
+    if near:
+        return UnknownName(f"There is no model named {asked!r}", do=f"Did you mean local:{near[0]}?")
+    makers = _makers()
+    near = [f"{makers[model]}:{model}" for model in get_close_matches(asked, list(makers), n=2, cutoff=0.8)]
+    near = near or _of_its_family(asked, makers)
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    return UnknownName(
+        f"There is no model named {asked!r}",
+        do=f"{meant}A name is local, local:NAME, PROVIDER:MODEL or http://HOST:PORT/v1#MODEL.",
+    )
+
+
+def _makers() -> dict[str, str]:
+    """The provider of every model that pydantic-ai knows by name; the first of ours where several have it."""
+    from pydantic_ai.models import known_model_names
+
+    order = {provider: place for place, provider in enumerate(_PROVIDERS)}
+    known = [name.split(":", 1) for name in known_model_names() if name.partition(":")[0] in order]
+    makers: dict[str, str] = {}
+    for provider, model in sorted(known, key=lambda pair: order[pair[0]]):
+        makers.setdefault(model, provider)
+    return makers
+
+
+def _of_its_family(asked: str, makers: Mapping[str, str]) -> list[str]:
+    family = asked.partition("-")[0] + "-"
+    return next(([f"{provider}:{asked}"] for model, provider in makers.items() if model.startswith(family)), [])
+
+
+def full_name(asked: str) -> str:
+    """The name of a model as other programs know it, such as `gpt-4o-mini`, with its provider; as it is where none is known."""
+    asked = asked.strip()
+    if ":" in asked or asked in known_providers() or is_person(asked):
+        return asked
+    makers = _makers()
+    return f"{makers[asked]}:{asked}" if asked in makers else next(iter(_of_its_family(asked, makers)), asked)
+
+
+def _unknown_provider(asked: str, provider: str) -> UnknownName:
+    from difflib import get_close_matches
+
+    near = get_close_matches(provider, known_providers(), n=3, cutoff=0.5)
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    return UnknownName(
+        f"{asked!r}: there is no provider {provider!r}",
+        do=f"{meant}For any OpenAI-compatible server write http://HOST:PORT/v1#MODEL, "
+        "or set OPENAI_BASE_URL and write openai-chat:MODEL.",
+    )
+
+
+def _missing_extra(asked: str, provider: str) -> UnavailableModel:
+    entry = _PROVIDERS.get(provider, _GATEWAY)
+    package = "consilience" if entry.extra in _OWN_EXTRAS else "pydantic-ai-slim"
+    return UnavailableModel(
+        f"{asked} needs a client library that is not installed", do=f"Run: pip install '{package}[{entry.extra}]'"
+    )
+
+
+def _unavailable(asked: str, provider: str, said: str) -> UnavailableModel:
+    from consilience.models.redaction import scrub
+
+    variables = key_variables(provider)
+    if variables and _key(provider) is None:
+        return UnavailableModel(
+            f"{asked} needs a key, and none is set",
+            where="the environment",
+            do=f"Set {' or '.join(variables)}, or use another model: local needs none.",
+        )
+    return UnavailableModel(f"{asked} cannot be set up: {scrub(' '.join(said.split()), [])[:300]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The model taken when none was named, and `why`, in a few words for one line.
+
+    `unspent_keys` maps variables that hold a key which this choice does not use to what they would allow, such as
+    `openai:MODEL`.
+    """
+
+    name: str
+    why: str
+    unspent_keys: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
+    """`CONSILIENCE_MODEL`, the configuration's `model`, a server on this machine that answers, `local`; in this order.
+
+    A key that merely lies in the environment is never spent. Blocks for at most 0.3 s, and only when neither of the
+    first two is set: call it in a thread from an event loop. Raises `SettingsError` for a server's address that is not one.
+    """
+    configured = config.get("model")
+    if name := environ.get("CONSILIENCE_MODEL", "").strip():
+        return Choice(name, "CONSILIENCE_MODEL is set", _unspent(environ, name))
+    if isinstance(configured, str) and (name := configured.strip()):
+        return Choice(name, "the configuration file names it", _unspent(environ, name))
+    found = endpoints.probe(environ)
+    if found is not None:
+        name = f"{found.server.provider}:{found.models[0]}"
+        return Choice(name, f"{found.server.title} answers at {found.address}", _unspent(environ, name))
+    return Choice("local", "no other model is set and no server answers on this machine", _unspent(environ, "local"))
+
+
+def _unspent(environ: Mapping[str, str], chosen: str) -> dict[str, str]:
+    used = {variable for one in alternatives(chosen) for variable in key_variables(maker_of(one)[0])}
+    unspent: dict[str, str] = {}
+    for provider, entry in _PROVIDERS.items():
+        if provider in endpoints.SERVERS or provider in _ONE_ACCOUNT:
+            continue
+        for variable in entry.variables:
+            if environ.get(variable) and variable not in used:
+                unspent.setdefault(variable, f"{provider}:MODEL")
+    return unspent

@@ -1,0 +1,305 @@
+"""A pydantic-ai `Agent`, with its tools, in a seat. Its requests and its tools' results are steps that are recorded.
+
+The agent's loop runs as it is written; between it and its model, and between it and its tools, stands a capability that takes
+each as a step. On the last step there may be, no tools are offered, so that the model must answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+from pydantic_ai import Agent, ModelRetry, StructuredDict
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import AgentRunError, ToolRetryError, UserError
+from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart, ToolReturn
+from pydantic_ai.models import Model as LibraryModel
+from pydantic_ai.models import infer_model
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_core import to_json
+
+from consilience.domain.errors import ProviderError, Rejected, SettingsError, UnavailableModel
+from consilience.domain.outcome import Thinks
+from consilience.models.failures import translate
+from consilience.models.http_client import limit_replies
+from consilience.models.limiter import Limited
+from consilience.models.parsing import Malformed, parse_reply
+from consilience.models.port import Completion, ModelRequest, Steps, Taken
+from consilience.models.provider import ProviderModel, credible_usage, keys_of, thought_tokens
+from consilience.models.redaction import scrub, without_keys
+from consilience.models.registry import DEADLINE, RETRIES
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+MAX_STEPS = 8
+
+
+class ToolAgent:
+    """A pydantic-ai agent as one who answers, in at most `max_steps` requests to its model. `deps` are handed to its tools.
+
+    It is recorded as `agent:NAME`, and given again on resume. A tool may run twice where a process ended while it ran.
+    """
+
+    def __init__(
+        self, agent: Agent[Any, Any], *, name: str | None = None, deps: Any = None, max_steps: int = MAX_STEPS
+    ) -> None:
+        if max_steps < 1:
+            raise SettingsError("an agent needs at least one step", where="max_steps", do="Give 1 or more.")
+        if agent.model is None:
+            raise SettingsError("the agent has no model", do="Give it one: Agent('openai:…', tools=[…]).")
+        self._agent = agent
+        self._deps = deps
+        self._model = _model_of(agent.model)
+        self._provider = ProviderModel(self._model.model_id, self._model.system, self._model)
+        self.max_steps = max_steps
+        self.name = f"agent:{name or agent.name or self._model.model_name}"
+
+    @property
+    def thinks(self) -> Thinks:
+        return self._provider.thinks
+
+    async def work(self, request: ModelRequest, steps: Steps) -> str:
+        """The agent's answer. Raises `ProviderError`s."""
+        output: Any = str
+        if request.schema is not None:
+            output = StructuredDict(dict(request.schema), name=request.returns.__name__ if request.returns else "Reply")
+        settings = self._provider.settings
+        settings["max_tokens"] = request.max_tokens + request.thinking_tokens
+        if request.thinking is not None and not _sets_thinking(self._agent.model_settings):
+            settings["thinking"] = False if request.thinking == "off" else request.thinking
+        if request.temperature is not None:
+            settings["temperature"] = request.temperature
+        try:
+            result = await self._agent.run(
+                request.user,
+                output_type=output,
+                model=self._model,
+                instructions=request.system or None,
+                deps=self._deps,
+                model_settings=settings,
+                capabilities=[_Recorded(steps=steps, request=request)],
+            )
+        except ProviderError:
+            raise
+        except (UserError, AgentRunError) as error:
+            raise Rejected(f"{self.name}: {scrub(str(error), [])[:300]}") from None
+        answer = result.output
+        return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return self._provider.price(tokens_in, tokens_out)
+
+    async def close(self) -> None:
+        return None
+
+
+@dataclass
+class _Recorded(AbstractCapability[Any]):
+    """What stands between an agent and the world during one run. `asked` numbers the tool calls of the latest response."""
+
+    steps: Steps
+    request: ModelRequest
+    asked: dict[str, int] = field(default_factory=dict)
+
+    def get_wrapper_model(self, model: LibraryModel) -> LibraryModel:
+        return _Stepping(model, self)
+
+    async def wrap_tool_execute(self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: Any, handler: Any) -> Any:
+        async def work() -> Taken:
+            try:
+                result = await handler(args)
+            except (ModelRetry, ToolRetryError) as wish:
+                return Taken(_wish(wish), "retry")
+            except ProviderError:
+                raise
+            except Exception as error:
+                raise Rejected(
+                    f"the tool {call.tool_name} failed: {type(error).__name__}: {scrub(str(error), [])[:300]}"
+                ) from error
+            return _stored(call.tool_name, result)
+
+        digest = _digest(["tool", call.tool_name, call.args_as_dict()])
+        taken = await self.steps.use(self.asked[call.tool_call_id], digest, work)
+        if taken.form == "retry":
+            raise ModelRetry(taken.text)
+        return json.loads(taken.text) if taken.form == "json" else taken.text
+
+
+class _Stepping(WrapperModel):
+    """The agent's model, each request to it a step."""
+
+    def __init__(self, wrapped: LibraryModel, run: _Recorded) -> None:
+        super().__init__(wrapped)
+        self._run = run
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        offered = model_request_parameters
+        digest = _digest(["model", self.wrapped.model_id, _said(messages), _tools(offered)])
+        if self._run.steps.last:
+            offered = replace(offered, function_tools=[])
+        sending = _Sending(self.wrapped, messages, model_settings, offered)
+
+        async def send() -> Taken:
+            made = await Limited(sending, deadline=DEADLINE, retries=RETRIES).complete(self._run.request)
+            return Taken(
+                made.text,
+                "json",
+                made.tokens_in,
+                made.tokens_out,
+                made.tokens_cached,
+                made.cost,
+                made.requests,
+                made.tokens_thought,
+            )
+
+        taken = await self._run.steps.ask(digest, send)
+        (response,) = ModelMessagesTypeAdapter.validate_json(taken.text)
+        assert isinstance(response, ModelResponse)
+        self._run.asked = {part.tool_call_id: n for n, part in enumerate(response.tool_calls, 1)}
+        return _answering(response, self._run.request.returns, offered)
+
+
+@dataclass
+class _Sending:
+    """One request of the agent to its model, as a model of ours, so that limits, retries and failures are as everywhere."""
+
+    model: LibraryModel
+    messages: list[ModelMessage]
+    settings: ModelSettings | None
+    parameters: ModelRequestParameters
+
+    @property
+    def name(self) -> str:
+        return self.model.model_id
+
+    @property
+    def account(self) -> str:
+        return self.model.system
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        limit_replies(self.model)
+        try:
+            response = await self.model.request(self.messages, self.settings, self.parameters)
+        except (
+            AssertionError
+        ) as error:  # so pydantic-ai's test models refuse what they are not made for; no retry mends it
+            failure: ProviderError = Rejected(f"{self.name} cannot take this request: {scrub(str(error), [])[:300]}")
+        except Exception as error:
+            failure = translate(error, self.account, lambda text: scrub(text, keys_of(self.model)))
+        else:
+            usage = credible_usage(response)
+            return Completion(
+                text=without_keys(ModelMessagesTypeAdapter.dump_json([response]).decode(), keys_of(self.model)),
+                model=self.name,
+                tokens_in=usage.input_tokens,
+                tokens_out=usage.output_tokens,
+                tokens_thought=thought_tokens(response),
+                tokens_cached=usage.cache_read_tokens,
+                cost=_cost(response),
+            )
+        raise failure
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+def _answering(response: ModelResponse, returns: type | None, offered: ModelRequestParameters) -> ModelResponse:
+    """A response in words where a form was asked for, as the agent takes its answer, if they are read like those of any model;
+    else as it is, and the agent asks for the form again."""
+    if returns is None or response.tool_calls or not response.text:
+        return response
+    try:
+        read: BaseModel = parse_reply(response.text, returns)
+    except Malformed:
+        return response
+    form = read.model_dump_json(exclude_unset=True)
+    if not offered.output_tools:
+        return replace(response, parts=[TextPart(form)])
+    return replace(response, parts=[*response.parts, ToolCallPart(offered.output_tools[0].name, form)])
+
+
+def _sets_thinking(settings: object) -> bool:
+    """Whether an agent's own settings decide how much it thinks; settings made anew for each step may."""
+    if settings is None:
+        return False
+    return not isinstance(settings, dict) or any(re.search("thinking|reasoning|effort", name) for name in settings)
+
+
+def _model_of(model: LibraryModel | str) -> LibraryModel:
+    """Raises `UnavailableModel` for one whose key or client is not there."""
+    if isinstance(model, LibraryModel):
+        return model
+    try:
+        return infer_model(model)
+    except (UserError, ImportError, ValueError) as error:
+        raise UnavailableModel(f"the agent's model {model} cannot be set up: {scrub(str(error), [])[:300]}") from None
+
+
+def _cost(response: ModelResponse) -> float | None:
+    try:
+        return float(response.cost().total_price)
+    except (LookupError, ValueError, AssertionError):  # no price is known
+        return None
+
+
+def _stored(tool: str, result: object) -> Taken:
+    """A tool's result as text; the agent is given what can be read back from it. Raises `Rejected` for what cannot be stored."""
+    if isinstance(result, str):
+        return Taken(result)
+    if isinstance(result, ToolReturn):
+        raise Rejected(f"the tool {tool} gave a ToolReturn, which cannot be recorded; let it return text or plain data")
+    try:
+        return Taken(to_json(result).decode(), "json")
+    except ValueError as error:
+        raise Rejected(f"the tool {tool} gave what cannot be recorded: {error}") from None
+
+
+def _wish(error: ModelRetry | ToolRetryError) -> str:
+    """What a tool wants done better, in its own words."""
+    if isinstance(error, ModelRetry):
+        return error.message
+    said = error.tool_retry.content
+    return said if isinstance(said, str) else json.dumps(said, default=str)
+
+
+_SAID = ("kind", "part_kind", "content", "args", "tool_name", "instructions", "outcome")
+
+
+def _said(messages: list[ModelMessage]) -> list[object]:
+    """What was said, without times, usage, and ids that are made anew in every run."""
+    rows: list[object] = []
+    for message in ModelMessagesTypeAdapter.dump_python(messages, mode="json"):
+        row = {name: message[name] for name in _SAID if name in message}
+        rows.append(
+            {**row, "parts": [{name: part[name] for name in _SAID if name in part} for part in message["parts"]]}
+        )
+    return rows
+
+
+def _tools(parameters: ModelRequestParameters) -> list[object]:
+    tools = (*parameters.function_tools, *parameters.output_tools)
+    return [[tool.name, tool.description, tool.parameters_json_schema] for tool in tools]
+
+
+def _digest(what: object) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def seated(agent: object) -> ToolAgent | None:
+    """The agent as one who answers, if it is one of pydantic-ai."""
+    return ToolAgent(agent) if isinstance(agent, Agent) else None

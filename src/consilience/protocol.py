@@ -1,0 +1,97 @@
+"""Everything that the author of a protocol imports. `docs/authoring.md` is the tutorial.
+
+A protocol is a frozen model of its settings with `async run(session) -> Report`. It touches the world through its `Session` only,
+so every run resumes, replays and forks. `consilience.testing.shake` checks that it does.
+"""
+
+from consilience.domain.agents import Agent
+from consilience.domain.detail import Caps, capped
+from consilience.domain.events import LongText
+from consilience.domain.messages import FILE, FreeText, Label, Message
+from consilience.domain.outcome import Check, Estimate, StopReason
+from consilience.domain.panels import Panel, Persona
+from consilience.domain.report import Against, Claim, Confidence, Dissent, Frozen, Objection, Report
+from consilience.domain.sections import (
+    AgentText,
+    Bar,
+    Bars,
+    Bullets,
+    Details,
+    Graph,
+    Grid,
+    Item,
+    Matrix,
+    Paragraph,
+    Presentation,
+    Section,
+    Series,
+    Subheading,
+    Table,
+    View,
+)
+from consilience.domain.topology import Topology, complete, hierarchy, independent, star, tree
+from consilience.engine.conditions import StopCondition
+from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.protocol import PanelSeats, Protocol, register
+from consilience.engine.session import Session
+from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, drawn_on, exhaustion
+
+__all__ = [
+    "FILE",
+    "Against",
+    "Agent",
+    "AgentText",
+    "Ask",
+    "Bar",
+    "Bars",
+    "Bullets",
+    "Caps",
+    "Check",
+    "Claim",
+    "Confidence",
+    "Details",
+    "Dissent",
+    "Estimate",
+    "Failure",
+    "FreeText",
+    "Frozen",
+    "Graph",
+    "Grid",
+    "Item",
+    "Label",
+    "LongText",
+    "Matrix",
+    "Message",
+    "Objection",
+    "Panel",
+    "PanelSeats",
+    "Paragraph",
+    "Pending",
+    "Persona",
+    "Presentation",
+    "Procedure",
+    "Prompt",
+    "Protocol",
+    "Quote",
+    "Reply",
+    "Report",
+    "Section",
+    "Series",
+    "Session",
+    "StopCondition",
+    "StopReason",
+    "Subheading",
+    "Table",
+    "Topology",
+    "View",
+    "Work",
+    "capped",
+    "complete",
+    "drawn_on",
+    "exhaustion",
+    "hierarchy",
+    "independent",
+    "register",
+    "star",
+    "tree",
+]

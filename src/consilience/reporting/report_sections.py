@@ -1,0 +1,404 @@
+"""The sections of a report as data: those that follow from the header common to all protocols, and the protocol's own.
+
+The order is that of the parts: the answer, what it rests on, where the agents differed and the outcome, what would overturn it,
+how far to trust it. Figures are one line. Folded sections, the other figures among them, are collapsed in HTML and views elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import get_args
+
+from consilience.domain.agents import voices
+from consilience.domain.outcome import StopReason
+from consilience.domain.positions import PositionChange
+from consilience.domain.report import Objection, ObjectionFate, Report, Spent
+from consilience.domain.sections import (
+    AgentText,
+    Block,
+    Bullets,
+    Item,
+    KeyFigure,
+    KeyFigures,
+    Paragraph,
+    Part,
+    Presentation,
+    Section,
+    Subheading,
+)
+from consilience.reporting.words import (
+    STOPPED,
+    count,
+    duration,
+    money,
+    one_line,
+    seats,
+    several,
+    share,
+    span,
+    written_words,
+)
+
+MAX_REASON_CHARS = 200
+MAX_DEGRADED_CHARS = 400
+MAX_LISTED_QUOTATIONS = 5
+"""Quotations that were not found, listed in a report; its JSON has all of them."""
+
+HEADINGS: Mapping[Part, str] = {
+    "answer": "Answer",
+    "basis": "Basis",
+    "differences": "Where they differed",
+    "unknown": "What would overturn it",
+    "trust": "How far to trust it",
+    "figures": "Figures",
+}
+
+FATES: tuple[ObjectionFate, ...] = ("stands", "unanswered", "refuted", "yielded")
+"""The order in which objections are listed, open ones first."""
+
+Names = Mapping[str, str]
+"""Names of agents by id."""
+
+
+@dataclass(frozen=True)
+class ReportPart:
+    """Sections under one heading; each has blocks."""
+
+    name: Part
+    heading: str
+    sections: tuple[Section, ...]
+
+
+def parts_of(report: Report, presentation: Presentation) -> list[ReportPart]:
+    """Every part that has content, in order, without folded sections."""
+    found = [section for section in _sections(report, presentation) if not section.folded]
+    headings = HEADINGS if report.answer is not None else {**HEADINGS, "answer": "No answer"}
+    return [ReportPart(name, headings[name], tuple(some)) for name, some in groupby(found, lambda s: s.part)]
+
+
+def folded_sections(report: Report, presentation: Presentation) -> list[Section]:
+    """Sections to be shown on demand only, each with a heading; the last one holds the figures."""
+    return [section for section in _sections(report, presentation) if section.folded]
+
+
+def _sections(report: Report, presentation: Presentation) -> list[Section]:
+    """Sections with content, in the order of their parts. One of the protocol replaces the common one of the same name."""
+    own = {section.name: section for section in presentation.sections}
+    common = [own.pop(section.name, section) for section in _common(report, presentation)]
+    order = {part: n for n, part in enumerate(get_args(Part))}
+    return sorted((s for s in (*common, *own.values()) if s.blocks), key=lambda section: order[section.part])
+
+
+def headline(report: Report, presentation: Presentation) -> str:
+    """How the run stopped, what keeps it from counting as converged, how many agents and calls gave no reply."""
+    words = ending(report, presentation)
+    if report.stop_reason is StopReason.FAILED:
+        words = "too few agents replied" if not report.quorum_met else "nothing could be concluded"
+    unmet = (one_line(reason, MAX_REASON_CHARS) for reason in report.unmet)
+    line = " · ".join((f"Stopped: {words} ({report.stop_reason.value})", *unmet))
+    if report.degraded:
+        line += f" · {_degraded(report, report.degraded)}"
+        if not report.quorum_met:
+            line += " · too few to rest an answer on"
+    return line
+
+
+def ending(report: Report, presentation: Presentation) -> str:
+    """How a run stopped, in words."""
+    if presentation.ending:
+        return presentation.ending
+    if report.stop_reason is StopReason.EXHAUSTED_STEPS:
+        asked = presentation.max_steps
+        if asked == 1:
+            return f"finished after the one {presentation.step} asked for"
+        if asked:
+            return f"reached the limit of {asked} {several(presentation.step)} before the answer was stable"
+    return STOPPED[report.stop_reason]
+
+
+def figures_line(report: Report, presentation: Presentation) -> str:
+    """Calls, with those that money may have gone to unseen, tokens, money, time and how the run stopped."""
+    spent = report.ledger.actual
+    apart = ", ".join(_calls_apart(spent))
+    calls = count(spent.calls, "call") + (f" ({apart})" if apart else "")
+    tokens = f"{spent.tokens_in:,} tokens read, {written_words(spent.tokens_out, spent.tokens_thought)}"
+    price = "price not known" if spent.cost is None else money(spent.cost)
+    figures = (calls, tokens, price, duration(spent.seconds), ending(report, presentation))
+    return " · ".join(figures)
+
+
+def is_alone(report: Report) -> bool:
+    """Whether the answer is one agent's, of several, and no other replied."""
+    return report.answer is not None and len(voices(report.agents)) > 1 and report.replied == 0
+
+
+def author_in(message: str, names: Names) -> str:
+    """The agent that a message id names as its author; the id itself if it names none."""
+    return next((names[part] for part in reversed(message.split("/")) if part in names), message)
+
+
+def _degraded(report: Report, degraded: str) -> str:
+    """In short, where the failed calls are listed further down."""
+    if not report.failed_calls:
+        return one_line(degraded, MAX_DEGRADED_CHARS)
+    agents, _, _ = degraded.partition("no reply: ")
+    kinds = ", ".join(dict.fromkeys(call.kind.value for call in report.failed_calls))
+    return one_line(f"{agents.replace('; ', ' · ')}{count(len(report.failed_calls), 'call')} failed ({kinds})")
+
+
+def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
+    names = seats(report.agents)
+    yield Section(name="answer", part="answer", blocks=tuple(_answer(report, presentation)))
+    yield Section(name="claims", part="basis", blocks=_list(_claims(report, names)))
+    yield Section(name="dissent", part="differences", blocks=tuple(_differences(report, names, presentation)))
+    changes = (_change(change, names, presentation.step) for change in report.position_changes)
+    yield Section(name="changes", part="differences", heading="Changes of position", blocks=_list(changes))
+    yield Section(name="conditions", part="unknown", blocks=_list(_conditions(report, names)))
+    missing = (
+        Item(text=f"{names.get(m.agent, m.agent)}: silent since {m.since}", note=one_line(m.reason, 300))
+        for m in report.missing
+    )
+    yield Section(name="missing", part="trust", heading="Missing agents", blocks=_list(missing))
+    yield Section(name="failed", part="trust", heading="Failed calls", blocks=_list(_failed(report, names)))
+    yield Section(name="trust", part="trust", blocks=_list(_trust(report, names)))
+    figures = KeyFigures(figures=tuple(_figures(report, presentation)))
+    yield Section(name="figures", part="figures", heading="All figures", blocks=(figures,), folded=True)
+
+
+def _list(items: Iterable[Item]) -> tuple[Block, ...]:
+    found = tuple(items)
+    return (Bullets(items=found),) if found else ()
+
+
+# --- answer, basis
+
+
+def _answer(report: Report, presentation: Presentation) -> Iterator[Block]:
+    if report.answer is None:
+        yield Paragraph(text="The run ended before anything could be concluded.")
+        return
+    yield from presentation.above_answer
+    if is_alone(report):
+        yield Paragraph(text="No other agent replied: the answer is one agent's alone.", tone="remark")
+    elif report.closing == "reserve":
+        yield Paragraph(text="A limit cut in: this was written from what existed by then.", tone="remark")
+    if report.answer_cut:
+        yield Paragraph(text="Incomplete: this text was cut off at the token limit.", tone="remark")
+    yield AgentText(text=report.answer or " ")
+    if report.answer_cut:
+        yield Paragraph(text="[cut off here]", tone="remark")
+
+
+def _claims(report: Report, names: Names) -> Iterator[Item]:
+    for claim in report.claims:
+        if claim.text.strip():
+            authors = _authors(report, claim.ids, names) or ("" if _has_one_voice(report) else "names no text")
+            yield Item(
+                text=claim.text, by=authors, note="† from memory, no document quoted" if claim.from_memory else ""
+            )
+
+
+def _authors(report: Report, ids: Iterable[str], names: Names) -> str:
+    """The authors of messages, once each, with a mark at those whose text was cut."""
+    return ", ".join(dict.fromkeys(f"{author_in(id, names)}{_cut_mark(report, id)}" for id in ids))
+
+
+def _cut_mark(report: Report, id: str) -> str:
+    """A mark for a message from a reply that was cut at its token limit."""
+    is_cut = any(id == key or id.startswith(f"{key}/") for key in report.cut_replies)
+    return " [its text was cut off]" if is_cut else ""
+
+
+def _has_one_voice(report: Report) -> bool:
+    return len(voices(report.agents)) == 1
+
+
+# --- differences
+
+
+def _differences(report: Report, names: Names, presentation: Presentation) -> Iterator[Block]:
+    """Disagreements with the answer and every objection with its fate; what is both stands once."""
+    listed = {objection.id for objection in report.objections}
+    items = [
+        Item(
+            text=f"“{dissent.text}”",
+            by=names.get(dissent.agent, dissent.agent) + (f", for {dissent.position}" if dissent.position else ""),
+            note=_cut_mark(report, dissent.id or "").strip(),
+        )
+        for dissent in report.dissent
+        if dissent.id not in listed
+    ]
+    items += [_unanswered(report, one, names) for one in report.objections if one.fate is None]
+    met = [objection for objection in report.objections if objection.fate is not None]
+    if items:
+        yield Subheading(text="Dissent and open objections")
+        yield Bullets(items=tuple(items))
+    if met:
+        yield Bullets(items=tuple(_objection_item(report, objection, names) for objection in _open_first(met)))
+    is_open = bool(items) or any(objection.is_open for objection in met)
+    was_asked = report.answer is not None and not _has_one_voice(report) and not is_alone(report)
+    if presentation.asks_for_dissent and was_asked and not is_open:
+        yield Paragraph(lead="Dissent:", text="none was declared, and no objection is open.")
+
+
+def _open_first(objections: Iterable[Objection]) -> list[Objection]:
+    return sorted(objections, key=lambda one: (not one.is_open, FATES.index(one.fate or "unanswered")))
+
+
+def _objection_item(report: Report, objection: Objection, names: Names) -> Item:
+    """An objection led by its outcome: how its target met it, or where that left it open, a ruling that upholds it."""
+    lead, notes = objection.outcome, [objection.how]
+    if lead == "Upheld":
+        parents = report.topology.parents.get(objection.agent, ())
+        by_root = not any(report.topology.parents.get(parent) for parent in parents)
+        lead += " in the answer" if by_root else " in the synthesis"
+        notes = [objection.ruling]
+    elif objection.fate != "yielded":
+        ruling = ": ".join(filter(None, [objection.ruled, objection.ruling]))
+        notes.append("Not answered before the run ended." if objection.fate == "unanswered" else "")
+        notes.append(f"Ruling: {ruling}" if ruling else "")
+    return Item(
+        lead=f"{lead}:",
+        text=f"{objection.text}{_cut_mark(report, objection.id)}",
+        by=" → ".join(names.get(id, id) for id in (objection.agent, objection.to) if id),
+        note=" · ".join(filter(None, notes)),
+    )
+
+
+def _unanswered(report: Report, objection: Objection, names: Names) -> Item:
+    """An objection of a session whose agents did not declare how objections were met."""
+    to = f" to {names.get(objection.to, objection.to)}" if objection.to else ""
+    unread = "" if objection.read else "; no agent read it"
+    who = names.get(objection.agent, objection.agent)
+    mark = _cut_mark(report, objection.id)
+    return Item(text=f"“{objection.text}”", note=f"objection of {who}{to}, never answered{unread}{mark}")
+
+
+def _change(change: PositionChange, names: Names, step: str) -> Item:
+    cause = "named no argument for it (conformity)"
+    if not change.conformity:
+        cause = f"because of what {author_in(change.cause or '', names)} wrote"
+    who = names.get(change.agent, change.agent)
+    return Item(text=f"{who}: {change.before} → {change.after} in {step} {change.step}, {cause}")
+
+
+# --- what would overturn it
+
+
+def _conditions(report: Report, names: Names) -> Iterator[Item]:
+    yield from (Item(text=condition) for condition in report.would_change)
+    yield from (Item(lead="Unknown:", text=unknown) for unknown in report.unknown)
+    for against in report.against:
+        yield Item(lead="Strongest argument against:", text=against.text, by=_authors(report, against.ids, names))
+
+
+# --- trust
+
+
+def _failed(report: Report, names: Names) -> Iterator[Item]:
+    """Every failed call, those of one phase and reason together."""
+    agents: dict[tuple[str, str], dict[str, None]] = {}
+    for call in report.failed_calls:
+        phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
+        reason = one_line(f"{call.kind.value}: {call.detail}".rstrip(": "), 300)
+        agents.setdefault((phase, reason), {})[names.get(call.agent, call.agent)] = None
+    for (phase, reason), who in agents.items():
+        yield Item(text=f"{phase}: {', '.join(who)}", note=reason)
+
+
+def _trust(report: Report, names: Names) -> Iterator[Item]:
+    for line in _independence(report):
+        yield Item(text=line)
+    yield from _quotations(report, names)
+    if memory := sum(claim.from_memory for claim in report.claims):
+        yield Item(text=f"Claims from the model's memory, marked †: {memory} of {len(report.claims)}.")
+    if report.facts is not None and report.facts.total:
+        kept = f"{report.facts.kept} of {report.facts.total}"
+        yield Item(text=f"Figures, names and quotations of the first drafts kept in the answer: {kept}.")
+    yield from (Item(text=f"{warning[:1].upper()}{warning[1:]}.") for warning in report.warnings)
+
+
+def _quotations(report: Report, names: Names) -> Iterator[Item]:
+    if not report.quotations:
+        return
+    missed = [quotation for quotation in report.quotations if not quotation.verified]
+    good = len(report.quotations) - len(missed)
+    yield Item(text=f"Quotations from the documents: {good} verified, {len(missed)} not found where claimed.")
+    listed = dict.fromkeys((q.words, f"{q.source}:{q.line}", names.get(q.agent, q.agent)) for q in missed)
+    for words, place, who in list(listed)[:MAX_LISTED_QUOTATIONS]:
+        yield Item(text=f"Not found: “{one_line(words, MAX_REASON_CHARS)}”", by=who, note=f"claimed at {place}")
+    if len(listed) > MAX_LISTED_QUOTATIONS:
+        yield Item(text=f"Not found: {len(listed) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
+
+
+def _independence(report: Report) -> Iterator[str]:
+    total = len(voices(report.agents))
+    for shared in report.independence.shared:
+        number = len(shared.agents)
+        who = f"All {total}" if number == total else f"{number} of {total}"
+        yield f"{who} agents share the model {shared.model}: their agreement is weak evidence."
+    if total == 1:
+        yield "Single agent; no other agent reviewed the answer."
+    elif not report.independence.shared:
+        yield f"Each of the {total} agents has a model of its own."
+    if report.independence.effective is not None and report.independence.shared:
+        yield f"They count as about {report.independence.effective:.1f} independent voices."
+
+
+# --- figures
+
+
+def _figures(report: Report, presentation: Presentation) -> Iterator[KeyFigure]:
+    steps = (
+        f"{report.steps}" if presentation.max_steps is None else f"{report.steps} of at most {presentation.max_steps}"
+    )
+    yield KeyFigure(name="Calls", value=_calls(report))
+    yield KeyFigure(name="Tokens", value=_tokens(report))
+    yield KeyFigure(name="Money", value=money(report.ledger.actual.cost))
+    yield KeyFigure(name="Time", value=duration(report.ledger.actual.seconds))
+    yield KeyFigure(name=several(presentation.step).capitalize(), value=steps)
+    if report.confidence.level is not None:
+        yield KeyFigure(name="Confidence", value=f"{share(report.confidence.level)} ({report.confidence.kind})")
+    if presentation.figures is not None:
+        yield from presentation.figures
+        return
+    for name, value in report.metrics.items():
+        number = "–" if value is None else f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+        yield KeyFigure(name=name.replace("_", " "), value=number)
+
+
+def _calls(report: Report) -> str:
+    spent, foreseen = report.ledger.actual, report.ledger.estimated
+    text = f"{spent.calls:,} of {span(foreseen.min, foreseen.max)} foreseen"
+    extra = [
+        f"{spent.repairs} asked again" if spent.repairs else "",
+        count(spent.retries, "retry", "retries") if spent.retries else "",
+        f"{spent.fallbacks} answered by a fallback model" if spent.fallbacks else "",
+        *_calls_apart(spent),
+    ]
+    more = ", ".join(filter(None, extra))
+    return f"{text}; {more}" if more else text
+
+
+def _calls_apart(spent: Spent) -> list[str]:
+    """Calls whose cost is not, or not here, in the figures."""
+    named = (
+        (spent.lost, "interrupted, possibly charged"),
+        (spent.timed_out, "ended by a time limit, possibly charged"),
+        (spent.cached, "from recorded replies to the same request"),
+        (spent.inherited, "inherited, not paid for here"),
+    )
+    return [f"{number} {words}" for number, words in named if number]
+
+
+def _tokens(report: Report) -> str:
+    spent = report.ledger.actual
+    reused = (
+        f" ({share(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
+    )
+    guessed = (
+        f"; estimated for {count(spent.estimated, 'reply', 'replies')} whose model told none" if spent.estimated else ""
+    )
+    return f"{spent.tokens_in:,} read{reused}, {written_words(spent.tokens_out, spent.tokens_thought)}{guessed}"

@@ -1,0 +1,233 @@
+"""Pictures that protocols describe as data: layered graphs, matrices, bar charts, timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import accumulate
+
+from consilience.domain.sections import Bars, Graph, Grid, GridCell, GridColumn, Matrix, Panel, Series, View
+from consilience.reporting.views import convergence
+from consilience.reporting.views.drawing import Drawing, fitted, pixels, wrapped
+from consilience.reporting.views.layers import Layers, layered
+from consilience.reporting.views.words import view_words
+
+_MAX_NAME_CELLS = 22
+
+
+def draw(view: View) -> Drawing:
+    """The picture of a view; its words where it has none."""
+    words = view_words(view, 100)
+    drawing = Drawing(view.name, view.heading, words)
+    match view.picture:
+        case Graph():
+            _draw_graph(drawing, view.picture)
+        case Matrix():
+            _draw_matrix(drawing, view.picture)
+        case Bars():
+            _draw_bars(drawing, view.picture)
+        case Series():
+            convergence.draw_curves(drawing, view.picture)
+        case Grid():
+            _draw_grid(drawing, view.picture)
+        case None:
+            drawing.lines(16, 28, words.splitlines())
+    return drawing
+
+
+def _legend(drawing: Drawing, y: float, lines: tuple[str, ...]) -> None:
+    drawing.lines(16, y, lines, "cv-small")
+
+
+# --- layered graphs
+
+_WIDE, _HIGH, _BESIDE, _BENEATH = 150.0, 46.0, 44.0, 96.0
+_LINES: Mapping[str, str] = {"plain": "cv-line", "dashed": "cv-side", "faint": "cv-faint"}
+_BOXES: Mapping[str, str] = {
+    "plain": "cv-box",
+    "quiet": "cv-box cv-quiet",
+    "bad": "cv-box cv-bad",
+    "wait": "cv-box cv-wait",
+    "frame": "cv-frame",
+}
+
+
+def _draw_graph(drawing: Drawing, graph: Graph) -> None:
+    levels = {node.id: node.level for panel in graph.panels for node in panel.nodes}
+    pairs = dict.fromkeys((edge.source, edge.target) for panel in graph.panels for edge in panel.edges)
+    edges = [(a, b) for a, b in pairs if a in levels and b in levels and levels[a] < levels[b]]
+    ranks = {level: n for n, level in enumerate(sorted(set(levels.values())))}
+    rank = {id: ranks[level] for id, level in levels.items()}
+    placed = layered(rank, edges)
+    top = 16.0
+    for panel in graph.panels:
+        if panel.title:
+            drawing.words(16, top + 14, panel.title, "cv-head")
+            top += 32
+        _draw_panel(drawing, panel, placed, rank, top)
+        top += len(ranks) * (_HIGH + _BENEATH) - _BENEATH + 34
+    _legend(drawing, top, graph.legend)
+
+
+def _draw_panel(drawing: Drawing, panel: Panel, placed: Layers, rank: Mapping[str, int], top: float) -> None:
+    def at(across: float, row: int) -> tuple[float, float]:
+        return 16 + _WIDE / 2 + across * (_WIDE + _BESIDE), top + _HIGH / 2 + row * (_HIGH + _BENEATH)
+
+    labels: list[tuple[float, float, str, str]] = []
+    for edge in panel.edges:
+        pair = (edge.source, edge.target)
+        if pair not in placed.routes:
+            continue
+        x, y = at(placed.across[edge.source], rank[edge.source])
+        points = [(x, y + _HIGH / 2)]
+        for between in placed.routes[pair]:
+            x, y = at(*between)
+            points += [(x, y - _HIGH / 2), (x, y + _HIGH / 2)]
+        x, y = at(placed.across[edge.target], rank[edge.target])
+        points.append((x, y - _HIGH / 2))
+        drawing.line(points, _LINES[edge.tone])
+        if edge.near_source:
+            labels.append((*_along(points[0], points[1], 0.36), edge.near_source, edge.tip))
+        if edge.near_target:
+            labels.append((*_along(points[-2], points[-1], 0.70), edge.near_target, edge.tip))
+    for x, y, words, tip in labels:
+        drawing.box(x - 25, y - 9, 50, 18, "cv-ground", round=3, tip=tip)
+        drawing.words(x, y + 4, words, "cv-small", "middle", room=50)
+    for node in panel.nodes:
+        x, y = at(placed.across[node.id], rank[node.id])
+        drawing.box(x - _WIDE / 2, y - _HIGH / 2, _WIDE, _HIGH, _BOXES[node.tone], tip=node.tip or node.id)
+        left, base = x - _WIDE / 2 + 10, y + (-3 if node.note else 5)
+        drawing.words(left, base, node.label or node.id, "cv-strong", within=_WIDE - 20)
+        if node.note:
+            drawing.words(left, y + 14, node.note, "cv-small", within=_WIDE - 20)
+
+
+def _along(start: tuple[float, float], end: tuple[float, float], part: float) -> tuple[float, float]:
+    return start[0] + (end[0] - start[0]) * part, start[1] + (end[1] - start[1]) * part
+
+
+# --- matrices
+
+_CELL_HIGH, _CELLS_TOP = 36.0, 62.0
+_DARKEST = 0.5
+"""How much of its colour the greatest value has; with more, its number could not be read on it."""
+
+
+def _draw_matrix(drawing: Drawing, matrix: Matrix) -> None:
+    """The greater a value, the more colour, and the number in every cell."""
+    cells = {(cell.row, cell.column): cell for cell in matrix.cells}
+    most = max((cell.value for cell in matrix.cells if cell.value is not None), default=0.0)
+    heads = [fitted(name, _MAX_NAME_CELLS) for name in matrix.columns]
+    rows = [fitted(name, _MAX_NAME_CELLS) for name in matrix.rows]
+    wide = max(52.0, *(pixels(head, "cv-small") + 10 for head in heads))
+    left = 36 + max(pixels(row, "cv-strong") for row in rows)
+    drawing.words(16, 28, matrix.title, "cv-head")
+    for j, head in enumerate(heads):
+        drawing.words(left + (j + 0.5) * wide, _CELLS_TOP - 8, head, "cv-small", "middle", room=wide)
+    framed = []
+    for i, row in enumerate(matrix.rows):
+        drawing.words(16, _CELLS_TOP + (i + 0.5) * _CELL_HIGH + 5, rows[i], "cv-strong")
+        for j, column in enumerate(matrix.columns):
+            x, y = left + j * wide, _CELLS_TOP + i * _CELL_HIGH
+            cell = cells.get((row, column))
+            if cell is None:
+                continue
+            if cell.value is not None:
+                shade = _DARKEST * min(1.0, max(0.0, cell.value / most)) if most > 0 else 0.0
+                drawing.box(x + 1, y + 1, wide - 2, _CELL_HIGH - 2, "cv-shade", round=2, tip=cell.tip, shade=shade)
+            drawing.words(x + wide / 2, y + _CELL_HIGH / 2 + 5, cell.text, "", "middle", room=10)
+            if cell.framed:
+                framed.append((x, y))
+    for x, y in framed:
+        drawing.box(x + 2, y + 2, wide - 4, _CELL_HIGH - 4, "cv-frame", round=2)
+    _legend(drawing, _CELLS_TOP + len(rows) * _CELL_HIGH + 24, matrix.legend)
+
+
+# --- bar charts
+
+_BARS_LEFT, _BARS_TOP, _BAR_STEP, _BAR_WIDE = 190.0, 64.0, 30.0, 220.0
+_LINES_WIDE, _MAX_LINES = 460.0, 5
+"""How wide the lines of a bar are set, and how many there are at most; all of them stand in words."""
+
+
+def _draw_bars(drawing: Drawing, bars: Bars) -> None:
+    """A bar for each row, a dot for each single value, a line for what is needed."""
+    drawing.words(16, 28, bars.title, "cv-head")
+    small = partial(pixels, style="cv-small")
+    lines = [
+        [part for line in row.lines for part in wrapped(line, _LINES_WIDE, _MAX_LINES, small)] for row in bars.rows
+    ]
+    tops = list(accumulate((_BAR_STEP + 14 * len(some) for some in lines), initial=_BARS_TOP))
+    bottom = tops.pop()
+    for share in (0.0, 0.5, 1.0):
+        x = _BARS_LEFT + share * _BAR_WIDE
+        drawing.line([(x, _BARS_TOP - 8), (x, bottom)], "cv-faint")
+        drawing.words(x, _BARS_TOP - 14, f"{share:g}", "cv-small", "middle")
+    for row, some, y in zip(bars.rows, lines, tops, strict=True):
+        drawing.words(16, y + 16, row.name, "cv-strong", within=_BARS_LEFT - 26)
+        if row.value is not None:
+            drawing.box(_BARS_LEFT, y + 4, max(1.0, _unit(row.value) * _BAR_WIDE), 16, "cv-cell", round=2)
+        for dot in row.dots:
+            drawing.dot(_BARS_LEFT + _unit(dot) * _BAR_WIDE, y + 12, "cv-dot", 3.5)
+        drawing.words(_BARS_LEFT + _BAR_WIDE + 14, y + 16, row.note, "cv-small")
+        drawing.lines(_BARS_LEFT + _BAR_WIDE + 14, y + 31, some, "cv-small", 14)
+    if bars.threshold is not None:
+        x = _BARS_LEFT + _unit(bars.threshold) * _BAR_WIDE
+        drawing.line([(x, _BARS_TOP - 8), (x, bottom)], "cv-needed")
+    _legend(drawing, bottom + 22, bars.legend)
+
+
+def _unit(value: float) -> float:
+    return min(1.0, max(0.0, value))
+
+
+# --- timelines
+
+_COLUMN, _GAP, _METER = 226.0, 12.0, 120.0
+_HEAD, _LINE = 92.0, 18.0
+
+
+def _draw_grid(drawing: Drawing, grid: Grid) -> None:
+    """A column for each step, a row for each agent or part."""
+    measured = any(cell.value_text for cell in grid.cells)
+    height = (42.0 if measured else 18.0) + _LINE * max((len(cell.lines) for cell in grid.cells), default=0)
+    rows = {name: _HEAD + 16 + n * (height + _GAP) for n, name in enumerate(grid.rows)}
+    for name, y in rows.items():
+        drawing.words(16, y + 24, fitted(name, _MAX_NAME_CELLS), "cv-strong")
+    drawing.words(16, 42, grid.head, "cv-strong")
+    left = 36 + max(pixels(fitted(name, _MAX_NAME_CELLS), "cv-strong") for name in (grid.head, *grid.rows))
+    across = {column.name: left + n * (_COLUMN + _GAP) for n, column in enumerate(grid.columns)}
+    for column in grid.columns:
+        _draw_column(drawing, across[column.name], column, grid.threshold)
+        for cell in (cell for cell in grid.cells if cell.column == column.name):
+            _draw_cell(drawing, across[cell.column], rows[cell.row], height, cell)
+    _legend(drawing, _HEAD + 30 + len(rows) * (height + _GAP), grid.legend)
+
+
+def _draw_column(drawing: Drawing, x: float, column: GridColumn, threshold: float | None) -> None:
+    drawing.words(x + 10, 36, column.label or column.name, "cv-head", within=_COLUMN - 20)
+    drawing.box(x, 16, _COLUMN, _HEAD - 12, "cv-frame" if column.framed else "cv-none")
+    if column.value_text:
+        _meter(drawing, x + 10, 46, column.value)
+        drawing.words(x + 20 + _METER, 58, column.value_text, "cv-strong")
+        if threshold is not None:
+            at = x + 10 + _METER * _unit(threshold)
+            drawing.line([(at, 42), (at, 62)], "cv-needed")
+    drawing.words(x + 10, 80, column.note, "cv-small", within=_COLUMN - 16)
+
+
+def _draw_cell(drawing: Drawing, x: float, y: float, height: float, cell: GridCell) -> None:
+    drawing.box(x, y, _COLUMN, height, _BOXES[cell.tone], tip=cell.tip)
+    base = y + 24
+    if cell.value_text:
+        _meter(drawing, x + 10, y + 12, cell.value)
+        drawing.words(x + 20 + _METER, y + 24, cell.value_text, "cv-strong")
+        base = y + 46
+    for n, line in enumerate(cell.lines):
+        drawing.words(x + 10, base + n * _LINE, line, "cv-small", within=_COLUMN - 16)
+
+
+def _meter(drawing: Drawing, x: float, y: float, value: float | None) -> None:
+    drawing.box(x, y, _METER, 12, "cv-box cv-quiet", round=2)
+    if value is not None:
+        drawing.box(x, y, _METER * _unit(value), 12, "cv-dot", round=2)

@@ -1,0 +1,329 @@
+"""The arrivals kit: whatever arrives first, wherever a budget ends or a process dies, a run is one journal and one report."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from consilience.deliberation import Deliberation, blocking
+from consilience.domain.errors import SessionWaiting
+from consilience.domain.events import AnyEvent, CallCompleted, Ended, ReplyRejected, canonical, canonical_digest
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Limits, StopReason
+from consilience.domain.panels import Panel
+from consilience.domain.report import Report
+from consilience.engine.branch import Phase
+from consilience.engine.faults import Crash, Fault
+from consilience.engine.protocol import Protocol
+from consilience.engine.runner import Options
+from consilience.engine.state import Faults
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import Completion, ModelRequest
+from consilience.models.scripted import Answer, ScriptedModel
+from consilience.testing.any_model import AnyModel
+
+SESSION = "s"
+MAX_TURNS = 12
+"""Turns of the event loop by which a reply is late, at most."""
+MALFORMED = 0.2
+EXHAUSTED = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
+FORK_FIELDS = {"session", "parent", "ledger", "warnings"}
+"""Fields of a report in which a fork that changes nothing differs from its parent."""
+
+Reply = Callable[[ModelRequest], Answer]
+
+
+class ShakeFailed(AssertionError):
+    """Two runs of one program differ, or a run broke a rule of protocols. The text names the runs and what differed."""
+
+
+class Shuffled(ScriptedModel):
+    """Answers after a random number of turns of the loop, so that replies arrive in a random order; None for at once."""
+
+    def __init__(self, reply: Reply, order: int | None) -> None:
+        super().__init__(reply)
+        self._order = random.Random(order) if order is not None else None
+        self.arrived: list[str] = []
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        completion = await super().complete(request)
+        for _ in range(self._order.randrange(MAX_TURNS) if self._order else 0):
+            await asyncio.sleep(0)
+        self.arrived.append(request.key)
+        return completion
+
+
+Seats = Callable[[ScriptedModel, int | None], Mapping[str, Any]]
+"""What takes each seat, given the model and the order of arrival; for outside agents, and agents with tools."""
+
+
+@dataclass
+class Outcome:
+    """A run, over all its processes."""
+
+    report: Report
+    events: Sequence[AnyEvent]
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    """Requests as (key, attempt), in order of dispatch."""
+    arrived: tuple[str, ...] = ()
+    crashes: int = 0
+    asked_again: set[tuple[str, int]] = field(default_factory=set)
+    """Requests that were sent although their reply was recorded."""
+
+    @property
+    def same(self) -> tuple[str, str]:
+        """Digests of the canonical journal and of the report."""
+        return canonical_digest(self.events), self.report.digest()
+
+
+async def to_the_end(
+    store: SqliteStore,
+    models: Mapping[str, Any],
+    begun: Awaitable[Report],
+    answer: Callable[[str], str] = "from outside, on {}".format,
+) -> Report:
+    """Whenever the session is parked, answer what it waits for, and resume it."""
+    while True:
+        try:
+            return await begun
+        except SessionWaiting as parked:
+            for key in parked.awaited:
+                store.answer(parked.session, key, answer(key))
+            begun = resuming(store, models).resume(parked.session)
+
+
+def resuming(store: SqliteStore, models: Mapping[str, Any]) -> Deliberation[Report]:
+    """What continues sessions of a store with these models."""
+    return Deliberation(model=models, store=store, options=Options(patience=0))
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A protocol with its models, to be run under any order of arrival, budget and kill. The checks raise `ShakeFailed`."""
+
+    protocol: Protocol
+    reply: Reply = field(default_factory=lambda: AnyModel(malformed=MALFORMED).reply)
+    task: str = "Is it so?"
+    sources: Sequence[Source] = ()
+    panel: Panel | None = None
+    seats: Seats = lambda model, order: {"*": model}
+    max_steps: int = 1
+    """Max requests of one call: more than 1 if an agent has tools."""
+
+    @property
+    def need(self) -> int:
+        """The most requests of a run, without retries."""
+        return self.protocol.estimate().max * self.max_steps
+
+    def _models(self, model: ScriptedModel, order: int | None) -> Mapping[str, Any]:
+        seats = self.seats(model, order)
+        return {agent.id: seats.get(agent.id, model) for agent in self.protocol.agents(self.panel)}
+
+    async def run(
+        self,
+        *,
+        order: int | None = None,
+        calls: int | None = None,
+        path: Path | str = ":memory:",
+        fault: Faults | None = None,
+    ) -> Outcome:
+        """One run from start to end. A fault kills it; then it is resumed from the journal at `path`."""
+        store, model, crashes, recorded, before = SqliteStore(path), Shuffled(self.reply, order), 0, set(), 0
+        models = self._models(model, order)
+        options = Options(faults=fault, patience=0)
+        try:
+            begin = Deliberation(self.protocol, model=models, store=store, panel=self.panel, sources=self.sources,
+                                 limits=Limits(calls=calls), options=options)  # fmt: skip
+            report = await to_the_end(store, models, begin.run(self.task, session=SESSION))
+        except Crash:
+            crashes, before = 1, len(model.requests)
+            store = SqliteStore(path)
+            events = store.read(SESSION)
+            recorded = {(e.key, e.attempt) for e in events if isinstance(e, CallCompleted | ReplyRejected)}
+            models = self._models(model, order)
+            report = await to_the_end(store, models, resuming(store, models).resume(SESSION))
+        asked = [(request.key, request.attempt) for request in model.requests]
+        outcome = Outcome(
+            report, store.read(SESSION), asked, tuple(model.arrived), crashes, recorded & set(asked[before:])
+        )
+        store.close()
+        return outcome
+
+    def _equal(self, reference: Outcome, outcome: Outcome, what: str) -> None:
+        if outcome.same != reference.same:
+            raise ShakeFailed(f"{self.protocol.name}, {what}: {difference(reference, outcome)}")
+        self._require(not outcome.asked_again, f"{what}: asked again although recorded: {sorted(outcome.asked_again)}")
+
+    def _require(self, holds: bool, problem: str) -> None:
+        if not holds:
+            raise ShakeFailed(f"{self.protocol.name}, {problem}")
+
+    async def fault_points(self) -> list[tuple[str, int]]:
+        """Every point at which a run can be killed, with how often it was passed by then (from 1)."""
+        passed, points = Counter[str](), []
+
+        def count(point: str, phase: Phase | None) -> None:
+            passed[point] += 1
+            points.append((point, passed[point]))
+
+        await self.run(fault=count)
+        return points
+
+    async def check_orders(self, orders: Iterable[int]) -> int:
+        """Every order of arrival gives one journal and one report. Returns how many orders there were."""
+        reference = await self.run()
+        most, used = self.protocol.estimate().max, reference.report.ledger.actual.calls
+        self._require(used <= self.need, f"made {used} calls, and estimates at most {most}")
+        arrived = set()
+        for order in orders:
+            outcome = await self.run(order=order)
+            self._equal(reference, outcome, f"order of arrival {order}")
+            arrived.add(outcome.arrived)
+        return len(arrived)
+
+    async def check_budgets(self, budgets: Iterable[int], orders: Iterable[int]) -> None:
+        """Every budget of calls is kept, ends in a report that names the limit, and the same under every order of arrival."""
+        unlimited, orders, ended, points = await self.run(), list(orders), 0, set[str]()
+        for calls in budgets:
+            outcome = await self.run(calls=calls, fault=lambda point, phase: points.add(point))
+            what = f"with a budget of {calls} of {self.need} calls"
+            self._require(len(outcome.asked) <= calls, f"{what}: sent {len(outcome.asked)} requests")
+            answered = outcome.report.answer is not None
+            self._require(calls > 0 or not answered, f"{what}: gave an answer without a call")
+            if len(outcome.asked) < len(unlimited.asked):
+                ended += calls > 0
+                stop = outcome.report.stop_reason
+                self._require(stop in EXHAUSTED, f"{what}: stopped as {stop}, and not by the budget")
+            for order in orders:
+                self._equal(outcome, await self.run(order=order, calls=calls), f"{what}, order of arrival {order}")
+        self._require(
+            not (self.protocol.closing and ended) or "closing_call" in points,
+            "no run that its budget ended made a call with closing=True. Make one, or declare closing = False: "
+            "the budget of one call is reserved for it",
+        )
+
+    async def check_full_budget(self, reply: Reply | None = None) -> None:
+        """A budget of the greatest need changes nothing, where no reply is malformed."""
+        well_formed = replace(self, reply=reply or (lambda request: self.reply(replace(request, attempt=2))))
+        free, bound = await well_formed.run(), await well_formed.run(calls=self.need)
+        same = free.report.digest() == bound.report.digest() and sorted(free.asked) == sorted(bound.asked)
+        self._require(
+            same, f"a budget of the greatest need, {self.need} calls, changes the run: {difference(free, bound)}"
+        )
+
+    async def check_kills(
+        self, faults: Iterable[tuple[str, int]], directory: Path, *, calls: int | None = None
+    ) -> Counter[str]:
+        """Killed the nth time a fault point is passed and resumed, it ends the same, and asks nothing again. Counts the kills."""
+        reference, struck = await self.run(calls=calls), Counter[str]()
+        for n, (point, nth) in enumerate(faults):
+            path = directory / f"{point}-{nth}-{calls}.db"
+            outcome = await self.run(order=n, calls=calls, path=path, fault=Fault(point, nth=nth).hit)
+            struck[point] += outcome.crashes
+            self._equal(reference, outcome, f"killed at {point} #{nth}, budget {calls}")
+        return struck
+
+    async def check_replay(self, directory: Path) -> None:
+        """A finished session replays and resumes to its report without a call, and writes nothing."""
+        outcome = await self.run(path=directory / "replay.db")
+        store = SqliteStore(directory / "replay.db")
+        finished: Deliberation[Report] = Deliberation(store=store)
+        replayed = await finished.replay(SESSION)
+        self._require(replayed.digest() == outcome.report.digest(), "the replay gives another report")
+        self._require(store.read(SESSION) == outcome.events, "the replay wrote into the journal")
+        resumed = await finished.resume(SESSION)
+        self._require(resumed == outcome.report, "resuming the finished session gives another report")
+        store.close()
+
+    async def check_forks(self, points: int, directory: Path) -> None:
+        """A fork that changes nothing ends the same, and asks only what came later than the point it starts from."""
+        outcome = await self.run(path=directory / "fork.db")
+        store = SqliteStore(directory / "fork.db")
+        for at in sorted({len(outcome.events) * n // points for n in range(points + 1)}):
+            model = ScriptedModel(self.reply)
+            models = self._models(model, None)
+            report = await to_the_end(store, models, resuming(store, models).fork(SESSION, at=at))
+            inherited = {(e.key, e.attempt) for e in outcome.events if isinstance(e, Ended) and e.seq <= at}
+            again = inherited & {(request.key, request.attempt) for request in model.requests}
+            self._require(not again, f"a fork at event {at} asked for what it had inherited: {sorted(again)}")
+            changed = _fields(outcome.report, report, FORK_FIELDS)
+            self._require(
+                not changed, f"a fork at event {at} that changes nothing has another report: {', '.join(changed)}"
+            )
+        store.close()
+
+
+def difference(one: Outcome, other: Outcome) -> str:
+    """The first event in which two canonical journals differ, and the fields of the reports that do."""
+    said = []
+    pairs = list(zip(canonical(one.events), canonical(other.events), strict=False))
+    found = next(((a, b) for a, b in pairs if a != b and a["type"] != "session_finished"), None)
+    if found:
+        a, b = found
+        names = sorted(name for name in {*a, *b} if a.get(name) != b.get(name))
+        was = ", ".join(f"{name} {a.get(name)!r:.80} and {b.get(name)!r:.80}" for name in names)
+        said.append(f"the journals differ first at place {a.get('place')} ({a['type']} {a.get('key', '')}): {was}")
+    elif canonical_digest(one.events) != canonical_digest(other.events):
+        said.append(f"one journal goes on after {len(pairs)} canonical events")
+    if fields := _fields(one.report, other.report, {"session"}):
+        said.append(f"the reports differ in {', '.join(fields)}")
+    return "; ".join(said)
+
+
+def _fields(one: Report, other: Report, but: set[str]) -> list[str]:
+    was, now = one.model_dump(mode="json", exclude=but), other.model_dump(mode="json", exclude=but)
+    return [name for name in was if was[name] != now[name]]
+
+
+@dataclass(frozen=True)
+class Shaken:
+    """What `shake` ran, all of it with equal results."""
+
+    need: int
+    """Max calls of a run."""
+    orders: int
+    """Different orders in which replies arrived; 1 if there is no concurrency."""
+    budgets: tuple[int, ...]
+    """Budgets in calls."""
+    kills: Mapping[str, int]
+    """Kills by fault point, each followed by a resume."""
+    forks: int
+
+
+def shake(
+    case: Protocol | Arrivals, *, orders: int = 40, budgets: int = 12, kills: int = 30, forks: int = 5, seed: int = 0
+) -> Shaken:
+    """Run a protocol many times, offline, under random orders of arrival, budgets and kills, and compare the runs.
+
+    `Arrivals(protocol, reply=…)` says what its agents reply; for a protocol alone it is `AnyModel` with some malformed replies.
+    `orders`, `budgets`, `kills` and `forks` are how many of each are tried, drawn by `seed`; all of them if there are fewer. The
+    defaults take a few seconds for a protocol of 15 calls. Raises `ShakeFailed` with what differed.
+    """
+    arrivals = case if isinstance(case, Arrivals) else Arrivals(case)
+    return blocking(_shake(arrivals, orders, budgets, kills, forks, random.Random(seed)))
+
+
+async def _shake(arrivals: Arrivals, orders: int, budgets: int, kills: int, forks: int, draw: random.Random) -> Shaken:
+    def sample(items: Iterable[Any], most: int) -> list[Any]:
+        every = list(items)
+        return every if len(every) <= most else sorted(draw.sample(every, most))
+
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        arrived = await arrivals.check_orders(range(orders))
+        await arrivals.check_full_budget()
+        tried = sample(range(arrivals.need + 1), budgets)
+        await arrivals.check_budgets(tried, range(2))
+        faults = sample(await arrivals.fault_points(), kills)
+        struck = await arrivals.check_kills(faults, directory)
+        for calls in tried[1:-1:3]:
+            struck += await arrivals.check_kills(sample(faults, 3), directory, calls=calls)
+        await arrivals.check_replay(directory)
+        await arrivals.check_forks(forks, directory)
+    return Shaken(arrivals.need, arrived, tuple(tried), dict(struck), forks)

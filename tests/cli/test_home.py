@@ -1,0 +1,143 @@
+"""The home directory: for its owner alone, left as it is where it holds other things, refused where it is another user's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.test_unwritable import commands
+from cli.town import MODEL, TASK, Cli, Town, recorded
+from consilience.domain.errors import SettingsError
+from consilience.domain.paths import journal_path
+from consilience.journal.sqlite import SqliteStore
+
+KEPT = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_files_of_a_journal_are_closed_to_others(cli: Cli, home: Path) -> None:
+    """As after `cp -r`, with the log and its index there since a process was killed."""
+    path = Path(shutil.copy(KEPT, home / "journal.db"))
+    store = SqliteStore(path)
+    store.create("s").abandon()
+    (home / "journal.db.leases" / "old.lock").touch()
+    for file in (path, home / "journal.db-wal", home / "journal.db-shm", *(home / "journal.db.leases").iterdir()):
+        file.touch()
+        file.chmod(0o666)
+    (home / "journal.db.leases").chmod(0o777)
+    held = SqliteStore(path)
+    loose = {file.name: oct(mode(file)) for file in home.glob("journal.db*") if mode(file) & 0o077}
+    loose |= {file.name: oct(mode(file)) for file in (home / "journal.db.leases").iterdir() if mode(file) & 0o077}
+    held.close()
+    assert loose == {}
+
+
+@pytest.mark.parametrize("name", ["journal.db.leases", "journal.db.leases/one.lock"])
+def test_the_rights_of_what_a_link_leads_to_stay(cli: Cli, town: Town, home: Path, tmp_path: Path, name: str) -> None:
+    public = tmp_path / "public"
+    public.mkdir()
+    (public / "page.html").touch()
+    (public / "page.html").chmod(0o666)
+    public.chmod(0o777)
+    link = home / name
+    link.parent.mkdir(exist_ok=True)
+    link.parent.chmod(0o777)
+    link.symlink_to(public / "page.html" if "lock" in name else public)
+    done = cli("solo", TASK, "--model", MODEL)
+    assert (mode(public), mode(public / "page.html")) == (0o777, 0o666)
+    if name == "journal.db.leases":
+        assert done.exit_code == 2
+        assert "the directory of leases is a link" in done.stderr
+        assert list(public.iterdir()) == [public / "page.html"]
+    else:
+        assert done.exit_code == 0
+
+
+@pytest.mark.parametrize("before", [0o777, 0o775, 0o770])
+def test_a_home_that_others_may_write_in_is_closed(cli: Cli, town: Town, home: Path, before: int) -> None:
+    home.chmod(before)
+    assert cli("solo", TASK, "--model", MODEL).exit_code == 0
+    assert mode(home) == 0o700
+    assert "WARNING" not in cli("doctor").stdout
+
+
+@pytest.mark.parametrize("before", [0o755, 0o750, 0o1777])
+def test_one_that_is_not_or_is_shared_on_purpose_stays_as_it_is(cli: Cli, town: Town, home: Path, before: int) -> None:
+    home.chmod(before)
+    assert cli("solo", TASK, "--model", MODEL).exit_code == 0
+    assert mode(home) == before
+    assert mode(journal_path()) == 0o600
+    assert "WARNING" not in cli("doctor").stdout
+
+
+def test_one_with_other_things_stays_as_it_is_and_doctor_warns(cli: Cli, town: Town, home: Path) -> None:
+    (home / "letters").mkdir()
+    home.chmod(0o777)
+    assert cli("solo", TASK, "--model", MODEL).exit_code == 0
+    assert mode(home) == 0o777
+    assert mode(journal_path()) == 0o600
+    done = cli("doctor")
+    assert done.exit_code == 0
+    assert f"other users may replace the files in it; close it: chmod go-w {home}" in done.stdout
+
+
+@pytest.fixture
+def foreign(home: Path) -> Iterator[Path]:
+    shutil.copy(KEPT, home / "journal.db")
+    os.chown(home, NOBODY, -1)
+    home.chmod(0o700)
+    yield home
+    os.chown(home, 0, -1)
+
+
+COMMANDS = [
+    ("sessions", "list"),
+    ("show", "last"),
+    ("export", "last"),
+    ("resume", "last"),
+    ("sessions", "gc"),
+    ("models", "list"),
+    ("solo", TASK, "--model", MODEL),
+    ("compare", TASK, "--model", MODEL),
+]
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["", "shut"], ids=["by one who may read it", "by one who may not"])
+def test_the_home_of_another_user_is_refused(foreign: Path, how: str) -> None:
+    before = sorted(path.name for path in foreign.iterdir())
+    *refused, doctor = commands(how, [*COMMANDS, ("doctor",)], foreign)
+    for done in refused:
+        assert done.exit_code == 2
+        assert "the home directory belongs to another user (nobody)" in done.stderr
+        assert "CONSILIENCE_HOME" in done.stderr
+    assert doctor.exit_code == 2
+    assert "NOT USABLE: the home directory belongs to another user (nobody)" in doctor.stdout
+    assert sorted(path.name for path in foreign.iterdir()) == before
+
+
+@needs_root
+def test_a_program_is_refused_too(foreign: Path) -> None:
+    with pytest.raises(SettingsError, match="belongs to another user"):
+        SqliteStore(journal_path())
+
+
+def test_a_home_that_may_not_be_entered_is_said(cli: Cli, town: Town, home: Path) -> None:
+    assert cli("solo", TASK, "--model", MODEL).exit_code == 0
+    home.chmod(0o000)
+    done = commands("shut", [("sessions", "list"), ("doctor",)], home)
+    home.chmod(0o700)
+    assert [one.exit_code for one in done] == [2, 2]
+    assert "the home directory cannot be entered: Permission denied" in done[0].stderr
+    assert "NOT USABLE: the home directory cannot be entered" in done[1].stdout
+    assert len(recorded()) == 1

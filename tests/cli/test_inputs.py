@@ -1,0 +1,143 @@
+"""What is read: no more than a bound of anything, pipes too, and of a directory only what is in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from cli.town import MODEL, TASK, Cli, Town, recorded
+from consilience.domain.paths import journal_path
+
+RUN = ("solo", TASK, "--model", MODEL)
+TOO_LONG = "it has more than {} MB, the maximum"
+
+
+@contextmanager
+def pouring(path: Path, data: bytes) -> Iterator[None]:
+    """A pipe into which somebody writes, until nobody reads any more."""
+    os.mkfifo(path)
+
+    def pour() -> None:
+        with suppress(BrokenPipeError):
+            path.write_bytes(data)
+
+    writer = threading.Thread(target=pour)
+    writer.start()
+    try:
+        yield
+    finally:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # if nobody opened it
+        writer.join()
+
+
+# --- bounds
+
+
+def directory_of(name: str, here: Path) -> tuple[str, ...]:
+    (here / "prompts").mkdir()
+    (here / "prompts" / "instructions.j2").symlink_to(here / name)
+    return ("--prompts", "prompts")
+
+
+def configuration(name: str, here: Path) -> tuple[str, ...]:
+    (here / "consilience.toml").symlink_to(here / name)
+    return ()
+
+
+READERS: dict[str, tuple[int, Callable[[str, Path], tuple[str, ...]]]] = {
+    "source": (10, lambda name, here: (*RUN, "--source", name)),
+    "task": (10, lambda name, here: ("solo", f"@{name}", "--model", MODEL)),
+    "draft": (10, lambda name, here: ("refinement", TASK, "--model", MODEL, "--draft", name)),
+    "env-file": (1, lambda name, here: (*RUN, "--env-file", name)),
+    "panel": (1, lambda name, here: (*RUN, "--panel", f"./{name}")),
+    "hierarchy": (1, lambda name, here: ("refinement", TASK, "--model", MODEL, "--hierarchy", f"./{name}")),
+    "prompts": (1, lambda name, here: (*RUN, *directory_of(name, here))),
+    "configuration": (1, lambda name, here: (*RUN, *configuration(name, here))),
+    "tasks": (50, lambda name, here: ("compare", "--tasks", name, "--protocols", "solo", "--model", MODEL)),
+}
+every_reader = pytest.mark.parametrize(("bound", "arguments"), READERS.values(), ids=READERS)
+
+
+@every_reader
+def test_a_pipe_with_too_much_is_refused_with_the_bound(
+    cli: Cli, town: Town, here: Path, bound: int, arguments: Callable[[str, Path], tuple[str, ...]]
+) -> None:
+    with pouring(here / "pipe", b"# \n" * (bound * 1_000_000)):
+        done = cli(*arguments("pipe", here))
+    assert done.exit_code == 2, done.output
+    assert TOO_LONG.format(bound) in done.stderr
+    assert "Where: " in done.stderr
+    assert town.requests == []
+
+
+@pytest.mark.parametrize("given", [("solo", "-", "--model", MODEL), (*RUN, "--source", "-")], ids=["task", "source"])
+def test_so_is_standard_input(cli: Cli, town: Town, given: tuple[str, ...]) -> None:
+    done = cli(*given, input=b"x" * 10_000_001)
+    assert done.exit_code == 2
+    assert TOO_LONG.format(10) in done.stderr
+    assert "Where: standard input" in done.stderr
+
+
+def test_a_document_may_come_out_of_a_pipe(cli: Cli, town: Town, here: Path) -> None:
+    with pouring(here / "pipe", b"The ferry runs at nine."):
+        assert cli(*RUN, "--source", "pipe").exit_code == 0
+    assert "The ferry runs at nine." in town.requests[0].user
+
+
+def test_nobody_but_sqlite_opens_the_journal(cli: Cli, town: Town, home: Path) -> None:
+    assert cli(*RUN).exit_code == 0
+    for given in (("--source", str(journal_path())), ("--panel", str(home / "journal.db"))):
+        done = cli(*RUN, *given)
+        assert done.exit_code == 2
+        assert "it is a file of the journal" in done.stderr
+    assert len(recorded()) == 1
+
+
+# --- directories
+
+
+def test_a_directory_gives_only_what_is_in_it(cli: Cli, town: Town, here: Path) -> None:
+    docs, private = here / "docs", here / "private"
+    (docs / "more").mkdir(parents=True)
+    (docs / "more" / "tides.md").write_text("High tide is at noon.")
+    (docs / ".keys").write_text("hidden words")
+    private.mkdir()
+    (private / "key.txt").write_text("private words")
+    (docs / "inside.md").symlink_to("more/tides.md")
+    (docs / "into").symlink_to("more")
+    (docs / "key.md").symlink_to(private / "key.txt")
+    (docs / "folder").symlink_to(private)
+    (docs / "keys.md").symlink_to(".keys")
+    (docs / "nowhere.md").symlink_to("gone.md")
+    done = cli(*RUN, "--source", "docs")
+    assert done.exit_code == 0
+    shown = town.requests[0].user
+    assert "private words" not in shown
+    assert "hidden words" not in shown
+    assert shown.count("High tide is at noon.") == 2, "itself, and by a link inside"
+    left_out = next(line for line in done.stderr.splitlines() if "links" in line)
+    assert left_out.endswith("links out of it or to hidden files: folder, key.md, keys.md, nowhere.md")
+
+
+def test_a_link_that_is_given_itself_is_followed(cli: Cli, town: Town, here: Path) -> None:
+    (here / "real").mkdir()
+    (here / "real" / "tides.md").write_text("High tide is at noon.")
+    (here / "folder").symlink_to("real")
+    (here / "file.md").symlink_to("real/tides.md")
+    for given in ("folder", "file.md"):
+        assert cli(*RUN, "--source", given).exit_code == 0
+        assert "High tide is at noon." in town.requests[-1].user
+
+
+def test_a_directory_of_links_that_lead_out_holds_nothing(cli: Cli, town: Town, here: Path) -> None:
+    (here / "docs").mkdir()
+    (here / "docs" / "a.md").symlink_to("/etc/hostname")
+    done = cli(*RUN, "--source", "docs")
+    assert done.exit_code == 2
+    assert "links out of it or to hidden files: a.md" in done.stderr
+    assert "the directory holds no text" in done.stderr

@@ -1,0 +1,116 @@
+"""Options that take several values: names and numbers by commas or repeated, everything that may hold a comma repeated only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from cli.town import Cli
+from consilience.cli.commands import LISTED, REPEATED
+from consilience.cli.main import app
+
+NAMES = {
+    "--critical-flags": ["goal_mismatch", "needs_reframing", "resource_request"],
+    "--models": ["local", "openai:a", "openai:b|local"],
+    "--only": ["quick", "split", "task-1"],
+    "--protect": ["code", "front_matter", "code"],
+    "--protocols": ["solo", "twice=vote", "emergence"],
+    "--require": ["settled", "converged", "failed"],
+}
+"""Every option that lists names, with three of them."""
+
+DOCUMENTED = (
+    (Path(__file__).parents[2] / "docs/commands.md").read_text().partition("## Options that take several values")[2]
+)
+
+
+def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command below this one, by how it is called."""
+    command = found.load() if hasattr(found, "load") else found
+    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        yield from commands(command.get_command(None, name), (*path, name))
+    yield " ".join(path), command
+
+
+OPTIONS = {
+    f"{path} {option.opts[0]}": (command, option)
+    for path, command in commands(get_command(app))
+    for option in command.params
+    if option.param_type_name == "option"
+}
+
+
+@pytest.mark.parametrize("called", [name for name, (_, option) in OPTIONS.items() if option.multiple])
+def test_an_option_that_takes_several_values_says_how_and_does_so(called: str) -> None:
+    command, option = OPTIONS[called]
+    name = option.opts[0]
+    context = command.make_context("x", [], resilient_parsing=True)
+    one, two, three = NAMES.get(name, ["A1=one", "two", "three"])
+    read = option.process_value(context, [f"{one}, {two}", three])
+    if name in NAMES:
+        assert option.help.endswith(LISTED)
+        assert option.metavar.endswith(",…")
+        assert read == [one, two, three]
+    else:
+        assert option.help.endswith(REPEATED)
+        assert read == [f"{one}, {two}", three]
+    assert f"`{name}`" in DOCUMENTED
+
+
+def test_options_that_list_names_are_all_found_and_no_other_option_says_so() -> None:
+    listed = {name.rpartition(" ")[2] for name, (_, option) in OPTIONS.items() if LISTED in (option.help or "")}
+    assert listed == NAMES.keys()
+    assert all(option.multiple for _, option in OPTIONS.values() if LISTED in (option.help or ""))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_name_in_a_list_is_refused(name: str) -> None:
+    from consilience.domain.errors import SettingsError
+
+    command, option = next(found for found in OPTIONS.values() if found[1].opts[0] == name)
+    context = command.make_context("x", [], resilient_parsing=True)
+    with pytest.raises(SettingsError, match=f"empty.*{name}"):
+        option.process_value(context, [f"{NAMES[name][0]},"])
+
+
+def test_models_are_dealt_in_the_order_of_lists_and_repetitions(cli: Cli) -> None:
+    given = ("--models", "openai:a,openai:b", "--models", "openai:c", "--votes", "4", "--dry-run", "--json")
+    plan = json.loads(cli("vote", "Is it so?", *given).stdout)
+    assert [agent["model"] for agent in plan["agents"]] == ["openai:a", "openai:b", "openai:c", "openai:a"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (("--source", "a.md,b.md"), "'a.md,b.md' lists several values"),
+        (("--agent", "L2N1=openai:a,L2N2=openai:b"), "Repeat the option: --agent ID=MODEL --agent ID=MODEL"),
+        (("--agent-limit", "L2N1:calls=1,L2N2:calls=2"), "Repeat the option: --agent-limit"),
+        (("--phase-limit", "one:calls=1,two:calls=2"), "Repeat the option: --phase-limit"),
+    ],
+)
+def test_a_list_where_values_may_hold_commas_is_refused(
+    cli: Cli, here: Path, given: tuple[str, ...], reason: str
+) -> None:
+    for name in ("a.md", "b.md"):
+        (here / name).write_text("A text.")
+    refused = cli("emergence", "Is it so?", *given, "--model", "openai:x", "--dry-run")
+    assert refused.exit_code == 2
+    assert reason in " ".join(refused.stderr.split())
+
+
+def test_a_file_with_a_comma_in_its_name_is_one_document(cli: Cli, here: Path) -> None:
+    (here / "a.md,b.md").write_text("A text.")
+    done = cli("solo", "Is it so?", "--source", "a.md,b.md", "--model", "openai:x", "--dry-run")
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_without_protocols_a_deliberation_is_compared_with_every_reference(cli: Cli) -> None:
+    plan = json.loads(cli("compare", "Is it so?", "--model", "openai:gpt-4o", "--dry-run", "--json").stdout)
+    assert [row["row"] for row in plan["rows"]] == ["emergence", "solo", "solo+reviews", "vote"]
+    shown = " ".join(cli("compare", "--help").stdout.split())
+    assert "[default: emergence, solo, solo+reviews, vote]" in shown

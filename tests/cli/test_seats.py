@@ -1,0 +1,114 @@
+"""Seats on the command line: service seats, personas with fields and models, seats from the panel."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from cli.town import Cli
+from consilience.cli import commands
+from kit.council import Council
+
+TASK = "Is it so?"
+
+
+class Run:
+    """The command, its output in two streams."""
+
+    def __init__(self, cli: Cli) -> None:
+        self._cli = cli
+
+    def __call__(self, *arguments: str) -> SimpleNamespace:
+        result = self._cli(*arguments)
+        return SimpleNamespace(code=result.exit_code, out=result.stdout, err=" ".join(result.stderr.split()))
+
+
+@pytest.fixture
+def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """With the council among the installed protocols."""
+    found = {**commands.installed_protocols(), Council.name: "kit.council:Council"}
+    monkeypatch.setattr(commands, "installed_protocols", lambda: found)
+    return Run(cli)
+
+
+def test_the_command_names_service_seats_in_plan_report_and_page(run: Run) -> None:
+    dry = run("council", TASK, "--model", "local", "--agent", "crystallizer=exec:cat", "--dry-run")
+    assert dry.code == 0
+    assert " ".join(dry.out.split()).count("service seat") == 2
+    planned = json.loads(run("council", TASK, "--models", "exec:cat,exec:true", "--dry-run", "--json").out)
+    assert [(a["id"], a["model"]) for a in planned["agents"]][2:] == [
+        ("A3", "exec:cat"),
+        ("moderator", "exec:true"),
+        ("crystallizer", "exec:cat"),
+    ]
+    done = run("council", TASK, "--model", "exec:echo so", "--agent", "crystallizer=exec:echo closed", "--yes")
+    assert done.code == 0, done.err
+    assert "3 agents and 2 service seats (moderator, crystallizer)" in done.err
+    assert "closed" in done.out
+    assert (
+        "3 of 3 agents share the model exec:echo so" in " ".join(done.out.split()) or "All 3 agents share" in done.out
+    )
+
+
+def test_the_plan_names_personas_models_and_counts_what_they_cost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    persona = ("--persona", "CFO: You ask who pays. [model=openai:gpt-4o-mini; interests=cost, cash]")
+    common = ("council", TASK, "--model", "exec:cat", *persona, "--persona", "Clerk", "--dry-run")
+    plan = json.loads(run(*common, "--json").out)
+    assert {agent["id"]: agent["model"] for agent in plan["agents"]} == {
+        "cfo": "openai:gpt-4o-mini",
+        "clerk": "exec:cat",
+        "moderator": "exec:cat",
+        "crystallizer": "exec:cat",
+    }
+    assert plan["paid"] == ["openai:gpt-4o-mini"]
+    assert plan["named"] == {"cfo": "its persona"}
+    assert plan["agents"][0]["interests"] == ["cost", "cash"]
+    assert "openai:gpt-4o-mini (its persona)" in " ".join(run(*common).out.split())
+    over = json.loads(run(*common, "--json", "--agent", "cfo=exec:true").out)
+    assert (over["agents"][0]["model"], over["paid"], over["named"]) == ("exec:true", [], {"cfo": "--agent"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("CFO: You pay. [horizn=1]", "the persona has an unknown field 'horizn' (did you mean 'horizon'?)"),
+        ("CFO: You pay. [colour=1]", "[horizon=5 years]"),
+        ("CFO: You pay. [horizon=1; horizon=2]", "the field 'horizon' of the persona is repeated"),
+        ("CFO: You pay. [model=exec:cat]", "'model' of persona 1 (CFO) names a program; seat it yourself"),
+        ("CFO: You pay. [claim=]", "the field 'claim' of the persona is empty"),
+        ("CFO: You pay. [horizon=1; claim]", "Write [claim=It pays for itself.]"),
+        (f"CFO: You pay. [horizon={'x' * 81}]", "'horizon' of persona 1 (CFO) has 81 characters, at most 80"),
+        (f"CFO: You pay. [horizon={'x' * 81}]", "Write [horizon=5 years]"),
+        ("CFO: You pay. [interests=cost,,cash]", "'interests' number 2 of persona 1 (CFO) is empty"),
+        (f"CFO: You pay. [interests={'a,' * 12}b]", "has more than 12 texts"),
+        ("CFO: You pay. [horizon=1", "not in one pair of brackets at its end"),
+        ("CFO: You pay. horizon=1]", "not in one pair of brackets at its end"),
+        ("CFO: You pay. [horizon=[1]]", "not in one pair of brackets at its end"),
+        ("CFO: You pay. [horizon=1] [claim=x]", "not in one pair of brackets at its end"),
+        ("CFO: [horizon=1] You pay.", "not in one pair of brackets at its end"),
+        ("CFO [horizon=1]]", "not in one pair of brackets at its end"),
+    ],
+)
+def test_a_mistake_in_the_fields_of_a_persona_on_the_command_line_is_named(run: Run, text: str, words: str) -> None:
+    wrong = run("council", TASK, "--model", "exec:cat", "--persona", text, "--dry-run")
+    assert wrong.code == 2
+    assert words in " ".join(wrong.err.split())
+    assert "--persona number 1" in wrong.err
+
+
+@pytest.mark.parametrize("words", ["You pay [sic]", "You know that a[i]=1.", "You pay (see [1)."])
+def test_brackets_without_a_field_are_words_of_the_persona(run: Run, words: str) -> None:
+    plan = run("council", TASK, "--model", "exec:cat", "--persona", f"CFO: {words}", "--dry-run", "--json")
+    assert json.loads(plan.out)["agents"][0]["perspective"] == words
+
+
+def test_a_panel_of_the_command_line_makes_the_seats_and_no_option_does(run: Run) -> None:
+    options = ("--persona", "CFO: You pay.", "--persona", "हिन्दी वक्ता: You speak.")
+    common = ("council", TASK, "--model", "exec:cat", *options, "--dry-run", "--json")
+    plan = json.loads(run(*common, "--agent", "हिन्दी-वक्ता=exec:true").out)
+    assert [agent["id"] for agent in plan["agents"]] == ["cfo", "हिन्दी-वक्ता", "moderator", "crystallizer"]
+    assert plan["agents"][1]["model"] == "exec:true"
+    assert run("council", TASK, "--seats", "x").code == 2

@@ -1,0 +1,195 @@
+"""What the author of a protocol may rely on: names, templates, where a class may be defined, the size of replies."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import consilience
+from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.panels import Panel, Persona
+from consilience.domain.report import Report
+from consilience.domain.topology import Topology, complete
+from consilience.engine.prompt import Prompt
+from consilience.engine.protocol import Protocol
+from consilience.engine.session import Session
+from consilience.engine.work import Reply
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.scripted import ScriptedModel
+
+
+class RoundOf2Talks(Protocol):
+    """Two agents speak. Nobody reads them."""
+
+    templates = {"instructions": "Be brief."}
+
+    def topology(self) -> Topology:
+        return complete(2)
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=3, max=3)
+
+    async def run(self, session: Session) -> Report:
+        said = await session.gather([session.ask(a.id, Prompt("Speak."), key=f"say/{a.id}") for a in session.agents])
+        last = await session.ask("A1", Prompt("Close."), key="close", closing=True, max_tokens=77)
+        answer = last.text if isinstance(last, Reply) else None
+        return await session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=answer)
+
+
+class Doubtful(consilience.Emergence):
+    """Emergence with one other prompt."""
+
+    templates = {
+        "leaf_respond": """
+            Doubt everything.
+              Even this.
+            """
+    }
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(home / "journal.db")) as store:
+        yield store
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel(lambda request: f"{request.agent} at {request.key}")
+
+
+def test_defaults_of_a_class_follow_from_its_name_docstring_and_topology() -> None:
+    assert (RoundOf2Talks.name, RoundOf2Talks.summary) == ("round-of2-talks", "Two agents speak. Nobody reads them")
+    protocol = RoundOf2Talks()
+    assert [(agent.id, agent.role) for agent in protocol.agents(None)] == [("A1", "agent"), ("A2", "agent")]
+    panel = Panel(name="p", description="d", personas=(Persona(name="Eve", description="You doubt."),))
+    assert [agent.persona for agent in protocol.agents(panel)] == ["Eve", "Eve"]
+    assert protocol.max_quoted_replies == 2
+
+
+async def test_reply_size_is_the_sessions_unless_the_ask_names_another() -> None:
+    asked = model()
+    await consilience.deliberate("Why?", RoundOf2Talks(reply_tokens=300), model=asked)
+    assert {request.key: request.max_tokens for request in asked.requests} == {
+        "say/A1": 300,
+        "say/A2": 300,
+        "close": 77,
+    }
+
+
+async def test_subclass_of_a_shipped_protocol_overrides_one_template_and_keeps_the_others(store: SqliteStore) -> None:
+    asked = model()
+    report = await consilience.deliberate("Why?", Doubtful(children=2, max_rounds=1), model=asked, store=store)
+    assert isinstance(report, consilience.EmergenceReport)
+    assert report.protocol == "doubtful"
+    first = next(request for request in asked.requests if "leaf_respond" in request.key)
+    assert "Doubt everything.\n  Even this." in first.user
+    inherited = consilience.Emergence.load_templates().sources
+    own = Doubtful.load_templates().sources
+    assert {name for name in own if own[name] != inherited[name]} == {"leaf_respond"}
+    assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
+    assert await consilience.resume(report.session, store=store) == report
+
+
+def test_directory_of_prompts_overrides_an_inline_template(tmp_path: Path) -> None:
+    (tmp_path / "instructions.j2").write_text("Be long.")
+    assert RoundOf2Talks.load_templates(tmp_path).render("instructions") == "Be long."
+
+
+def test_class_without_instructions_is_refused_with_where_to_write_them() -> None:
+    class Silent(RoundOf2Talks):
+        templates = {"instructions": "{{ broken"}
+
+    with pytest.raises(SettingsError, match=r"cannot be read.*instructions.j2 of .*Silent"):
+        Silent.load_templates()
+    with pytest.raises(SettingsError, match=r"no template 'instructions'.*prompts/instructions.j2"):
+        Protocol.load_templates()
+    with pytest.raises(SettingsError, match=r"no prompt template 'nothing'.*There are: instructions"):
+        RoundOf2Talks.load_templates().render("nothing")
+
+
+def test_class_defined_again_as_in_a_notebook_takes_the_place_of_the_first(store: SqliteStore) -> None:
+    class Cell(RoundOf2Talks):
+        pass
+
+    first = consilience.run_sync("Why?", Cell(), model=model(), store=store)
+
+    class Cell(RoundOf2Talks):  # type: ignore[no-redef]
+        templates = {"instructions": "Be long."}
+
+    again = model()
+    second = consilience.run_sync("Why?", Cell(), model=again, store=store)
+    assert again.requests[0].system == "Be long."
+    for report in (first, second):
+        assert asyncio.run(consilience.replay(report.session, store=store)).digest() == report.digest()
+
+
+async def test_class_of_another_process_is_named_with_what_to_do(store: SqliteStore) -> None:
+    class Elsewhere(RoundOf2Talks):
+        pass
+
+    report = await consilience.deliberate("Why?", Elsewhere(), model=model(), store=store)
+    from consilience.engine import protocol as registry
+
+    del registry._defined["elsewhere"]
+    shown = await consilience.resume(report.session, store=store)
+    assert (shown.answer, shown.digest()) == (report.answer, report.digest())
+    assert shown.presentation() == report.presentation()
+    for again in (consilience.replay, consilience.fork):
+        with pytest.raises(UnknownName, match=r"'elsewhere', which is not installed.*call consilience.resume"):
+            await again(report.session, store=store)
+
+
+MINE = '''
+    import asyncio
+    import sys
+    import consilience
+    from consilience.testing import ScriptedModel
+
+    class Mine(consilience.Emergence):
+        """Mine."""
+
+    MODEL = ScriptedModel(lambda request: f"{request.agent} at {request.key}")
+    SETTINGS = dict(children=2, max_rounds=1)
+
+    def main():
+        if sys.argv[1] == "run":
+            report = consilience.run_sync("Why?", Mine(**SETTINGS), model=MODEL, session="s")
+        else:
+            report = asyncio.run(getattr(consilience, sys.argv[1])("s"))
+        assert type(report) is consilience.EmergenceReport
+        print(report.digest(), [r.user.splitlines()[-1] for r in MODEL.requests if "leaf" in r.key][:1])
+'''
+CALL = "\n    if __name__ == '__main__':\n        main()\n"
+
+
+@pytest.mark.parametrize("where", ["script", "package", "interactive"])
+def test_class_runs_resumes_and_replays_wherever_it_is_defined(where: str, tmp_path: Path, home: Path) -> None:
+    """A script, the `__init__` of a package, an interactive session; each step in a process of its own."""
+    prompts = tmp_path / ("mine" if where == "package" else "") / "prompts"
+    prompts.mkdir(parents=True)
+    (prompts / "leaf_respond.j2").write_text("From beside the class.")
+    if where == "script":
+        (tmp_path / "script.py").write_text(dedent(MINE + CALL))
+        command = [str(tmp_path / "script.py")]
+    elif where == "package":
+        (tmp_path / "mine" / "__init__.py").write_text(dedent(MINE))
+        command = ["-c", "import mine; mine.main()"]
+    else:
+        command = ["-c", dedent(MINE + CALL)]
+    ran = []
+    for what in ("run", "resume", "replay"):
+        done = subprocess.run(
+            [sys.executable, *command, what], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        ran.append(done.stdout)
+    assert len({line.split()[0] for line in ran}) == 1
+    assert ("From beside the class." in ran[0]) == (where != "interactive")

@@ -1,0 +1,167 @@
+"""A closing call whose reply was cut is asked once more, with twice the room, while the limits allow it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consilience.domain.errors import ServerError
+from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected
+from consilience.domain.outcome import Limits
+from consilience.domain.report import Report
+from consilience.engine.runner import Options
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import Scripted, ScriptedModel
+from consilience.protocols.emergence import Emergence
+from consilience.reporting.export import as_html
+from consilience.reporting.record import record_of
+from kit import runner
+
+PROTOCOL = Emergence(children=2, max_rounds=1)
+LEAVES = 4
+"""Calls before the closing one."""
+
+Reply = Callable[[ModelRequest], Any]
+
+
+def cut(text: str) -> Scripted:
+    return Scripted(json.dumps({"text": text}), finish_reason="length", tokens_out=10)
+
+
+def whole(text: str) -> Scripted:
+    return Scripted(json.dumps({"text": text}), tokens_out=10)
+
+
+def script(*answers: Any) -> Reply:
+    """The root's replies, attempt by attempt; an error is raised."""
+
+    def reply(request: ModelRequest) -> Any:
+        if request.agent != "L1N1":
+            return whole(f"{request.key} was said.")
+        answer = answers[request.attempt - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return reply
+
+
+async def run(*answers: Any, store: SqliteStore | None = None, **fields: Any) -> tuple[Report, ScriptedModel]:
+    model = ScriptedModel(script(*answers), price=0.001)
+    store = store or SqliteStore(":memory:")
+    return await runner.start("Which?", PROTOCOL, models=model, store=store, session="s", **fields), model
+
+
+def closing_requests(model: ScriptedModel) -> list[ModelRequest]:
+    return [request for request in model.requests if request.agent == "L1N1"]
+
+
+async def test_it_is_asked_again_with_twice_the_room_and_the_whole_answer_counts() -> None:
+    report, model = await run(cut("Yes, bec"), whole("Yes, because it is."))
+    first, second = closing_requests(model)
+    assert second.max_tokens == 2 * first.max_tokens
+    assert second.user == first.user
+    assert (report.answer, report.answer_cut, report.cut_replies) == ("Yes, because it is.", False, ())
+    assert report.ledger.actual.calls == PROTOCOL.estimate().max, "it counts as no call of its own"
+    assert report.ledger.actual.repairs == 1
+    assert not any("cut" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("again", "kept"),
+    [
+        (cut("Yes, because it"), "Yes, because it"),
+        (cut("Yes"), "Yes, bec"),
+        (Scripted("{}", tokens_out=3), "Yes, bec"),
+        (ServerError("down"), "Yes, bec"),
+    ],
+    ids=["cut again", "cut again and shorter", "unusable", "failed"],
+)
+async def test_what_does_not_help_leaves_the_longer_text_marked(again: Any, kept: str) -> None:
+    report, model = await run(cut("Yes, bec"), again)
+    assert (report.answer, report.answer_cut) == (kept, True)
+    assert report.cut_replies == ("round-1/observe/L1N1",)
+    assert "the answer was cut at the token limit" in report.unmet
+    assert (report.failed_calls, report.missing, report.degraded) == ((), (), None), "the call was answered"
+    assert {request.attempt for request in closing_requests(model)} == {1, 2}
+
+
+async def test_another_call_that_was_cut_is_not_asked_again() -> None:
+    model = ScriptedModel(lambda request: cut("So") if request.agent == "L2N1" else whole(f"{request.key}."))
+    report = await runner.start("Which?", PROTOCOL, models=model, store=SqliteStore(":memory:"))
+    assert len(model.requests) == PROTOCOL.estimate().max
+    assert set(report.cut_replies) == {"round-1/leaf_respond/L2N1", "round-1/lateral/L2N1"}
+
+
+async def test_without_repairs_it_is_not_asked_again() -> None:
+    report, model = await run(cut("Yes, bec"), options=Options(repairs=0))
+    assert len(closing_requests(model)) == 1
+    assert report.answer_cut
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(calls=LEAVES + 1), Limits(tokens=20_000), Limits(money=12), Limits(money=30)]
+)
+async def test_no_limit_is_exceeded_for_it(limits: Limits) -> None:
+    report, _ = await run(cut("Yes, bec"), whole("Yes, because it is."), limits=limits)
+    spent = report.ledger.actual
+    assert limits.calls is None or spent.requests <= limits.calls
+    assert limits.money is None or (spent.cost or 0) <= limits.money
+    assert limits.tokens is None or spent.tokens_in + spent.tokens_out <= limits.tokens
+    assert report.answer in ("Yes, bec", "Yes, because it is.")
+    assert report.answer_cut == (report.answer == "Yes, bec")
+    assert report.failed_calls == ()
+
+
+async def test_a_limit_that_forbids_it_leaves_the_first_answer_and_a_record_of_the_refusal(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+    report, model = await run(cut("Yes, bec"), limits=Limits(calls=LEAVES + 1), store=store)
+    assert len(model.requests) == LEAVES + 1
+    events = [event for event in store.read("s") if getattr(event, "key", "") == "round-1/observe/L1N1"]
+    ended = [event for event in events if isinstance(event, CallCompleted | CallFailed | ReplyRejected)]
+    assert [type(event) for event in ended] == [CallCompleted, CallFailed]
+    assert report.answer_cut
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+@pytest.mark.parametrize("again", [whole("Yes, because it is."), cut("Yes"), Scripted("{}"), ServerError("down")])
+async def test_it_replays_forks_and_is_shown(again: Any, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+    report, _ = await run(cut("Yes, bec"), again, store=store)
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+    forked = await runner.fork("s", store=store, models=ScriptedModel([]), at="end", session="f")
+    assert (forked.answer, forked.answer_cut) == (report.answer, report.answer_cut)
+    page = as_html(record_of(store, "s"))
+    assert "Yes, bec" in page
+    assert ("was cut off at the token limit" in page) == report.answer_cut
+
+
+async def test_a_run_killed_before_the_second_attempt_asks_it_on_resume(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "j.db")
+
+    class Killed(BaseException):
+        pass
+
+    def killing(request: ModelRequest) -> Any:
+        if request.agent == "L1N1" and request.attempt == 2:
+            raise Killed
+        return script(cut("Yes, bec"))(request)
+
+    with pytest.raises(Killed):
+        await runner.start("Which?", PROTOCOL, models=ScriptedModel(killing), store=store, session="s")
+    model = ScriptedModel(script(cut("Yes, bec"), whole("Yes, because it is.")))
+    report = await runner.resume("s", store=store, models=model)
+    assert [(request.agent, request.attempt) for request in model.requests] == [("L1N1", 2)]
+    assert (report.answer, report.answer_cut) == ("Yes, because it is.", False)
+
+
+async def test_a_closing_reply_cut_beyond_reading_gets_more_room_too() -> None:
+    report, model = await run(Scripted('{"claims": [{"te', finish_reason="length"), whole("Yes, because it is."))
+    first, second = closing_requests(model)
+    assert second.max_tokens == 2 * first.max_tokens
+    assert report.answer == "Yes, because it is."

@@ -1,0 +1,158 @@
+"""Documents per call: what a call names is what it is shown, what its reply may quote, and what a person reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import ProtocolViolation, SessionWaiting
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Limits, SpendingLimits
+from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.session import Session
+from consilience.engine.work import Failure
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.scripted import ScriptedModel
+from consilience.reporting.question import questions
+from consilience.reporting.record import record_of
+from engine.test_session import play
+from kit import runner
+
+PLAN = "\n".join(f"line {n}" for n in range(1, 301))
+SOURCES = [
+    Source("The market opened in 1998.", name="town"),
+    Source(PLAN, name="plan"),
+    Source("closed", agents=("A2",)),
+]
+
+
+async def test_a_call_is_shown_the_documents_and_lines_it_names_and_nothing_else() -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("some", documents=("S2:120-122", "S1")), key="some")
+        await session.ask("A1", Prompt("none", documents=()), key="none")
+        await session.ask("A1", Prompt("line", documents=("S2:300", "S2:300-300")), key="line")
+        await session.ask("A1", Prompt("all"), key="all")
+
+    model = ScriptedModel(lambda request: "fine")
+    report, store = await play(body, model, sources=SOURCES, session="s")
+    some, none, line, everything = (request.text for request in model.requests)
+    assert "plan\n120| line 120\n121| line 121\n122| line 122\n</quote" in some
+    assert "from document S2:120-122>" in some
+    assert some.index("line 120") < some.index("1| The market opened"), "in the order named"
+    assert "documents" not in none
+    assert "market" not in none
+    assert line.count("300| line 300") == 1
+    assert "1| line 1\n" not in line
+    assert "1998" in everything
+    assert "\n1| line 1\n" in everything
+    assert "300| line 300" in everything
+    assert "closed" not in some + none + line + everything
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+    assert record_of(store, "s").readings["some"].documents == ("S2", "S1")
+
+
+async def test_other_lines_are_another_request() -> None:
+    """The size of the call is that of the lines: a limit that the whole document breaks admits a few of them."""
+    asked: list[object] = []
+
+    async def body(session: Session) -> None:
+        for lines in ("S2:1-9", "S2:1-8"):
+            asked.append(await session.ask("A1", Prompt("read", documents=(lines,)), key=lines))
+        asked.append(await session.ask("A1", Prompt("read"), key="whole"))
+
+    sources = [Source("short"), Source("\n".join(["word " * 50] * 1000))]
+    _, store = await play(
+        body, sources=sources, session="s", limits=Limits(agents={"A1": SpendingLimits(tokens=20_000)})
+    )
+    assert [isinstance(reply, Failure) for reply in asked] == [False, False, True]
+    events = {event.key: event for event in store.read("s") if event.type == "call_completed"}
+    assert events["S2:1-9"].digest != events["S2:1-8"].digest
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("S3", "A1 may not be shown document S3, which is for \\('A2',\\)"),
+        ("S3:1", "A1 may not be shown document S3"),
+        ("S4", "'S4' names no document of this session \\(S1, S2, S3\\)"),
+        ("plan", "'plan' names no document"),
+        ("S2:0-3", "'S2:0-3' names no document"),
+        ("S2:9-3", "'S2:9-3' names no lines: S2 has 300"),
+        ("S2:290-301", "'S2:290-301' names no lines: S2 has 300"),
+    ],
+)
+async def test_a_document_an_agent_may_not_see_or_that_is_not_there_is_refused(reference: str, message: str) -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("x", documents=(reference,)), key="x")
+
+    model = ScriptedModel([])
+    with pytest.raises(ProtocolViolation, match=message):
+        await play(body, model, sources=SOURCES)
+
+
+async def test_a_quotation_is_judged_by_what_the_call_was_shown() -> None:
+    """Words of lines that were not shown are not verified, unless a message that was shown quotes them truly."""
+    said = {
+        "reader": 'It says "line 121" [S2:121] and "line 7" [S2:7] and "line 122 line 123" [S2:122].',
+        "own": 'Closed: "closed" [S3:1].',
+        "relay": 'As found: "line 121" [S2:121], "line  121" [S2:121], "line 200" [S2:200], "closed" [S3:1].',
+        "all": 'It says "line 7" [S2:7].',
+    }
+
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("x", documents=("S2:120-122",)), key="reader", audience=["A3"])
+        await session.ask("A2", Prompt("x", documents=("S3",)), key="own", audience=["A3"])
+        shown = (Quote("reader", "A"), Quote("own", "B"))
+        await session.ask("A3", Prompt("x", shown, documents=()), key="relay")
+        await session.ask("A3", Prompt("x"), key="all")
+
+    report, store = await play(body, ScriptedModel(lambda request: said[request.key]), sources=SOURCES, session="s")
+    assert [(q.words, q.agent, q.verified) for q in report.quotations] == [
+        ("line 121", "A1", True),
+        ("line 7", "A1", False),
+        ("line 122 line 123", "A1", False),
+        ("closed", "A2", True),
+        ("line 121", "A3", True),
+        ("line  121", "A3", True),
+        ("line 200", "A3", False),
+        ("closed", "A3", False),
+        ("line 7", "A3", True),
+    ]
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_a_person_reads_the_lines_with_their_numbers_also_from_the_journal(tmp_path: Path) -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A2", Prompt("say", documents=("S2:120-121",)), key="say")
+
+    store = SqliteStore(tmp_path / "j.db")
+    model = {"A1": ScriptedModel([]), "A2": "human", "A3": ScriptedModel([])}
+    with pytest.raises(SessionWaiting):
+        await play(body, model, sources=SOURCES, store=store, session="s")
+    (question,) = questions(store.read("s"), store.text, store.prompt)
+    assert "document S2:120-121:\n  | plan\n  | 120| line 120\n  | 121| line 121\n" in question.text
+    store.answer("s", "say", 'So it says: "line 121" [S2:121].')
+    report = await runner.resume("s", store=store, models=model)  # type: ignore[arg-type]
+    assert [quotation.verified for quotation in report.quotations] == [True]
+    store.close()
+
+
+async def test_a_fork_asks_a_call_again_that_names_a_document_which_it_added() -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("named", documents=("S1:1",)), key="named")
+        await session.ask("A1", Prompt("other", documents=("S2",)), key="other")
+        await session.ask("A1", Prompt("opening"), key="opening")
+
+    _, store = await play(body, ScriptedModel(lambda request: "fine"), sources=SOURCES, session="p")
+    model = ScriptedModel(lambda request: "again")
+    moved = Source("The market moved in 1999.", name="town")
+    report = await runner.fork("p", store=store, models=model, sources=[moved], session="f")
+    assert [request.key for request in model.requests] == ["named"]
+    assert "1999" in model.requests[0].text
+    (warning,) = [warning for warning in report.warnings if "asked for again" in warning]
+    assert "named" in warning
+    assert (await runner.replay("f", store=store)).digest() == report.digest()
+    silent = ScriptedModel([])
+    await runner.fork("f", store=store, models=silent, session="g")
+    assert silent.requests == [], "the reply of the fork is as old as the document"

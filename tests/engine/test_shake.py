@@ -1,0 +1,275 @@
+"""The public kit: it passes what is right, and says what is wrong in what is not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from consilience.domain.errors import ProtocolViolation
+from consilience.domain.messages import Label
+from consilience.engine.prompt import schema_for
+from consilience.models.port import ModelRequest
+from consilience.protocol import (
+    Estimate,
+    Failure,
+    Prompt,
+    Protocol,
+    Quote,
+    Reply,
+    Report,
+    Session,
+    StopReason,
+    Topology,
+    complete,
+    exhaustion,
+)
+from consilience.protocols.emergence import Emergence
+from consilience.protocols.refinement import Refinement
+from consilience.testing import AnyModel, Arrivals, ShakeFailed, shake
+
+Asked = Reply[str] | Failure
+
+
+class Opinion(BaseModel):
+    side: Literal["yes", "no"]
+    rests_on: list[Label] = Field(default_factory=list, json_schema_extra={"maxItems": 2})
+    reason: Annotated[str, Field(max_length=80)]
+
+
+class Panel(Protocol):
+    """Three opinions, read by the first agent, who answers."""
+
+    templates = {"instructions": "Be brief.", "ask": "Give your opinion, {{ who }}.", "close": "Answer."}
+
+    def topology(self) -> Topology:
+        return complete(3)
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=4, max=4)
+
+    async def opinions(self, session: Session) -> list[Reply[Opinion] | Failure]:
+        asks = [
+            session.ask(
+                a.id, Prompt(session.words("ask", who=a.id)), key=f"ask/{a.id}", returns=Opinion, audience=("A1",)
+            )
+            for a in session.agents
+        ]
+        return await session.gather(asks)
+
+    async def run(self, session: Session) -> Report:
+        said = await self.opinions(session)
+        quotes = tuple(Quote(reply.key, reply.agent) for reply in said if isinstance(reply, Reply))
+        answer = await session.ask("A1", Prompt(session.words("close"), quotes), key="close", closing=True)
+        failures = [result for result in (*said, answer) if isinstance(result, Failure)]
+        return await session.report(
+            Report,
+            first=said,
+            stop_reason=exhaustion(failures) or StopReason.SETTLED,
+            answer=answer.text if isinstance(answer, Reply) else None,
+        )
+
+
+COUNTER = itertools.count()
+
+
+class Racing(Panel):
+    """Publishes in the order of arrival."""
+
+    async def run(self, session: Session) -> Report:
+        arrived: list[str] = []
+
+        async def one(agent: str) -> Asked:
+            reply = await session.ask(agent, Prompt("Speak."), key=f"ask/{agent}", audience=("A1",))
+            arrived.append(agent)
+            return reply
+
+        said = await session.gather([session.procedure(one(a.id), calls=1) for a in session.agents])
+        answer = await session.ask("A1", Prompt(f"First was {arrived[0]}."), key="close", closing=True)
+        return await session.report(
+            Report,
+            first=said,
+            stop_reason=StopReason.SETTLED,
+            answer=answer.text if isinstance(answer, Reply) else None,
+        )
+
+
+class Counting(Panel):
+    """Its prompts depend on something outside of the session."""
+
+    async def run(self, session: Session) -> Report:
+        answer = await session.ask("A1", Prompt(f"Call {next(COUNTER)}."), key="close", closing=True)
+        return await session.report(
+            Report,
+            first=[answer],
+            stop_reason=StopReason.SETTLED,
+            answer=answer.text if isinstance(answer, Reply) else None,
+        )
+
+
+class Modest(Panel):
+    """Estimates fewer calls than it makes."""
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=3, max=3)
+
+
+class Pretending(Panel):
+    """Says that it settled, also where its budget was exhausted."""
+
+    async def run(self, session: Session) -> Report:
+        said = await self.opinions(session)
+        answer = await session.ask("A1", Prompt("Answer."), key="close", closing=True)
+        text = answer.text if isinstance(answer, Reply) else None
+        return await session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=text)
+
+
+class Unclosed(Panel):
+    """Declares a closing call and makes none."""
+
+    async def run(self, session: Session) -> Report:
+        said = await self.opinions(session)
+        failures = [result for result in said if isinstance(result, Failure)]
+        stop = exhaustion(failures) or StopReason.SETTLED
+        last = said[-1]
+        return await session.report(
+            Report, first=said, stop_reason=stop, answer=last.text if isinstance(last, Reply) else None
+        )
+
+
+class Undeclared(Panel):
+    """Makes a closing call, and declares that it makes none."""
+
+    closing = False
+
+
+def test_closing_call_that_is_not_declared_is_a_violation() -> None:
+    with pytest.raises(ProtocolViolation, match=r"'close' is asked with closing=True .* declares closing = False"):
+        shake(Undeclared())
+
+
+def test_a_sound_protocol_passes_and_its_kit_really_shook() -> None:
+    shaken = shake(Panel())
+    assert shaken.need == 4
+    assert shaken.orders > 1
+    assert shaken.budgets == (0, 1, 2, 3, 4)
+    assert sum(shaken.kills.values()) >= 15
+    assert {"before_call", "after_reply", "after_commit", "closing_call", "before_finish"} <= set(shaken.kills)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "says"),
+    [
+        (Racing(), r"order of arrival \d+: the journals differ first at place .*close"),
+        (Counting(), r"the journals differ first at place 0 .call_completed close.: digest"),
+        (Modest(), r"made 4 calls, and estimates at most 3"),
+        (Pretending(), r"with a budget of 0 of 4 calls: stopped as settled"),
+        (
+            Unclosed(),
+            r"no run that its budget ended made a call with closing=True. Make one, or declare closing = False",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_wrong_with_a_protocol_is_named(protocol: Protocol, says: str) -> None:
+    with pytest.raises(ShakeFailed, match=says):
+        shake(protocol)
+
+
+async def test_it_runs_inside_a_running_loop_and_takes_a_script() -> None:
+    kit = Arrivals(Emergence(children=2, max_rounds=2), lambda request: f"{request.agent} says {len(request.text)}")
+    assert shake(kit, orders=5, budgets=3, kills=5, forks=2).orders > 1
+
+
+@pytest.mark.parametrize("protocol", [Emergence(children=2, max_rounds=2), Refinement(hierarchy={
+    "name": "h", "description": "d", "roles": [
+        {"name": "lead", "description": "You lead.", "children": ["one"]},
+        {"name": "one", "description": "You write."},
+    ]}, max_passes=1, filter="never")], ids=lambda p: p.name)  # fmt: skip
+def test_shipped_protocols_pass_with_the_model_that_answers_anything(protocol: Protocol) -> None:
+    shake(protocol, orders=5, budgets=4, kills=6, forks=2)
+
+
+# --- the model that answers any schema
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Leaf(BaseModel):
+    size: Annotated[int, Field(gt=2, le=4)]
+    share: Annotated[float, Field(gt=0, lt=1)]
+    even: Annotated[int, Field(multiple_of=2, ge=3, le=9)]
+
+
+class Everything(BaseModel):
+    colour: Colour
+    kind: Literal["a"]
+    leaf: Leaf
+    leaves: Annotated[list[Leaf], Field(min_length=2, max_length=4)]
+    maybe: Leaf | None
+    either: int | str
+    pair: tuple[int, str]
+    names: dict[str, bool]
+    code: Annotated[str, Field(pattern=r"^[A-Z]\d$")]
+    word: Annotated[str, Field(min_length=3, max_length=5)]
+    long: Annotated[str, Field(min_length=200)]
+    distinct: Annotated[set[Colour], Field(min_length=2)]
+    child: Everything | None = None
+    even_words: str
+
+    @field_validator("even_words")
+    @classmethod
+    def _even(cls, value: str) -> str:
+        if int(value[-2], 16) % 2:
+            raise ValueError("odd")
+        return value
+
+
+def request(text: str, returns: type[BaseModel], schema: dict[str, object] | None) -> ModelRequest:
+    return ModelRequest("A1", "key", "", text, returns, schema)
+
+
+@pytest.mark.parametrize("schema_of", [lambda: Everything.model_json_schema(), lambda: schema_for(Everything, ())[0]])
+def test_any_model_answers_any_schema(schema_of: Callable[[], dict[str, object]]) -> None:
+    model = AnyModel()
+    seen = set()
+    for n in range(100):
+        asked = request(f"prompt {n}", Everything, schema_of())
+        text = model.reply(asked)
+        assert text == AnyModel().reply(asked)
+        seen.add(Everything.model_validate_json(text).model_dump_json())
+    assert len(seen) == 100
+
+
+def test_any_model_names_only_labels_that_were_shown() -> None:
+    labels = (("A", "reply"), ("B", "reply"))
+    replies = [
+        Opinion.model_validate_json(AnyModel().reply(request(str(n), Opinion, schema_for(Opinion, labels)[0])))
+        for n in range(50)
+    ]
+    assert {label for reply in replies for label in reply.rests_on} == {"A", "B"}
+    assert all(len(reply.rests_on) <= 2 for reply in replies)
+    assert {reply.side for reply in replies} == {"yes", "no"}
+
+
+def test_any_model_says_which_pattern_it_cannot_write() -> None:
+    class Coded(BaseModel):
+        code: Annotated[str, Field(pattern=r"^x{3}-\d{7}$")]
+
+    with pytest.raises(AssertionError, match=r"no text for 'code' of pattern .* ScriptedModel"):
+        AnyModel().reply(request("x", Coded, Coded.model_json_schema()))
+
+
+def test_malformed_replies_come_at_the_first_attempt_only() -> None:
+    model = AnyModel(malformed=1.0)
+    first = request("x", Opinion, Opinion.model_json_schema())
+    assert model.reply(first) == "{"
+    again = ModelRequest("A1", "key", "", "x", Opinion, Opinion.model_json_schema(), attempt=2)
+    Opinion.model_validate_json(model.reply(again))

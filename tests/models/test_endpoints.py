@@ -1,0 +1,356 @@
+"""Endpoints named by address: how the name is read, what is sent to it, what it costs, what it may leave out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
+from consilience.models import endpoints
+from consilience.models.embeddings import ProviderEncoder
+from consilience.models.endpoints import parse_endpoint, prices_of
+from consilience.models.limiter import Limited, may_retry, requests_of
+from consilience.models.port import ModelRequest
+from consilience.models.provider import ProviderModel
+from consilience.models.registry import alternatives, choose, key_variables, resolve
+
+from .misbehaving import KEY, Answer, Server, completion, misbehaving
+
+
+class Verdict(BaseModel):
+    stance: str
+
+
+def request(**more: object) -> ModelRequest:
+    fields: dict[str, object] = {"agent": "a", "key": "k", "system": "Be brief.", "user": "?", "seed": 7}
+    return ModelRequest(**{**fields, "temperature": 0.2, "max_tokens": 50, **more})  # type: ignore[arg-type]
+
+
+STRUCTURED = request(returns=Verdict, schema=Verdict.model_json_schema())
+
+
+@pytest.fixture(autouse=True)
+def configured() -> Iterator[None]:
+    yield
+    endpoints.configure({})
+
+
+@asynccontextmanager
+async def endpoint(answer: Any, name: str = "m") -> AsyncIterator[tuple[Limited, Server]]:
+    async with misbehaving(answer) as server:
+        model = resolve(f"{server.url}/v1#{name}")
+        assert isinstance(model, Limited)
+        try:
+            yield model, server
+        finally:
+            await model.close()
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "address", "model"),
+        [
+            ("http://127.0.0.1:11434/v1#qwen3:8b", "http://127.0.0.1:11434/v1", "qwen3:8b"),
+            (
+                "https://openrouter.ai/api/v1#deepseek/deepseek-r1",
+                "https://openrouter.ai/api/v1",
+                "deepseek/deepseek-r1",
+            ),
+            (" HTTP://Box.example:80/v1/#a#b ", "http://box.example/v1", "a#b"),
+            ("http://[::1]:8000#m", "http://[::1]:8000", "m"),
+        ],
+    )
+    def test_an_address_and_a_model(self, name: str, address: str, model: str) -> None:
+        read = parse_endpoint(name)
+        assert (read.address, read.model) == (address, model)
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            (f"http://ann:{KEY}@127.0.0.1:9/v1#m", "CONSILIENCE_ENDPOINT_KEY"),
+            (f"https://{KEY}@gateway.example/v1#m", "CONSILIENCE_ENDPOINT_KEY"),
+            (f"https://gateway.example/v1?key={KEY}#m", "has a query"),
+            (f"http://ann:{KEY[:4]}#{KEY[4:]}@box/v1#m", "not valid"),
+            ("http://#m", "not valid"),
+            ("http://[bad/v1#m", "not valid"),
+            ("http://box:70000/v1#m", "not valid"),
+            ("https://gateway.example/v1", "Write https://gateway.example/v1#MODEL"),
+            ("https://gateway.example/v1#", "Write https://gateway.example/v1#MODEL"),
+            ("http://127.0.0.1:9/v1", "Write http://127.0.0.1:9/v1#MODEL"),
+            ("http://box/v1/chat/completions#m", "Write http://box/v1#MODEL"),
+            ("localhost:8000/v1#m", "http://HOST:PORT/v1#MODEL"),
+        ],
+    )
+    def test_what_is_wrong_is_named_and_no_secret_repeated(self, name: str, says: str) -> None:
+        with pytest.raises(UserError) as refused:
+            resolve(name)
+        assert isinstance(refused.value, UnknownName)
+        assert says in str(refused.value)
+        assert KEY not in str(refused.value)
+
+    async def test_a_missing_model_is_answered_with_those_the_server_lists(self) -> None:
+        listed = {"data": [{"id": "qwen3:8b", "owned_by": "library"}, {"id": "smollm2"}]}
+        async with misbehaving(Answer(body=listed)) as server:
+            with pytest.raises(UnknownName, match=r"#qwen3:8b\. Models it lists: qwen3:8b, smollm2"):
+                await asyncio.to_thread(resolve, f"{server.url}/v1")
+            assert [seen.path for seen in server.seen] == ["/v1/models"]
+
+    async def test_a_chain_of_endpoints(self) -> None:
+        async with misbehaving(Answer(500)) as broken, misbehaving(completion("B.")) as whole:
+            name = f"{broken.url}/v1#a|{whole.url}/v1#b/c:d"
+            assert len(alternatives(name)) == 2
+            model = resolve(name, retries=0)
+            answer = await model.complete(request())
+            assert (model.name, answer.text, answer.model) == (name, "B.", f"{whole.url}/v1#stub-2026-01-01")
+            await model.close()
+
+    def test_a_key_that_an_endpoint_uses_is_not_called_unspent(self) -> None:
+        environ = {"OPENROUTER_API_KEY": KEY, "OPENAI_API_KEY": KEY}
+        choice = choose({**environ, "CONSILIENCE_MODEL": "https://openrouter.ai/api/v1#a/b"}, {})
+        assert list(choice.unspent_keys) == ["OPENAI_API_KEY"]
+
+
+class TestWhatIsSent:
+    async def test_no_key_and_nothing_of_openai_goes_to_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for variable in (
+            "OPENAI_API_KEY",
+            "OPENAI_ADMIN_KEY",
+            "OPENAI_ORG_ID",
+            "OPENAI_PROJECT_ID",
+            "OPENROUTER_API_KEY",
+        ):
+            monkeypatch.setenv(variable, KEY)
+        monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"Authorization: Bearer {KEY}\nX-Team: {KEY}")
+        async with endpoint(completion("Yes.")) as (model, server):
+            answer = await model.complete(request())
+            assert (answer.text, answer.model) == ("Yes.", f"{server.url}/v1#stub-2026-01-01")
+            assert KEY not in str(server.seen[0].headers)
+            body = server.seen[0].body
+            assert server.seen[0].path == "/v1/chat/completions"
+            assert (body["model"], body["max_tokens"], body["seed"]) == ("m", 50, 7)
+            assert model.account == server.url
+
+    async def test_its_own_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", KEY)
+        async with endpoint(completion("Yes.")) as (model, server):
+            await model.complete(request())
+            assert server.seen[0].headers["authorization"] == f"Bearer {KEY}"
+
+    async def test_a_key_that_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", KEY)
+        async with endpoint(Answer(401, {"error": {"message": f"no {KEY}"}})) as (model, _):
+            with pytest.raises(Rejected, match="CONSILIENCE_ENDPOINT_KEY") as refused:
+                await model.complete(request())
+            assert KEY not in str(refused.value)
+
+    def test_a_provider_gets_its_own_key_and_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", KEY)
+        name = "https://openrouter.ai/api/v1#deepseek/deepseek-r1"
+        with pytest.raises(UnavailableModel, match="OPENROUTER_API_KEY"):
+            resolve(name)
+        monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+        model = resolve(name)
+        assert isinstance(model, Limited)
+        assert model.account == "openrouter"
+        assert key_variables(model.account) == ("OPENROUTER_API_KEY",)
+        plain = resolve("http://openrouter.ai/api/v1#deepseek/deepseek-r1")
+        assert isinstance(plain, Limited)
+        assert key_variables(plain.account) == ("CONSILIENCE_ENDPOINT_KEY",), "no provider's key goes unencrypted"
+
+    async def test_texts_are_encoded_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        vectors = {
+            "object": "list",
+            "model": "e",
+            "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 1.0]}],
+        }
+        async with misbehaving(Answer(body={**vectors, "usage": {"prompt_tokens": 1, "total_tokens": 1}})) as server:
+            assert await ProviderEncoder(f"{server.url}/v1#bge-m3").encode(["one"]) == [[0.5, 1.0]]
+            assert (server.seen[0].path, server.seen[0].body["model"]) == ("/v1/embeddings", "bge-m3")
+            assert KEY not in str(server.seen[0].headers)
+
+
+class TestPrices:
+    async def test_a_price_is_not_known_unless_configured(self) -> None:
+        async with endpoint(completion("Yes."), "gpt-4o") as (model, server):
+            assert (await model.complete(request())).cost is None
+            assert model.price(1000, 1000) is None
+            endpoints.configure({f"{server.url}/v1/": (0.0, 0.0), f"{server.url}/v1#gpt-4o": (2.0, 10.0)})
+            priced, free = resolve(model.name), resolve(f"{server.url}/v1#other")
+            assert (await priced.complete(request())).cost == pytest.approx((12 * 2.0 + 3 * 10.0) / 1e6)
+            assert (free.price(1000, 1000), (await free.complete(request())).cost) == (0.0, 0.0)
+            await priced.close()
+            await free.close()
+
+    def test_a_provider_has_its_listed_prices(self) -> None:
+        assert prices_of("https://openrouter.ai/api/v1#deepseek/deepseek-r1", {}) == "listed"
+        assert prices_of("https://gateway.example/v1#deepseek-r1", {}) == "unknown"
+        assert prices_of("openai:gpt-4o", {}) == "listed"
+        assert prices_of("openai:gpt-4o", {"OPENAI_BASE_URL": "http://127.0.0.1:4000/v1"}) == "unknown"
+
+    @pytest.mark.parametrize(
+        ("name", "variable", "own"),
+        [
+            ("openai:gpt-4o", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
+            ("openai-chat:gpt-4o", "OPENAI_BASE_URL", "https://eu.api.openai.com/v1"),
+            ("anthropic:claude-sonnet-4-5", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+            ("google:gemini-2.5-flash", "GOOGLE_GEMINI_BASE_URL", "https://generativelanguage.googleapis.com"),
+            ("google-cloud:g", "GOOGLE_VERTEX_BASE_URL", "https://europe-west1-aiplatform.googleapis.com"),
+            ("groq:llama", "GROQ_BASE_URL", "https://api.groq.com"),
+            ("cohere:command", "CO_BASE_URL", "https://api.cohere.com"),
+            ("azure:gpt-4o", "AZURE_OPENAI_ENDPOINT", "https://town.openai.azure.com/"),
+            ("bedrock:claude", "AWS_BEDROCK_BASE_URL", "https://bedrock-runtime.eu-west-1.amazonaws.com"),
+            ("moonshotai:kimi", "MOONSHOTAI_BASE_URL", "https://api.moonshot.ai/v1"),
+            ("gateway/openai:gpt-4o", "PYDANTIC_AI_GATEWAY_BASE_URL", "https://gateway-us.pydantic.dev/proxy"),
+        ],
+    )
+    def test_elsewhere_than_at_its_own_host_the_price_is_not_known(self, name: str, variable: str, own: str) -> None:
+        assert prices_of(name, {variable: own}) == "listed"
+        for other in (
+            own.replace("https", "http"),
+            own.replace("://", "://x@relay.example/"),
+            "https://relay.example/v1",
+        ):
+            assert prices_of(name, {variable: other}) == "unknown"
+            assert prices_of(name, {variable: other, "CONSILIENCE_FREE_ENDPOINTS": other}) == (0.0, 0.0)
+
+
+def picky(server_says: dict[str, Answer]) -> Any:
+    """Answers with an error for the first of those parameters that a request has."""
+
+    class Picky:
+        server: Server | None = None
+
+        def __call__(self, number: int) -> Answer:
+            assert self.server is not None
+            body = self.server.seen[-1].body
+            return next((no for name, no in server_says.items() if name in body), completion('{"stance": "for"}'))
+
+    return Picky()
+
+
+@asynccontextmanager
+async def picky_endpoint(
+    server_says: dict[str, Answer], name: str = "seed-oss"
+) -> AsyncIterator[tuple[Limited, Server]]:
+    answer = picky(server_says)
+    async with endpoint(answer, name) as (model, server):
+        answer.server = server
+        yield model, server
+
+
+def says(message: str, status: int = 400, **more: object) -> Answer:
+    return Answer(status, {"error": {"message": message, "type": "invalid_request_error", **more}})
+
+
+REJECTIONS = [
+    ("seed", says("Unsupported parameter: 'seed' is not supported with this model.", code="unsupported_parameter")),
+    ("seed", says("Unrecognized request argument supplied: seed")),
+    ("seed", says("property 'seed' is unsupported", 422)),
+    ("seed", says("openai does not support parameters: ['seed'], for model=x. Set drop_params.")),
+    ("seed", Answer(422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs"}]})),
+    ("seed", says("This field is not supported.", param="seed")),
+    ("seed", says("unknown field `seed`, expected one of `messages`, `model`, `temperature`")),
+    (
+        "temperature",
+        says("Unsupported value: 'temperature' does not support 0.2 with this model. Only the default (1)."),
+    ),
+    ("temperature", says("`temperature` is deprecated for this model.")),
+    ("temperature", says("not supported: temperature", 500)),
+    ("max_tokens", says("'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.")),
+]
+
+
+class TestParametersThatAServerDoesNotKnow:
+    @pytest.mark.parametrize(("name", "answer"), REJECTIONS)
+    async def test_is_left_out_at_once_and_remembered(self, name: str, answer: Answer) -> None:
+        async with picky_endpoint({name: answer}) as (model, server):
+            first, second = await model.complete(request()), await model.complete(request())
+        assert (first.requests, second.requests) == (2, 1)
+        assert [name in seen.body for seen in server.seen] == [True, False, False]
+        others = {"seed", "temperature", "max_tokens"} - {name}
+        assert others <= set(server.seen[1].body), "nothing else is left out"
+
+    async def test_the_limit_on_tokens_is_kept_under_its_other_name(self) -> None:
+        async with picky_endpoint({"max_tokens": REJECTIONS[-1][1]}) as (model, server):
+            await model.complete(request())
+        assert server.seen[1].body["max_completion_tokens"] == 50
+
+    async def test_without_any_name_for_the_limit_nothing_is_asked(self) -> None:
+        unknown = {name: says(f"Unknown parameter: {name}") for name in ("max_tokens", "max_completion_tokens")}
+        async with picky_endpoint(unknown) as (model, server):
+            with pytest.raises(Rejected, match="max_completion_tokens"):
+                await model.complete(request())
+        assert len(server.seen) == 2
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            "unknown field `reasoning_effort`",
+            '"m" does not support thinking',
+            "Unsupported parameter: 'reasoning.effort'",
+        ],
+    )
+    async def test_thinking(self, message: str) -> None:
+        async with picky_endpoint({"reasoning_effort": says(message)}, "o3") as (model, server):
+            assert isinstance(model.inner, ProviderModel)
+            model.inner._settings["thinking"] = "low"
+            answers = [await model.complete(request(temperature=None)) for _ in range(2)]
+        assert [answer.requests for answer in answers] == [2, 1]
+        assert ["reasoning_effort" in seen.body for seen in server.seen] == [True, False, False]
+
+    async def test_each_at_most_once_whatever_the_server_says(self) -> None:
+        everything = says("seed, temperature, max_tokens, thinking, response_format and tools are not supported")
+        async with endpoint(everything) as (model, server):
+            with pytest.raises(Rejected) as refused:
+                await model.complete(STRUCTURED)
+        assert len(server.seen) == requests_of(refused.value) == 7
+
+    async def test_several_and_the_form_of_the_reply(self) -> None:
+        names = ("seed", "response_format", "temperature", "tools", "max_tokens")
+        async with picky_endpoint({name: says(f"Unknown parameter: {name}") for name in names}) as (model, server):
+            answer = await model.complete(STRUCTURED)
+            again = await model.complete(STRUCTURED)
+        assert (answer.requests, again.requests) == (6, 1)
+        assert not set(names) & set(server.seen[-1].body)
+        assert "stance" in str(server.seen[-1].body["messages"])
+        assert len(server.seen[-1].body["messages"]) == 2, "one system message"
+
+    async def test_requests_at_the_same_time_learn_alike(self) -> None:
+        async with picky_endpoint({"seed": REJECTIONS[0][1]}) as (model, server):
+            answers = await asyncio.gather(*(model.complete(request()) for _ in range(4)))
+        assert all(answer.requests <= 2 for answer in answers)
+        assert sum("seed" not in seen.body for seen in server.seen) == 4
+
+    async def test_permission_is_asked_for_each_sending(self) -> None:
+        unknown = {name: says(f"Unknown parameter: {name}") for name in ("seed", "temperature")}
+        asked: list[bool] = [True, False]
+        async with picky_endpoint(unknown) as (model, server):
+            allowed = may_retry.set(lambda: asked.pop(0))
+            with pytest.raises(Rejected) as refused:
+                await model.complete(request())
+            assert (len(server.seen), requests_of(refused.value), asked) == (2, 2, [])
+            assert (await model.complete(request())).requests == 1, "what was learned is remembered"
+            may_retry.reset(allowed)
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            says("max_tokens is too large: 50. This model supports at most 20 completion tokens."),
+            says("temperature must be between 0 and 0.1"),
+            says("The model seed-oss is not supported."),
+            says("temperature sensor: overheated", 500),
+            says("seed is not supported", 401),
+        ],
+    )
+    async def test_any_other_error_changes_nothing(self, answer: Answer) -> None:
+        async with endpoint(answer, "seed-oss") as (model, server):
+            model.retries = 0
+            with pytest.raises(Exception, match="HTTP"):
+                await model.complete(request())
+        assert len(server.seen) == 1

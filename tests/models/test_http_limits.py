@@ -1,0 +1,178 @@
+"""Replies that are too large, against a real server: one request, a plain error, and little memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic_ai import Agent
+
+import consilience
+from consilience.domain.errors import ProviderError, Rejected
+from consilience.models.embeddings import ProviderEncoder
+from consilience.models.http_client import MAX_REPLY_BYTES, MAX_VECTORS_BYTES
+from consilience.models.limiter import requests_of
+from consilience.models.port import ModelRequest
+from consilience.models.registry import resolve
+from kit.processes import PYTHONPATH
+
+from .misbehaving import KEY, Answer, Server, completion, misbehaving
+
+MODELS = ("openai-chat:stub", "openai-responses:stub", "anthropic:claude-haiku-4-5", "google:gemini-2.5-flash")
+GZIP = {"Content-Encoding": "gzip"}
+
+
+def zeros(size: int) -> bytes:
+    """A gzip file of about `size` / 1000 bytes that unpacks to `size`."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    block = bytes(1 << 20)
+    return b"".join([*(packer.compress(block) for _ in range(size >> 20)), packer.flush()])
+
+
+def nothing(size: int) -> bytes:
+    """A gzip file of `size` bytes that unpacks to nothing and has no end."""
+    return b"\x1f\x8b\x08\0\0\0\0\0\0\x03" + b"\0\0\0\xff\xff" * (size // 5)
+
+
+TOO_LARGE = {
+    "unpacked": Answer(body=zeros(MAX_REPLY_BYTES * 4), headers=GZIP),
+    "as sent": Answer(body=b" " * (MAX_REPLY_BYTES + 1)),
+    "as sent, though it unpacks to nothing": Answer(body=nothing(MAX_REPLY_BYTES + 10), headers=GZIP),
+    "an error": Answer(500, zeros(MAX_REPLY_BYTES * 4), GZIP),
+    "an error as sent": Answer(429, b" " * (MAX_REPLY_BYTES + 1)),
+    "a redirect": Answer(307, zeros(MAX_REPLY_BYTES * 4), {**GZIP, "Location": "/elsewhere"}),
+}
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Server], None]:
+    """Have every provider's requests go to a server."""
+
+    def use(server: Server) -> None:
+        for variable in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
+            monkeypatch.setenv(variable, f"{server.url}/v1" if "OPENAI" in variable else server.url)
+        for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"):
+            monkeypatch.setenv(variable, KEY)
+
+    return use
+
+
+def request() -> ModelRequest:
+    return ModelRequest(agent="a", key="k", system="Be brief.", user="2+2?")
+
+
+async def failure_of(model: str) -> ProviderError:
+    asked = resolve(model)
+    try:
+        with pytest.raises(ProviderError) as caught:
+            await asked.complete(request())
+    finally:
+        await asked.close()
+    return caught.value
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("answer", TOO_LARGE.values(), ids=TOO_LARGE.keys())
+async def test_a_reply_that_is_too_large_is_rejected_after_one_request(
+    model: str, answer: Answer, at: Callable[[Server], None]
+) -> None:
+    async with misbehaving(answer) as server:
+        at(server)
+        failed = await failure_of(model)
+    assert isinstance(failed, Rejected)
+    assert "the reply was not read: it has more than 8 MB" in failed.detail
+    assert (len(server.seen), requests_of(failed)) == (1, 1)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "deflate"])
+async def test_only_gzip_is_asked_for_and_unpacked(model: str, encoding: str, at: Callable[[Server], None]) -> None:
+    async with misbehaving(Answer(body=b"x", headers={"Content-Encoding": encoding})) as server:
+        at(server)
+        failed = await failure_of(model)
+    assert isinstance(failed, Rejected)
+    assert f"compressed as '{encoding}', which was not asked for" in failed.detail
+    assert [seen.headers["accept-encoding"] for seen in server.seen] == ["gzip"]
+
+
+async def test_a_body_that_is_no_gzip_is_rejected(at: Callable[[Server], None]) -> None:
+    async with misbehaving(Answer(body=b"{}", headers=GZIP)) as server:
+        at(server)
+        assert "it is not valid gzip" in (await failure_of("openai-chat:stub")).detail
+
+
+async def test_a_compressed_reply_within_the_limit_is_read_whole(at: Callable[[Server], None]) -> None:
+    text = "word " * 1_000_000
+    packed = gzip.compress(json.dumps(completion(text).body).encode())
+    async with misbehaving(Answer(body=packed, headers=GZIP)) as server:
+        at(server)
+        for _ in range(2):  # on one connection
+            model = resolve("openai-chat:stub")
+            assert (await model.complete(request())).text == text
+            await model.close()
+
+
+async def test_vectors_have_a_limit_of_their_own(at: Callable[[Server], None]) -> None:
+    few = Answer(body=b" " * MAX_REPLY_BYTES + json.dumps(vectors()).encode())
+    async with misbehaving(few) as server:
+        at(server)
+        assert await ProviderEncoder("openai:text-embedding-3-small").encode(["a"]) == [[1.0, 0.0]]
+    async with misbehaving(Answer(body=zeros(MAX_VECTORS_BYTES + (1 << 21)), headers=GZIP)) as server:
+        at(server)
+        with pytest.raises(Rejected, match="it has more than 64 MB"):
+            await ProviderEncoder("openai:text-embedding-3-small").encode(["a"])
+        assert len(server.seen) == 1
+
+
+def vectors() -> dict[str, object]:
+    data = [{"object": "embedding", "index": 0, "embedding": [1.0, 0.0]}]
+    return {"object": "list", "model": "e", "data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}}
+
+
+async def test_an_agent_with_tools_is_protected_too(at: Callable[[Server], None]) -> None:
+    async with misbehaving(TOO_LARGE["unpacked"]) as server:
+        at(server)
+        agent = Agent("openai-chat:stub", name="reader")
+        report = await consilience.deliberate(
+            "Is it so?", consilience.Emergence(children=2, max_rounds=1), model=agent, store=None
+        )
+    assert "it has more than 8 MB" in str([missing.reason for missing in report.missing])
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+from consilience.cli.main import main
+try:
+    main()
+finally:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    print("PEAK", int(status["VmHWM"].split()[0]) // 1000, "MB", file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
+async def test_a_reply_that_unpacks_to_gigabytes_takes_little_memory(home: Path, at: Callable[[Server], None]) -> None:
+    """A whole command, which without the limit takes more than 1 GB."""
+    async with misbehaving(Answer(body=zeros(400 << 20), headers=GZIP)) as server:
+        at(server)
+        command = ("emergence", "Is it so?", "--model", "openai-chat:stub", "--max-calls", "1", "--no-store", "--yes")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", MEASURED, *command),
+            env={**os.environ, "PYTHONPATH": PYTHONPATH},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = (said.decode() for said in await process.communicate())
+    assert "it has more than 8 MB" in out
+    peak = re.search(r"PEAK (\d+) MB", err)
+    assert peak is not None, err
+    assert int(peak[1]) < 250

@@ -1,0 +1,419 @@
+"""Disagreements of `broadcast`: who reads them, what is decided about them, and what the report says; the answer's conclusion."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from consilience.domain.detail import Detail
+from consilience.domain.errors import Rejected
+from consilience.domain.outcome import StopReason
+from consilience.domain.panels import load_panel
+from consilience.domain.report import FactsKept, Objection
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
+from consilience.protocols.broadcast import Broadcast
+from consilience.reporting.markdown import markdown
+from protocols.test_broadcast import Extra, agents, recorded, shown
+from protocols.test_broadcast_calls import go, rating
+
+PAIR = Broadcast(children=2, max_iterations=1)
+FIRST = "iteration-1/coordinate-1/L2N1/disagreement-1"
+SECOND = "iteration-1/coordinate-1/L2N2/disagreement-1"
+
+
+def disagreeing(**closing: object) -> Extra:
+    """Both siblings disagree with each other; the root's synthesis also holds `closing`."""
+
+    def extra(request: ModelRequest) -> dict[str, object]:
+        if "/coordinate-1/" in request.key:
+            other = "B" if request.agent == "L2N1" else "A"
+            return {"disagreements": [{"to": other, "text": f"{request.agent} says otherwise"}]}
+        if request.key == "synthesize/L1N1":
+            return closing
+        return {}
+
+    return extra
+
+
+def fates(objections: tuple[Objection, ...]) -> dict[str, tuple[str | None, str]]:
+    return {objection.id: (objection.fate, objection.ruling) for objection in objections}
+
+
+async def test_a_disagreement_is_shown_to_the_evaluation_the_synthesis_and_the_reviews_with_its_target() -> None:
+    report, record = await recorded(PAIR.model_copy(update={"strange_loops": 1}), agents(disagreeing(), 8))
+    for reader in ("iteration-1/evaluate/L1N1", "synthesize/L1N1", "strange_loop-1/L1N1", "self_reflect/L1N1"):
+        assert {FIRST, SECOND} <= shown(record, reader)
+        labels = {quoted.message: quoted.label for quoted in record.readings[reader].quoted}
+        assert (labels[FIRST], labels[SECOND]) == ("A.1", "B.1")
+    _, model = await go(PAIR, agents(disagreeing(), 8))
+    assert "against B: L2N1 says otherwise" in next(r.text for r in model.requests if r.key == "synthesize/L1N1")
+    first = next(objection for objection in report.objections if objection.id == FIRST)
+    assert (first.agent, first.to, first.text, first.read) == ("L2N1", "L2N2", "L2N1 says otherwise", True)
+
+
+async def test_what_the_synthesis_neither_follows_nor_decides_against_is_dissent() -> None:
+    report, _ = await go(PAIR, agents(disagreeing(), 8))
+    assert fates(report.objections) == {FIRST: ("stands", ""), SECOND: ("stands", "")}
+    assert [(d.agent, d.id) for d in report.dissent] == [("L2N1", FIRST), ("L2N2", SECOND)]
+
+
+async def test_a_disagreement_named_in_against_is_refuted_with_these_words_and_no_dissent() -> None:
+    closing = {"against": [{"text": "B errs: the price is known.", "ids": ["B", "B.1", "Z"]}], "followed": ["A.1"]}
+    report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
+    assert fates(report.objections) == {FIRST: ("yielded", ""), SECOND: ("refuted", "B errs: the price is known.")}
+    assert report.dissent == ()
+    assert [(a.text, a.ids) for a in report.against] == [
+        ("B errs: the price is known.", ("iteration-1/coordinate-1/L2N2", SECOND))
+    ]
+
+
+async def test_a_review_may_decide_what_the_synthesis_left_open() -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        decides = {"against": [{"text": "It costs too much.", "ids": ["A.1"]}]}
+        return decides if request.key == "self_reflect/L1N1" else disagreeing()(request)
+
+    report, _ = await go(PAIR, agents(extra, 8))
+    assert fates(report.objections)[FIRST] == ("refuted", "It costs too much.")
+    assert [d.id for d in report.dissent] == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("disagreement", "kept"),
+    [
+        ({"to": "A", "text": "with myself"}, 0),
+        ({"to": "Q", "text": "with nobody"}, 0),
+        ({"to": "B", "text": " none. "}, 0),
+        ({"to": "B", "text": "a point"}, 1),
+    ],
+)
+async def test_void_disagreements_take_no_place(disagreement: dict[str, object], kept: int) -> None:
+    """Those with oneself, with an unknown label and without words are left out before the cap."""
+    real = [{"to": "B", "text": f"real point {n}"} for n in range(3)]
+
+    def extra(request: ModelRequest) -> dict[str, object]:
+        raised = {"disagreements": [disagreement, *real]}
+        return raised if request.key == "iteration-1/coordinate-1/L2N1" else {}
+
+    report, _ = await go(PAIR, agents(extra, 8))
+    texts = [objection.text for objection in report.objections]
+    expected = [*["a point"] * kept, *(f"real point {n}" for n in range(3))]
+    assert texts == expected[:3]
+
+
+@pytest.mark.parametrize(("detail", "kept"), [("full", 3), ("brief", 1)])
+async def test_the_number_of_disagreements_depends_on_the_detail(detail: Detail, kept: int) -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        raised = [{"to": "B", "text": f"point {n}"} for n in range(5)]
+        return {"disagreements": raised} if request.key == "iteration-1/coordinate-1/L2N1" else {}
+
+    report, _ = await go(PAIR, agents(extra, 8), detail=detail)
+    assert len(report.objections) == kept
+
+
+async def test_only_those_of_the_last_coordination_count_and_siblings_are_shown_those_before() -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        if request.key == "iteration-1/coordinate-1/L2N1":
+            return {"disagreements": [{"to": "B", "text": "settled in the talk"}]}
+        if request.key == "iteration-1/coordinate-2/L2N2":
+            return {"disagreements": [{"to": "A", "text": "still open"}]}
+        return {}
+
+    report, record = await recorded(PAIR.model_copy(update={"coordination_rounds": 2}), agents(extra, 8))
+    assert [objection.text for objection in report.objections] == ["still open"]
+    for agent in ("L2N1", "L2N2"):
+        assert FIRST in shown(record, f"iteration-1/coordinate-2/{agent}")
+        assert FIRST not in shown(record, f"iteration-1/coordinate-1/{agent}")
+    assert FIRST not in shown(record, "synthesize/L1N1")
+
+
+async def test_disagreements_that_are_not_raised_again_are_listed_and_no_dissent() -> None:
+    """In the second iteration nobody coordinates: everybody is content."""
+
+    def extra(request: ModelRequest) -> dict[str, object]:
+        first = request.key.startswith("iteration-1/")
+        return disagreeing()(request) | {"rating": "fair" if first else "excellent"}
+
+    report, _ = await go(Broadcast(children=2), agents(extra))
+    assert report.stop_reason is StopReason.CONVERGED
+    assert (report.objections, report.dissent) == ((), ())
+    assert [(p.agent, p.to, p.text, p.path) for p in report.past_disagreements] == [
+        ("L2N1", "L2N2", "L2N1 says otherwise", (1,)),
+        ("L2N2", "L2N1", "L2N2 says otherwise", (1,)),
+    ]
+    text = markdown(report)
+    assert "L2N1 says otherwise" in text.partition("Disagreements not raised again")[2]
+    assert "none was declared" not in text
+
+
+async def test_a_disagreement_raised_again_is_one() -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        raised = {"disagreements": [{"to": "B", "text": "the price is wrong"}]}
+        return raised if "/coordinate-1/L2N1" in request.key else {}
+
+    report, _ = await go(Broadcast(children=2), agents(extra, 5))
+    assert report.total_iterations == 2
+    assert [objection.text for objection in report.objections] == ["the price is wrong"]
+    assert report.past_disagreements == ()
+
+
+def deep(request: ModelRequest) -> dict[str, object]:
+    """L3N1 disagrees with L3N2 and L3N3 with L3N4; the coordinators decide about them in `synthesize`."""
+    if "/coordinate-1/L3N1" in request.key:
+        return {"disagreements": [{"to": "A2", "text": "too dear"}]}
+    if "/coordinate-1/L3N3" in request.key:
+        return {"disagreements": [{"to": "B2", "text": "too late"}]}
+    if request.key == "iteration-1/synthesize/L2N1":
+        return {"against": [{"text": "It is cheap.", "ids": ["A1.1"]}]}
+    return {}
+
+
+async def test_a_coordinator_decides_about_its_own_family_under_labels_of_the_whole_path() -> None:
+    protocol = Broadcast(children=2, depth=3, max_iterations=1)
+    report, record = await recorded(protocol, agents(deep, 8))
+    by_agent = {objection.agent: objection for objection in report.objections}
+    assert (by_agent["L3N1"].fate, by_agent["L3N1"].ruling) == ("refuted", "It is cheap.")
+    assert by_agent["L3N3"].fate == "stands"
+    assert [d.agent for d in report.dissent] == ["L3N3"]
+    labels = {quoted.label for quoted in record.readings["iteration-1/synthesize/L2N2"].quoted}
+    assert labels == {"goal", "B1", "B2", "B1.1", "evaluation"}
+    assert not [q for q in record.readings["synthesize/L1N1"].quoted if "L3N" in q.message], "its parent has read it"
+
+
+async def test_a_disagreement_whose_parent_falls_silent_is_unanswered() -> None:
+    def reply(request: ModelRequest) -> object:
+        gone = request.key == "iteration-1/synthesize/L2N2"
+        return Rejected("gone") if gone else rating(8, **deep(request))(request)
+
+    report, _ = await go(Broadcast(children=2, depth=3, max_iterations=1), ScriptedModel(reply))  # type: ignore[arg-type]
+    by_agent = {objection.agent: objection for objection in report.objections}
+    assert by_agent["L3N3"].fate == "unanswered"
+    assert "L3N3" in {d.agent for d in report.dissent}
+
+
+async def test_the_headline_of_a_run_with_open_disagreements_shows_them_as_dissent_and_satisfaction_is_untouched() -> (
+    None
+):
+    report, _ = await go(PAIR, agents(disagreeing(), 8))
+    assert report.stop_reason is StopReason.CONVERGED
+    assert len(report.dissent) == 2
+
+
+async def test_the_report_lists_every_disagreement_with_its_outcome_and_says_where_none_was_declared() -> None:
+    closing = {"against": [{"text": "B errs: the price is known.", "ids": ["B.1"]}]}
+    report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
+    rows = [line for line in markdown(report).splitlines() if "says otherwise" in line and "→" in line]
+    assert rows[0].startswith("- **Open:** ")
+    assert "(L2N1) → " in rows[0]
+    assert rows[1].startswith("- **Refuted:** ")
+    assert rows[1].endswith("Ruling: B errs: the price is known.")
+    silent = "none was declared"
+    agreed, _ = await go(PAIR, agents(None, 8))
+    assert silent in markdown(agreed)
+    unasked, _ = await go(PAIR.model_copy(update={"coordination_rounds": 0}), agents(None, 8))
+    assert silent not in markdown(unasked)
+
+
+async def test_a_flag_raised_in_every_iteration_is_listed_once_with_the_number_of_times() -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        raised = {"flags": [{"tag": "resource_request", "text": "the price"}]}
+        return raised if "/self_reflect/L2N1" in request.key else {}
+
+    report, _ = await go(Broadcast(children=2, max_iterations=2), agents(extra, 5))
+    lines = [line for line in markdown(report).splitlines() if "the price" in line]
+    assert len(report.flags) == 2
+    assert len(lines) == 1
+    assert "raised 2 times; stands" in lines[0]
+
+
+async def test_the_report_says_how_often_each_agent_was_executed_and_broadcast() -> None:
+    report, _ = await go(Broadcast(children=2, depth=3, max_iterations=2), agents(None, 5))
+    rows = {line.split("|")[1].strip(): line for line in markdown(report).splitlines() if "0.50 | yes" in line}
+    cells = {name: [cell.strip() for cell in row.split("|")[2:4]] for name, row in rows.items()}
+    assert [cells[name] for name in cells if "L3N4" in name] == [["4", "–"]]
+    assert [cells[name] for name in cells if "L2N1" in name] == [["2", "2"]]
+
+
+# --- the evaluation, the goal, the previous text
+
+
+@pytest.mark.parametrize("said", [True, None])
+async def test_the_evaluation_reaches_the_synthesis_of_a_satisfied_parent(said: bool | None) -> None:
+    protocol = Broadcast(children=2, depth=3)
+    report, record = await recorded(protocol, agents(lambda r: {"satisfied": said}, 8))
+    assert all(iteration.satisfied for iteration in report.iterations)
+    assert "iteration-1/1/evaluate/L2N1" in shown(record, "iteration-1/synthesize/L2N1")
+    assert "iteration-1/evaluate/L1N1" in shown(record, "synthesize/L1N1")
+
+
+async def test_the_goal_is_shown_by_name_wherever_a_text_is_written_or_judged() -> None:
+    _, record = await recorded(Broadcast(children=2, depth=3, max_iterations=2, strange_loops=1), agents())
+    for key, reading in record.readings.items():
+        stated = [quoted.message for quoted in reading.quoted if quoted.label == "goal"]
+        assert len(stated) == (key not in ("iteration-1/broadcast/L1N1", "iteration-2/broadcast/L1N1")), key
+        if key in ("synthesize/L1N1", "strange_loop-1/L1N1", "self_reflect/L1N1"):
+            assert stated == ["iteration-2/broadcast/L1N1"]
+
+
+async def test_a_goal_that_could_not_be_broadcast_again_leaves_the_one_before_to_the_root() -> None:
+    def reply(request: ModelRequest) -> object:
+        return Rejected("gone") if request.key == "iteration-2/broadcast/L1N1" else rating(5)(request)
+
+    _, record = await recorded(Broadcast(children=2), ScriptedModel(reply))
+    assert "iteration-1/broadcast/L1N1" in shown(record, "self_reflect/L1N1")
+
+
+async def test_points_of_view_of_a_panel_are_in_every_call_in_which_a_contributor_writes_or_judges() -> None:
+    panel = load_panel("markets")
+    _, model = await go(Broadcast(children=2, max_iterations=2), panel=panel)
+    own = [request for request in model.requests if request.agent == "L2N2"]
+    assert {request.key.split("/")[-2] for request in own} == {"execute", "self_reflect", "coordinate-1"}
+    assert all(panel.personas[1].description in request.text for request in own)
+
+
+async def test_only_what_is_meant_can_be_named() -> None:
+    """A disagreement is with a sibling's text, and only disagreements can be followed; goals and flags are neither."""
+    protocol = PAIR.model_copy(update={"coordination_rounds": 2, "answer_pattern": "yes|no", "strange_loops": 1})
+    _, model = await go(protocol, agents(everything, 5))
+    schemas: dict[str, Any] = {request.key: request.schema for request in model.requests}
+    for n in (1, 2):
+        talk = schemas[f"iteration-1/coordinate-{n}/L2N2"]
+        assert talk["$defs"]["DisagreementReply"]["properties"]["to"]["enum"] == ["A"]
+        cause = talk["properties"]["cause"]["anyOf"]
+        assert {"type": "string", "enum": ["A"]} in cause
+    for key in ("synthesize/L1N1", "strange_loop-1/L1N1"):
+        assert schemas[key]["properties"]["followed"]["items"]["enum"] == ["A.1", "B.1"]
+
+
+async def test_what_is_not_asked_for_cannot_be_followed() -> None:
+    _, model = await go(PAIR, agents(None, 8))
+    schema: Any = next(request.schema for request in model.requests if request.key == "synthesize/L1N1")
+    assert "followed" not in schema["properties"]
+
+
+async def test_a_disagreement_with_the_goal_is_void() -> None:
+    """Models without a grammar may name any label that they were shown."""
+
+    def extra(request: ModelRequest) -> dict[str, object]:
+        talks = "/coordinate-1/" in request.key
+        return {"disagreements": [{"to": "goal", "text": "The goal is wrong."}]} if talks else {}
+
+    report, _ = await go(PAIR, agents(extra, 8))
+    assert report.objections == ()
+
+
+async def test_a_contradiction_that_is_flagged_stands_though_its_label_is_followed() -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        if request.key == "iteration-1/coordinate-1/L2N1":
+            return {"flags": [{"tag": "contradiction_detected", "text": "the years differ"}]}
+        return {"followed": ["A.flag1"]} if request.key == "synthesize/L1N1" else {}
+
+    report, _ = await go(PAIR, agents(extra, 8))
+    assert [(objection.fate, objection.how) for objection in report.objections] == [("stands", "")]
+
+
+# --- what the answer declares
+
+
+CONCLUSION: dict[str, Any] = {
+    "claims": [{"text": "Tin is dear.", "ids": ["A"]}],
+    "against": [{"text": "Wait: prices may fall.", "ids": ["B"]}],
+    "would_change": ["A cheaper seller"],
+    "unknown": ["The price in May"],
+}
+
+
+def concluding(reflection: dict[str, object]) -> Extra:
+    return lambda r: {"synthesize/L1N1": CONCLUSION, "self_reflect/L1N1": reflection}.get(r.key, {})
+
+
+async def test_a_revision_without_a_conclusion_leaves_that_of_the_synthesis() -> None:
+    report, _ = await go(PAIR, agents(concluding({"text": "Buy tin."}), 8))
+    assert [claim.text for claim in report.claims] == ["Tin is dear."]
+    assert report.claims[0].ids == ("iteration-1/coordinate-1/L2N1",)
+    assert [a.text for a in report.against] == ["Wait: prices may fall."]
+    assert (report.would_change, report.unknown) == (("A cheaper seller",), ("The price in May",))
+
+
+async def test_a_revision_with_a_conclusion_replaces_it_as_a_whole() -> None:
+    revised = {"claims": [{"text": "Zinc is cheap.", "ids": ["B"]}], "would_change": ["A dearer seller"]}
+    report, _ = await go(PAIR, agents(concluding(revised), 8))
+    assert [claim.text for claim in report.claims] == ["Zinc is cheap."]
+    assert (report.against, report.would_change, report.unknown) == ((), ("A dearer seller",), ())
+
+
+async def test_the_root_judges_its_answer_beside_the_evaluation_and_the_conclusion_it_declared() -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        later = {"claims": [{"text": "Zinc is cheap.", "ids": ["B"]}]}
+        return {"synthesize/L1N1": CONCLUSION, "strange_loop-1/L1N1": later}.get(request.key, {})
+
+    _, model = await go(PAIR.model_copy(update={"strange_loops": 1}), agents(extra, 8))
+    asked = {request.key: request.text for request in model.requests}
+    for key in ("strange_loop-1/L1N1", "self_reflect/L1N1"):
+        assert "from evaluation>\niteration-1/evaluate/L1N1 says L1N1" in asked[key]
+    declared = (
+        "from conclusion>\nclaims:\n- Tin is dear. [A]\nagainst:\n- Wait: prices may fall. [B]\n"
+        "would_change:\n- A cheaper seller\nunknown:\n- The price in May\n</quote"
+    )
+    assert declared in asked["strange_loop-1/L1N1"]
+    assert "from conclusion>\nclaims:\n- Zinc is cheap. [B]\n</quote" in asked["self_reflect/L1N1"]
+
+
+async def test_a_root_that_declared_nothing_is_shown_no_conclusion() -> None:
+    _, record = await recorded(PAIR, agents(None, 8))
+    labels = {quoted.label for quoted in record.readings["self_reflect/L1N1"].quoted}
+    assert labels == {"goal", "A", "B", "evaluation", "you"}
+
+
+async def test_facts_of_the_first_texts_that_the_answer_keeps_are_counted() -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        if request.key.startswith("iteration-1/execute/"):
+            return {"text": "The bridge of 1912 is closed, as the mayor Lund says."}
+        closing = "synthesize/L1N1", "self_reflect/L1N1"
+        return {"text": "It was built in 1912."} if request.key in closing else {}
+
+    def reply(request: ModelRequest) -> str:
+        return json.dumps({"rating": 8, "satisfied": True, "text": "It is shut."} | extra(request))
+
+    report, _ = await go(PAIR, ScriptedModel(reply))
+    assert report.facts == FactsKept(kept=1, total=2, lost=("Lund",))
+
+
+# --- prompts
+
+
+def everything(request: ModelRequest) -> dict[str, object]:
+    """Every seat has something to flag and to disagree about."""
+    raised: dict[str, object] = {"flags": [{"tag": "resource_request", "text": f"lacking in {request.key}"}]}
+    if "/coordinate-" in request.key:
+        labels = re.findall(r"from ([A-Z]\d?)>", request.text)
+        raised["disagreements"] = [{"to": label, "text": f"not {label}"} for label in labels]
+    return raised
+
+
+@pytest.mark.parametrize("detail", ["full", "brief"])
+@pytest.mark.parametrize("pattern", ["", "yes|no"])
+@pytest.mark.parametrize("children", [1, 2])
+async def test_every_field_that_is_asked_for_is_described_on_a_line_of_its_own(
+    detail: Detail, pattern: str, children: int
+) -> None:
+    protocol = Broadcast(children=children, depth=3, coordination_rounds=2, strange_loops=1, answer_pattern=pattern)
+    _, model = await go(protocol, agents(everything, 5), detail=detail)
+    for request in model.requests:
+        asked = request.text.rpartition("</quote")[2]
+        assert isinstance(request.schema, dict)
+        for name in request.schema["properties"]:  # type: ignore[attr-defined]
+            described = re.search(rf"^(\w+, )*{name}(, \w+)*: ", asked, re.MULTILINE) or f'"{name}"' in asked
+            assert described, (request.key, name)
+        assert not re.search(r"\S(rating|flags|claims|against|satisfied|text): ", asked), request.key
+
+
+async def test_full_prompts_count_no_sentences_and_brief_ones_force_no_yes() -> None:
+    for detail in ("full", "brief"):
+        _, model = await go(Broadcast(children=2, depth=3, strange_loops=1), agents(everything, 5), detail=detail)
+        words = " ".join(request.text.rpartition("</quote")[2] + request.system for request in model.requests)
+        assert not re.search(r"\bYes or No\b|first word", words)
+        assert detail == "brief" or not re.search(r"(two|three|four) (short )?sentences|at most \w+ words", words)

@@ -1,0 +1,163 @@
+"""Headlines: what must never be reported as converged or satisfied, in stop reason, sentence, confidence or `--require`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from consilience import Broadcast, Emergence, Limits, Refinement, Report, StopReason, run_sync
+from consilience.cli.errors import CONDITION, DONE, FAILED
+from consilience.cli.options import Request
+from consilience.cli.run import exit_code, held
+from consilience.engine.protocol import Protocol
+from consilience.engine.runner import Options
+from consilience.models.port import ModelRequest
+from consilience.reporting.html import fragment
+from consilience.reporting.markdown import AnyReport, headline, markdown
+from consilience.testing import ScriptedModel
+from protocols.headlines import (
+    CASES,
+    CUT,
+    PAIR,
+    TEXT,
+    TRIO,
+    VOTING,
+    Answer,
+    Case,
+    Spoil,
+    agreeable,
+    cut,
+    fails,
+    nothing,
+)
+
+MARK = "cut off at the token limit"
+
+GOOD: Mapping[str, Protocol] = {case.protocol.name: case.protocol for case in CASES} | {
+    "emergence": TRIO,
+    "broadcast": PAIR,
+    "broadcast with ballots": VOTING,
+    "emergence with ballots": Emergence(children=3, max_rounds=2, answer_pattern="yes|no"),
+    "refinement": TEXT,
+}
+
+
+def go(protocol: Protocol, spoil: Spoil, limits: Limits | None = None) -> tuple[Report, set[str]]:
+    """The report, and the keys of the calls that the script failed."""
+    failed: set[str] = set()
+
+    def reply(request: ModelRequest) -> Answer:
+        answer = spoil(request)
+        if isinstance(answer, Exception):
+            failed.add(request.key)
+        return agreeable(request) if answer is None else answer
+
+    options = Options(patience=0)
+    model = ScriptedModel(reply)
+    return run_sync("Is it so?", protocol, model=model, limits=limits, options=options), failed
+
+
+def required(report: Report, reason: StopReason) -> int:
+    """The exit code of a run with `--require REASON`."""
+    return held(report, Request(task=report.task, require=[reason]), exit_code(report))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_it_is_never_converged_and_leaves_a_trace(case: Case) -> None:
+    report, failed = go(case.protocol, case.spoil, case.limits)
+    line = headline(report)
+    assert report.stop_reason is case.stop
+    assert line.startswith("**Stopped: ")
+    assert f"({case.stop.value})" in line
+    for words in case.says:
+        assert words in f"{line} · {report.degraded}".replace("\\", "")
+    assert report.confidence.level == case.level
+    assert (report.answer is not None) == case.answered
+    assert required(report, StopReason.CONVERGED) == (CONDITION if case.answered else FAILED)
+    assert required(report, case.stop) == (DONE if case.answered else FAILED)
+    assert failed <= {call.key for call in report.failed_calls}
+    check_traced(report)
+    check_marked(report, cut=CUT in case.says)
+    convergence = getattr(report, "convergence", None)
+    assert convergence is None or not convergence.converged
+
+
+def test_the_headline_counts_the_failed_calls_and_leaves_their_names_to_the_list() -> None:
+    report, _ = go(Emergence(children=5, max_rounds=2), fails("round-2/l", agents=("L2N1", "L2N2", "L2N3")))
+    assert headline(report).replace("\\", "") == (
+        "**Stopped: reached the limit of 2 rounds before the answer was stable (exhausted_steps) · "
+        "silent in round 2: L2N1, L2N2, L2N3 · "
+        "only 2 of 5 specialists spoke in round 2 · "
+        "6 calls failed (rejected)**"
+    )
+    report, _ = go(TRIO, fails("round-1/leaf_respond", agents=("L2N2",)))
+    assert " · 2 of 3 agents · 1 call failed (rejected)**" in headline(report)
+
+
+def check_traced(report: Report) -> None:
+    """Every failed call is in `degraded` and, with its reason, in the printed report."""
+    listed = markdown(report).partition("# Failed calls\n\n")[2].partition("\n\n")[0].replace("\\", "").splitlines()
+    assert (report.degraded is None) == (not report.failed_calls)
+    for call in report.failed_calls:
+        assert call.phase is not None
+        where = f"{call.phase[0]} {call.phase[1]}"
+        assert f"{where} " in (report.degraded or "")
+        assert call.agent in (report.degraded or "")
+        assert f"({call.kind.value})" in (report.degraded or "")
+        assert any(
+            line.startswith(f"- {where}: ") and call.agent in line and call.kind.value in line for line in listed
+        )
+
+
+def check_marked(report: Report, *, cut: bool) -> None:
+    """A cut answer is marked beside it on every face, and no other answer is."""
+    assert report.answer_cut == cut
+    assert report.model_dump(mode="json")["answer_cut"] == cut
+    assert (MARK in markdown(report).partition("## Answer")[2].partition("\n## ")[0]) == cut
+    assert (MARK in fragment(report)) == cut
+    assert markdown(AnyReport.model_validate_json(report.model_dump_json())) == markdown(report)
+
+
+@pytest.mark.parametrize("protocol", GOOD.values(), ids=GOOD)
+def test_where_nothing_is_wrong_it_is_as_before(protocol: Protocol) -> None:
+    """Else the table above would prove nothing."""
+    report, _ = go(protocol, nothing)
+    converging = isinstance(protocol, Emergence | Broadcast | Refinement)
+    assert report.stop_reason is (StopReason.CONVERGED if converging else StopReason.SETTLED)
+    assert required(report, report.stop_reason) == DONE
+    assert (report.unmet, report.degraded, report.failed_calls, report.answer_cut) == ((), None, (), False)
+    assert headline(report).endswith(f"({report.stop_reason.value})**")
+
+
+def test_a_cut_text_that_is_not_the_answer_marks_nothing() -> None:
+    """The first root text is cut, the last one is not."""
+    report, _ = go(TRIO, cut("round-1/"))
+    assert report.stop_reason is StopReason.CONVERGED
+    check_marked(report, cut=False)
+    report, _ = go(Emergence(max_rounds=2, strange_loops=1), cut("/observe/"))
+    assert report.stop_reason is StopReason.CONVERGED, "its review was not cut"
+
+
+def test_a_seat_that_is_dead_from_the_start_does_not_keep_a_quorum_from_converging() -> None:
+    report, _ = go(TRIO, fails("round-", agents=("L2N2",)))
+    assert report.stop_reason is StopReason.CONVERGED
+    assert report.degraded == "2 of 3 agents; no reply: leaf_respond 1 L2N2 (rejected); leaf_respond 2 L2N2 (rejected)"
+
+
+def test_a_seat_that_speaks_again_lets_the_run_converge() -> None:
+    report, _ = go(Emergence(children=3, max_rounds=4), fails("round-2/", agents=("L2N2",)))
+    assert (report.stop_reason, report.steps) == (StopReason.CONVERGED, 3)
+    assert report.degraded is not None
+
+
+@pytest.mark.parametrize(
+    ("protocol", "spoil"), [(TRIO, fails("/lateral/")), (TEXT, fails("/specialist/"))], ids=["emergence", "refinement"]
+)
+def test_no_test_is_met_over_a_silence(protocol: Protocol, spoil: Spoil) -> None:
+    report, _ = go(protocol, spoil)
+    assert report.check is not None
+    assert report.check.score is not None
+    assert report.check.threshold is not None
+    assert report.check.score >= report.check.threshold
+    assert not report.check.met

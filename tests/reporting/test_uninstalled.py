@@ -1,0 +1,89 @@
+"""A report shows the same once its protocol is not installed any more: what it shows was stored with the session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.events import SessionFinished
+from consilience.domain.report import Report, present_with
+from consilience.engine.protocol import report_of
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.scripted import ScriptedModel
+from consilience.reporting.export import as_events, as_html, as_json, as_markdown
+from consilience.reporting.markdown import markdown
+from consilience.reporting.record import Record, record_of
+from consilience.reporting.views import COMMON, view_svg, view_text, views_of
+from kit import runner
+from kit.cases import CASES
+
+SHOWN = [case for case in CASES if case.outside is None and case.tools is None]
+
+
+@pytest.fixture(autouse=True)
+def _installed_again() -> object:
+    yield
+    present_with(report_of)
+
+
+def everything(record: Record) -> dict[str, object]:
+    assert record.report is not None
+    return {
+        "markdown": markdown(record.report, record.presentation),
+        "export": as_markdown(record),
+        "html": as_html(record),
+        "json": as_json(record),
+        "events": as_events(record),
+        **{f"view {name}": view_text(name, record) for name in views_of(record)},
+        **{f"picture {name}": view_svg(name, record) for name in views_of(record)},
+    }
+
+
+@pytest.mark.parametrize("case", SHOWN, ids=lambda case: case.name)
+async def test_every_face_shows_the_same_without_the_code(case: object, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "journal.db")
+    await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")  # type: ignore[attr-defined]
+    before = everything(record_of(store, "s"))
+    present_with(lambda name: None)
+    assert everything(record_of(store, "s")) == before
+    store.close()
+
+
+async def test_a_session_of_schema_1_has_its_sections_from_the_code_and_without_it_the_common_ones(
+    tmp_path: Path,
+) -> None:
+    case = next(case for case in CASES if case.name == "refinement")
+    store = SqliteStore(tmp_path / "journal.db")
+    await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")
+    record = record_of(store, "s")
+    events = [e.model_copy(update={"presentation": ""}) if isinstance(e, SessionFinished) else e for e in record.events]
+
+    def again() -> Record:
+        return Record("s", events, record.text, record.prompt)
+
+    assert everything(again())["markdown"] == everything(record)["markdown"]
+    present_with(lambda name: None)
+    bare = again()
+    assert list(views_of(bare)) == [*COMMON, "figures"]
+    assert bare.report is not None
+    assert "## Answer" in markdown(bare.report, bare.presentation)
+    assert "## Scores" not in markdown(bare.report, bare.presentation)
+    store.close()
+
+
+async def test_code_that_fails_costs_the_sections_and_not_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = next(case for case in CASES if case.name == "emergence")
+
+    def broken(self: Report) -> object:
+        raise KeyError("no such field")
+
+    monkeypatch.setattr(case.protocol.report, "presentation", broken)
+    store = SqliteStore(tmp_path / "journal.db")
+    report = await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")
+    assert report.answer
+    assert "## Answer" in markdown(report)
+    assert "<h2>Answer</h2>" in as_html(record_of(store, "s"))
+    store.close()

@@ -1,0 +1,106 @@
+"""The tutorial for authors: its package is written from the page alone, installed, and used from outside."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import consilience
+from consilience import protocol as face
+from consilience.domain.events import Noted
+from consilience.journal.sqlite import SqliteStore
+from consilience.testing import shake
+
+PAGE = (Path(__file__).parent.parent / "docs" / "authoring.md").read_text()
+FILES = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+AGENT = """
+import json, sys
+print(json.dumps({"severity": 2 + len(sys.stdin.read()) % 3, "text": "The supplier was late."}))
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The directory into which pip installed the tutorial's package, which is built from the files of the page."""
+    project, installed = tmp_path / "project", tmp_path / "site"
+    for name, text in FILES.items():
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(project)]
+    subprocess.run(pip, check=True, timeout=120)
+    (installed / "agent.py").write_text(AGENT)
+    return installed
+
+
+def command(site: Path, *arguments: str, code: int = 0) -> str:
+    source = str(Path(consilience.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), source])}
+    done = subprocess.run(
+        [sys.executable, "-m", "consilience", *arguments],
+        cwd=site, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_class_of_the_tutorial_is_short() -> None:
+    lines = [line for line in FILES["premortem/__init__.py"].splitlines() if line.strip()]
+    assert len(lines) <= 60
+
+
+def test_the_package_is_a_command_that_runs_replays_forks_resumes_and_exports(site: Path, home: Path) -> None:
+    assert "premortem A premortem: agents imagine that the plan failed" in " ".join(command(site, "--help").split())
+    assert "--seats N" in command(site, "premortem", "--help")
+    assert "5" in command(site, "premortem", "Launch in June", "--seats", "4", "--dry-run", "--model", "local")
+    model = ("--model", f"exec:{sys.executable} {site / 'agent.py'}", "--yes", "--json")
+    report = json.loads(command(site, "premortem", "Launch in June", *model))
+    assert (report["stop_reason"], len(report["risks"]), report["protocol"]) == ("settled", 3, "premortem")
+    id = report["session"]
+    command(site, "replay", id)
+    assert json.loads(command(site, "resume", id, "--json"))["answer"] == report["answer"]
+    forked = json.loads(command(site, "fork", id, "--at", "plan", "--set", "seats=4", "--yes", "--json"))
+    assert (len(forked["risks"]), forked["parent"]) == (4, id)
+    for calls, code in ((0, 3), (1, 3), (3, 0)):
+        cut = json.loads(command(site, "premortem", "Launch", "--max-calls", str(calls), *model, code=code))
+        assert (cut["stop_reason"], cut["answer"] is None) == ("exhausted_budget", calls == 0)
+    for shown in (command(site, "show", id), command(site, "export", id, "--format", "markdown")):
+        assert "Risks" in shown
+        assert "of 5" in shown
+    assert "2 of 5 The supplier was late. — A1" in command(site, "show", id, "--view", "severity")
+    html = site / "report.html"
+    command(site, "export", id, "--format", "html", "--out", str(html))
+    page = html.read_text()
+    assert all(text in page for text in ("The supplier was late.", "Risks", "Severity of the risks", "<svg"))
+    with closing(SqliteStore(home / "journal.db")) as store:
+        notes = [event for event in store.read(id) if isinstance(event, Noted)]
+        assert [note.name for note in notes] == ["risk_named"] * 3
+        assert notes[0].data["severity"] == report["risks"][0][1]
+
+
+@pytest.fixture
+def importable(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(site))
+    yield
+    sys.modules.pop("premortem", None)
+
+
+def test_the_tutorials_protocol_passes_shake(importable: None) -> None:
+    module = importlib.import_module("premortem")
+    shaken = shake(module.Premortem(seats=3), orders=10, kills=10)
+    assert shaken.orders > 1
+    assert sum(shaken.kills.values()) >= 10
+
+
+def test_page_names_everything_that_authors_import() -> None:
+    table = PAGE.partition("## Everything in")[2]
+    assert set(re.findall(r"`(\w+)`", re.sub(r" \| [^|]* \|$", "", table, flags=re.MULTILINE))) == set(face.__all__)

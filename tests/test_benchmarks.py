@@ -1,0 +1,30 @@
+"""The benchmarks run. `.ci/run` runs all of them, quick; here one group does, which imports every module of theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_group_of_benchmarks_runs_and_writes_its_figures(tmp_path: Path) -> None:
+    found = tmp_path / "results.json"
+    command = [sys.executable, "benchmarks/run.py", "--quick", "--repeats", "1", "--row", "prompts", "--json", found]
+    ran = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    rows = json.loads(found.read_text())["rows"]
+    assert {row["group"] for row in rows} == {"prompts"}
+    assert all(row["values"] for row in rows)
+
+
+def test_every_module_of_the_benchmarks_is_imported_by_its_command() -> None:
+    code = "import sys, run; print(*sorted(sys.modules))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    modules = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    assert modules <= set(ran.stdout.split())

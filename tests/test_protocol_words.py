@@ -1,0 +1,95 @@
+"""The engine and `reporting` know no protocol: no import and no string of theirs names one, its settings, fields or kinds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import consilience
+from consilience.domain.report import Report
+from consilience.engine.protocol import Protocol, find_protocol, protocol_names
+
+SOURCE = Path(consilience.__file__).parent
+PLACES = ("engine", "reporting")
+SHIPPED = [name for name in protocol_names() if find_protocol(name).__module__.startswith("consilience.")]
+
+ALLOWED: dict[str, str] = {
+    "children": "in an example of a call of the Python interface, which an error shows",
+    "confidence": "a field of the common header",
+    "convergence": "a view of every session: its checks, which are the engine's",
+    "draft": "in the address of a JSON Schema dialect",
+    "fallback": "of models: the one asked where the first does not answer",
+    "panel": "of personas, in the domain",
+    "parts": "of a prompt",
+    "personas": "of a panel, in the domain",
+    "perspectives": "an argument of every fork",
+    "position": "of agents, in the common header",
+    "reply_tokens": "a setting of every protocol, which the engine defines",
+    "rounds": "what steps are called where no protocol names them",
+    "similarity": "of texts, which the engine compares",
+    "threshold": "of a check, in the domain",
+}
+"""Ordinary words that some protocol uses as a name too, each with what it means in the engine or in `reporting`."""
+
+
+def words_of(protocol: type[Protocol]) -> set[str]:
+    """Names that belong to a protocol: its own, its settings, its report's fields beyond the header, its kinds and notes."""
+    report = protocol.report
+    found = {protocol.name, *protocol.model_fields, *report.asides, *protocol.must_be_read, *protocol.notes}
+    found |= set(report.model_fields) - set(Report.model_fields)
+    return found
+
+
+ALL_WORDS = {word for name in SHIPPED for word in words_of(find_protocol(name))}
+
+
+def strings_in(path: Path) -> Iterator[tuple[str, int]]:
+    """String constants, docstrings aside."""
+    module = ast.parse(path.read_text())
+    documented = {
+        id(node.value)
+        for parent in ast.walk(module)
+        if isinstance(parent, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in parent.body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.value, node.lineno
+
+
+def files() -> list[Path]:
+    return [path for place in PLACES for path in sorted((SOURCE / place).rglob("*.py"))]
+
+
+def test_there_is_something_to_find() -> None:
+    assert {"emergence", "broadcast", "refinement", "decompose", "solo", "vote", "propose"} <= set(SHIPPED)
+    assert {"max_passes", "ballots", "nudge", "satisfaction_threshold", "aggregated_children", "weighed"} <= ALL_WORDS
+
+
+def test_no_string_of_the_engine_or_of_reporting_names_a_protocol_or_what_is_its_own() -> None:
+    words = ALL_WORDS - ALLOWED.keys()
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}: {word!r} in {text[:80]!r}"
+        for path in files()
+        for text, line in strings_in(path)
+        for word in sorted(words & set(re.findall(r"[a-z_]+", text)))
+    ]
+    assert not found, "the engine and reporting know no protocol:\n" + "\n".join(found)
+
+
+def test_no_import_of_the_engine_or_of_reporting_reaches_a_protocol() -> None:
+    found = []
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found += [f"{path}: {module}" for module in modules if module.startswith("consilience.protocols")]
+    assert not found
+
+
+def test_every_allowed_word_is_needed() -> None:
+    used = {word for path in files() for text, _ in strings_in(path) for word in re.findall(r"[a-z_]+", text)}
+    assert not ALLOWED.keys() - (ALL_WORDS & used)
