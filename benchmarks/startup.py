@@ -18,7 +18,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     imported = [sys.executable, "-c", "import consilience"]
     pydantic = [sys.executable, "-c", "from pydantic import BaseModel"]
     found = _in_turn({"import": imported, "bare": bare, "pydantic": pydantic}, PROCESSES)
-    beside = (
+    beside: tuple[Series, ...] = (
         Series("the bare interpreter", tuple(found["bare"])),
         Series("from pydantic import BaseModel", tuple(found["pydantic"])),
     )

@@ -104,16 +104,20 @@ def tree_steps(children: int, depth: int) -> Steps:
         by_level.setdefault(shape.levels[agent], []).append(agent)
     deepest = max(by_level)
     steps: list[tuple[str, Plan]] = [
-        ("leaf_respond", lambda s: [_leaf(shape, s, leaf) for leaf in shape.leaves]),
-        ("lateral_leaves", lambda s: [_lateral(shape, s, leaf) for leaf in shape.leaves]),
+        ("leaf_respond", _each(_leaf, shape, shape.leaves)),
+        ("lateral_leaves", _each(_lateral, shape, shape.leaves)),
     ]
     for level in range(deepest - 1, 0, -1):
         here = by_level[level]
-        steps.append((f"observe_L{level}", lambda s, here=here: [_observe(shape, s, node) for node in here]))
+        steps.append((f"observe_L{level}", _each(_observe, shape, here)))
         if len(here) > 1:
-            steps.append((f"lateral_L{level}", lambda s, here=here: [_lateral(shape, s, node) for node in here]))
+            steps.append((f"lateral_L{level}", _each(_lateral, shape, here)))
     inner = [agent for agent in shape.agents if shape.children[agent]]
     return [("signal_down", lambda s: [_signal(shape, s, n) for n in inner] if s["round"] > 1 else []), *steps]
+
+
+def _each(job: Callable[[Topology, Talk, str], Job], shape: Topology, agents: Sequence[str]) -> Plan:
+    return lambda state: [job(shape, state, agent) for agent in agents]
 
 
 def _leaf(shape: Topology, state: Talk, leaf: str) -> Job:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import consilience
 from consilience.domain.agents import Agent
+from consilience.domain.detail import Detail
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
@@ -52,7 +53,7 @@ class Wakes(Protocol):
     report: ClassVar[type[Report]] = Report
 
     @classmethod
-    def load_templates(cls, override: Path | None = None) -> Templates:
+    def load_templates(cls, override: Path | None = None, detail: Detail = "full") -> Templates:
         return Templates({"instructions": "None."})
 
     def topology(self) -> Topology:

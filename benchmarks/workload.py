@@ -137,14 +137,13 @@ class InTurn(Plain):
             shown = tuple(session.quote(reply, reply.agent) for reply in said[-self.shown :])
             turns = range(begin, min(begin + self.at_once, self.messages))
             async with session.phase("speak", begin + 1):
-                said += await session.gather(
-                    [
-                        session.ask(
-                            members[n % self.size], Prompt("Your turn.", (), shown), key=f"turn/{n}", audience=members
-                        )
-                        for n in turns
-                    ]
-                )
+                works = [
+                    session.ask(
+                        members[n % self.size], Prompt("Your turn.", (), shown), key=f"turn/{n}", audience=members
+                    )
+                    for n in turns
+                ]
+                said += [reply for reply in await session.gather(works) if isinstance(reply, Reply)]
         first = said[: self.size]
         return await session.report(Report, first=first, stop_reason=StopReason.SETTLED, answer=said[-1].text)
 
