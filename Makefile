@@ -15,10 +15,11 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest -n logical
 READY := .venv/.ready
 BENCH_READY := .venv/.ready-bench
+DOCS_READY := .venv/.ready-docs
 
 export DEMO_QUESTION
 
-.PHONY: help setup demo test test-all test-rest check bench clean
+.PHONY: help setup demo test test-all test-rest check bench docs clean
 
 help:
 	@echo 'make setup      install into .venv (done by the other targets where needed)'
@@ -28,6 +29,7 @@ help:
 	@echo 'make test-rest  what test-all adds to test'
 	@echo 'make check      style, types, layers, bans, documentation'
 	@echo 'make bench      the benchmarks; a table, and benchmarks/results.json'
+	@echo 'make docs       the documentation site, into site/; fails on a broken link'
 	@echo 'make clean      remove all that these targets made here, .venv included'
 
 setup: $(READY)
@@ -53,9 +55,12 @@ check: $(READY)
 bench: $(BENCH_READY)
 	$(BIN)/python benchmarks/run.py $(BENCH_OPTIONS)
 
+docs: $(DOCS_READY)
+	$(BIN)/zensical build --strict --clean
+
 clean:
-	rm -rf .venv demo-report dist build benchmarks/results.json
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo-report dist build site benchmarks/results.json
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
 	find src tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip learnt --group in 25.1, and a new environment may hold an older one.
@@ -79,4 +84,9 @@ $(READY): pyproject.toml
 $(BENCH_READY): $(READY)
 	@echo 'Installing what the benchmarks compare with (about half a minute) ...'
 	@$(PIP) install --group bench
+	@touch $@
+
+$(DOCS_READY): $(READY)
+	@echo 'Installing what builds the documentation site ...'
+	@$(PIP) install --group docs
 	@touch $@

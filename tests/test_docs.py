@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import tomllib
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -35,7 +36,9 @@ def blocks(language: str, text: str = README) -> list[str]:
 
 
 EXHAUSTED_BY_A_LIMIT = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
-GUIDES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))]
+SITE = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+GUIDE_PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "design" not in page.parts]
+GUIDES = [README, *(page.read_text() for page in GUIDE_PAGES)]
 CODE = [code for text in GUIDES for code in blocks("python", text)]
 
 
@@ -172,12 +175,48 @@ def test_the_table_of_protocols_is_that_of_the_package() -> None:
     assert Decompose(children=3).estimate().max == 5
 
 
-def test_exported_names_are_those_documented() -> None:
+def test_exported_names_are_those_of_the_reference() -> None:
     import consilience
 
     for name in consilience.__all__:
         assert getattr(consilience, name) is not None
-    assert {"deliberate", "run_sync", "resume", "replay", "Emergence", "Limits"} <= set(consilience.__all__)
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    assert sorted(re.findall(r"^::: consilience\.([A-Z]\w*|[a-z]+(?:_\w+)?)$", pages, re.MULTILINE)) == sorted(
+        [*consilience.__all__, "protocol", "testing"]
+    )
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = [page for section in SITE["nav"] for pages in section.values() for page in pages]
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+
+
+COSTS = [
+    (page.stem, *row)
+    for page in GUIDE_PAGES
+    if page.parent.name == "protocols"
+    for row in re.findall(r"^\| (the defaults|`--[^`]+`) \| (\d+)(?: to (\d+))? \|$", page.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("name", "options", "least", "most"), COSTS, ids=lambda value: value or "same")
+def test_calls_of_a_protocols_page_are_those_of_its_dry_run(name: str, options: str, least: str, most: str) -> None:
+    from typer.testing import CliRunner
+
+    from consilience.cli.main import app
+
+    settings = [] if options == "the defaults" else shlex.split(options.strip("`"))
+    result = CliRunner().invoke(app, [name, "Why?", *settings, "--model", "openai:gpt-5-mini", "--dry-run", "--json"])
+    calls = json.loads(result.stdout)["estimate"]
+    assert (calls["min"], calls["max"]) == (int(least), int(most or least))
+
+
+def test_every_protocol_has_a_page_with_its_costs() -> None:
+    from importlib.metadata import entry_points
+
+    from consilience.engine.protocol import GROUP
+
+    assert {name for name, *_ in COSTS} == {point.name for point in entry_points(group=GROUP)}
 
 
 FIXTURE = ROOT / "tests" / "fixtures" / "readme.db"

@@ -117,7 +117,16 @@ async def test_where_the_split_fails_each_child_has_the_task_as_a_whole(nothing:
         ("L2N2", False, "execute/L2N2 says L2N2"),
     ]
     assert "L1N1 gave no parts out; those beneath had the task as a whole" in report.warnings
-    assert "from part>" not in next(r.text for r in model.requests if r.key == "execute/L2N1")
+    shown = {request.key: request.text for request in model.requests}
+    assert "from part>" not in shown["execute/L2N1"]
+    assert "each does the whole task" in shown["synthesize/L1N1"]
+
+
+async def test_the_lead_of_a_divided_task_is_shown_parts_and_no_alternatives() -> None:
+    _, model, _ = await go(Decompose(children=2), ScriptedModel(splitting()))
+    (shown,) = [request.text for request in model.requests if request.key == "synthesize/L1N1"]
+    assert "close the gaps between them" in shown
+    assert "each does the whole task" not in shown
 
 
 async def test_strange_loops_start_from_the_last_result_and_domain_words_come_last_only() -> None:
