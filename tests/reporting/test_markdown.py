@@ -29,7 +29,8 @@ from consilience.domain.topology import tree
 from consilience.protocols.emergence import EmergenceReport
 from consilience.reporting.formatting import escape_markdown
 from consilience.reporting.html import html_of
-from consilience.reporting.markdown import AnyReport, blocks_markdown, markdown
+from consilience.reporting.markdown import blocks_markdown, markdown
+from consilience.reporting.record import AnyReport
 from consilience.reporting.report_sections import folded_sections, headline
 
 AGENTS = (

@@ -380,8 +380,7 @@ def without_report(code: int, session: str, store: Store, *, as_json: bool, resu
         from consilience.reporting.partial_report import partial_json
         from consilience.reporting.record import read_record
 
-        record = read_record(store, session)
-        so_far = partial_json(session, record.state, record.text, flights=list(record.flights), holder=None)
+        so_far = partial_json(replace(read_record(store, session), holder=None))
         if not resumable:
             del so_far["resume"]
         print_json(so_far)

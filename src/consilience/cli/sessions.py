@@ -133,9 +133,7 @@ def _print_report(record: SessionRecord) -> None:
     if record.report is not None:
         print_markdown(markdown(record.report, record.presentation, more=record.family))
         return
-    found = partial_markdown(
-        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
-    )
+    found = partial_markdown(record)
     print_markdown(f"{found}\n{record.family}\n" if record.family else found)
 
 
@@ -231,17 +229,16 @@ def diff_command(
     as_json: Json = False,
 ) -> None:
     """What differs between two sessions: how they were set up, where they part, what they came to."""
-    from consilience.reporting.markdown import print_markdown
-    from consilience.reporting.session_diff import changes, changes_markdown, side
+    from consilience.reporting.markdown import document_markdown, print_markdown
+    from consilience.reporting.session_diff import SessionDiff, diff_document
 
     with user_store() as store:
         first, second = (find_session(store, given) for given in (a, b))
-        one, other = (side(session, store.read(session), store.text) for session in (first, second))
-        found = changes(one, other, store.text)
+        found = SessionDiff(read_back(store, first), read_back(store, second))
         if as_json:
             print_json(found.as_json())
         else:
-            print_markdown(changes_markdown(found))
+            print_markdown(document_markdown(diff_document(found)))
 
 
 _LONGEST = 400

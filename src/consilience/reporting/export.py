@@ -29,7 +29,7 @@ from consilience.domain.report import Report
 from consilience.reporting.files import claim_directory, write_files
 from consilience.reporting.formatting import one_line
 from consilience.reporting.markdown import markdown
-from consilience.reporting.partial_report import partial_json, partial_markdown, status_of
+from consilience.reporting.partial_report import partial_json, partial_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.views import COMMON, reads, tree, view_svg
 from consilience.reporting.views.reads import Reads
@@ -62,12 +62,7 @@ def format_of(path: Path) -> str:
 def as_json(record: SessionRecord) -> str:
     """The report as it is stored; how far it got for a session without one."""
     finished = record.state.finished
-    if finished is not None:
-        body = json.loads(record.text(finished.report))
-    else:
-        body = partial_json(
-            record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
-        )
+    body = json.loads(record.text(finished.report)) if finished is not None else partial_json(record)
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -76,10 +71,7 @@ def as_markdown(record: SessionRecord) -> str:
     more = "\n\n".join(filter(None, (*_diagrams(record), record.family)))
     if record.report is not None:
         return front_matter(record) + "\n" + markdown(record.report, record.presentation, more=more)
-    body = partial_markdown(
-        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
-    )
-    return "\n".join(filter(None, (front_matter(record), body, f"{more}\n" if more else "")))
+    return "\n".join(filter(None, (front_matter(record), partial_markdown(record), f"{more}\n" if more else "")))
 
 
 def _diagrams(record: SessionRecord) -> Iterator[str]:
@@ -215,7 +207,7 @@ def _values(record: SessionRecord) -> dict[str, object]:
         "protocol": started.protocol if started else None,
         "created": created.isoformat(timespec="seconds") if created else None,
         "task": record.text(started.task) if started else None,
-        "state": status_of(course, record.holder),
+        "state": record.status,
         "stop_reason": report.stop_reason.value if report else None,
         "models": list(dict.fromkeys(agent.model for agent in course.agents)),
         "agents": len(voices(course.agents)),

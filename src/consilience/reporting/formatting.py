@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from html import escape
 
 from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
@@ -28,6 +29,7 @@ STOP_PHRASES: Mapping[StopReason, str] = {
 # Escape sequences could repaint a reader's terminal, marks of direction reorder what is read, and half a character pair,
 # which JSON can hold, cannot be written at all.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_NOT_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
 _BREAK = re.compile("\r\n|[\u2028\u2029]")
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
@@ -174,6 +176,16 @@ def escape_markdown(text: str) -> str:
 def escape_inline(text: str) -> str:
     """The same where it does not begin a line."""
     return _MARKUP.sub(r"\\\1", one_line(text))
+
+
+def strip_invalid_xml(text: str) -> str:
+    """Return printable text without characters that XML and HTML forbid."""
+    return _NOT_XML.sub("\ufffd", printable(text))
+
+
+def escape_xml(text: str) -> str:
+    """Return text as character data of XML or HTML."""
+    return escape(strip_invalid_xml(text))
 
 
 def _clear(line: str) -> bool:

@@ -14,23 +14,24 @@ from markupsafe import Markup
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected, SessionStarted
 from consilience.domain.report import Report, present
-from consilience.domain.sections import Block, Details, Presentation
+from consilience.domain.sections import Block, Details
+from consilience.reporting.document import Document, MarkdownBlock
 from consilience.reporting.formatting import (
     count,
     describe_output_tokens,
     duration,
-    escape_markdown,
+    escape_xml,
     money,
     one_line,
     reply_text,
+    strip_invalid_xml,
 )
-from consilience.reporting.markdown import MAX_HEADING_CHARS, blocks_markdown, last_line
-from consilience.reporting.partial_report import partial_markdown, status_of
+from consilience.reporting.markdown import blocks_markdown, chapter_heading, footer_markdown
+from consilience.reporting.partial_report import partial_document
 from consilience.reporting.record import SessionRecord, phase_of
-from consilience.reporting.report_sections import ReportPart, describe_stop, folded_sections, headline, parts_of
+from consilience.reporting.report_sections import describe_stop, report_document
 from consilience.reporting.session_state import call_seconds
 from consilience.reporting.views import folded_views, views_of
-from consilience.reporting.views.drawing import escape_xml, strip_invalid_xml
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -45,36 +46,42 @@ _TABLE = '<div class="table" tabindex="0" role="group" aria-label="A table that 
 
 @dataclass(frozen=True)
 class Link:
-    """`anchor` is empty for what has no place on the page."""
+    """A reference to a place on the page."""
 
     words: str
     anchor: str = ""
+    """"" for what has no place on the page."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """One attempt of a call in the transcript. `whole` is a typed reply as it came, where `said` shows only its prose; `read` what
-    it had been shown, each under its label there."""
+class TranscriptEntry:
+    """One attempt of a call, or a message."""
 
     anchor: str
     who: str
     what: str
+    """Its kind, and what is special about it."""
     figures: str
     said: Markup | str = ""
+    """Its text; of a typed reply the free text."""
     whole: Markup | str = ""
+    """A typed reply as it came."""
     problem: str = ""
     read: Sequence[Link] = ()
+    """What its prompt quoted, under the labels used there."""
     reply_to: Link | None = None
 
 
 @dataclass(frozen=True)
-class Phase:
+class TranscriptPhase:
     name: str
-    calls: Sequence[Said]
+    calls: Sequence[TranscriptEntry]
 
 
 @dataclass(frozen=True)
-class Document:
+class SourceText:
+    """A source document on the page."""
+
     anchor: str
     heading: str
     text: str
@@ -82,6 +89,8 @@ class Document:
 
 @dataclass(frozen=True)
 class Picture:
+    """A view of the session on the page."""
+
     name: str
     heading: str
     picture: Markup
@@ -127,7 +136,7 @@ def report_page(report: Report, *, stored: bool = True) -> str:
         style=Markup(_read("page.css")),
         facts=[],
         finished=True,
-        report=Markup(report_html(report, present(report), down=0, stored=stored)),
+        report=Markup(document_html(report_document(report, present(report), stored=stored))),
         views=[],
         task=strip_invalid_xml(report.task),
         settings=strip_invalid_xml("\n".join(_named_settings(report.settings))),
@@ -141,7 +150,7 @@ def report_page(report: Report, *, stored: bool = True) -> str:
 
 def fragment(report: Report) -> str:
     """A report for a page of somebody else's, a notebook: the same words as everywhere, in the page's own style."""
-    return f'<div class="consilience">\n{report_html(report, present(report), heading=True)}</div>\n'
+    return f'<div class="consilience">\n{document_html(report_document(report, present(report)), heading=True, down=1)}</div>\n'
 
 
 def html_of(text: str, *, down: int = 1) -> str:
@@ -180,61 +189,49 @@ def _read(name: str) -> str:
 
 def _report(record: SessionRecord) -> str:
     report = record.report
-    if report is not None:
-        return report_html(report, record.presentation, down=0)
-    text = partial_markdown(
-        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
-    )
-    return html_of(text.partition("\n")[2] if text.startswith("# ") else text, down=0)
+    document = partial_document(record) if report is None else report_document(report, record.presentation)
+    return document_html(document)
 
 
-def report_html(
-    report: Report, presentation: Presentation, *, heading: bool = False, down: int = 1, stored: bool = True
-) -> str:
-    """A report's sections, with details that open on demand."""
-    title = f"# {escape_markdown(one_line(report.task, MAX_HEADING_CHARS))}\n\n" if heading else ""
-    parts = [html_of(f"{title}**{escape_markdown(headline(report, presentation))}**", down=down)]
-    parts += [_part_html(part, down) for part in parts_of(report, presentation)]
-    parts.append(html_of(last_line(report, presentation, stored), down=down))
-    folded = folded_sections(report, presentation)
-    parts += [_block_html(Details(summary=section.heading, blocks=section.blocks), down) for section in folded]
+def document_html(document: Document, *, heading: bool = False, down: int = 0) -> str:
+    """Return a document with folded sections that open on demand. Headings are `down` levels lower."""
+    title = f"# {document.title}\n\n" if heading and document.title else ""
+    parts = [html_of(f"{title}**{document.status}**", down=down)]
+    for chapter in document.chapters:
+        parts.append(html_of(chapter_heading(chapter), down=down))
+        parts += [_block_html(block, down) for block in chapter.blocks]
+    parts.append(html_of(footer_markdown(document), down=down))
+    parts += [_block_html(Details(summary=s.heading, blocks=s.blocks), down) for s in document.folded]
     return "".join(parts)
 
 
-def _part_html(part: ReportPart, down: int) -> str:
-    found = [html_of(f"## {escape_markdown(part.heading)}", down=down)]
-    for section in part.sections:
-        if section.heading:
-            found.append(html_of(f"### {escape_markdown(section.heading)}", down=down))
-        found += [_block_html(block, down) for block in section.blocks]
-    return "".join(found)
-
-
-def _block_html(block: Block, down: int) -> str:
+def _block_html(block: Block | MarkdownBlock, down: int) -> str:
     if isinstance(block, Details):
-        inner = "".join(_block_html(one, down) for one in block.blocks)
+        inner = "".join(_block_html(inner, down) for inner in block.blocks)
         return f"<details><summary>{escape_xml(one_line(block.summary))}</summary>\n{inner}</details>\n"
     return html_of(blocks_markdown([block]), down=down)
 
 
 def _facts(record: SessionRecord) -> Iterable[tuple[str, str]]:
-    course, report = record.state, record.report
-    state = status_of(course, record.holder)
-    yield "State", f"{describe_stop(report, record.presentation)} ({report.stop_reason.value})" if report else state
-    if course.started:
-        yield "Protocol", course.started.protocol
-        yield "Agents", str(len(voices(course.agents)))
-        if service := [agent.id for agent in course.agents if not agent.voice]:
+    state, report = record.state, record.report
+    yield (
+        "State",
+        f"{describe_stop(report, record.presentation)} ({report.stop_reason.value})" if report else record.status,
+    )
+    if state.started:
+        yield "Protocol", state.started.protocol
+        yield "Agents", str(len(voices(state.agents)))
+        if service := [agent.id for agent in state.agents if not agent.voice]:
             yield "Service seats", ", ".join(service)
-        yield "Models", ", ".join(dict.fromkeys(agent.model for agent in course.agents))
+        yield "Models", ", ".join(dict.fromkeys(agent.model for agent in state.agents))
     if record.created is not None:
         yield "Begun", datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    yield "Calls", f"{course.made:,}"
-    yield "Tokens", f"{course.tokens_in:,} read, {describe_output_tokens(course.tokens_out, course.tokens_thought)}"
-    yield "Money", money(course.cost)
-    yield "Time", duration(course.seconds)
-    if course.started and course.started.parent:
-        yield "Forked from", course.started.parent
+    yield "Calls", f"{state.made:,}"
+    yield "Tokens", f"{state.tokens_in:,} read, {describe_output_tokens(state.tokens_out, state.tokens_thought)}"
+    yield "Money", money(state.cost)
+    yield "Time", duration(state.seconds)
+    if state.started and state.started.parent:
+        yield "Forked from", state.started.parent
 
 
 def _named_settings(settings: Mapping[str, object]) -> Iterable[str]:
@@ -250,10 +247,10 @@ def _settings(started: SessionStarted) -> Iterable[str]:
     yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))
 
 
-def _documents(record: SessionRecord) -> list[Document]:
+def _documents(record: SessionRecord) -> list[SourceText]:
     sources = record.state.started.sources if record.state.started else ()
     return [
-        Document(
+        SourceText(
             f"document-{n}",
             strip_invalid_xml(f"{source.id} {source.name}".rstrip()),
             strip_invalid_xml(record.text(source.text)),
@@ -262,7 +259,7 @@ def _documents(record: SessionRecord) -> list[Document]:
     ]
 
 
-def _phases(record: SessionRecord) -> list[Phase]:
+def _phases(record: SessionRecord) -> list[TranscriptPhase]:
     """Calls in program order under their phases, these as they first came up; objections follow who raised them."""
     anchors = {(call.key, call.attempt): f"call-{n}" for n, call in enumerate(record.calls, 1)}
     homes = {call.key: anchors[call.key, call.attempt] for call in record.calls if isinstance(call, CallCompleted)}
@@ -270,13 +267,13 @@ def _phases(record: SessionRecord) -> list[Phase]:
     sources = record.state.started.sources if record.state.started else ()
     homes |= {source.id: f"document-{n}" for n, source in enumerate(sources, 1)}
     homes |= {event.id: f"message-{n}" for n, event in enumerate(messages, 1)}
-    found: dict[str, list[Said]] = {}
+    found: dict[str, list[TranscriptEntry]] = {}
     for call in record.calls:
-        found.setdefault(phase_of(call), []).append(_said(call, anchors[call.key, call.attempt], homes, record))
+        found.setdefault(phase_of(call), []).append(_entry(call, anchors[call.key, call.attempt], homes, record))
     for event in messages:
         phase = f"{event.phase[0]} {event.phase[1]}" if event.phase else "published"
         found.setdefault(phase, []).append(
-            Said(
+            TranscriptEntry(
                 anchor=homes[event.id],
                 who=_name(event.sender, record),
                 what=event.kind,
@@ -285,10 +282,10 @@ def _phases(record: SessionRecord) -> list[Phase]:
                 reply_to=_link("", event.reply_to, homes) if event.reply_to else None,
             )
         )
-    return [Phase(name.replace("_", " "), calls) for name, calls in found.items()]
+    return [TranscriptPhase(name.replace("_", " "), calls) for name, calls in found.items()]
 
 
-def _said(call: Ended, anchor: str, homes: dict[str, str], record: SessionRecord) -> Said:
+def _entry(call: Ended, anchor: str, homes: dict[str, str], record: SessionRecord) -> TranscriptEntry:
     reading = record.readings.get(call.key)
     links = [_link(quoted.label, quoted.message, homes) for quoted in reading.quoted] if reading else []
     links += [_link("document", id, homes) for id in reading.documents] if reading else []
@@ -311,7 +308,7 @@ def _said(call: Ended, anchor: str, homes: dict[str, str], record: SessionRecord
             problem = f"could not be used: {strip_invalid_xml(one_line(call.error, 300))}"
         case CallFailed():
             problem = f"no reply, {call.failure.value}: {strip_invalid_xml(one_line(call.detail, 300))}".rstrip(": ")
-    return Said(
+    return TranscriptEntry(
         anchor=anchor,
         who=_name(call.agent, record),
         what=strip_invalid_xml(", ".join(filter(None, marks))),

@@ -7,7 +7,6 @@ how far to trust it. Figures are one line. Folded sections, the other figures am
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
 
@@ -28,11 +27,13 @@ from consilience.domain.sections import (
     Section,
     Subheading,
 )
+from consilience.reporting.document import Chapter, Document
 from consilience.reporting.formatting import (
     STOP_PHRASES,
     count,
     describe_output_tokens,
     duration,
+    escape_markdown,
     format_range,
     money,
     one_line,
@@ -41,6 +42,7 @@ from consilience.reporting.formatting import (
     seat_labels,
 )
 
+MAX_TITLE_CHARS = 160
 MAX_REASON_CHARS = 200
 MAX_DEGRADED_CHARS = 400
 MAX_LISTED_QUOTATIONS = 5
@@ -62,20 +64,32 @@ Names = Mapping[str, str]
 """Names of agents by id."""
 
 
-@dataclass(frozen=True)
-class ReportPart:
-    """Sections under one heading; each has blocks."""
-
-    name: Part
-    heading: str
-    sections: tuple[Section, ...]
-
-
-def parts_of(report: Report, presentation: Presentation) -> list[ReportPart]:
-    """Every part that has content, in order, without folded sections."""
-    found = [section for section in _sections(report, presentation) if not section.folded]
+def report_document(report: Report, presentation: Presentation, *, stored: bool = True) -> Document:
+    """Return a report as a document. `stored`: the session is in a journal, and the footer names the commands that read it."""
+    sections = _sections(report, presentation)
     headings = HEADINGS if report.answer is not None else {**HEADINGS, "answer": "No answer"}
-    return [ReportPart(name, headings[name], tuple(some)) for name, some in groupby(found, lambda s: s.part)]
+    parts = groupby((section for section in sections if not section.folded), lambda section: section.part)
+    folded = tuple(section for section in sections if section.folded)
+    footer = escape_markdown(figures_line(report, presentation))
+    if stored and report.session:
+        figures, *others = [section.name for section in reversed(folded)]
+        show = f"consilience show {report.session} --view {figures}"
+        footer += f" · `consilience replay {report.session}` · more: `{show}`"
+        footer += "".join(f", `--view {name}`" for name in others)
+    return Document(
+        title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
+        status=escape_markdown(headline(report, presentation)),
+        chapters=tuple(Chapter(headings[part], tuple(_part_blocks(some))) for part, some in parts),
+        footer=footer,
+        folded=folded,
+    )
+
+
+def _part_blocks(sections: Iterable[Section]) -> Iterator[Block]:
+    for section in sections:
+        if section.heading:
+            yield Subheading(text=section.heading)
+        yield from section.blocks
 
 
 def folded_sections(report: Report, presentation: Presentation) -> list[Section]:

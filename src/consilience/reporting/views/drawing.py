@@ -7,9 +7,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from html import escape
 
-from consilience.reporting.formatting import one_line, printable
+from consilience.reporting.formatting import escape_xml, one_line
 
 # Blue, vermilion and green of Okabe and Ito's palette, made lighter on dark ground.
 STYLE = """
@@ -33,8 +32,6 @@ STYLE = """
 @media print{.cv-ground{fill:none}}
 """.strip()
 
-_NO_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
-
 _PERHAPS_WIDE = re.compile("[\u1100-\U0010ffff]")
 
 Measure = Callable[[str], float]
@@ -50,16 +47,6 @@ _EMS: Mapping[float, str] = {
 }
 """Letters by how wide DejaVu Sans sets them; of an accented one, its base."""
 _BOLD = 1.15
-
-
-def strip_invalid_xml(text: str) -> str:
-    """Somebody's text without the characters that neither XML nor HTML may hold."""
-    return _NO_XML.sub("\ufffd", printable(text))
-
-
-def escape_xml(text: str) -> str:
-    """Somebody's text as character data of XML or HTML."""
-    return escape(strip_invalid_xml(text))
 
 
 def cells(text: str) -> int:
