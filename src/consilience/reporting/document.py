@@ -1,6 +1,6 @@
 """The document model: a title, a status line and chapters of blocks.
 
-A report, a session without one and the comparison of two sessions are built as a `Document`. Renderers know nothing else.
+A report, a session without one and the comparison of two sessions are built as a `ReportDocument`. Renderers know nothing else.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Chapter:
 
 
 @dataclass(frozen=True)
-class Document:
+class ReportDocument:
     """A document in the order of its fields."""
 
-    title: str
-    """Markdown on one line; "" for none."""
+    title: str | None
+    """Markdown on one line."""
     status: str
     """Markdown on one line, set in bold."""
     chapters: tuple[Chapter, ...] = ()

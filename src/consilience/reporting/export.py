@@ -33,7 +33,7 @@ from consilience.reporting.partial_report import partial_json, partial_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.views import COMMON, reads, tree, view_svg
 from consilience.reporting.views.reads import Reads
-from consilience.reporting.views.tree import Tree
+from consilience.reporting.views.tree import SeatTree
 
 SUFFIXES: Mapping[str, str] = {
     ".json": "json",
@@ -226,7 +226,7 @@ MAX_DIAGRAM_ELEMENTS = 250
 """Nodes or edges beyond which there is no diagram: Mermaid refuses 500 edges, and long before that nobody can read it."""
 
 
-def tree_diagram(tree: Tree) -> str:
+def tree_diagram(tree: SeatTree) -> str:
     """Empty where it would be too large."""
     joined = sum(len(circle) - 1 for circle in tree.circles)
     if not tree.seats or len(tree.seats) + joined > MAX_DIAGRAM_ELEMENTS:

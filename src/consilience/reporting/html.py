@@ -15,7 +15,7 @@ from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected, SessionStarted
 from consilience.domain.report import Report, present
 from consilience.domain.sections import Block, Details
-from consilience.reporting.document import Document, MarkdownBlock
+from consilience.reporting.document import MarkdownBlock, ReportDocument
 from consilience.reporting.formatting import (
     count,
     describe_output_tokens,
@@ -193,9 +193,9 @@ def _report(record: SessionRecord) -> str:
     return document_html(document)
 
 
-def document_html(document: Document, *, heading: bool = False, down: int = 0) -> str:
+def document_html(document: ReportDocument, *, heading: bool = False, down: int = 0) -> str:
     """Return a document with folded sections that open on demand. Headings are `down` levels lower."""
-    title = f"# {document.title}\n\n" if heading and document.title else ""
+    title = f"# {document.title}\n\n" if heading and document.title is not None else ""
     parts = [html_of(f"{title}**{document.status}**", down=down)]
     for chapter in document.chapters:
         parts.append(html_of(chapter_heading(chapter), down=down))

@@ -22,7 +22,7 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
-from consilience.reporting.document import Chapter, Document, MarkdownBlock
+from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
 from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, printable
 from consilience.reporting.report_sections import headline as headline_text
 from consilience.reporting.report_sections import report_document
@@ -55,9 +55,9 @@ def headline(report: Report, presentation: Presentation | None = None) -> str:
     return f"**{escape_markdown(headline_text(report, present(report) if presentation is None else presentation))}**"
 
 
-def document_markdown(document: Document, *, heading: bool = True, more: Sequence[str] = ()) -> str:
+def document_markdown(document: ReportDocument, *, heading: bool = True, more: Sequence[str] = ()) -> str:
     """Return a document without its folded sections. `more` is Markdown below its footer."""
-    parts = [f"# {document.title}" if heading and document.title else "", f"**{document.status}**"]
+    parts = [f"# {document.title}" if heading and document.title is not None else "", f"**{document.status}**"]
     for chapter in document.chapters:
         parts += [chapter_heading(chapter), blocks_markdown(chapter.blocks)]
     parts += [footer_markdown(document), *more]
@@ -68,7 +68,7 @@ def chapter_heading(chapter: Chapter) -> str:
     return f"## {escape_markdown(chapter.heading)}" if chapter.heading else ""
 
 
-def footer_markdown(document: Document) -> str:
+def footer_markdown(document: ReportDocument) -> str:
     return f"---\n\n{document.footer}" if document.footer else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
-from consilience.reporting.document import Chapter, Document, MarkdownBlock
+from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
 from consilience.reporting.formatting import (
     count,
     describe_agents,
@@ -32,17 +32,17 @@ def partial_markdown(record: SessionRecord) -> str:
     return document_markdown(partial_document(record))
 
 
-def partial_document(record: SessionRecord) -> Document:
+def partial_document(record: SessionRecord) -> ReportDocument:
     """Return what happened so far, and how to continue unless a process runs the session now."""
     started = record.state.started
     if started is None:
         status = f"Session `{record.session}` was killed before it began."
-        return Document("", status, (Chapter("", (MarkdownBlock("Nothing was spent; run it again."),)),))
+        return ReportDocument(None, status, (Chapter("", (MarkdownBlock("Nothing was spent; run it again."),)),))
     chapters = [Chapter("", (MarkdownBlock(" ".join(_progress(record))),))]
     if record.state.calls:
         replies = "\n".join(_call_line(call, record) for call in record.state.calls)
         chapters.append(Chapter("Replies so far", (MarkdownBlock(replies),)))
-    return Document(
+    return ReportDocument(
         title=escape_markdown(one_line(record.text(started.task), MAX_TITLE_CHARS)),
         status=_status_line(record),
         chapters=tuple(chapters),

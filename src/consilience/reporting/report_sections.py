@@ -27,7 +27,7 @@ from consilience.domain.sections import (
     Section,
     Subheading,
 )
-from consilience.reporting.document import Chapter, Document
+from consilience.reporting.document import Chapter, ReportDocument
 from consilience.reporting.formatting import (
     STOP_PHRASES,
     count,
@@ -64,7 +64,7 @@ Names = Mapping[str, str]
 """Names of agents by id."""
 
 
-def report_document(report: Report, presentation: Presentation, *, stored: bool = True) -> Document:
+def report_document(report: Report, presentation: Presentation, *, stored: bool = True) -> ReportDocument:
     """Return a report as a document. `stored`: the session is in a journal, and the footer names the commands that read it."""
     sections = _sections(report, presentation)
     headings = HEADINGS if report.answer is not None else {**HEADINGS, "answer": "No answer"}
@@ -76,7 +76,7 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
         show = f"consilience show {report.session} --view {figures}"
         footer += f" · `consilience replay {report.session}` · more: `{show}`"
         footer += "".join(f", `--view {name}`" for name in others)
-    return Document(
+    return ReportDocument(
         title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
         status=escape_markdown(headline(report, presentation)),
         chapters=tuple(Chapter(headings[part], tuple(_part_blocks(some))) for part, some in parts),

@@ -11,7 +11,7 @@ from functools import cached_property
 from consilience.domain.events import CallCompleted
 from consilience.domain.report import Report
 from consilience.domain.sections import Block, Diff, Paragraph, Table
-from consilience.reporting.document import Chapter, Document, MarkdownBlock
+from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
 from consilience.reporting.fork_tree import changed_settings
 from consilience.reporting.formatting import (
     count,
@@ -109,7 +109,7 @@ def _count_dissent(report: Report) -> int:
     return sum(dissent.id is None for dissent in report.dissent) + sum(o.is_open for o in report.objections)
 
 
-def diff_document(diff: SessionDiff) -> Document:
+def diff_document(diff: SessionDiff) -> ReportDocument:
     a, b = diff.a.session, diff.b.session
     status = f"{count(len(diff.settings), 'setting')} differ" if diff.settings else "The same settings"
     chapters = [
@@ -119,7 +119,7 @@ def diff_document(diff: SessionDiff) -> Document:
     ]
     if diff.settings:
         chapters.insert(0, Chapter("Settings", (_pairs_table(diff, diff.settings),)))
-    return Document(f"`{a}` and `{b}`", status, tuple(chapters))
+    return ReportDocument(f"`{a}` and `{b}`", status, tuple(chapters))
 
 
 def _pairs_table(diff: SessionDiff, pairs: Mapping[str, tuple[str, str]]) -> Table:
