@@ -301,7 +301,7 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
     [
         (("compare", "--model", MODEL), "either one task or a file"),
         (("compare", "x", "--tasks", "starter"), "either one task or a file"),
-        (("compare", "--tasks", "none.jsonl", "--model", MODEL), "neither a task file nor a shipped set"),
+        (("compare", "--tasks", "none.jsonl", "--model", MODEL), "no task file and no shipped set"),
         (("compare", "--tasks", "starter", "--answer", "3", "--model", MODEL), "--answer belongs to a single task"),
         (("compare", "x", "--only", "split", "--model", MODEL), "--only and --limit"),
         (("compare", "x", "--protocols", "circle,nothing", "--model", MODEL), "there is no protocol 'nothing'"),

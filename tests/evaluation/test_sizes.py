@@ -22,8 +22,8 @@ from consilience.engine import protocol as registry
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.evaluation import Budget, Comparison, Match, Task, TaskSource, compare, markdown
-from consilience.evaluation.comparison import MOST_REPEATS, PROBES
-from consilience.evaluation.rows import PROBE_CALLS, REVIEWED, Row, price_of
+from consilience.evaluation.comparison import MAX_PROBES, MAX_REPEATS
+from consilience.evaluation.rows import PROBE_CALLS, REVIEWED, CompareRow, price_of
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
 from consilience.models.port import ModelRequest
@@ -58,7 +58,7 @@ def refusing(times: int) -> Probed:
     return Probed(lambda n: Refused("content filter") if n <= times else None)
 
 
-@pytest.mark.parametrize("refused", range(PROBES))
+@pytest.mark.parametrize("refused", range(MAX_PROBES))
 async def test_a_probe_that_failed_is_made_again(store: SqliteStore, refused: int) -> None:
     model = refusing(refused)
     comparison = await compare(OPEN, ["circle", "vote"], models=model, store=store)
@@ -70,7 +70,7 @@ async def test_a_probe_that_failed_is_made_again(store: SqliteStore, refused: in
 
 
 async def test_a_size_that_no_probe_could_tell_is_said_each_time(store: SqliteStore) -> None:
-    model = refusing(PROBES)
+    model = refusing(MAX_PROBES)
     comparison = await compare(OPEN, ["circle", "vote"], models=model, store=store)
     size, tokens = vote(comparison)
     assert size == 1
@@ -124,7 +124,7 @@ async def test_a_probe_unlike_the_other_answers_is_named(store: SqliteStore, tol
 async def test_probes_made_again_are_nobodys_repeats(store: SqliteStore) -> None:
     """Their seeds lie apart from those of any repeat."""
     comparison = await compare(OPEN, ["circle", "vote"], models=refusing(1), store=store, repeat=2)
-    assert len(comparison.seeds) <= MOST_REPEATS
+    assert len(comparison.seeds) <= MAX_REPEATS
     assert {run.seed for run in comparison.runs} == {0, 1}
     assert comparison.notes == ()
 
@@ -239,7 +239,7 @@ def test_a_size_is_right_on_average_whatever_the_probe_happened_to_cost() -> Non
     """Calls that vary by half of their mean, as replies do; a single one would make the vote a fifth too large."""
     generator = numpy.random.default_rng(1)
     spread = math.sqrt(math.log(1.25))
-    row, target = Row("vote", Poll(size=PROBE_CALLS)), 20_000
+    row, target = CompareRow("vote", Poll(size=PROBE_CALLS)), 20_000
     sizes = []
     for _ in range(4_000):
         costs = generator.lognormal(math.log(250) - spread**2 / 2, spread, PROBE_CALLS).astype(int)

@@ -44,21 +44,21 @@ from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Options
 from consilience.evaluation import (
     Budget,
+    CompareRow,
     Comparison,
-    Foreseen,
-    Row,
+    RowEstimate,
     Task,
     TaskSource,
-    choose,
+    estimate_rows,
     execute,
-    foresee,
     load_tasks,
     markdown,
+    select_tasks,
     write,
 )
-from consilience.evaluation import Plan as Planned
+from consilience.evaluation import ComparisonPlan as Planned
 from consilience.evaluation import plan as plan_comparison
-from consilience.evaluation.rows import ALONE, DEFAULT_ROWS, REVIEWED, reviewed_row
+from consilience.evaluation.rows import DEFAULT_ROWS, REVIEWED, SOLO, reviewed_row
 from consilience.journal.open_store import open_store
 from consilience.models.registry import Choice, paid
 from consilience.reporting.files import claim_directory
@@ -232,7 +232,7 @@ def _run(request: CompareRequest) -> int:
     )
     if request.jobs < 1:
         raise SettingsError(f"{request.jobs} jobs do nothing", where="--jobs", do="Give 1 or more.")
-    foreseen = foresee(planned)
+    foreseen = estimate_rows(planned)
     cost = _cost(planned, foreseen, models, choice)
     if request.match == "cost" and planned.budget.matched and not cost.most_money:
         why = "no price is known for one of the models" if cost.most_money is None else "these models cost nothing"
@@ -309,7 +309,7 @@ def _tasks(request: CompareRequest) -> list[Task]:
             raise SettingsError(
                 f"{', '.join(given)} belongs to a single task", where="--tasks", do="Write it into the task file."
             )
-        return choose(load_tasks(request.tasks), only=request.only or (), limit=request.limit)
+        return select_tasks(load_tasks(request.tasks), only=request.only or (), limit=request.limit)
     if request.only is not None or request.limit is not None:
         raise SettingsError("--only and --limit choose from --tasks", do="Leave them out, or give --tasks FILE.")
     seats = [Agent(id=str(n), role="seat") for n in range(1, MOST_SEATS + 1)]
@@ -351,7 +351,7 @@ def _models(request: CompareRequest, config: Config) -> tuple[list[str], Choice]
     return models, choice
 
 
-def _rows(request: CompareRequest, config: Config) -> list[Row]:
+def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
     """Rows by label with their settings. Raises `SettingsError`, `UnknownName`."""
     named: dict[str, type[Protocol]] = {}
     reviewed: set[str] = set()
@@ -362,7 +362,7 @@ def _rows(request: CompareRequest, config: Config) -> list[Row]:
             raise SettingsError(
                 f"two rows are both {label!r}", where="--protocols", do=f"Name one apart: other={protocol}."
             )
-        named[label] = find_protocol(ALONE if protocol == REVIEWED else protocol)
+        named[label] = find_protocol(SOLO if protocol == REVIEWED else protocol)
         reviewed |= {label} if protocol == REVIEWED else set()
     given: dict[str, dict[str, object]] = {label: {} for label in named}
     for one in request.setting or ():
@@ -377,7 +377,7 @@ def _rows(request: CompareRequest, config: Config) -> list[Row]:
         for row in rows:
             given[row][name] = _value(named[row], name, value)
     read = {label: read_settings(cls, given[label], config) for label, cls in named.items()}
-    return [reviewed_row(label, one) if label in reviewed else Row(label, one) for label, one in read.items()]
+    return [reviewed_row(label, one) if label in reviewed else CompareRow(label, one) for label, one in read.items()]
 
 
 def _value(cls: type[Protocol], name: str, text: str) -> object:
@@ -395,7 +395,7 @@ def _limit(option: str, value: float | None) -> float | None:
     return value
 
 
-def _cost(planned: Planned, foreseen: Sequence[Foreseen], models: Sequence[str], choice: Choice) -> Plan:
+def _cost(planned: Planned, foreseen: Sequence[RowEstimate], models: Sequence[str], choice: Choice) -> Plan:
     """All of it as one plan, for those who ask what it costs."""
     paid_for = tuple(one for one in links(models) if paid(one))
     most: float | None = 0.0
@@ -435,7 +435,7 @@ def _first_line(planned: Planned, cost: Plan) -> str:
     return " · ".join(parts)
 
 
-def _dry(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> str:
+def _dry(planned: Planned, foreseen: Sequence[RowEstimate], cost: Plan) -> str:
     lines = [
         "**Dry run of compare: nothing is asked, spent or recorded.**",
         "",
@@ -469,7 +469,7 @@ def _budget_words(planned: Planned) -> str:
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} a run"
 
 
-def _dry_json(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> Mapping[str, object]:
+def _dry_json(planned: Planned, foreseen: Sequence[RowEstimate], cost: Plan) -> Mapping[str, object]:
     return {
         "dry_run": True,
         "rows": [

@@ -26,18 +26,18 @@ from consilience.evaluation.results import Budget, Comparison, Difference, Run
 from consilience.evaluation.rows import (
     DEFAULT_ROWS,
     REFERENCES,
-    Allotment,
-    Price,
-    Row,
-    Size,
-    allot,
+    CallPrice,
+    CompareRow,
+    RowSize,
+    TaskBudget,
+    budget_for_task,
     ceiling_row,
     price_of,
     rows_of,
     setup_of,
 )
 from consilience.evaluation.scoring import position_of, score
-from consilience.evaluation.statistics import difference_of, need_libraries, notes_of, row_of
+from consilience.evaluation.statistics import deviation_notes, require_libraries, row_difference, summarize_row
 from consilience.evaluation.task_file import Task
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store
@@ -48,10 +48,10 @@ from consilience.models.registry import is_embedded, thinks_by_name
 PROBE = "probe"
 """A small run of a row, whose cost says how large the row may be."""
 
-PROBES = 3
+MAX_PROBES = 3
 """How often at most it is asked what a call costs, where nobody answers."""
 
-MOST_REPEATS = 1_000
+MAX_REPEATS = 1_000
 
 Lineup: TypeAlias = "One | Sequence[One]"
 """One model for all agents, or several dealt to those of each protocol in turn; names or models."""
@@ -67,11 +67,11 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """A comparison before it runs: what is to be run, on what, and what each run may spend."""
 
     tasks: tuple[Task, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[CompareRow, ...]
     budget: Budget
     seeds: tuple[int, ...]
     models: Lineup
@@ -79,8 +79,8 @@ class Plan:
     money: float | None = None
     seconds: float | None = None
     options: Options = field(default_factory=Options)
-    ceiling: Row | None = None
-    allotments: dict[str, Allotment] = field(default_factory=dict)
+    ceiling: CompareRow | None = None
+    allotments: dict[str, TaskBudget] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
@@ -88,7 +88,7 @@ class Plan:
         private = sum(task.private for task in self.tasks) if self.ceiling else 0
         return (len(self.tasks) * len(self.rows) + private) * len(self.seeds)
 
-    def rows_on(self, task: Task) -> list[tuple[Row, bool]]:
+    def rows_on(self, task: Task) -> list[tuple[CompareRow, bool]]:
         """Rows in the order in which they run on a task, those whose size follows from the others' cost last."""
         allotment = self.allotments[task.id]
         marked = [(row, allotment.resized(row)) for row in self.rows]
@@ -98,7 +98,7 @@ class Plan:
 
 def plan(
     tasks: Sequence[Task],
-    protocols: Sequence[str | Protocol | Row],
+    protocols: Sequence[str | Protocol | CompareRow],
     *,
     models: Lineup,
     budget: Budget | None = None,
@@ -108,23 +108,23 @@ def plan(
     money: float | None = None,
     seconds: float | None = None,
     options: Options | None = None,
-) -> Plan:
+) -> ComparisonPlan:
     """Raises `SettingsError`, `UnknownName`. Nothing is spent or sent."""
     options = options or Options()
     detail = _detail(models, options.detail)
     options = replace(options, detail=detail)
     thinking = _thinking(models, options.thinking or DEFAULT_THINKING)
     rows = [replace(row.at(detail), thinking=thinking) for row in rows_of(protocols)]
-    if not 1 <= repeat <= MOST_REPEATS:
-        raise SettingsError(f"{repeat} repeats cannot be made", do=f"Give 1 to {MOST_REPEATS}.")
+    if not 1 <= repeat <= MAX_REPEATS:
+        raise SettingsError(f"{repeat} repeats cannot be made", do=f"Give 1 to {MAX_REPEATS}.")
     if not tasks:
         raise SettingsError("there is no task", do="Give one, or a file of them.")
     if twice := [id for id, n in Counter(task.id for task in tasks).items() if n > 1]:
         raise SettingsError(f"two tasks have the id {twice[0]!r}", do="Give each its own.")
     if sum(task.answer is not None for task in tasks) > 1 and len(rows) > 1:
-        need_libraries()
+        require_libraries()
     budget = budget or Budget()
-    return Plan(
+    return ComparisonPlan(
         tasks=tuple(tasks),
         rows=tuple(rows),
         budget=budget,
@@ -135,7 +135,7 @@ def plan(
         seconds=seconds,
         options=options,
         ceiling=ceiling.at(detail) if (ceiling := ceiling_row(tasks, rows)) else None,
-        allotments={task.id: allot(budget, [row.on(task) for row in rows], task) for task in tasks},
+        allotments={task.id: budget_for_task(budget, [row.on(task) for row in rows], task) for task in tasks},
     )
 
 
@@ -156,7 +156,7 @@ def _thinking(models: Lineup, level: ThinkingLevel) -> int:
 
 async def compare(
     tasks: Sequence[Task] | Task | str,
-    protocols: Sequence[str | Protocol | Row] = DEFAULT_ROWS,
+    protocols: Sequence[str | Protocol | CompareRow] = DEFAULT_ROWS,
     *,
     models: Lineup,
     store: Store | None = None,
@@ -197,12 +197,14 @@ async def compare(
         return await execute(planned, store=journal, jobs=jobs, observer=observer)
 
 
-async def execute(planned: Plan, *, store: Store, jobs: int = 1, observer: Observer | None = None) -> Comparison:
+async def execute(
+    planned: ComparisonPlan, *, store: Store, jobs: int = 1, observer: Observer | None = None
+) -> Comparison:
     """Run what was planned. A cancelled comparison, or one that raises, leaves its runs recorded and is gone on with."""
     if jobs < 1:
         raise SettingsError(f"{jobs} jobs do nothing", do="Give 1 or more.")
     turns = asyncio.Semaphore(jobs)
-    bench = _Bench(planned, store, observer or Observer(), set(store.sessions()))
+    bench = _Runner(planned, store, observer or Observer(), set(store.sessions()))
 
     async def cell(task: Task, seed: int) -> tuple[list[Run], list[str]]:
         async with turns:
@@ -217,10 +219,10 @@ async def execute(planned: Plan, *, store: Store, jobs: int = 1, observer: Obser
     return _conclude(planned, [run for runs, _ in done for run in runs], [note for _, notes in done for note in notes])
 
 
-class _Bench:
+class _Runner:
     """Runs one after the other, or takes them from the record."""
 
-    def __init__(self, planned: Plan, store: Store, observer: Observer, known: set[str]) -> None:
+    def __init__(self, planned: ComparisonPlan, store: Store, observer: Observer, known: set[str]) -> None:
         self._planned, self._store, self._observer, self._known = planned, store, observer, known
 
     async def cell(self, task: Task, seed: int) -> tuple[list[Run], list[str]]:
@@ -242,7 +244,7 @@ class _Bench:
             self._observer.ended(run)
         return list(runs.values()), notes
 
-    async def _size(self, row: Row, task: Task, seed: int, allotment: Allotment, target: float) -> Size:
+    async def _size(self, row: CompareRow, task: Task, seed: int, allotment: TaskBudget, target: float) -> RowSize:
         """How many calls a row of any size gets: all that surely fit, or as many as cost what the most expensive other row did.
 
         A probe in which no agent answered of whom a price could be learnt is made again with other seeds.
@@ -250,11 +252,11 @@ class _Bench:
         match = self._planned.budget.match
         most, small = allotment.most_calls(row, task), allotment.probe(row, task)
         if small is None:
-            return Size(min(row.nearest(target), most) if allotment.budget.matched else most, most)
+            return RowSize(min(row.nearest(target), most) if allotment.budget.matched else most, most)
         prices, lost = [], 0
-        for again in range(PROBES):
+        for again in range(MAX_PROBES):
             role = f"{PROBE} {again}" if again else PROBE
-            probe = await self._run(small, task, seed + again * MOST_REPEATS, allotment, role=role)
+            probe = await self._run(small, task, seed + again * MAX_REPEATS, allotment, role=role)
             lost += probe.lost
             prices.append(price := price_of(small, task, self._store.read(probe.session), match))
             if price.sure:
@@ -262,12 +264,14 @@ class _Bench:
         else:
             # of money, what a call can cost at most is not known: then one call is what is surely not too much
             most_of_one = small.call_tokens(task) if match == "tokens" else target
-            price = next((price for price in prices if price.each), Price(most_of_one, why=price.why, greatest=True))
+            price = next(
+                (price for price in prices if price.each), CallPrice(most_of_one, why=price.why, greatest=True)
+            )
         calls = row.nearest((target - price.fixed) / price.each)
-        return Size(min(calls, most), most, price, len(prices), lost)
+        return RowSize(min(calls, most), most, price, len(prices), lost)
 
     async def _run(
-        self, row: Row, task: Task, seed: int, allotment: Allotment, *, size: bool = False, role: str = ""
+        self, row: CompareRow, task: Task, seed: int, allotment: TaskBudget, *, size: bool = False, role: str = ""
     ) -> Run:
         limits = allotment.limits.model_copy(update={"money": self._planned.money, "seconds": self._planned.seconds})
         session = session_id(self._planned, row, task, seed, limits, role)
@@ -302,7 +306,7 @@ def _spent(run: Run, budget: Budget) -> float:
     return float(spent or 0)
 
 
-def session_id(planned: Plan, row: Row, task: Task, seed: int, limits: Limits, role: str = "") -> str:
+def session_id(planned: ComparisonPlan, row: CompareRow, task: Task, seed: int, limits: Limits, role: str = "") -> str:
     """The same for the same run: all that decides what is asked goes in, and the comparison's name."""
     what = {
         "name": planned.name,
@@ -333,7 +337,7 @@ def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:
             replies[event.agent].append(event.text)
     found = []
     for ids in replies.values():
-        said = next((text for id in ids if (text := _said(store.text(id)))), None)
+        said = next((text for id in ids if (text := _free_text(store.text(id)))), None)
         found += [said] if said else []
     return found
 
@@ -344,7 +348,7 @@ class _Typed(BaseModel):
     text: str
 
 
-def _said(reply: str) -> str:
+def _free_text(reply: str) -> str:
     """The field `text` of a typed reply, read as the engine reads it; else all of it, which may be JSON that was asked for."""
     try:
         return parse_reply(reply, _Typed).text.strip()
@@ -353,7 +357,15 @@ def _said(reply: str) -> str:
 
 
 def _measured(
-    row: Row, task: Task, seed: int, report: Report, firsts: Sequence[str], limit: int, *, size: bool, recorded: bool
+    row: CompareRow,
+    task: Task,
+    seed: int,
+    report: Report,
+    firsts: Sequence[str],
+    limit: int,
+    *,
+    size: bool,
+    recorded: bool,
 ) -> Run:
     spent = report.ledger.actual
     judged = score(task, report)
@@ -389,7 +401,7 @@ def _measured(
     )
 
 
-def _conclude(planned: Plan, runs: Sequence[Run], notes: Sequence[str]) -> Comparison:
+def _conclude(planned: ComparisonPlan, runs: Sequence[Run], notes: Sequence[str]) -> Comparison:
     rows = [*planned.rows, *([planned.ceiling] if planned.ceiling else [])]
     setups = [
         setup_of(row, sized=not row.ceiling and any(a.resized(row) for a in planned.allotments.values()))
@@ -408,16 +420,16 @@ def _conclude(planned: Plan, runs: Sequence[Run], notes: Sequence[str]) -> Compa
         tasks=tuple(task.id for task in planned.tasks),
         setups=tuple(setups),
         runs=tuple(run for found in by_row.values() for run in found),
-        rows=tuple(row_of(setup, by_row[setup.row], calls=planned.budget.calls is not None) for setup in setups),
+        rows=tuple(summarize_row(setup, by_row[setup.row], calls=planned.budget.calls is not None) for setup in setups),
         differences=tuple(_differences(planned, by_row)),
         notes=(
-            *notes_of([r for found in by_row.values() for r in found], calls=planned.budget.calls is not None),
+            *deviation_notes([r for found in by_row.values() for r in found], calls=planned.budget.calls is not None),
             *notes,
         ),
     )
 
 
-def _differences(planned: Plan, by_row: dict[str, list[Run]]) -> list[Difference]:
+def _differences(planned: ComparisonPlan, by_row: dict[str, list[Run]]) -> list[Difference]:
     """Every row to every reference; where none of them is compared, to the first row."""
     labels = [row.label for row in planned.rows]
     references = [row.label for row in planned.rows if row.label in REFERENCES] or labels[:1]
@@ -426,13 +438,13 @@ def _differences(planned: Plan, by_row: dict[str, list[Run]]) -> list[Difference
     for n, reference in enumerate(references):
         for label in labels:
             if label != reference and label not in references[:n]:
-                difference = difference_of(by_row[label], by_row[reference], seed=planned.seeds[0])
+                difference = row_difference(by_row[label], by_row[reference], seed=planned.seeds[0])
                 found += [difference] if difference else []
     return found
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class RowEstimate:
     """A row over all its runs. `tokens` bounds runs whose every prompt is as long as it can be; `read` and `written` are the
     most of one call. `needs` are the most calls of one run where its budget pays for fewer, `allowed` the fewest that it pays
     for; 0 where no run can be cut short."""
@@ -447,13 +459,13 @@ class Foreseen:
     allowed: int = 0
 
 
-def foresee(planned: Plan) -> list[Foreseen]:
+def estimate_rows(planned: ComparisonPlan) -> list[RowEstimate]:
     """Retries are not counted. What was finished before is: the journal is not looked at."""
     rows = [*planned.rows, *([planned.ceiling] if planned.ceiling else [])]
-    return [_foresee_row(planned, row) for row in rows]
+    return [_estimate_row(planned, row) for row in rows]
 
 
-def _foresee_row(planned: Plan, row: Row) -> Foreseen:
+def _estimate_row(planned: ComparisonPlan, row: CompareRow) -> RowEstimate:
     least = most = tokens = read = runs = needs = 0
     allowed: list[int] = []
     for task in planned.tasks:
@@ -476,7 +488,7 @@ def _foresee_row(planned: Plan, row: Row) -> Foreseen:
         tokens += min(probes * size, allotment.bound) if probe else 0
         read = max(read, size - asked.protocol.max_reply_tokens)
     repeats = len(planned.seeds)
-    return Foreseen(
+    return RowEstimate(
         row=row.label,
         runs=runs * repeats,
         calls=Estimate(min=least * repeats, max=most * repeats),

@@ -31,7 +31,7 @@ class Budget(Frozen):
         return self.tokens is None and self.calls is None
 
 
-class Setup(Frozen):
+class RowSetup(Frozen):
     """A row of the table: a protocol with its settings. `ceiling` rows see every private source, and are compared with nobody."""
 
     row: str
@@ -41,7 +41,7 @@ class Setup(Frozen):
     ceiling: bool = False
 
 
-CUT = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
+CUT_SHORT_REASONS = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
 
 
 class Run(Frozen):
@@ -128,7 +128,7 @@ class RowResult(Frozen):
     @property
     def cut_short(self) -> int:
         """Runs that a limit ended before they had run their course."""
-        return sum(n for reason, n in self.stops.items() if reason in CUT)
+        return sum(n for reason, n in self.stops.items() if reason in CUT_SHORT_REASONS)
 
 
 Verdict = Literal["won", "lost", "cannot tell"]
@@ -165,7 +165,7 @@ class Comparison(Frozen):
     budget: Budget
     seeds: tuple[int, ...]
     tasks: tuple[str, ...]
-    setups: tuple[Setup, ...]
+    setups: tuple[RowSetup, ...]
     runs: tuple[Run, ...]
     rows: tuple[RowResult, ...]
     differences: tuple[Difference, ...] = ()

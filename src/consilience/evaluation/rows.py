@@ -18,11 +18,11 @@ from consilience.engine.protocol import Protocol, find_protocol, protocol_names
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.evaluation.results import Budget, Match, Run, Setup
+from consilience.evaluation.results import Budget, Match, RowSetup, Run
 from consilience.evaluation.task_file import Task
 from consilience.reporting.formatting import count, money
 
-ALONE = "solo"
+SOLO = "solo"
 """The protocol of one call, whose row with all sources is the ceiling, and the first of the references."""
 
 REVIEWED = "solo+reviews"
@@ -31,7 +31,7 @@ REVIEWED = "solo+reviews"
 REVIEWS = "reviews"
 """The setting of that protocol that makes it grow: each review is two calls, a critique and a new answer."""
 
-REFERENCES = (ALONE, REVIEWED, "vote")
+REFERENCES = (SOLO, REVIEWED, "vote")
 """Rows that others are measured against, where they are compared."""
 
 DEFAULT_ROWS = ("emergence", *REFERENCES)
@@ -39,7 +39,7 @@ DEFAULT_ROWS = ("emergence", *REFERENCES)
 
 
 @dataclass(frozen=True)
-class Row:
+class CompareRow:
     """A protocol under the name it has in the table. `ceiling`: it is shown every source, whoever it is private to."""
 
     label: str
@@ -60,7 +60,7 @@ class Row:
         changed = {f for f in type(small).model_fields if getattr(small, f) != getattr(large, f)}
         return bool(changed) and not changed & self.protocol.model_fields_set
 
-    def on(self, task: Task) -> Row:
+    def on(self, task: Task) -> CompareRow:
         """With the task's answer pattern, where the protocol takes one and none was set."""
         fields = type(self.protocol).model_fields
         if (
@@ -72,11 +72,11 @@ class Row:
         settings = self.protocol.model_dump(exclude_unset=True)
         return replace(self, protocol=type(self.protocol)(**settings, answer_pattern=task.answer_pattern))
 
-    def at(self, detail: Detail) -> Row:
+    def at(self, detail: Detail) -> CompareRow:
         """This with the prompts of that detail, and the replies' size that goes with them."""
         return replace(self, protocol=self.protocol.with_detail(detail), detail=detail)
 
-    def sized(self, calls: int) -> Row:
+    def sized(self, calls: int) -> CompareRow:
         return replace(self, protocol=self.protocol.resized_for_calls(max(calls, 1)))
 
     def nearest(self, calls: float) -> int:
@@ -145,7 +145,7 @@ class Row:
         return Opening(self.protocol.load_templates(detail=self.detail).render(INSTRUCTIONS), task.task, found)
 
 
-def rows_of(protocols: Sequence[str | Protocol | Row]) -> list[Row]:
+def rows_of(protocols: Sequence[str | Protocol | CompareRow]) -> list[CompareRow]:
     """Rows from names, from protocols with settings, or from rows. Of those of one name it is kept by the row that was called so
     or has no settings, wherever it stands, else by the first; the others get their settings beside it.
 
@@ -155,14 +155,18 @@ def rows_of(protocols: Sequence[str | Protocol | Row]) -> list[Row]:
         reviewed_row() if one == REVIEWED else find_protocol(one)() if isinstance(one, str) else one
         for one in protocols
     ]
-    kept = {one.label if isinstance(one, Row) else one.name for one in given if isinstance(one, Row) or not _set(one)}
-    found: list[Row] = []
+    kept = {
+        one.label if isinstance(one, CompareRow) else one.name
+        for one in given
+        if isinstance(one, CompareRow) or not _given_settings(one)
+    }
+    found: list[CompareRow] = []
     for one in given:
         if isinstance(one, Protocol):
-            settings = _set(one)
+            settings = _given_settings(one)
             label = f"{one.name} ({settings})" if settings and one.name in kept else one.name
             kept.add(one.name)
-            one = Row(label, one)
+            one = CompareRow(label, one)
         if any(row.label == one.label for row in found):
             raise SettingsError(
                 f"two rows are both {one.label!r}", do="Name them apart, or give them different settings."
@@ -173,31 +177,31 @@ def rows_of(protocols: Sequence[str | Protocol | Row]) -> list[Row]:
     return found
 
 
-def reviewed_row(label: str = REVIEWED, protocol: Protocol | None = None) -> Row:
+def reviewed_row(label: str = REVIEWED, protocol: Protocol | None = None) -> CompareRow:
     """The row of one call and reviews of it. Raises `SettingsError` if the installed protocol of one call has none."""
-    protocol = protocol or find_protocol(ALONE)()
+    protocol = protocol or find_protocol(SOLO)()
     if REVIEWS not in type(protocol).model_fields:
-        raise SettingsError(f"the installed {ALONE} cannot review its answer", do=f"Leave out {label}.")
+        raise SettingsError(f"the installed {SOLO} cannot review its answer", do=f"Leave out {label}.")
     # a row of its own, unlike `solo`, has at least one review until it is sized
-    return Row(label, protocol.model_copy(update={REVIEWS: 1}), reviewed=True)
+    return CompareRow(label, protocol.model_copy(update={REVIEWS: 1}), reviewed=True)
 
 
-def ceiling_row(tasks: Sequence[Task], rows: Sequence[Row]) -> Row | None:
+def ceiling_row(tasks: Sequence[Task], rows: Sequence[CompareRow]) -> CompareRow | None:
     """One agent that is shown every source, where some are private; None where none is or no protocol of one call is known."""
     if not any(task.private for task in tasks):
         return None
-    own = next((row.protocol for row in rows if row.protocol.name == ALONE), None)
+    own = next((row.protocol for row in rows if row.protocol.name == SOLO), None)
     if own is None:
         try:
-            own = find_protocol(ALONE)()
+            own = find_protocol(SOLO)()
         except UnknownName:
             return None
-    return Row(f"{ALONE}, all sources", own, ceiling=True)
+    return CompareRow(f"{SOLO}, all sources", own, ceiling=True)
 
 
-def setup_of(row: Row, *, sized: bool) -> Setup:
+def setup_of(row: CompareRow, *, sized: bool) -> RowSetup:
     protocol = row.protocol
-    return Setup(
+    return RowSetup(
         row=row.label,
         protocol=protocol.name,
         settings=protocol.model_dump(mode="json"),
@@ -207,7 +211,7 @@ def setup_of(row: Row, *, sized: bool) -> Setup:
 
 
 @dataclass(frozen=True)
-class Allotment:
+class TaskBudget:
     """What runs on one task may spend. `anchor` is the row that could need most; it keeps its size, and sizes the others."""
 
     budget: Budget
@@ -218,22 +222,22 @@ class Allotment:
     def limits(self) -> Limits:
         return Limits(calls=self.bound) if self.budget.calls is not None else Limits(tokens=self.bound)
 
-    def resized(self, row: Row) -> bool:
+    def resized(self, row: CompareRow) -> bool:
         return row.sizable and not (self.budget.matched and row.label == self.anchor)
 
-    def most_calls(self, row: Row, task: Task) -> int:
+    def most_calls(self, row: CompareRow, task: Task) -> int:
         """Calls that the bound surely pays for."""
         if self.budget.calls is not None:
             return self.bound
         return row.calls_for(self.bound, task) if self.resized(row) else self.bound // row.call_tokens(task)
 
-    def probe(self, row: Row, task: Task) -> Row | None:
+    def probe(self, row: CompareRow, task: Task) -> CompareRow | None:
         """What is run to learn what a row's calls cost; None if its size does not depend on that."""
         if not self.budget.matched or self.budget.match == "calls" or not self.resized(row):
             return None
         return row.sized(min(row.probe_size(task), self.most_calls(row, task)))
 
-    def call_tokens(self, row: Row, task: Task) -> int:
+    def call_tokens(self, row: CompareRow, task: Task) -> int:
         """The greatest size of a call at any size that the row may get: where it is not known before, all that is private may
         come to one seat."""
         if not self.resized(row):
@@ -242,7 +246,7 @@ class Allotment:
             return row.call_tokens(task)
         return row.sized(1 if self.budget.matched else self.most_calls(row, task)).call_tokens(task)
 
-    def estimate(self, row: Row, task: Task) -> Estimate:
+    def estimate(self, row: CompareRow, task: Task) -> Estimate:
         """Calls of one run. Under a matched budget a row's size is not known before; it is at least one and fits the bound."""
         most = self.most_calls(row, task)
         if self.resized(row):
@@ -252,7 +256,7 @@ class Allotment:
         return own if self.budget.calls is None else Estimate(min=min(own.min, most), max=min(own.max, most))
 
 
-def allot(budget: Budget, rows: Sequence[Row], task: Task) -> Allotment:
+def budget_for_task(budget: Budget, rows: Sequence[CompareRow], task: Task) -> TaskBudget:
     """The bound on every run on this task. Raises `SettingsError` for a budget that cannot be."""
     if budget.tokens is not None and budget.calls is not None:
         raise SettingsError("a budget is either of tokens or of calls", do="Give one of the two.")
@@ -265,10 +269,10 @@ def allot(budget: Budget, rows: Sequence[Row], task: Task) -> Allotment:
     given = budget.tokens if budget.calls is None else budget.calls
     if given is not None and given < 1:
         raise SettingsError(f"a budget of {given} buys no answer", do="Give 1 or more.")
-    return Allotment(budget, needs[anchor] if given is None else given, anchor)
+    return TaskBudget(budget, needs[anchor] if given is None else given, anchor)
 
 
-def _set(protocol: Protocol) -> str:
+def _given_settings(protocol: Protocol) -> str:
     """The settings that were given, as on a command line."""
     given = protocol.model_dump(mode="json", include=protocol.model_fields_set)
     return ", ".join(
@@ -276,7 +280,7 @@ def _set(protocol: Protocol) -> str:
     )
 
 
-FAR = 2
+SIZE_MISMATCH_FACTOR = 2
 """A row of any size that cost so many times more or less than it was to is named."""
 
 PROBE_CALLS = 4
@@ -284,7 +288,7 @@ PROBE_CALLS = 4
 
 
 @dataclass(frozen=True)
-class Price:
+class CallPrice:
     """What a row of any size costs, in the unit that is matched: `each` further call, and `fixed` at any size.
 
     `sure`: it was learnt from such calls; else `why` says how the last of them failed. `each` is 0 where no agent answered, and
@@ -299,13 +303,13 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Size:
+class RowSize:
     """`calls` of the `most` that surely fit; without a `price` they follow from the budget alone. `lost` calls of its probes were
     in flight when a process ended."""
 
     calls: int
     most: int
-    price: Price | None = None
+    price: CallPrice | None = None
     probes: int = 0
     lost: int = 0
 
@@ -339,9 +343,9 @@ class Size:
 
     def _far(self, spent: float, target: float) -> bool:
         """Too small, and there was room; or too large, and it could have been smaller."""
-        if spent * FAR < target:
+        if spent * SIZE_MISMATCH_FACTOR < target:
             return self.calls < self.most
-        return spent > FAR * target and self.calls > 1
+        return spent > SIZE_MISMATCH_FACTOR * target and self.calls > 1
 
 
 def amount(value: float, match: Match) -> str:
@@ -350,7 +354,7 @@ def amount(value: float, match: Match) -> str:
     return count(round(value), "call") if match == "calls" else f"{value:,.0f} tokens"
 
 
-def price_of(row: Row, task: Task, events: Iterable[Event], match: Match) -> Price:
+def price_of(row: CompareRow, task: Task, events: Iterable[Event], match: Match) -> CallPrice:
     """What a probe tells. Apart from the calls of which a larger size has more stand those that every size makes once: of agents
     who are shown what is private or, of a row that is reviewed, the first answer. If none but those was answered, all
     calls count alike."""
@@ -365,11 +369,11 @@ def price_of(row: Row, task: Task, events: Iterable[Event], match: Match) -> Pri
         elif isinstance(event, CallFailed):
             why = event.failure.value
     if plain.each:
-        return Price(plain.each, max(apart.total - plain.each * apart.answered, 0.0), sure=True)
+        return CallPrice(plain.each, max(apart.total - plain.each * apart.answered, 0.0), sure=True)
     if apart.each:
         sure = not row.reviewed and len(holders) >= len(row.protocol.first_speakers)
-        return Price(apart.each, sure=sure, why=why)
-    return Price(why=why)
+        return CallPrice(apart.each, sure=sure, why=why)
+    return CallPrice(why=why)
 
 
 class _Costs:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from statistics import fmean
 
 from consilience.domain.errors import SettingsError
-from consilience.evaluation.results import Difference, RowResult, Run, Setup, Verdict
+from consilience.evaluation.results import Difference, RowResult, RowSetup, Run, Verdict
 from consilience.reporting.formatting import count, percent
 
 RESAMPLES = 10_000
@@ -29,7 +29,7 @@ MIN_DIFFERING = 6
 _CELLS = 5_000_000  # of one block of resampled indices, 40 MB
 
 
-def need_libraries() -> None:
+def require_libraries() -> None:
     """Raise `SettingsError` where what the statistics are computed with is not installed."""
     if missing := [name for name in ("numpy", "scipy") if find_spec(name) is None]:
         raise SettingsError(
@@ -156,7 +156,7 @@ def _power(tasks: int, psi: float, delta: float, level: float) -> float:
 ALPHA = 0.05
 
 
-def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResult:
+def summarize_row(setup: RowSetup, runs: Sequence[Run], *, calls: bool = False) -> RowResult:
     """`calls`: the budget is of calls."""
     by_task = _grouped(runs, attrgetter("task"))
     scored = [run for run in runs if run.correct is not None]
@@ -182,13 +182,13 @@ def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResu
         voices=fmean(run.voices for run in runs),
         changes=sum(run.changes for run in runs),
         conformity=sum(run.conformity for run in runs),
-        holds=fmean(holding(group) for group in by_task.values()) if len(runs) > len(by_task) else None,
+        holds=fmean(position_stability(group) for group in by_task.values()) if len(runs) > len(by_task) else None,
         orders=fmean(orders) if orders else None,
         stops=dict(Counter(run.stop_reason for run in runs).most_common()),
     )
 
 
-def notes_of(runs: Sequence[Run], *, calls: bool) -> list[str]:
+def deviation_notes(runs: Sequence[Run], *, calls: bool) -> list[str]:
     """What went otherwise than promised: rows beyond their bound, and calls that no figure holds."""
     notes = []
     by_row = _grouped(runs, attrgetter("row"))
@@ -210,7 +210,7 @@ def _spent(run: Run, *, calls: bool) -> int:
     return run.requests if calls else run.tokens
 
 
-def holding(repeats: Sequence[Run]) -> float:
+def position_stability(repeats: Sequence[Run]) -> float:
     """Share of the repeats of one task that end in its most frequent position; no position is not one."""
     counts = Counter(run.position for run in repeats if run.position is not None)
     return max(counts.values(), default=0) / len(repeats)
@@ -222,7 +222,7 @@ def accuracy_by_task(runs: Iterable[Run]) -> dict[str, float]:
     return {task: fmean(run.correct is True for run in group) for task, group in scored.items()}
 
 
-def difference_of(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 0) -> Difference | None:
+def row_difference(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 0) -> Difference | None:
     """None where fewer than two tasks were scored for both."""
     ours, theirs = accuracy_by_task(row), accuracy_by_task(reference)
     shared = [task for task in ours if task in theirs]

@@ -13,9 +13,9 @@ from consilience.evaluation.results import Comparison, Difference, RowResult, Ru
 from consilience.reporting.files import write_files
 from consilience.reporting.formatting import count, duration, format_range, money, one_line, percent, printable
 
-NOTHING = "–"
-MOST_OF_AN_ANSWER = 60
-TESTS = {"mcnemar": "McNemar", "sign-flip": "sign-flip"}
+NO_VALUE = "–"
+MAX_ANSWER_CHARS = 60
+TEST_NAMES = {"mcnemar": "McNemar", "sign-flip": "sign-flip"}
 
 
 def markdown(comparison: Comparison) -> str:
@@ -28,7 +28,7 @@ def markdown(comparison: Comparison) -> str:
     lines += ["## What it took", "", *_costs(comparison), ""]
     if comparison.differences:
         lines += ["## Differences", "", *_differences(comparison), ""]
-    lines += ["## In words", "", *(f"- {sentence}" for sentence in words(comparison))]
+    lines += ["## In words", "", *(f"- {sentence}" for sentence in sentences(comparison))]
     return "\n".join(lines) + "\n"
 
 
@@ -37,9 +37,9 @@ def heading(comparison: Comparison) -> str:
     return f"{compared} on {count(len(comparison.tasks), 'task')}"
 
 
-def words(comparison: Comparison) -> list[str]:
+def sentences(comparison: Comparison) -> list[str]:
     """The sentences at the end. Losses are said like wins."""
-    said = [difference_words(difference) for difference in comparison.differences]
+    said = [describe_difference(difference) for difference in comparison.differences]
     if not said:
         said = [_no_verdict(comparison)]
     said += _hold_words(comparison) + _ceiling_words(comparison)
@@ -56,11 +56,9 @@ def words(comparison: Comparison) -> list[str]:
     return [*said, *comparison.notes]
 
 
-def difference_words(d: Difference) -> str:
+def describe_difference(d: Difference) -> str:
     """Who won over whom, by how much, and whether the set can tell."""
-    figures = (
-        f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; {TESTS[d.test]} {_p(d.p)}"
-    )
+    figures = f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; {TEST_NAMES[d.test]} {_p(d.p)}"
     if d.verdict == "won":
         return f"{d.row} won over {d.reference}: {figures}."
     if d.verdict == "lost":
@@ -110,8 +108,8 @@ def _answers(comparison: Comparison) -> list[str]:
         rows.append(
             [
                 setup.row,
-                first.position or NOTHING,
-                one_line(first.answer or "", MOST_OF_AN_ANSWER) or NOTHING,
+                first.position or NO_VALUE,
+                one_line(first.answer or "", MAX_ANSWER_CHARS) or NO_VALUE,
                 ", ".join(dict.fromkeys(run.stop_reason.value for run in runs)),
                 first.session,
             ]
@@ -128,12 +126,12 @@ def _accuracy(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         cells = [
             row.row,
-            NOTHING if row.accuracy is None else percent(row.accuracy),
+            NO_VALUE if row.accuracy is None else percent(row.accuracy),
             f"{row.right} of {row.scored}",
             str(row.unanswered),
         ]
-        cells += [NOTHING if row.holds is None else percent(row.holds)] if repeated else []
-        cells += [NOTHING if row.orders is None else f"{row.orders:.2f} orders"] if magnitudes else []
+        cells += [NO_VALUE if row.holds is None else percent(row.holds)] if repeated else []
+        cells += [NO_VALUE if row.orders is None else f"{row.orders:.2f} orders"] if magnitudes else []
         rows.append(cells)
     return _table(head, rows)
 
@@ -155,9 +153,9 @@ def _costs(comparison: Comparison) -> list[str]:
                 money(row.cost),
                 duration(row.seconds),
                 ", ".join(f"{reason.value} {n}" for reason, n in row.stops.items()),
-                NOTHING if row.likeness is None else f"{row.likeness:.2f}",
+                NO_VALUE if row.likeness is None else f"{row.likeness:.2f}",
                 _voices(row, comparison.of(row.row)),
-                f"{row.conformity} of {row.changes}" if row.changes else NOTHING,
+                f"{row.conformity} of {row.changes}" if row.changes else NO_VALUE,
             ]
         )
     return _table(head, rows)
@@ -177,8 +175,8 @@ def _differences(comparison: Comparison) -> list[str]:
             points(d.difference),
             f"{points(d.low)} to {points(d.high)}",
             f"{d.better} : {d.worse}",
-            f"{_p(d.p).removeprefix('p = ').removeprefix('p ')} ({TESTS[d.test]})",
-            NOTHING if d.detectable is None else points(d.detectable, sign=False),
+            f"{_p(d.p).removeprefix('p = ').removeprefix('p ')} ({TEST_NAMES[d.test]})",
+            NO_VALUE if d.detectable is None else points(d.detectable, sign=False),
             d.verdict,
         ]
         for d in comparison.differences
