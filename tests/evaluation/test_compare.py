@@ -497,7 +497,7 @@ async def test_a_row_that_the_budget_cuts_short_is_said_before_and_after(store: 
     assert rows["circle"].stops == {StopReason.EXHAUSTED_BUDGET: 3}
     assert (rows["circle"].cut_short, rows["solo"].cut_short, rows["vote"].cut_short) == (3, 0, 0)
     said = markdown(comparison)
-    assert "Cut short by the budget, so that it is not their whole course that was compared: circle 3 of 3." in said
+    assert "Cut short by the budget, so not compared over a whole run: circle 3 of 3." in said
     assert "| exhausted_budget 3 |" in said
     enough = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=4))
     assert "Cut short" not in markdown(enough)

@@ -158,7 +158,7 @@ async def test_a_row_beyond_its_bound_is_named(store: SqliteStore) -> None:
     over = {run.row: run.tokens / run.limit - 1 for run in comparison.runs if run.tokens > run.limit}
     assert over
     (note,) = comparison.notes
-    assert note.startswith("Beyond the bound, since calls took more than was estimated: ")
+    assert note.startswith("Over the limit, since calls used more than estimated: ")
     for row, part in over.items():
         assert f"{row} in 1 of 1 run, by up to {round(100 * part)} %" in note
     within = await compare([OPEN], ["solo"], models=ScriptedModel(adding_up, name="thrifty"), store=store, budget=bound)
@@ -191,7 +191,7 @@ async def test_lost_calls_are_said(store: SqliteStore, tmp_path: Path) -> None:
     comparison = await compare("Is it so?", [Alone()], models=ScriptedModel(adding_up), store=store)
     (run,) = comparison.runs
     assert (run.calls, run.lost) == (1, 1)
-    said = "Calls lost in flight when a process ended, perhaps paid for and in no figure: solo 1."
+    said = "Calls interrupted when a process ended, possibly charged and in no figure: solo 1."
     assert comparison.notes == (said,)
     assert f"- {said}" in markdown(comparison)
     again = await compare("Is it so?", [Alone()], models=ScriptedModel([]), store=store)

@@ -83,7 +83,7 @@ async def test_every_column_is_documented_and_every_documented_column_is_there(s
 @pytest.mark.parametrize(
     ("budget", "column", "shares"),
     [
-        (Budget(), "of the dearest", {"circle": "100 %", "solo": "25 %"}),
+        (Budget(), "of the most expensive", {"circle": "100 %", "solo": "25 %"}),
         (Budget(calls=8), "of the calls allowed", {"circle": "50 %", "solo": "12 %"}),
         (Budget(tokens=20_000), "of the tokens allowed", {"circle": "5 %", "solo": "1 %"}),
     ],
@@ -96,7 +96,7 @@ async def test_a_share_is_of_what_its_column_names(
     text = markdown(await compare("Is it so?", ["circle", "solo"], models=model, store=store, budget=budget))
     table = [
         [cell.strip() for cell in line.split("|")]
-        for line in text.partition("## What it took\n")[2].partition("\n## ")[0].splitlines()
+        for line in text.partition("## Cost\n")[2].partition("\n## ")[0].splitlines()
         if line
     ]
     assert {row[1]: row[table[0].index(column)] for row in table[2:]} == shares
@@ -114,10 +114,10 @@ async def test_what_a_model_writes_does_not_break_a_table(store: SqliteStore) ->
 async def test_the_end_says_what_is_not_known(store: SqliteStore) -> None:
     model = ScriptedModel(adding_up)
     alone = markdown(await compare("Is it so?", ["circle"], models=model, store=store))
-    assert "One row alone is compared with nothing." in alone
+    assert "A single row is not compared with anything." in alone
     open_question = markdown(await compare("Is it so?", ["circle", "solo"], models=model, store=store))
     assert "Nothing was scored" in open_question
-    assert "Right and wrong" not in open_question
+    assert "## Accuracy" not in open_question
     one = markdown(await compare(Task(id="a", task="?", answer="x"), ["circle", "solo"], models=model, store=store))
-    assert "One task says nothing about which protocol is better" in one
-    assert "Tokens spent were not equal; of what circle took: solo 25 %." in one
+    assert "One task does not show which protocol is better" in one
+    assert "Tokens spent were not equal; share of what circle spent: solo 25 %." in one

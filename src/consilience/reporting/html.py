@@ -1,4 +1,4 @@
-"""A session as one HTML file: nothing is loaded, nothing runs, and whatever agents wrote stands there as text."""
+"""A session as one HTML file. It loads nothing and runs nothing; texts of agents are shown as text."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from markdown_it import MarkdownIt
 
-_LONGEST_SETTING = 400
-_WIDTH = 92
-"""Columns of a view in words; more would not fit beside the margins."""
+MAX_SETTING_CHARS = 400
+MAX_ERROR_CHARS = 300
+VIEW_COLUMNS = 92
+"""Columns of a view as text, which fit between the margins."""
 _TABLE = '<div class="table" tabindex="0" role="group" aria-label="A table that may be wider than the page">'
-"""It scrolls by itself, so that no word or number is broken where there is little room."""
+"""Scrolls by itself, so that no word or number is broken on a narrow page."""
 
 
 @dataclass(frozen=True)
@@ -98,16 +99,18 @@ class Picture:
 
 
 def page(record: SessionRecord) -> str:
-    """The whole page. Its size is linear in what was said and in what was shown to whom."""
+    """Return the page. Its size is linear in the texts and in the number of quotations."""
     started = record.state.started
     phases = _phases(record)
     pictures = []
-    folded = folded_views(record)  # they stand in the report
-    shown = {name: view for name, view in views_of(record).items() if name not in folded}
-    for name, view in shown.items() if started else ():
+    folded = folded_views(record)  # shown in the report
+    views = {name: view for name, view in views_of(record).items() if name not in folded}
+    for name, view in views.items() if started else ():
         data = view.fold(record)
         pictures.append(
-            Picture(name, view.heading, Markup(view.draw(data).svg()), Markup(escape_xml(view.text(data, _WIDTH))))
+            Picture(
+                name, view.heading, Markup(view.draw(data).svg()), Markup(escape_xml(view.text(data, VIEW_COLUMNS)))
+            )
         )
     return _template().render(
         title=strip_invalid_xml(one_line(record.text(started.task), 160) if started else f"Session {record.session}"),
@@ -123,13 +126,13 @@ def page(record: SessionRecord) -> str:
         calls=count(len(record.calls), "call"),
         phases=phases,
         family=Markup(html_of(record.family, down=0)) if record.family else "",
-        footer=f"Made from the journal of session {record.session} without a call. "
-        f"See it again: consilience show {record.session}",
+        footer=f"Rendered from the journal of session {record.session} without a model call: "
+        f"consilience show {record.session}",
     )
 
 
 def report_page(report: Report, *, stored: bool = True) -> str:
-    """A page with the report alone, for a report without its session."""
+    """Return a page for a report without its session."""
     return _template().render(
         title=strip_invalid_xml(one_line(report.task, 160)),
         session=report.session,
@@ -144,19 +147,21 @@ def report_page(report: Report, *, stored: bool = True) -> str:
         calls="",
         phases=[],
         family="",
-        footer=f"Made from the report of session {report.session}.",
+        footer=f"Rendered from the report of session {report.session}.",
     )
 
 
 def fragment(report: Report) -> str:
-    """A report for a page of somebody else's, a notebook: the same words as everywhere, in the page's own style."""
+    """Return a report as part of another page, such as a notebook, in the style of that page."""
     return f'<div class="consilience">\n{document_html(report_document(report, present(report)), heading=True, down=1)}</div>\n'
 
 
 def html_of(text: str, *, down: int = 1) -> str:
-    """Markdown as HTML with its headings `down` levels lower. A line break stays one: lines of a checklist or an address must
-    not run together. Tags in it are text, and links and images stay as written, so
-    that nothing an agent wrote is loaded or leads anywhere."""
+    """Return Markdown as HTML with headings `down` levels lower.
+
+    Line breaks are kept: the lines of a checklist or an address must not run together. Tags are text, links and images stay as
+    written, so nothing that an agent wrote is loaded or can be followed.
+    """
     parser = _parser()
     tokens = parser.parse(strip_invalid_xml(text))
     for token in tokens:
@@ -237,7 +242,7 @@ def _facts(record: SessionRecord) -> Iterable[tuple[str, str]]:
 def _named_settings(settings: Mapping[str, object]) -> Iterable[str]:
     for name, value in settings.items():
         named = value.get("name", value) if isinstance(value, dict) else value
-        yield f"{name}: {one_line(str(named), _LONGEST_SETTING)}"
+        yield f"{name}: {one_line(str(named), MAX_SETTING_CHARS)}"
 
 
 def _settings(started: SessionStarted) -> Iterable[str]:
@@ -260,60 +265,68 @@ def _documents(record: SessionRecord) -> list[SourceText]:
 
 
 def _phases(record: SessionRecord) -> list[TranscriptPhase]:
-    """Calls in program order under their phases, these as they first came up; objections follow who raised them."""
+    """Return calls in program order by phase, phases in order of appearance, then messages such as objections."""
     anchors = {(call.key, call.attempt): f"call-{n}" for n, call in enumerate(record.calls, 1)}
-    homes = {call.key: anchors[call.key, call.attempt] for call in record.calls if isinstance(call, CallCompleted)}
+    anchors_by_id = {
+        call.key: anchors[call.key, call.attempt] for call in record.calls if isinstance(call, CallCompleted)
+    }
     messages = [event for event in record.events if isinstance(event, MessagePublished)]
     sources = record.state.started.sources if record.state.started else ()
-    homes |= {source.id: f"document-{n}" for n, source in enumerate(sources, 1)}
-    homes |= {event.id: f"message-{n}" for n, event in enumerate(messages, 1)}
-    found: dict[str, list[TranscriptEntry]] = {}
+    anchors_by_id |= {source.id: f"document-{n}" for n, source in enumerate(sources, 1)}
+    anchors_by_id |= {event.id: f"message-{n}" for n, event in enumerate(messages, 1)}
+    phases: dict[str, list[TranscriptEntry]] = {}
     for call in record.calls:
-        found.setdefault(phase_of(call), []).append(_entry(call, anchors[call.key, call.attempt], homes, record))
+        phases.setdefault(phase_of(call), []).append(
+            _entry(call, anchors[call.key, call.attempt], anchors_by_id, record)
+        )
     for event in messages:
         phase = f"{event.phase[0]} {event.phase[1]}" if event.phase else "published"
-        found.setdefault(phase, []).append(
+        phases.setdefault(phase, []).append(
             TranscriptEntry(
-                anchor=homes[event.id],
+                anchor=anchors_by_id[event.id],
                 who=_name(event.sender, record),
                 what=event.kind,
                 figures=event.id,
                 said=strip_invalid_xml(record.text(event.text)),
-                reply_to=_link("", event.reply_to, homes) if event.reply_to else None,
+                reply_to=_link("", event.reply_to, anchors_by_id) if event.reply_to else None,
             )
         )
-    return [TranscriptPhase(name.replace("_", " "), calls) for name, calls in found.items()]
+    return [TranscriptPhase(name.replace("_", " "), calls) for name, calls in phases.items()]
 
 
-def _entry(call: Ended, anchor: str, homes: dict[str, str], record: SessionRecord) -> TranscriptEntry:
+def _entry(call: Ended, anchor: str, anchors_by_id: dict[str, str], record: SessionRecord) -> TranscriptEntry:
     reading = record.readings.get(call.key)
-    links = [_link(quoted.label, quoted.message, homes) for quoted in reading.quoted] if reading else []
-    links += [_link("document", id, homes) for id in reading.documents] if reading else []
+    links = [_link(quoted.label, quoted.message, anchors_by_id) for quoted in reading.quoted] if reading else []
+    links += [_link("document", id, anchors_by_id) for id in reading.documents] if reading else []
     marks = [
         "" if call.kind == "reply" else call.kind,
         "" if call.attempt == 1 else f"attempt {call.attempt}",
         "inherited" if call.inherited else "",
         "from a recorded reply" if isinstance(call, CallCompleted) and call.cached else "",
-        "out of the reserve" if call.reserve else "",
+        "paid from the reserve" if call.reserve else "",
     ]
-    said = whole = problem = ""
+    free_text = whole = problem = ""
     match call:
         case CallCompleted():
             text = record.text(call.text)
-            said = strip_invalid_xml(reply_text(text))
+            free_text = strip_invalid_xml(reply_text(text))
             whole = strip_invalid_xml(text) if reply_text(text) != text else ""
             problem = "cut at the token limit" if call.cut else ""
         case ReplyRejected():
             whole = strip_invalid_xml(record.text(call.text))
-            problem = f"could not be used: {strip_invalid_xml(one_line(call.error, 300))}"
+            problem = f"invalid reply: {strip_invalid_xml(one_line(call.error, MAX_ERROR_CHARS))}"
         case CallFailed():
-            problem = f"no reply, {call.failure.value}: {strip_invalid_xml(one_line(call.detail, 300))}".rstrip(": ")
+            problem = (
+                f"no reply, {call.failure.value}: {strip_invalid_xml(one_line(call.detail, MAX_ERROR_CHARS))}".rstrip(
+                    ": "
+                )
+            )
     return TranscriptEntry(
         anchor=anchor,
         who=_name(call.agent, record),
         what=strip_invalid_xml(", ".join(filter(None, marks))),
         figures=strip_invalid_xml(" · ".join(_figures(call))),
-        said=said,
+        said=free_text,
         whole=whole,
         problem=problem,
         read=links,
@@ -331,9 +344,9 @@ def _figures(call: Ended) -> Iterable[str]:
         yield duration(seconds)
 
 
-def _link(label: str, message: str, homes: dict[str, str]) -> Link:
-    """A message by its id, under the label by which the reader's own words may call it."""
-    return Link(strip_invalid_xml(f"{label}: {message}" if label else message), homes.get(message, ""))
+def _link(label: str, message: str, anchors_by_id: dict[str, str]) -> Link:
+    """Return a link to a message, named by the label that the reader's prompt used and by its id."""
+    return Link(strip_invalid_xml(f"{label}: {message}" if label else message), anchors_by_id.get(message, ""))
 
 
 def _name(agent: str, record: SessionRecord) -> str:

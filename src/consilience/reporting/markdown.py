@@ -95,7 +95,7 @@ def _block(block: Block | MarkdownBlock) -> str:
         case Table():
             return _table(block.heads, block.rows)
         case KeyFigures():
-            return _table(("what", "how much"), [(one.name, one.value) for one in block.figures])
+            return _table(("what", "how much"), [(figure.name, figure.value) for figure in block.figures])
         case Diff():
             return _diff(block)
         case Details():
@@ -119,7 +119,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(map(escape_inline, heads))} |", "|---" * len(heads) + "|"]
     lines += [f"| {' | '.join(map(escape_inline, row))} |" for row in rows[:MAX_TABLE_ROWS]]
     if len(rows) > MAX_TABLE_ROWS:
-        lines += ["", f"*And {len(rows) - MAX_TABLE_ROWS:,} more rows, which stand in the report's JSON.*"]
+        lines += ["", f"*And {len(rows) - MAX_TABLE_ROWS:,} more rows in the report's JSON.*"]
     return "\n".join(lines)
 
 
@@ -142,11 +142,11 @@ _STYLES = {
     "markdown.table.header": "bold",
     "markdown.table.border": "dim",
 }
-"""Plain enough for light and dark backgrounds alike."""
+"""Legible on light and dark backgrounds."""
 
 
 def print_markdown(markdown: str, stream: TextIO | None = None) -> None:
-    """Print to standard output or `stream`, rendered where that is a terminal."""
+    """Print to standard output or `stream`, rendered if that is a terminal."""
     stream = stream or sys.stdout
     if stream.isatty():
         _render(markdown, stream)
@@ -161,7 +161,7 @@ def _render(text: str, stream: TextIO) -> None:
     from rich.theme import Theme
 
     class LeftHeading(Heading):
-        """Headings where reading starts; the library centres them."""
+        """Left-aligned headings; the library centres them."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             self.text.justify = "left"
