@@ -149,7 +149,7 @@ async def test_without_a_budget_a_vote_costs_what_the_dearest_other_row_spent(st
     comparison = await compare(OPEN, ROWS, models=ScriptedModel(adding_up), store=store)
     spent = {run.row: run.tokens for run in comparison.runs}
     assert spent == {"circle": 1000, "solo": 250, "vote": 1000}  # four calls of 250 each, so four votes
-    bound = CompareRow("circle", Circle()).on(OPEN).most_tokens(OPEN)
+    bound = CompareRow("circle", Circle()).on(OPEN).max_tokens(OPEN)
     assert {run.limit for run in comparison.runs} == {bound}
 
 
@@ -446,13 +446,13 @@ async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore)
     ("given", "said"),
     [
         ({"protocols": ["circle", "circle"]}, "two rows are both"),
-        ({"protocols": []}, "nothing is to be compared"),
+        ({"protocols": []}, "no row to compare"),
         ({"repeat": 0}, "0 repeats"),
-        ({"budget": Budget(tokens=5, calls=5)}, "either of tokens or of calls"),
-        ({"budget": Budget(tokens=0)}, "buys no answer"),
+        ({"budget": Budget(tokens=5, calls=5)}, "in tokens or in calls"),
+        ({"budget": Budget(tokens=0)}, "invalid budget: 0"),
         ({"jobs": 0}, "0 jobs"),
         ({"tasks": [OPEN, OPEN]}, "two tasks have the id 'open'"),
-        ({"tasks": []}, "there is no task"),
+        ({"tasks": []}, "no task to compare on"),
     ],
 )
 async def test_mistakes_are_said_before_anything_is_asked(

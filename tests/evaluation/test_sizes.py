@@ -76,8 +76,8 @@ async def test_a_size_that_no_probe_could_tell_is_said_each_time(store: SqliteSt
     assert size == 1
     (note,) = comparison.notes
     assert note == (
-        f"vote on task open, seed 0: what a call costs was not told by 3 probes (refused); its size of 1 follows "
-        f"from the most that a call can cost, and it cost {tokens:,} tokens where the dearest other row spent 1,000 tokens."
+        f"vote on task open, seed 0: 3 probes did not measure the cost of a call (refused); its size of 1 follows "
+        f"from the max cost of a call, and it cost {tokens:,} tokens where the most expensive other row spent 1,000 tokens."
     )
     assert f"- {note}" in markdown(comparison)
     again = await compare(OPEN, ["circle", "vote"], models=ScriptedModel([]), store=store)
@@ -117,7 +117,8 @@ async def test_a_probe_unlike_the_other_answers_is_named(store: SqliteStore, tol
     else:
         assert comparison.notes == (
             f"vote on task open, seed 0: its size of {size} is far from the one to be matched: it cost {size * each:,} tokens "
-            f"where the dearest other row spent 1,000 tokens; the probe told {told} tokens a call, and the run took {each} tokens.",
+            "where the most expensive other row spent 1,000 tokens; "
+            f"the probe measured {told} tokens a call, and the run took {each} tokens.",
         )
 
 
@@ -222,7 +223,7 @@ async def test_a_vote_is_matched_in_the_unit_that_is_asked_for(store: SqliteStor
 
 
 async def test_nothing_is_matched_by_a_cost_that_is_zero(store: SqliteStore) -> None:
-    with pytest.raises(SettingsError, match="nothing can be matched"):
+    with pytest.raises(SettingsError, match="no row can be matched"):
         await compare(OPEN, ["circle", "vote"], models=ScriptedModel(free), store=store, budget=Budget(match="cost"))
     with pytest.raises(SettingsError, match="not matched by calls"):
         await compare(OPEN, ["circle"], models=ScriptedModel(shaped), budget=Budget(tokens=9, match="calls"))
