@@ -19,7 +19,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.decompose import Decompose, DecomposeReport
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from kit import runner
 from protocols.test_emergence_calls import Ticks
 
@@ -36,21 +36,21 @@ def splitting(parts: int = 4, **more: object) -> Any:
 
 async def go(
     protocol: Decompose, model: ScriptedModel | None = None, **options: Any
-) -> tuple[DecomposeReport, ScriptedModel, Record]:
+) -> tuple[DecomposeReport, ScriptedModel, SessionRecord]:
     model = model or ScriptedModel(splitting(protocol.children))
     store = SqliteStore(":memory:")
     try:
         report = await runner.start("Is it so?", protocol, models=model, store=store, **options)
         assert isinstance(report, DecomposeReport)
         assert (await runner.replay(report.session, store=store)).digest() == report.digest()
-        record = record_of(store, report.session)
+        record = read_record(store, report.session)
         assert record.readings is not None
         return report, model, record
     finally:
         store.close()
 
 
-def shown(record: Record, key: str) -> list[str]:
+def shown(record: SessionRecord, key: str) -> list[str]:
     return [quoted.message for quoted in record.readings[key].quoted]
 
 
