@@ -1,4 +1,4 @@
-"""A report says when one call may be the better buy: one model in every seat, the same material, and no people."""
+"""Sections of reports: when one call may be the better buy, and what the author of an answer finds missing in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import consilience
 from consilience import Limits, Report, Source
 from consilience.engine.protocol import Protocol
 from consilience.journal.sqlite import SqliteStore
-from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.broadcast import Broadcast, BroadcastReport
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
 from consilience.reporting.markdown import markdown
@@ -72,3 +72,11 @@ async def test_shared_documents_are_the_same_material() -> None:
 
 def test_a_report_recorded_before_does_not_know_what_its_agents_read() -> None:
     assert not Report.model_fields["same_material"].default
+
+
+async def test_what_the_author_finds_missing_stays_a_list() -> None:
+    report = await run(*RUNS[1])
+    assert isinstance(report, BroadcastReport)
+    root = report.states["L1N1"].model_copy(update={"missing": "1. A price.\n2. A date."})
+    shown = report.model_copy(update={"states": {**report.states, "L1N1": root}})
+    assert "\n1. A price.\n2. A date.\n" in shown.markdown()
