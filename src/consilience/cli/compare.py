@@ -62,8 +62,8 @@ from consilience.evaluation.rows import ALONE, DEFAULT_ROWS, REVIEWED, reviewed_
 from consilience.journal.open_store import open_store
 from consilience.models.registry import Choice, paid
 from consilience.reporting.files import claim_directory
-from consilience.reporting.markdown import show
-from consilience.reporting.words import calls_words, count, printable, span
+from consilience.reporting.formatting import count, describe_calls, format_range, printable
+from consilience.reporting.markdown import print_markdown
 
 TASKS = "What is asked"
 COMPARED = "What is compared"
@@ -241,7 +241,7 @@ def _run(request: CompareRequest) -> int:
         if request.json:
             print_json(_dry_json(planned, foreseen, cost))
         else:
-            show(_dry(planned, foreseen, cost))
+            print_markdown(_dry(planned, foreseen, cost))
         return DONE
     if request.out is not None:
         claim_directory(request.out)
@@ -284,7 +284,7 @@ def _deliver(request: CompareRequest, comparison: Comparison) -> int:
     if request.json:
         print_json(comparison.model_dump(mode="json"))
     else:
-        show(printable(markdown(comparison)))
+        print_markdown(printable(markdown(comparison)))
     sys.stdout.flush()
     if unwritten is not None:
         return exit_code_of(unwritten)
@@ -425,7 +425,7 @@ def _first_line(planned: Planned, cost: Plan) -> str:
         f"{', '.join(row.label for row in planned.rows)} with {', '.join(cost.models)}{why}",
         count(len(planned.tasks), "task"),
         count(planned.runs, "run"),
-        f"{calls_words(cost.estimate)} foreseen",
+        f"{describe_calls(cost.estimate)} foreseen",
         cost_words(cost),
     ]
     if cost.unspent_keys:
@@ -441,12 +441,12 @@ def _dry(planned: Planned, foreseen: Sequence[Foreseen], cost: Plan) -> str:
         "",
         "| row | runs | calls | tokens at most |",
         "|---|---|---|---|",
-        *(f"| {r.row} | {r.runs:,} | {span(r.calls.min, r.calls.max)} | {r.tokens:,} |" for r in foreseen),
+        *(f"| {r.row} | {r.runs:,} | {format_range(r.calls.min, r.calls.max)} | {r.tokens:,} |" for r in foreseen),
         "",
         f"- Tasks: {count(len(planned.tasks), 'task')}, seeds {planned.seeds[0]} to {planned.seeds[-1]}",
         f"- Budget: {_budget_words(planned)}",
         f"- Model: {', '.join(cost.models)} ({cost.why})",
-        f"- Calls foreseen: {span(cost.estimate.min, cost.estimate.max)}, those recorded before included",
+        f"- Calls foreseen: {format_range(cost.estimate.min, cost.estimate.max)}, those recorded before included",
         f"- Tokens: at most {cost.most_tokens:,}, if every prompt were as long as it can be",
         f"- Money: {cost_words(cost)}",
         *(
@@ -465,7 +465,7 @@ def _budget_words(planned: Planned) -> str:
         matched = (
             f"; vote and solo+reviews matched by {planned.budget.match}" if planned.budget.match != "tokens" else ""
         )
-        return f"what the dearest row could need, {span(min(bounds), max(bounds))} tokens a run{matched}"
+        return f"what the dearest row could need, {format_range(min(bounds), max(bounds))} tokens a run{matched}"
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} a run"
 
 

@@ -25,8 +25,17 @@ from consilience.domain.events import (
 )
 from consilience.domain.report import find_report
 from consilience.evaluation import Observer, Run, Task
-from consilience.reporting.course import Course, took
-from consilience.reporting.words import count, duration, money, one_line, place, seats, span, written_words
+from consilience.reporting.formatting import (
+    count,
+    describe_output_tokens,
+    describe_place,
+    duration,
+    format_range,
+    money,
+    one_line,
+    seat_labels,
+)
+from consilience.reporting.session_state import SessionState, call_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -59,7 +68,7 @@ class Watched:
     """The fold of a run that is watched, with the moment each call began on this machine's clock."""
 
     def __init__(self, before: Iterable[Event] = ()) -> None:
-        self.course = Course()
+        self.course = SessionState()
         self.began: dict[str, float] = {}
         self.opened = time.monotonic()
         for event in before:
@@ -143,7 +152,7 @@ class Lines:
 
     def observe(self, event: Event) -> None:
         self.watched.take(event)
-        names = seats(self.watched.course.agents)
+        names = seat_labels(self.watched.course.agents)
         if isinstance(event, Ended):
             self._print(ended_line(event, names, self.watched.course.repairs))
         elif isinstance(event, SessionStarted) and self._title:
@@ -158,7 +167,7 @@ class Lines:
         if self._loading:
             self._print(f"… {duration(self.watched.seconds)}: {self._loading}")
         elif flying:
-            names = seats(self.watched.course.agents)
+            names = seat_labels(self.watched.course.agents)
             longest = max(self.watched.composing(key) for key in flying)
             waiting = ", ".join(dict.fromkeys(names.get(call.agent, call.agent) for call in list(flying.values())[:4]))
             more = f" and {len(flying) - 4} more" if len(flying) > 4 else ""
@@ -196,9 +205,9 @@ class Lines:
 
 def ended_line(event: Ended, names: dict[str, str], repairs: int) -> str:
     """`round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`; an unusable reply is asked for again `repairs` times."""
-    seconds = took(event)
+    seconds = call_seconds(event)
     took_words = f" {duration(seconds)}" if seconds is not None else ""
-    head = f"{place(event.key)} · {names.get(event.agent, event.agent)}{took_words}"
+    head = f"{describe_place(event.key)} · {names.get(event.agent, event.agent)}{took_words}"
     match event:
         case CallCompleted():
             thinking = f" and {event.tokens_thought:,} thinking" if event.tokens_thought else ""
@@ -213,15 +222,15 @@ def ended_line(event: Ended, names: dict[str, str], repairs: int) -> str:
             return f"{head}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
 
 
-def other_line(event: Event, course: Course) -> str:
+def other_line(event: Event, course: SessionState) -> str:
     """A check or a lost call of a session in words; nothing for what has none."""
     match event:
         case CheckRecorded():
             step = find_report(course.started.protocol).step if course.started else "step"
             return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
         case CallLost():
-            who = seats(course.agents).get(event.agent, event.agent)
-            return f"{place(event.key)} · {who}: was in flight at the end of the last process"
+            who = seat_labels(course.agents).get(event.agent, event.agent)
+            return f"{describe_place(event.key)} · {who}: was in flight at the end of the last process"
     return ""
 
 
@@ -233,18 +242,18 @@ def score_words(event: CheckRecorded) -> str:
     return f"{check.kind} {check.score:.2f}{needed}"
 
 
-def totals(course: Course) -> str:
+def totals(course: SessionState) -> str:
     """Calls of those foreseen, tokens, money, and what became of the reserve where limits were set."""
     estimate = course.started.estimate if course.started else None
-    foreseen = f" of {span(estimate.min, estimate.max)}" if estimate else ""
-    written = written_words(course.tokens_out, course.tokens_thought)
+    foreseen = f" of {format_range(estimate.min, estimate.max)}" if estimate else ""
+    written = describe_output_tokens(course.tokens_out, course.tokens_thought)
     return (
         f"{course.made}{foreseen} calls, {course.tokens_in:,} tokens read, {written}, "
         f"{money(course.cost)}{reserve_words(course)}"
     )
 
 
-def reserve_words(course: Course) -> str:
+def reserve_words(course: SessionState) -> str:
     """Whether what is held back for the answer is still there; nothing without a limit that it is held back from."""
     limits = course.started.limits if course.started else None
     if limits is None or (limits.calls, limits.tokens, limits.money) == (None, None, None):

@@ -14,7 +14,7 @@ from typing import Protocol
 import typer
 
 from consilience.domain.errors import ConsilienceError, SessionBusy, SessionWaiting, UserError
-from consilience.reporting.words import escaped
+from consilience.reporting.formatting import escape_json
 
 
 class Stream(Protocol):
@@ -28,7 +28,7 @@ def can_draw_over(stream: Stream) -> bool:
 
 def print_json(value: object) -> None:
     """Print a value as JSON for people and programs: indented, in its own letters, with nothing that steers a terminal."""
-    print(escaped(json.dumps(value, indent=2, ensure_ascii=False)))
+    print(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 DONE = 0
@@ -100,7 +100,7 @@ def let_go_of_output() -> None:
 
 def say(text: str) -> None:
     """A paragraph on standard error, where everything goes that is no result; broken between words on a terminal."""
-    from consilience.reporting.words import printable
+    from consilience.reporting.formatting import printable
 
     text = printable(text)  # it may hold a provider's words, or a model's
     if sys.stderr.isatty():

@@ -23,8 +23,8 @@ from consilience.journal.store import Store
 from consilience.models.embeddings import check_encoder
 from consilience.models.registry import Choice
 from consilience.reporting.files import claim_directory
-from consilience.reporting.markdown import show
-from consilience.reporting.words import calls_words, count
+from consilience.reporting.formatting import count, describe_calls
+from consilience.reporting.markdown import print_markdown
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _first_line(plan: Plan, planned: forks.Fork) -> str:
         f"A fork of {planned.parent} from event {planned.at}: "
         f"{count(planned.replies, 'reply', 'replies')} inherited, not paid for again",
         f"{plan.protocol.name} with {', '.join(plan.models)}",
-        f"{calls_words(plan.estimate)} foreseen in all",
+        f"{describe_calls(plan.estimate)} foreseen in all",
         f"{plan.detail} prompts",
         plan.replies,
         cost_words(plan),
@@ -170,7 +170,7 @@ def _say_plan(plan: Plan, request: Request, planned: forks.Fork) -> None:
         print_json(body)
     else:
         inherited = count(planned.replies, "reply", "replies")
-        show(dry_run(plan) + f"- A fork of {planned.parent} from event {planned.at}: {inherited} inherited\n")
+        print_markdown(dry_run(plan) + f"- A fork of {planned.parent} from event {planned.at}: {inherited} inherited\n")
 
 
 def _pairs(option: str, form: str, given: list[str] | None) -> dict[str, str]:

@@ -43,7 +43,7 @@ from consilience.models.registry import (
     thinks_by_name,
 )
 from consilience.models.weights import CATALOGUE, verify
-from consilience.reporting.words import agents_words, calls_words, count, money, span, view
+from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
 
 PERSONA = "its persona"
 """What names the model of a seat whose persona brings one."""
@@ -260,11 +260,11 @@ def first_line(plan: Plan) -> str:
     brought = [f"{agent.id}: {agent.model}" for agent in plan.agents if plan.named.get(agent.id) == PERSONA]
     parts = [
         f"{plan.protocol.name} with {models}{why}",
-        agents_words(plan.agents),
+        describe_agents(plan.agents),
         *([f"named by personas: {', '.join(brought)}"] if brought else []),
         f"{plan.detail} prompts",
         plan.replies,
-        f"{calls_words(plan.estimate)} foreseen",
+        f"{describe_calls(plan.estimate)} foreseen",
         cost_words(plan),
     ]
     line = " · ".join(parts)
@@ -321,7 +321,7 @@ def dry_run(plan: Plan) -> str:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {a.id} | {a.role} | {view(a) if a.perspective or not a.voice else '–'} | {a.model}{_named_by(plan, a)} |"
+        f"| {a.id} | {a.role} | {describe_agent(a) if a.perspective or not a.voice else '–'} | {a.model}{_named_by(plan, a)} |"
         for a in plan.agents
     ]
     shape = plan.protocol.topology()
@@ -333,7 +333,8 @@ def dry_run(plan: Plan) -> str:
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Prompts: {plan.detail}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
-        f"- Calls foreseen: {span(plan.estimate.min, plan.estimate.max)}" + _limited(plan.limits.calls, "calls"),
+        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}"
+        + _limited(plan.limits.calls, "calls"),
         f"- Tokens: at most {plan.most_tokens:,}, if every prompt has its max length, without retries",
         f"- Money: {cost_words(plan)}",
     ]

@@ -13,7 +13,7 @@ from rich.text import Text
 from consilience.cli.display import Watched, ended_line, score_words, totals
 from consilience.domain.agents import Agent
 from consilience.domain.events import CallCompleted, CallFailed, CallStarted, Event, ReplyRejected
-from consilience.reporting.words import count, duration, place, seats, view
+from consilience.reporting.formatting import count, describe_agent, describe_place, duration, seat_labels
 
 _ROOM = 6
 """Lines of the screen that are not rows: head, foot, and what was written above."""
@@ -41,7 +41,7 @@ class Table:
     def observe(self, event: Event) -> None:
         self.watched.take(event)
         if isinstance(event, CallFailed | ReplyRejected):
-            names = seats(self.watched.course.agents)
+            names = seat_labels(self.watched.course.agents)
             line = ended_line(event, names, self.watched.course.repairs)
             self._print(Text(line, style="yellow"))
 
@@ -88,7 +88,7 @@ class Table:
             self._add_levels(grid)
             agents = self.longest_at_work(room - grid.row_count)
         for agent in agents:
-            grid.add_row(Text(f"  {agent.id}", style="bold"), Text(view(agent)), self._state(agent))
+            grid.add_row(Text(f"  {agent.id}", style="bold"), Text(describe_agent(agent)), self._state(agent))
         if self.watched.course.started is None:
             return Group(self._head())
         return Group(self._head(), grid, self._foot(self.watched.course.started.estimate.max))
@@ -121,7 +121,7 @@ class Table:
         head = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
         if self._loading:
             head.append(f" · {self._loading}", style="cyan")
-        elif places := list(dict.fromkeys(place(key) for key in course.flying)):
+        elif places := list(dict.fromkeys(describe_place(key) for key in course.flying)):
             head.append(f" · {' | '.join(places[:3])}", style="cyan")
         head.append(f" · {duration(round(self.watched.seconds))}", style="dim")
         if left := self.watched.left:

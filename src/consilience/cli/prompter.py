@@ -20,8 +20,16 @@ from consilience.journal.store import Store
 from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
 from consilience.models.registry import is_person
-from consilience.reporting.question import Form, Node, Question, choices, choose, questions, readable
-from consilience.reporting.words import place, printable
+from consilience.reporting.formatting import describe_place, printable
+from consilience.reporting.questions import (
+    Form,
+    Node,
+    Question,
+    choices,
+    match_choice,
+    pending_questions,
+    quotations_as_text,
+)
 
 LATER = "later"
 
@@ -79,7 +87,9 @@ class TerminalPrompter:
                     self.screen.aside(False)
 
     async def _ask(self, request: ModelRequest) -> str:
-        _print(f"\n=== {request.agent} is asked: {place(request.key)} ===\n\n{readable(request.text)}\n")
+        _print(
+            f"\n=== {request.agent} is asked: {describe_place(request.key)} ===\n\n{quotations_as_text(request.text)}\n"
+        )
         if request.schema is None or request.returns is None or not issubclass(request.returns, BaseModel):
             return await self._words(f"Your answer, ended by a line with a single dot; {LATER} leaves it for later:")
         form = Form(request.schema, prose_field(request.returns))
@@ -196,7 +206,7 @@ class TerminalPrompter:
 def _converted(typed: str, node: Node) -> object:
     """What was typed as a value of that kind, as far as it can be one."""
     if options := choices(node):
-        return choose(typed, options) or typed
+        return match_choice(typed, options) or typed
     match node.get("type"):
         case "boolean":
             return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(typed.casefold())
@@ -215,7 +225,7 @@ def _print(text: str) -> None:
 
 def answer(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
     """Record an answer, or without a text show what is asked. Raises `UserError`s for what cannot be an answer."""
-    asked = {question.key: question for question in questions(store.read(session), store.text, store.prompt)}
+    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
     if text is None:
         if key and key not in asked:
             raise _unknown_question(session, key, asked)

@@ -59,10 +59,10 @@ from consilience.models.embeddings import ProviderEncoder, check_encoder, open_e
 from consilience.models.endpoints import is_endpoint
 from consilience.models.minilm import MiniLM
 from consilience.models.registry import Choice
-from consilience.reporting.course import Course, fold
 from consilience.reporting.files import claim_directory, write_files
-from consilience.reporting.markdown import markdown, show
-from consilience.reporting.words import count
+from consilience.reporting.formatting import count
+from consilience.reporting.markdown import markdown, print_markdown
+from consilience.reporting.session_state import SessionState, fold_events
 
 R = TypeVar("R", bound=Report)
 
@@ -91,7 +91,7 @@ def run(cls: type[Protocol], request: Request, given: Mapping[str, object]) -> i
         if request.json:
             print_json(dry_run_json(inputs.plan))
         else:
-            show(dry_run(inputs.plan))
+            print_markdown(dry_run(inputs.plan))
         return DONE
     if request.out is not None:
         claim_directory(request.out)
@@ -249,7 +249,7 @@ def resume_session(
     with user_store() as store:
         session = find_session(store, id)
         events = store.read(session)
-        course = fold(events)
+        course = fold_events(events)
         models: list[str] = []
         prompter = prompter_for(agent.model for agent in course.agents) if course.finished is None else None
         seated = prompter.seat({agent.id: agent.model for agent in course.agents}) if prompter else None
@@ -316,7 +316,7 @@ def _check_recorded(session: str, plan: Plan) -> None:
         ) from None
 
 
-def _resume_line(session: str, course: Course, store: Store) -> str:
+def _resume_line(session: str, course: SessionState, store: Store) -> str:
     line = f"Going on with {session}: {count(course.made, 'call')} recorded, not paid for again"
     outside = (*course.awaited, *course.answered)
     open_calls = [flight.key for flight in store.flights(session) if flight.key not in outside]
@@ -377,11 +377,11 @@ def watch(
 def without_report(code: int, session: str, store: Store, *, as_json: bool, resumable: bool = True) -> int:
     """The exit code of a run that came to none. One that is parked says as JSON how far it got, as `show` does."""
     if as_json and code == WAITING:
-        from consilience.reporting.record import record_of
-        from consilience.reporting.unfinished import unfinished_json
+        from consilience.reporting.partial_report import partial_json
+        from consilience.reporting.record import read_record
 
-        record = record_of(store, session)
-        so_far = unfinished_json(session, record.course, record.text, flights=list(record.flights), holder=None)
+        record = read_record(store, session)
+        so_far = partial_json(session, record.state, record.text, flights=list(record.flights), holder=None)
         if not resumable:
             del so_far["resume"]
         print_json(so_far)
@@ -421,7 +421,7 @@ def deliver(
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:
-        show(markdown(report, heading=False, files=written, stored=stored))
+        print_markdown(markdown(report, heading=False, files=written, stored=stored))
     sys.stdout.flush()
     if unwritten is not None:  # after the report, which is not lost for it
         return exit_code_of(unwritten)

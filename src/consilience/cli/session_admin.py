@@ -20,9 +20,9 @@ from consilience.cli.options import fork
 from consilience.cli.sessions import diff, export, find_session, replay, resume, show, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.paths import check_home, journal_path
-from consilience.reporting.course import Course, fold
-from consilience.reporting.unfinished import state_of
-from consilience.reporting.words import count, one_line
+from consilience.reporting.formatting import count, one_line
+from consilience.reporting.partial_report import status_of
+from consilience.reporting.session_state import SessionState, fold_events
 
 if TYPE_CHECKING:
     from consilience.journal.store import Store
@@ -71,8 +71,8 @@ def _list(
         known = store.sessions()
         for session in reversed(known[-most:]):
             with unless_removed(store, session):
-                course = fold(store.read(session))
-                state = state_of(course, None if course.finished else store.holder(session))
+                course = fold_events(store.read(session))
+                state = status_of(course, None if course.finished else store.holder(session))
                 rows.append(_row(session, course, state, store))
     if as_json or not rows:
         if as_json:
@@ -90,7 +90,7 @@ def _list(
         say(f"{len(known) - most} older ones: --limit {len(known)} shows all.")
 
 
-def _row(session: str, course: Course, state: str, store: Store) -> dict[str, object]:
+def _row(session: str, course: SessionState, state: str, store: Store) -> dict[str, object]:
     started = course.started
     return {
         "session": session,
@@ -208,9 +208,9 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[RemovalRow]:
 def _removal_row(store: Store, session: str) -> RemovalRow:
     created = datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds")
     try:
-        course = fold(store.read(session))
+        course = fold_events(store.read(session))
         task = store.text(course.started.task) if course.started else ""
-        state = state_of(course, None if course.finished else store.holder(session))
+        state = status_of(course, None if course.finished else store.holder(session))
     except JournalError:
         if session not in store.sessions():
             raise

@@ -20,11 +20,11 @@ from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.domain.report import Report
 from consilience.journal.store import Store
-from consilience.reporting.course import Course, fold, took
-from consilience.reporting.words import count, duration, one_line, prose, seats
+from consilience.reporting.formatting import count, duration, one_line, reply_text, seat_labels
+from consilience.reporting.session_state import SessionState, call_seconds, fold_events
 
 if TYPE_CHECKING:
-    from consilience.reporting.record import Record
+    from consilience.reporting.record import SessionRecord
 
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the report.")]
@@ -98,24 +98,24 @@ def _show(
             _print_view(view, record, as_json)
         elif as_json:
             from consilience.reporting.export import as_json as exported
-            from consilience.reporting.words import escaped
+            from consilience.reporting.formatting import escape_json
 
-            print(escaped(exported(record)), end="")
+            print(escape_json(exported(record)), end="")
         else:
             _print_report(record)
 
 
-def read_back(store: Store, session: str) -> Record:
+def read_back(store: Store, session: str) -> SessionRecord:
     """A session to show; one recorded without sections gets them from its protocol's code, if that is installed."""
     from consilience.domain.report import present_with
     from consilience.engine.protocol import report_of
-    from consilience.reporting.record import record_of
+    from consilience.reporting.record import read_record
 
     present_with(report_of)
-    return record_of(store, session)
+    return read_record(store, session)
 
 
-def _print_view(name: str, record: Record, as_json: bool) -> None:
+def _print_view(name: str, record: SessionRecord, as_json: bool) -> None:
     from consilience.reporting.views import view_of
 
     view = view_of(name, record)
@@ -126,15 +126,16 @@ def _print_view(name: str, record: Record, as_json: bool) -> None:
         print(view.text(data, shutil.get_terminal_size((100, 24)).columns), end="")
 
 
-def _print_report(record: Record) -> None:
-    from consilience.reporting.markdown import markdown
-    from consilience.reporting.markdown import show as print_markdown
-    from consilience.reporting.unfinished import unfinished
+def _print_report(record: SessionRecord) -> None:
+    from consilience.reporting.markdown import markdown, print_markdown
+    from consilience.reporting.partial_report import partial_markdown
 
     if record.report is not None:
         print_markdown(markdown(record.report, record.presentation, more=record.family))
         return
-    found = unfinished(record.session, record.course, record.text, flights=list(record.flights), holder=record.holder)
+    found = partial_markdown(
+        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
+    )
     print_markdown(f"{found}\n{record.family}\n" if record.family else found)
 
 
@@ -192,7 +193,7 @@ def _replay(
     with user_store() as store:
         session = find_session(store, id)
         events = store.read(session)
-        course = fold(events)
+        course = fold_events(events)
         if course.finished is None:
             raise SettingsError(
                 f"session {session} is not finished, so there is nothing whole to replay",
@@ -230,8 +231,8 @@ def diff_command(
     as_json: Json = False,
 ) -> None:
     """What differs between two sessions: how they were set up, where they part, what they came to."""
-    from consilience.reporting.changes import changes, changes_markdown, side
-    from consilience.reporting.markdown import show
+    from consilience.reporting.markdown import print_markdown
+    from consilience.reporting.session_diff import changes, changes_markdown, side
 
     with user_store() as store:
         first, second = (find_session(store, given) for given in (a, b))
@@ -240,7 +241,7 @@ def diff_command(
         if as_json:
             print_json(found.as_json())
         else:
-            show(changes_markdown(found))
+            print_markdown(changes_markdown(found))
 
 
 _LONGEST = 400
@@ -276,7 +277,7 @@ def timed(events: Iterable[AnyEvent]) -> list[Timed]:
             started = CallStarted(
                 **{name: getattr(event, name) for name in ("place", "key", "agent", "phase", "attempt")}
             )
-            found.append((max(0.0, at - (took(event) or 0.0)), 2 * n, started))
+            found.append((max(0.0, at - (call_seconds(event) or 0.0)), 2 * n, started))
     return [(at, event) for at, _, event in sorted(found, key=lambda row: row[:2])]
 
 
@@ -288,7 +289,7 @@ def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str
             where="--step",
             do="Leave it out, or read them all: consilience show ID --events.",
         )
-    course = fold(events)
+    course = fold_events(events)
     for n, event in enumerate(events, 1):
         print(f"{event.seq:>5}  {line_of(event, course)}")
         for line in _more(event, store):
@@ -298,10 +299,10 @@ def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str
     say(f"That was all of it: {count(len(events), 'event')}.")
 
 
-def line_of(event: Event, course: Course) -> str:
+def line_of(event: Event, course: SessionState) -> str:
     """An event of a session in one line."""
     if isinstance(event, Ended):
-        line = ended_line(event, seats(course.agents), course.repairs)
+        line = ended_line(event, seat_labels(course.agents), course.repairs)
         return f"{line} (inherited)" if event.inherited else line
     return other_line(event, course) or event.type.replace("_", " ")
 
@@ -311,12 +312,12 @@ def _more(event: Event, store: Store) -> list[str]:
         return []
     quoted = [part.split(":", 2)[1:] for part in store.prompt(event.prompt) if part.startswith("q:")]
     read = ", ".join(f"{id} as {label}" for label, id in quoted) or "nobody's words"
-    return [f"“{one_line(prose(store.text(event.text)), _LONGEST)}”", f"key {event.key}; had read: {read}"]
+    return [f"“{one_line(reply_text(store.text(event.text)), _LONGEST)}”", f"key {event.key}; had read: {read}"]
 
 
 def listing(events: Sequence[AnyEvent]) -> list[str]:
     """All events, a line each: number, second, what it was, and the key by which a fork names it."""
-    course = fold(events)
+    course = fold_events(events)
     lines = []
     for event in events:
         at = event.volatile.get("t")
