@@ -447,10 +447,10 @@ async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore)
     [
         ({"protocols": ["circle", "circle"]}, "two rows are both"),
         ({"protocols": []}, "no row to compare"),
-        ({"repeat": 0}, "0 repeats"),
+        ({"repeat": 0}, "repeats: 0"),
         ({"budget": Budget(tokens=5, calls=5)}, "in tokens or in calls"),
         ({"budget": Budget(tokens=0)}, "invalid budget: 0"),
-        ({"jobs": 0}, "0 jobs"),
+        ({"jobs": 0}, "jobs: 0"),
         ({"tasks": [OPEN, OPEN]}, "two tasks have the id 'open'"),
         ({"tasks": []}, "no task to compare on"),
     ],
