@@ -17,8 +17,8 @@ from consilience.domain.outcome import Estimate, FailureKind, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import Claim, Dissent, FailedCall, LedgerReport, Missing, Objection, Spent
 from consilience.domain.topology import tree
-from consilience.reporting.markdown import AnyReport, markdown, show
-from consilience.reporting.words import contained, plain
+from consilience.reporting.formatting import demote_markdown, escape_markdown
+from consilience.reporting.markdown import AnyReport, markdown, print_markdown
 
 
 def report(said: str) -> AnyReport:
@@ -92,7 +92,7 @@ def test_no_markdown_does_either(said: str) -> None:
 @given(MARKDOWN)
 def test_an_answer_is_closed_where_it_ends(said: str) -> None:
     """Whatever follows it is read as it stands."""
-    tokens = READER.parse(f"{contained(said)}\n\n## After\n")
+    tokens = READER.parse(f"{demote_markdown(said)}\n\n## After\n")
     assert [(t.tag, t.content) for t in tokens[-3:-1]] == [("h2", ""), ("", "After")]
     assert [t.content for t in tokens if t.type == "inline" and t.content == "After"] == ["After"]
 
@@ -108,13 +108,13 @@ def test_an_answer_is_closed_where_it_ends(said: str) -> None:
     ],
 )
 def test_honest_markdown_is_left_alone(said: str) -> None:
-    assert contained(said) == said
+    assert demote_markdown(said) == said
 
 
 @given(MARKDOWN)
 def test_one_line_of_somebodys_text_is_text_and_nothing_else(said: str) -> None:
     """As an item, as emphasis' neighbour and as a cell, it is read as the characters it has."""
-    shown = " ".join(plain(said).split())
+    shown = " ".join(escape_markdown(said).split())
     for frame in (f"- {shown} — *who*", f"x {shown} — *who*"):
         tokens = READER.parse(frame)
         (line,) = [t for t in tokens if t.type == "inline"]
@@ -132,7 +132,7 @@ def test_on_a_terminal_nothing_steers_it_and_no_markup_is_obeyed(said: str, monk
             return True
 
     screen = Terminal()
-    show(markdown(report(said[:5000])), screen)
+    print_markdown(markdown(report(said[:5000])), screen)
     drawn = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())  # colours are our own
     assert not STEERING.search(drawn)
     if "[bold red]" in said:

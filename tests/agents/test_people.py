@@ -18,7 +18,7 @@ from consilience.engine.ports import Later, Person
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
-from consilience.reporting.question import questions
+from consilience.reporting.questions import pending_questions
 from consilience.testing import ScriptedModel
 from kit import runner
 from kit.throwaways import OutsideAgent
@@ -46,14 +46,14 @@ async def test_a_session_that_awaits_a_person_nobody_can_ask_is_parked_at_once(s
         with pytest.raises(SessionWaiting) as parked:
             await consilience.deliberate(TASK, OutsideAgent(), model=seats("human"), store=store, session="s")  # type: ignore[arg-type]
     assert parked.value.awaited == ("say/A2",)
-    (question,) = questions(store.read("s"), store.text, store.prompt)
+    (question,) = pending_questions(store.read("s"), store.text, store.prompt)
     assert (question.key, question.agent, question.form) == ("say/A2", "A2", None)
     assert question.text == "Be brief.\n\n# Task\nIs it so?\n\nsay"
     store.answer("s", "say/A2", "It is.")
     report = await consilience.resume("s", model=seats("human"), store=store)  # type: ignore[arg-type]
     assert report.stop_reason == "settled"
     assert report.ledger.actual.cost == 0.0, "a person costs nothing that is counted here"
-    assert questions(store.read("s"), store.text, store.prompt) == []
+    assert pending_questions(store.read("s"), store.text, store.prompt) == []
     assert (await consilience.replay("s", store=store)).digest() == report.digest()
 
 
@@ -73,7 +73,7 @@ async def test_documents_and_quotations_can_be_read_when_the_process_is_gone(sto
     with pytest.raises(SessionWaiting) as parked:
         await consilience.resume("s", **given)  # type: ignore[arg-type]
     assert parked.value.awaited == ("close",)
-    (question,) = questions(store.read("s"), store.text, store.prompt)
+    (question,) = pending_questions(store.read("s"), store.text, store.prompt)
     assert "document S1:\n  | a note\n  | 1| One.\n  | 2| Two." in question.text
     assert "A1:\n  | It is, [31msays the person." in question.text, "without what steers a terminal"
     assert "A2:\n  | A2 on say/A2" in question.text

@@ -35,7 +35,7 @@ from consilience.engine.recorder import Recorder
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.registry import resolve
-from consilience.reporting.course import fold
+from consilience.reporting.session_state import fold_events
 from consilience.testing import ScriptedModel
 from kit.throwaways import OutsideAgent
 from models.misbehaving import Answer, completion, misbehaving
@@ -83,7 +83,7 @@ async def test_each_step_is_recorded_under_its_own_key(store: SqliteStore, tmp_p
     assert {agent.id: agent.model for agent in report.agents}["A2"] == "agent:counter"
     spent = report.ledger.actual
     assert (spent.calls, spent.requests, spent.retries) == (6, 6, 0)
-    assert fold(store.read("s")).made == 6
+    assert fold_events(store.read("s")).made == 6
     assert report.ledger.estimated.max == 4 * 8, "its most steps enter the estimate"
     before = lines(tmp_path / "requests")
     assert (await consilience.replay("s", store=store)).digest() == report.digest()

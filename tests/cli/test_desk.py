@@ -16,7 +16,7 @@ from consilience.engine.ports import Later
 from consilience.engine.prompt import schema_for
 from consilience.models.parsing import prose_field
 from consilience.models.port import ModelRequest
-from consilience.reporting.question import Form
+from consilience.reporting.questions import Form
 
 
 class Step(BaseModel):

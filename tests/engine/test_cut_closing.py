@@ -19,7 +19,7 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.export import as_html
-from consilience.reporting.record import record_of
+from consilience.reporting.record import read_record
 from kit import runner
 
 PROTOCOL = Emergence(children=2, max_rounds=1)
@@ -136,7 +136,7 @@ async def test_it_replays_forks_and_is_shown(again: Any, tmp_path: Path) -> None
     assert (await runner.replay("s", store=store)).digest() == report.digest()
     forked = await runner.fork("s", store=store, models=ScriptedModel([]), at="end", session="f")
     assert (forked.answer, forked.answer_cut) == (report.answer, report.answer_cut)
-    page = as_html(record_of(store, "s"))
+    page = as_html(read_record(store, "s"))
     assert "Yes, bec" in page
     assert ("was cut off at the token limit" in page) == report.answer_cut
 

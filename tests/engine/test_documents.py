@@ -14,8 +14,8 @@ from consilience.engine.session import Session
 from consilience.engine.work import Failure
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
-from consilience.reporting.question import questions
-from consilience.reporting.record import record_of
+from consilience.reporting.questions import pending_questions
+from consilience.reporting.record import read_record
 from engine.test_session import play
 from kit import runner
 
@@ -49,7 +49,7 @@ async def test_a_call_is_shown_the_documents_and_lines_it_names_and_nothing_else
     assert "300| line 300" in everything
     assert "closed" not in some + none + line + everything
     assert (await runner.replay("s", store=store)).digest() == report.digest()
-    assert record_of(store, "s").readings["some"].documents == ("S2", "S1")
+    assert read_record(store, "s").readings["some"].documents == ("S2", "S1")
 
 
 async def test_other_lines_are_another_request() -> None:
@@ -130,7 +130,7 @@ async def test_a_person_reads_the_lines_with_their_numbers_also_from_the_journal
     model = {"A1": ScriptedModel([]), "A2": "human", "A3": ScriptedModel([])}
     with pytest.raises(SessionWaiting):
         await play(body, model, sources=SOURCES, store=store, session="s")
-    (question,) = questions(store.read("s"), store.text, store.prompt)
+    (question,) = pending_questions(store.read("s"), store.text, store.prompt)
     assert "document S2:120-121:\n  | plan\n  | 120| line 120\n  | 121| line 121\n" in question.text
     store.answer("s", "say", 'So it says: "line 121" [S2:121].')
     report = await runner.resume("s", store=store, models=model)  # type: ignore[arg-type]

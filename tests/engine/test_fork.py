@@ -29,7 +29,7 @@ from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
-from consilience.reporting.record import record_of
+from consilience.reporting.record import read_record
 from kit import runner
 from kit.cases import CALLING, HOUSE, Case, broadcasting, emergent, refining
 from kit.runner import fork
@@ -256,7 +256,7 @@ async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script,
     assert closing in warning
     again = await runner.replay("c", store=store)
     assert (again.digest(), again.warnings) == (report.digest(), report.warnings)
-    read = record_of(store, "c").calls
+    read = read_record(store, "c").calls
     assert len({(call.key, call.attempt) for call in read}) == len(read)
     assert not next(call for call in read if call.key == closing).inherited
 

@@ -38,7 +38,7 @@ from consilience.engine.work import Reply
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.export import event_rows
-from consilience.reporting.record import record_of
+from consilience.reporting.record import read_record
 from kit import runner
 
 LONG = "The whole of a thread, as long as anybody wrote it. " * 40
@@ -133,7 +133,7 @@ async def test_a_note_is_recorded_with_its_long_texts_by_id(store: SqliteStore) 
     assert load_note(ThreadOpened, first, store.text) == ThreadOpened(
         title="first", body=LONG, asides=["by the way", "also"]
     )
-    row = next(row for row in event_rows(record_of(store, "s")) if row["seq"] == first.seq)
+    row = next(row for row in event_rows(read_record(store, "s")) if row["seq"] == first.seq)
     assert row["bodies"] == {text_id(LONG): LONG, text_id("by the way"): "by the way", text_id("also"): "also"}
 
 

@@ -14,7 +14,7 @@ from consilience import EmergenceReport
 from consilience.cli.main import app
 from consilience.engine import seats
 from consilience.models.registry import resolve
-from consilience.reporting.words import seats as seat_words
+from consilience.reporting.formatting import seat_labels as seat_words
 from faults.house import House, house_next_door
 from models.misbehaving import KEY, Answer, completion, error
 

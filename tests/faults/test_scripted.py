@@ -30,8 +30,8 @@ from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
+from consilience.reporting.formatting import seat_labels
 from consilience.reporting.markdown import AnyReport, markdown
-from consilience.reporting.words import seats
 from consilience.testing import Scripted
 from faults.table import FAULTS, Fault
 from kit.cases import CALLING, Case, well_formed
@@ -190,7 +190,7 @@ def check_shown(report: Report) -> None:
             for line in failed.splitlines()
         )
     silent = text.partition("### Missing agents\n\n")[2].partition("\n\n")[0].replace("\\", "").splitlines()
-    names = seats(report.agents)
+    names = seat_labels(report.agents)
     for one in report.missing:
         assert any(line.startswith(f"- {names[one.agent]}: silent since {one.since}") for line in silent)
     assert ("## No answer" in text) == (report.answer is None)

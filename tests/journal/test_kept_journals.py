@@ -16,11 +16,11 @@ from consilience.engine.protocol import find_protocol, protocol_names
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
-from consilience.reporting.course import fold
 from consilience.reporting.export import as_events, as_html, as_json, as_markdown, as_svg
 from consilience.reporting.markdown import AnyReport, markdown
-from consilience.reporting.record import record_of
-from consilience.reporting.unfinished import unfinished
+from consilience.reporting.partial_report import partial_markdown
+from consilience.reporting.record import read_record
+from consilience.reporting.session_state import fold_events
 from consilience.reporting.views import views_of
 from kit import runner
 from kit.cases import CASES, Case
@@ -64,7 +64,7 @@ def test_it_is_read_digested_and_shown(kept: Path, session: str, store: SqliteSt
     assert [flight.key for flight in store.flights(session)] == expected["flights"]
     finished = next((e for e in events if isinstance(e, SessionFinished)), None)
     if finished is None:
-        text = unfinished(session, fold(events), store.text, flights=expected["flights"], holder=None)
+        text = partial_markdown(session, fold_events(events), store.text, flights=expected["flights"], holder=None)
         assert f"consilience resume {session}" in text
     else:
         report = AnyReport.model_validate_json(store.text(finished.report))
@@ -74,7 +74,7 @@ def test_it_is_read_digested_and_shown(kept: Path, session: str, store: SqliteSt
 
 @every_session
 def test_it_is_exported_in_every_form(kept: Path, session: str, store: SqliteStore) -> None:
-    record = record_of(store, session)
+    record = read_record(store, session)
     assert json.loads(as_json(record))["session"] == session
     assert session in as_markdown(record)
     assert len(as_events(record).splitlines()) == EXPECTED[kept.stem][session]["events"]

@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic_ai import Agent
@@ -24,7 +25,7 @@ from consilience.models.port import ModelRequest
 from consilience.models.registry import resolve
 from kit.processes import PYTHONPATH
 
-from .misbehaving import KEY, Answer, Server, completion, misbehaving
+from .misbehaving import KEY, Answer, Server, completion, error, misbehaving
 
 MODELS = ("openai-chat:stub", "openai-responses:stub", "anthropic:claude-haiku-4-5", "google:gemini-2.5-flash")
 GZIP = {"Content-Encoding": "gzip"}
@@ -150,6 +151,7 @@ async def test_an_agent_with_tools_is_protected_too(at: Callable[[Server], None]
 MEASURED = """
 import sys
 from pathlib import Path
+from typing import Any
 from consilience.cli.main import main
 try:
     main()
@@ -176,3 +178,23 @@ async def test_a_reply_that_unpacks_to_gigabytes_takes_little_memory(home: Path,
     peak = re.search(r"PEAK (\d+) MB", err)
     assert peak is not None, err
     assert int(peak[1]) < 250
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_no_limit_of_the_library_ends_a_request_before_its_deadline(
+    model: str, at: Callable[[Server], None]
+) -> None:
+    """The libraries stop waiting after 600 s; `--deadline 900` and `--thinking medium` allow more."""
+    timeouts: list[dict[str, float | None]] = []
+
+    async def note(response: Any) -> None:
+        timeouts.append(response.request.extensions["timeout"])
+
+    async with misbehaving(error(400)) as server:
+        at(server)
+        asked = resolve(model)
+        asked.inner._model.provider._own_http_client.event_hooks["response"].append(note)  # type: ignore[attr-defined]
+        with pytest.raises(ProviderError):
+            await asked.complete(request())
+        await asked.close()
+    assert [(timeout["read"], timeout["connect"]) for timeout in timeouts] == [(None, 5)]

@@ -24,7 +24,7 @@ from consilience.protocols._common.trees import UNPLACED
 from consilience.protocols.broadcast import Broadcast, BroadcastReport
 from consilience.protocols.broadcast.replies import read_rating
 from consilience.reporting.export import report_files
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views.evolution import fold
 from kit import runner
 from kit.cases import Case, broadcasting
@@ -48,18 +48,18 @@ def flagging(tag: str, *keys: str) -> Extra:
     return lambda r: {"flags": [{"tag": tag, "text": f"because of {r.key}"}]} if r.key in keys else {}
 
 
-async def recorded(protocol: Broadcast, model: ScriptedModel, **options: Any) -> tuple[BroadcastReport, Record]:
+async def recorded(protocol: Broadcast, model: ScriptedModel, **options: Any) -> tuple[BroadcastReport, SessionRecord]:
     """The report, and what every call had been shown."""
     store = SqliteStore(":memory:")
     report = await runner.start("Is it so?", protocol, models=model, store=store, **options)
     assert isinstance(report, BroadcastReport)
-    record = record_of(store, report.session)
+    record = read_record(store, report.session)
     assert record.readings
     store.close()
     return report, record
 
 
-def shown(record: Record, key: str) -> set[str]:
+def shown(record: SessionRecord, key: str) -> set[str]:
     return {quoted.message for quoted in record.readings[key].quoted}
 
 
@@ -737,6 +737,6 @@ async def test_an_agent_that_lets_its_text_stand_is_shown_with_that_text() -> No
 
     store = SqliteStore(":memory:")
     report = await runner.start("Is it so?", Broadcast(children=2), models=ScriptedModel(silent), store=store)
-    turn = fold(record_of(store, report.session)).turns["L2N1"]["iteration 1"]
+    turn = fold(read_record(store, report.session)).turns["L2N1"]["iteration 1"]
     store.close()
     assert (turn.excerpt, turn.revised) == ("iteration-1/execute/L2N1 says L2N1", False)

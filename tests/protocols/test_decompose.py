@@ -19,7 +19,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.decompose import Decompose, DecomposeReport
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from kit import runner
 from protocols.test_emergence_calls import Ticks
 
@@ -36,21 +36,21 @@ def splitting(parts: int = 4, **more: object) -> Any:
 
 async def go(
     protocol: Decompose, model: ScriptedModel | None = None, **options: Any
-) -> tuple[DecomposeReport, ScriptedModel, Record]:
+) -> tuple[DecomposeReport, ScriptedModel, SessionRecord]:
     model = model or ScriptedModel(splitting(protocol.children))
     store = SqliteStore(":memory:")
     try:
         report = await runner.start("Is it so?", protocol, models=model, store=store, **options)
         assert isinstance(report, DecomposeReport)
         assert (await runner.replay(report.session, store=store)).digest() == report.digest()
-        record = record_of(store, report.session)
+        record = read_record(store, report.session)
         assert record.readings is not None
         return report, model, record
     finally:
         store.close()
 
 
-def shown(record: Record, key: str) -> list[str]:
+def shown(record: SessionRecord, key: str) -> list[str]:
     return [quoted.message for quoted in record.readings[key].quoted]
 
 
@@ -117,7 +117,16 @@ async def test_where_the_split_fails_each_child_has_the_task_as_a_whole(nothing:
         ("L2N2", False, "execute/L2N2 says L2N2"),
     ]
     assert "L1N1 gave no parts out; those beneath had the task as a whole" in report.warnings
-    assert "from part>" not in next(r.text for r in model.requests if r.key == "execute/L2N1")
+    shown = {request.key: request.text for request in model.requests}
+    assert "from part>" not in shown["execute/L2N1"]
+    assert "each does the whole task" in shown["synthesize/L1N1"]
+
+
+async def test_the_lead_of_a_divided_task_is_shown_parts_and_no_alternatives() -> None:
+    _, model, _ = await go(Decompose(children=2), ScriptedModel(splitting()))
+    (shown,) = [request.text for request in model.requests if request.key == "synthesize/L1N1"]
+    assert "close the gaps between them" in shown
+    assert "each does the whole task" not in shown
 
 
 async def test_strange_loops_start_from_the_last_result_and_domain_words_come_last_only() -> None:

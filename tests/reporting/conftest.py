@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from consilience.journal.sqlite import SqliteStore
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from reporting.sessions import demo
 
 
@@ -18,8 +18,8 @@ def store() -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Iterator[Record]:
+def recorded(tmp_path: Path) -> Iterator[SessionRecord]:
     """The recorded run of the real small model."""
     store, session = demo(tmp_path)
-    yield record_of(store, session)
+    yield read_record(store, session)
     store.close()

@@ -12,7 +12,7 @@ from consilience.domain.outcome import Limits
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.testing import Scripted, ScriptedModel
 from kit import runner
 
@@ -65,7 +65,7 @@ async def refined(
     task: str = "A post about home batteries",
     session: str = "s",
     limits: Limits | None = None,
-) -> Record:
+) -> SessionRecord:
     """A finished run, read back."""
     await runner.start(
         task,
@@ -75,4 +75,4 @@ async def refined(
         session=session,
         limits=limits or Limits(),
     )
-    return record_of(store, session)
+    return read_record(store, session)

@@ -17,7 +17,7 @@ from consilience.domain.topology import Topology
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.testing import Scripted, ScriptedModel
 from kit import runner
 
@@ -55,12 +55,12 @@ async def ran(
     reply: Callable[[ModelRequest], Any] = saying,
     task: str = "Is it so?",
     session: str = "s",
-) -> Record:
+) -> SessionRecord:
     """A finished run, read back."""
     await runner.start(
         task, protocol or Emergence(max_rounds=2), models=ScriptedModel(reply), store=store, session=session
     )
-    return record_of(store, session)
+    return read_record(store, session)
 
 
 def demo(directory: Path) -> tuple[SqliteStore, str]:
@@ -72,7 +72,7 @@ def demo(directory: Path) -> tuple[SqliteStore, str]:
 
 def by_hand(
     topology: Topology, events: Iterable[Event] = (), *, task: str = "Is it so?", views: Mapping[str, str] | None = None
-) -> Record:
+) -> SessionRecord:
     """A session of no protocol: texts are their own ids, and so are prompts, whose parts are divided by spaces."""
     agents = tuple(
         Agent(id=id, role="seat", perspective=(views or {}).get(id, ""), model="m") for id in topology.agents
@@ -84,7 +84,7 @@ def by_hand(
     numbered: Sequence[Any] = [started, *events]
     for seq, event in enumerate(numbered, 1):
         event.seq = seq
-    return Record(session="rhand", events=numbered, text=lambda id: id, prompt=lambda id: tuple(id.split()))
+    return SessionRecord(session="rhand", events=numbered, text=lambda id: id, prompt=lambda id: tuple(id.split()))
 
 
 def call(key: str, text: str, place: str, *read: str, kind: str = "reply") -> CallCompleted:
@@ -100,7 +100,7 @@ def call(key: str, text: str, place: str, *read: str, kind: str = "reply") -> Ca
 class Counted:
     """A record's look-ups, counted."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: SessionRecord) -> None:
         self.texts = self.prompts = 0
         self._record = record
         self.record = replace(record, text=self._text, prompt=self._prompt)

@@ -45,13 +45,13 @@ from consilience.reporting.export import (
     as_markdown,
     format_of,
     front_matter,
-    label,
+    mermaid_label,
     reads_diagram,
-    scalar,
     tree_diagram,
+    yaml_scalar,
 )
 from consilience.reporting.markdown import markdown
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import reads, view_svg, view_text, views_of
 from consilience.reporting.views import tree as trees
 from consilience.testing import ScriptedModel, ServerError
@@ -81,7 +81,7 @@ def front(written: str) -> dict[str, Any]:
 # --- Markdown
 
 
-def test_the_front_matter_says_what_was_run_and_what_it_took(recorded: Record) -> None:
+def test_the_front_matter_says_what_was_run_and_what_it_took(recorded: SessionRecord) -> None:
     found = front(as_markdown(recorded))
     assert found == {
         "session": "r813184",
@@ -121,16 +121,16 @@ def test_any_task_comes_back_from_the_front_matter(task: str) -> None:
 
 @given(st.text())
 def test_a_string_is_read_back_as_it_was(text: str) -> None:
-    written = scalar(text)
+    written = yaml_scalar(text)
     assert "\n" not in written
     assert yaml.safe_load(f"task: {written}\n") == {"task": text}
 
 
 def test_half_a_character_does_not_break_the_front_matter() -> None:
-    assert yaml.safe_load(scalar("a\ud800b")) == "a\ud800b"
+    assert yaml.safe_load(yaml_scalar("a\ud800b")) == "a\ud800b"
 
 
-def test_markdown_is_the_report_with_its_diagrams(recorded: Record) -> None:
+def test_markdown_is_the_report_with_its_diagrams(recorded: SessionRecord) -> None:
     written = as_markdown(recorded)
     assert recorded.report is not None
     shown = markdown(recorded.report)
@@ -149,8 +149,8 @@ def test_markdown_is_the_report_with_its_diagrams(recorded: Record) -> None:
 
 
 def test_words_of_agents_are_no_mermaid() -> None:
-    assert label('a"b') == "a#34;b"
-    assert label("x #amp; y") == "x #35;amp#59; y"
+    assert mermaid_label('a"b') == "a#34;b"
+    assert mermaid_label("x #amp; y") == "x #35;amp#59; y"
     shape = hierarchy({"end": ['"]-->x', "c"]})
     record = by_hand(
         shape,
@@ -171,16 +171,16 @@ def test_what_no_renderer_can_draw_is_left_out() -> None:
 # --- JSON and events
 
 
-def test_json_is_the_report_as_stored(recorded: Record) -> None:
-    assert recorded.course.finished is not None
-    assert json.loads(as_json(recorded)) == json.loads(recorded.text(recorded.course.finished.report))
+def test_json_is_the_report_as_stored(recorded: SessionRecord) -> None:
+    assert recorded.state.finished is not None
+    assert json.loads(as_json(recorded)) == json.loads(recorded.text(recorded.state.finished.report))
 
 
-def rows(record: Record) -> list[dict[str, Any]]:
+def rows(record: SessionRecord) -> list[dict[str, Any]]:
     return [json.loads(line) for line in as_events(record).splitlines()]
 
 
-def test_every_event_stands_alone_with_its_texts(recorded: Record) -> None:
+def test_every_event_stands_alone_with_its_texts(recorded: SessionRecord) -> None:
     for row, event in zip(rows(recorded), recorded.events, strict=True):
         assert row["seq"] == event.seq
         texts = row["bodies"]
@@ -197,7 +197,7 @@ def test_every_event_stands_alone_with_its_texts(recorded: Record) -> None:
             assert {part[2:] for part in row["parts"] if part.startswith("t:")} <= texts.keys()
 
 
-def test_exported_events_can_be_read_as_events_again(recorded: Record) -> None:
+def test_exported_events_can_be_read_as_events_again(recorded: SessionRecord) -> None:
     for row, event in zip(rows(recorded), recorded.events, strict=True):
         kept = {name: value for name, value in row.items() if name not in ("seq", "bodies", "parts")}
         assert EVENT.validate_python(kept).model_dump() == event.model_dump()
@@ -235,7 +235,7 @@ def test_every_type_of_event_is_exported_with_all_it_refers_to() -> None:
 
 
 @pytest.fixture
-async def several(store: SqliteStore) -> dict[str, Record]:
+async def several(store: SqliteStore) -> dict[str, SessionRecord]:
     """Every way in which a session can be: failed, cut short, forked, broken off, parked, killed before it began."""
 
     def breaking(request: ModelRequest) -> object:
@@ -258,11 +258,11 @@ async def several(store: SqliteStore) -> dict[str, Record]:
     await fork("whole", store=store, at="round-1/observe/L1N1", models=ScriptedModel(saying), session="fork")
     await ran(store, reply=lambda request: saying(request, HOSTILE), task=HOSTILE, session="hostile")
     await store.create("nothing").close()
-    found = {session: record_of(store, session) for session in store.sessions()}
+    found = {session: read_record(store, session) for session in store.sessions()}
     return found | {"parked": by_hand(tree(2, 2), [SessionParked(awaited=("talk-1/L2N1",))])}
 
 
-async def test_every_session_exports_in_every_format(several: dict[str, Record]) -> None:
+async def test_every_session_exports_in_every_format(several: dict[str, SessionRecord]) -> None:
     line = schema("events")
     for session, record in several.items():
         for name, write in FORMATS.items():
@@ -289,7 +289,7 @@ async def test_every_session_exports_in_every_format(several: dict[str, Record])
 async def test_what_the_budget_cut_short_is_exported_and_drawn(store: SqliteStore, case: Case, limits: Limits) -> None:
     models = ScriptedModel(case.script)
     await runner.start("Q?", case.protocol, models=models, store=store, session="s", limits=limits)
-    record = record_of(store, "s")
+    record = read_record(store, "s")
     for format, write in FORMATS.items():
         assert write(record).strip(), format
     for view in views_of(record):
@@ -297,7 +297,7 @@ async def test_what_the_budget_cut_short_is_exported_and_drawn(store: SqliteStor
         ElementTree.fromstring(view_svg(view, record))
 
 
-async def test_a_fork_names_its_parent_and_shows_its_family(several: dict[str, Record]) -> None:
+async def test_a_fork_names_its_parent_and_shows_its_family(several: dict[str, SessionRecord]) -> None:
     written = as_markdown(several["fork"])
     assert front(written)["parent"] == "whole"
     assert "## Family\n\n- `whole`\n  - **`fork`** (this one) from event" in written
@@ -306,7 +306,7 @@ async def test_a_fork_names_its_parent_and_shows_its_family(several: dict[str, R
     }
 
 
-def large(calls: int) -> Record:
+def large(calls: int) -> SessionRecord:
     """Agents that each read the last three messages."""
     keys = [f"talk-{n // 10 + 1}/A{n % 10 + 1}" for n in range(calls)]
     return by_hand(
@@ -345,5 +345,5 @@ def test_a_name_that_says_nothing_is_refused(name: str) -> None:
 
 
 def test_front_matter_of_a_session_that_never_began(store: SqliteStore) -> None:
-    found = yaml.safe_load(front_matter(Record("r0", [], text=str, prompt=lambda id: ())).strip("-\n"))
+    found = yaml.safe_load(front_matter(SessionRecord("r0", [], text=str, prompt=lambda id: ())).strip("-\n"))
     assert (found["session"], found["task"], found["state"], found["calls"]) == ("r0", None, "unfinished", 0)

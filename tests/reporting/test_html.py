@@ -16,9 +16,9 @@ from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.topology import complete
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.emergence import Emergence
+from consilience.reporting.formatting import printable, reply_text
 from consilience.reporting.html import html_of, page
-from consilience.reporting.record import Record, record_of
-from consilience.reporting.words import printable, prose
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.testing import ScriptedModel
 from kit import runner
 from kit.runner import fork
@@ -87,7 +87,7 @@ def assert_links_resolve(root: Element) -> None:
     assert targets <= set(ids)
 
 
-def test_the_page_of_the_recorded_run(recorded: Record) -> None:
+def test_the_page_of_the_recorded_run(recorded: SessionRecord) -> None:
     written = page(recorded)
     assert written.startswith("<!doctype html>")
     root = parsed(written)
@@ -102,7 +102,7 @@ def test_the_page_of_the_recorded_run(recorded: Record) -> None:
         assert words(next(by_id(root, view).iter("pre"))).strip()
 
 
-def test_every_call_stands_there_with_its_text_its_figures_and_what_it_had_read(recorded: Record) -> None:
+def test_every_call_stands_there_with_its_text_its_figures_and_what_it_had_read(recorded: SessionRecord) -> None:
     root = parsed(page(recorded))
     articles = {element.get("id"): element for element in root.iter("article")}
     assert len(articles) == len(recorded.calls) + sum(isinstance(e, MessagePublished) for e in recorded.events)
@@ -110,8 +110,8 @@ def test_every_call_stands_there_with_its_text_its_figures_and_what_it_had_read(
         assert isinstance(one, CallCompleted)
         article = articles[f"call-{n}"]
         said = recorded.text(one.text)
-        assert printable(prose(said)) in words(article)
-        assert [words(whole) for whole in article.iter("pre")] == ([said] if prose(said) != said else [])
+        assert printable(reply_text(said)) in words(article)
+        assert [words(whole) for whole in article.iter("pre")] == ([said] if reply_text(said) != said else [])
         assert f"{one.tokens_in:,} tokens read, {one.tokens_out:,} written" in words(article)
         linked = [words(articles[a.attrib["href"][1:]]) for a in article.iter("a")]
         quoted = recorded.readings[one.key].quoted
@@ -144,7 +144,7 @@ async def test_the_whole_task_the_settings_and_the_documents_are_there(store: Sq
         task, Emergence(children=2, max_rounds=1), models=ScriptedModel(saying), store=store, session="s", sources=sources,
         seed=7, limits=Limits(calls=9),
     )  # fmt: skip
-    root = parsed(page(record_of(store, "s")))
+    root = parsed(page(read_record(store, "s")))
     assert task in words(by_id(root, "task"))
     assert "max_rounds: 1" in words(by_id(root, "task"))
     assert "seed: 7" in words(by_id(root, "task"))
@@ -184,7 +184,7 @@ def test_markdown_of_others_loads_nothing_and_leads_nowhere() -> None:
     assert "<table>" in html_of("| a |\n|---|\n| b |\n")
 
 
-def test_a_table_scrolls_by_itself_and_breaks_no_word(recorded: Record) -> None:
+def test_a_table_scrolls_by_itself_and_breaks_no_word(recorded: SessionRecord) -> None:
     root = parsed(page(recorded))
     tables = list(root.iter("table"))
     boxes = [box for box in root.iter("div") if box.attrib.get("class") == "table"]
@@ -202,7 +202,7 @@ def test_a_table_scrolls_by_itself_and_breaks_no_word(recorded: Record) -> None:
     assert "overflow-wrap:break-word" in rules["\ntable"], "the page's `anywhere` lets columns be narrower than a word"
 
 
-def test_headings_leave_out_no_level(recorded: Record) -> None:
+def test_headings_leave_out_no_level(recorded: SessionRecord) -> None:
     for record in (recorded, by_hand(complete(2), [call("talk-1/A1", "# High\n\n## Lower", "0")])):
         levels = [int(h.tag[1]) for h in parsed(page(record)).iter() if re.fullmatch("h[1-6]", str(h.tag))]
         assert levels[0] == 1
@@ -225,16 +225,16 @@ def test_failures_and_replies_that_could_not_be_used_are_told() -> None:
 async def test_the_family_of_forks_is_there(store: SqliteStore) -> None:
     await ran(store)
     await fork("s", store=store, at=3, models=ScriptedModel(saying), session="child", settings={"max_rounds": 1})
-    root = parsed(page(record_of(store, "child")))
+    root = parsed(page(read_record(store, "child")))
     assert "child (this one) from event 3: max_rounds 2 → 1" in words(by_id(root, "family"))
     assert "inherited" in words(by_id(root, "call-1"))
     assert_links_resolve(root)
 
 
 @pytest.mark.parametrize(
-    "record", [Record("r0", [], text=str, prompt=lambda id: ()), by_hand(complete(3))], ids=["nothing", "begun"]
+    "record", [SessionRecord("r0", [], text=str, prompt=lambda id: ()), by_hand(complete(3))], ids=["nothing", "begun"]
 )
-def test_a_session_with_nothing_said_is_a_page_all_the_same(record: Record) -> None:
+def test_a_session_with_nothing_said_is_a_page_all_the_same(record: SessionRecord) -> None:
     root = parsed(page(record))
     assert_inert(root)
     assert not list(root.iter("article"))

@@ -15,7 +15,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.markdown import AnyReport, markdown
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import view_svg, view_text, views_of
 from kit import runner
 from kit.cases import CASES, plain
@@ -32,14 +32,14 @@ def store() -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-async def record(store: SqliteStore) -> Record:
+async def record(store: SqliteStore) -> SessionRecord:
     await runner.start(
         "Is it so?", BROADCAST.protocol, models=ScriptedModel(BROADCAST.script), store=store, session="s"
     )
-    return record_of(store, "s")
+    return read_record(store, "s")
 
 
-def with_report(record: Record, data: dict[str, object]) -> Record:
+def with_report(record: SessionRecord, data: dict[str, object]) -> SessionRecord:
     """The same session with another report, shown as the protocol's code makes it."""
     shown = replace(record)
     shown.__dict__["report"] = report = AnyReport.model_validate(data)
@@ -47,7 +47,7 @@ def with_report(record: Record, data: dict[str, object]) -> Record:
     return shown
 
 
-async def test_the_tree_says_how_satisfied_everybody_is_and_what_they_flagged(record: Record) -> None:
+async def test_the_tree_says_how_satisfied_everybody_is_and_what_they_flagged(record: SessionRecord) -> None:
     assert record.report is not None
     states = record.report.model_dump()["states"]
     lines = {
@@ -66,7 +66,7 @@ async def test_the_tree_says_how_satisfied_everybody_is_and_what_they_flagged(re
     assert sorted(map(float, shades)) == pytest.approx(sorted(0.55 * rating for rating in rated), abs=0.006)
 
 
-async def test_every_iteration_has_a_row_with_its_verdict_and_what_caused_it(record: Record) -> None:
+async def test_every_iteration_has_a_row_with_its_verdict_and_what_caused_it(record: SessionRecord) -> None:
     assert record.report is not None
     given = record.report.model_dump()["iterations"]
     assert len(given) > 1, "the case broadcasts again"
@@ -84,7 +84,7 @@ async def test_every_iteration_has_a_row_with_its_verdict_and_what_caused_it(rec
     assert drawn.find(f"{SVG}title") is not None
 
 
-async def test_critical_flags_come_first_and_all_are_counted(record: Record) -> None:
+async def test_critical_flags_come_first_and_all_are_counted(record: SessionRecord) -> None:
     assert record.report is not None
     data = record.report.model_dump()
     (seat,) = [id for id in data["states"] if id == "L2N1"]
@@ -114,7 +114,7 @@ async def test_critical_flags_come_first_and_all_are_counted(record: Record) -> 
     assert " ".join(filter(None, said["iterations"])).count("resource_request (L2N1)") == 7, "none is cut away"
 
 
-async def test_the_report_speaks_of_iterations_and_satisfaction(record: Record) -> None:
+async def test_the_report_speaks_of_iterations_and_satisfaction(record: SessionRecord) -> None:
     assert record.report is not None
     text = markdown(record.report)
     assert "stable" not in text.partition("## How far")[0]
@@ -125,7 +125,7 @@ async def test_the_report_speaks_of_iterations_and_satisfaction(record: Record) 
 
 async def test_other_sessions_have_no_iterations(store: SqliteStore) -> None:
     await runner.start("Is it so?", Emergence(max_rounds=1), models=ScriptedModel(plain), store=store, session="e")
-    shown = record_of(store, "e")
+    shown = read_record(store, "e")
     assert "iterations" not in views_of(shown)
     with pytest.raises(SettingsError, match="a session of emergence has no view 'iterations'") as refusal:
         view_text("iterations", shown)
@@ -133,7 +133,7 @@ async def test_other_sessions_have_no_iterations(store: SqliteStore) -> None:
     assert "satisfied" not in view_text("tree", shown)
 
 
-async def test_a_running_session_shows_goals_ratings_flags_and_satisfaction_so_far(record: Record) -> None:
+async def test_a_running_session_shows_goals_ratings_flags_and_satisfaction_so_far(record: SessionRecord) -> None:
     events = [event for event in record.events if not isinstance(event, SessionFinished)]
     running = replace(record, events=events)
     whole = view_text("iterations", running)
@@ -145,7 +145,7 @@ async def test_a_running_session_shows_goals_ratings_flags_and_satisfaction_so_f
     assert "flags: " in view_text("tree", running)
 
 
-async def test_an_iteration_that_is_not_judged_yet_is_shown_as_running(record: Record) -> None:
+async def test_an_iteration_that_is_not_judged_yet_is_shown_as_running(record: SessionRecord) -> None:
     """The session as it was when the first leaf had rated its text."""
     events = []
     for event in record.events:
@@ -160,7 +160,7 @@ async def test_an_iteration_that_is_not_judged_yet_is_shown_as_running(record: R
 
 
 @pytest.mark.parametrize("name", TEXTS)
-async def test_hostile_texts_are_shown_as_text(record: Record, name: str) -> None:
+async def test_hostile_texts_are_shown_as_text(record: SessionRecord, name: str) -> None:
     assert record.report is not None
     odd = TEXTS[name].encode("utf-8", "replace").decode()
     data = record.report.model_dump()

@@ -27,10 +27,10 @@ from consilience.domain.report import (
 from consilience.domain.sections import AgentText, Bullets, Item, Presentation, Table
 from consilience.domain.topology import tree
 from consilience.protocols.emergence import EmergenceReport
+from consilience.reporting.formatting import escape_markdown
 from consilience.reporting.html import html_of
 from consilience.reporting.markdown import AnyReport, blocks_markdown, markdown
 from consilience.reporting.report_sections import folded_sections, headline
-from consilience.reporting.words import plain
 
 AGENTS = (
     Agent(id="L1N1", role="integrator", model="m"),
@@ -322,7 +322,7 @@ def test_lines_of_a_checklist_stay_lines() -> None:
     ],
 )
 def test_one_line_texts_are_only_text(given: str, shown: str) -> None:
-    assert plain(given) == shown
+    assert escape_markdown(given) == shown
 
 
 def test_a_report_of_a_protocol_that_is_not_installed_reads_too() -> None:

@@ -17,18 +17,18 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
 from consilience.reporting import html
-from consilience.reporting.changes import changes, side
 from consilience.reporting.export import as_markdown
 from consilience.reporting.markdown import AnyReport, blocks_markdown, markdown
-from consilience.reporting.record import Record
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import folded_sections
+from consilience.reporting.session_diff import changes, side
 from consilience.reporting.views import view_text
 from kit import runner
 from reporting.refinements import ISSUES, editing, refined
 from reporting.sessions import ran
 
 
-def report_of(record: Record) -> AnyReport:
+def report_of(record: SessionRecord) -> AnyReport:
     assert record.report is not None
     return record.report
 

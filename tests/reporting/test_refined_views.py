@@ -25,11 +25,11 @@ from consilience.protocols.refinement.report import HandedDownText, RefinementRe
 from consilience.protocols.refinement.views import distances_view, flow_rows
 from consilience.reporting.export import as_markdown
 from consilience.reporting.html import page
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import COMMON, evolution, view_of, view_svg, view_text, views_of
 from consilience.reporting.views.drawing import cells
 from consilience.reporting.views.layers import layered
-from consilience.reporting.views.words import view_words
+from consilience.reporting.views.words import view_lines
 from consilience.testing import ScriptedModel, ServerError
 from kit import runner
 from reporting.refinements import editing, refined
@@ -77,12 +77,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def tampered(record: Record, **given: Any) -> Record:
+def tampered(record: SessionRecord, **given: Any) -> SessionRecord:
     """The same session with other things in its report, as another version may have written them."""
     assert record.report is not None
     body = {**record.report.model_dump(mode="json"), **given}
     (finished,) = [event for event in record.events if isinstance(event, SessionFinished)]
-    return Record(
+    return SessionRecord(
         session=record.session,
         events=[
             e.model_copy(update={"presentation": ""}) if isinstance(e, SessionFinished) else e for e in record.events
@@ -92,7 +92,7 @@ def tampered(record: Record, **given: Any) -> Record:
     )
 
 
-def unfinished(record: Record) -> Record:
+def unfinished(record: SessionRecord) -> SessionRecord:
     return replace(record, events=[event for event in record.events if not isinstance(event, SessionFinished)])
 
 
@@ -337,7 +337,7 @@ async def test_a_matrix_without_room_is_a_line_for_each_role(store: SqliteStore)
 def test_more_roles_than_a_matrix_holds_are_listed_by_edge() -> None:
     names = [f"r{n:02}" for n in range(20)]
     rows = {a: dict.fromkeys(names, 0.25) for a in names}
-    text = view_words(distances_view({}, rows, {"r01": ("r00",)}), 80)
+    text = view_lines(distances_view({}, rows, {"r01": ("r00",)}), 80)
     assert text.splitlines()[-1] == "  r00 → r01: 0.25"
 
 
@@ -368,8 +368,8 @@ async def test_an_unfinished_session_says_where_it_will_stand(store: SqliteStore
     assert view_text("flow", record) == "What was handed down stands in the report, and this session has none yet.\n"
     roles = Refinement(hierarchy=FLAT, filter="never")
     await runner.start("t", roles, models=ScriptedModel(editing), store=store, session="flat", limits=Limits(steps=1))
-    flat = unfinished(record_of(store, "flat"))
-    settings = flat.course.started.settings if flat.course.started else {}
+    flat = unfinished(read_record(store, "flat"))
+    settings = flat.state.started.settings if flat.state.started else {}
     settings["filter"] = "always"
     assert view_text("distances", flat) == (
         "The roles have no vectors; their distances stand in the report, and this session has none yet.\n"

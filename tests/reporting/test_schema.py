@@ -16,7 +16,7 @@ import pytest
 from consilience.domain.events import EVENT
 from consilience.engine.protocol import GROUP
 from consilience.reporting.export import as_events, as_json
-from consilience.reporting.record import Record
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.schema import events_schema, report_schema
 
 PUBLISHED = Path(__file__).parent.parent.parent / "docs" / "schema"
@@ -35,7 +35,7 @@ def test_every_installed_protocol_is_published() -> None:
 
 
 @pytest.mark.parametrize("name", ["report", "emergence"])
-def test_a_stored_report_is_as_published(name: str, recorded: Record) -> None:
+def test_a_stored_report_is_as_published(name: str, recorded: SessionRecord) -> None:
     report = json.loads(as_json(recorded))
     validator(name).validate(report)
     broken = copy.deepcopy(report)
@@ -50,14 +50,14 @@ def test_every_published_schema_is_listed() -> None:
     assert listed == {path.name for path in PUBLISHED.glob("*.json")}
 
 
-def test_what_a_protocol_adds_is_in_its_own_schema_only(recorded: Record) -> None:
+def test_what_a_protocol_adds_is_in_its_own_schema_only(recorded: SessionRecord) -> None:
     report = json.loads(as_json(recorded))
     report["rounds"] = "two"
     assert validator("report").is_valid(report)
     assert not validator("emergence").is_valid(report)
 
 
-def test_exported_events_are_as_published(recorded: Record) -> None:
+def test_exported_events_are_as_published(recorded: SessionRecord) -> None:
     line = validator("events")
     rows = [json.loads(row) for row in as_events(recorded).splitlines()]
     for row in rows:
@@ -68,7 +68,7 @@ def test_exported_events_are_as_published(recorded: Record) -> None:
     assert not line.is_valid(rows[2])
 
 
-def test_fields_of_later_days_are_allowed(recorded: Record) -> None:
+def test_fields_of_later_days_are_allowed(recorded: SessionRecord) -> None:
     report = json.loads(as_json(recorded))
     report["later"] = report["ledger"]["later"] = 1
     validator("emergence").validate(report)

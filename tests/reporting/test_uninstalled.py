@@ -13,7 +13,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.export import as_events, as_html, as_json, as_markdown
 from consilience.reporting.markdown import markdown
-from consilience.reporting.record import Record, record_of
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import COMMON, view_svg, view_text, views_of
 from kit import runner
 from kit.cases import CASES
@@ -27,7 +27,7 @@ def _installed_again() -> object:
     present_with(report_of)
 
 
-def everything(record: Record) -> dict[str, object]:
+def everything(record: SessionRecord) -> dict[str, object]:
     assert record.report is not None
     return {
         "markdown": markdown(record.report, record.presentation),
@@ -44,9 +44,9 @@ def everything(record: Record) -> dict[str, object]:
 async def test_every_face_shows_the_same_without_the_code(case: object, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "journal.db")
     await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")  # type: ignore[attr-defined]
-    before = everything(record_of(store, "s"))
+    before = everything(read_record(store, "s"))
     present_with(lambda name: None)
-    assert everything(record_of(store, "s")) == before
+    assert everything(read_record(store, "s")) == before
     store.close()
 
 
@@ -56,11 +56,11 @@ async def test_a_session_of_schema_1_has_its_sections_from_the_code_and_without_
     case = next(case for case in CASES if case.name == "refinement")
     store = SqliteStore(tmp_path / "journal.db")
     await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")
-    record = record_of(store, "s")
+    record = read_record(store, "s")
     events = [e.model_copy(update={"presentation": ""}) if isinstance(e, SessionFinished) else e for e in record.events]
 
-    def again() -> Record:
-        return Record("s", events, record.text, record.prompt)
+    def again() -> SessionRecord:
+        return SessionRecord("s", events, record.text, record.prompt)
 
     assert everything(again())["markdown"] == everything(record)["markdown"]
     present_with(lambda name: None)
@@ -85,5 +85,5 @@ async def test_code_that_fails_costs_the_sections_and_not_the_report(
     report = await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")
     assert report.answer
     assert "## Answer" in markdown(report)
-    assert "<h2>Answer</h2>" in as_html(record_of(store, "s"))
+    assert "<h2>Answer</h2>" in as_html(read_record(store, "s"))
     store.close()

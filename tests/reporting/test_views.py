@@ -23,7 +23,7 @@ from consilience.domain.topology import Topology, complete, hierarchy, independe
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
-from consilience.reporting.record import Record
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.views import COMMON, convergence, evolution, reads, view_svg, view_text
 from consilience.reporting.views import tree as trees
 from consilience.reporting.views.drawing import cells, fitted, pixels, wrapped
@@ -36,7 +36,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 # --- who took part
 
 
-def test_the_tree_is_drawn_with_its_lateral_edges_and_what_became_of_each(recorded: Record) -> None:
+def test_the_tree_is_drawn_with_its_lateral_edges_and_what_became_of_each(recorded: SessionRecord) -> None:
     assert view_text("tree", recorded) == (
         "4 agents, tree, all on local:qwen2.5-coder-1.5b\n"
         "integrator (L1N1): 3 replies\n"
@@ -85,7 +85,7 @@ def test_a_circle_is_a_ring_while_its_lines_can_be_told_apart() -> None:
     assert lines(400) == 0, "a frame instead of 79 800 lines"
 
 
-def boxes(record: Record) -> list[tuple[float, float, float, float]]:
+def boxes(record: SessionRecord) -> list[tuple[float, float, float, float]]:
     found = ElementTree.fromstring(view_svg("tree", record)).iterfind(f"{SVG}rect[@rx='6']")
     return [tuple(float(box.attrib[side]) for side in ("x", "y", "width", "height")) for box in found]  # type: ignore[misc]
 
@@ -210,7 +210,9 @@ async def test_self_reviews_come_after_the_rounds(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-def test_a_table_keeps_to_its_width_and_becomes_a_list_where_that_is_too_little(recorded: Record, width: int) -> None:
+def test_a_table_keeps_to_its_width_and_becomes_a_list_where_that_is_too_little(
+    recorded: SessionRecord, width: int
+) -> None:
     said = view_text("evolution", recorded, width)
     assert "batch jobs" in " ".join(said.split())
     assert max(map(cells, said.splitlines())) <= width
@@ -239,7 +241,7 @@ def test_a_view_in_words_keeps_to_its_width(name: str, width: int) -> None:
 # --- how close it came
 
 
-def checks(*found: Check) -> Record:
+def checks(*found: Check) -> SessionRecord:
     return by_hand(complete(2), [CheckRecorded(index=n, check=check) for n, check in enumerate(found, 2)])
 
 
@@ -358,7 +360,7 @@ def test_what_was_not_sent_was_not_read() -> None:
 # --- all of them
 
 
-def hostile() -> Record:
+def hostile() -> SessionRecord:
     """Agents whose names, points of view and words try to break out."""
     shape = hierarchy({"<b>&": ['"]-->', "c"]})
     events = [
@@ -370,12 +372,12 @@ def hostile() -> Record:
     return by_hand(shape, events, task=HOSTILE, views={"c": HOSTILE})
 
 
-NOTHING = Record("rnothing", [], text=str, prompt=lambda id: ())
+NOTHING = SessionRecord("rnothing", [], text=str, prompt=lambda id: ())
 
 
 @pytest.mark.parametrize("name", [*COMMON, "figures"])
 @pytest.mark.parametrize("case", ["recorded", "hostile", "nothing", "only begun"])
-def test_every_view_is_a_picture_with_a_title_and_a_description(name: str, case: str, recorded: Record) -> None:
+def test_every_view_is_a_picture_with_a_title_and_a_description(name: str, case: str, recorded: SessionRecord) -> None:
     record = {"recorded": recorded, "hostile": hostile(), "nothing": NOTHING, "only begun": by_hand(tree(2, 2))}[case]
     written = view_svg(name, record)
     drawn = ElementTree.fromstring(written)

@@ -44,7 +44,7 @@ from consilience.evaluation import plan as plan_comparison
 from consilience.evaluation.rows import ALONE, DEFAULT_ROWS, REVIEWED, reviewed_row
 from consilience.journal.open_store import open_store
 from consilience.models.registry import Choice, paid
-from consilience.reporting.words import calls_words, count, printable, span
+from consilience.reporting.formatting import count, describe_calls, format_range, printable
 
 TASKS = "Tasks"
 ROWS = "Comparison"
@@ -364,7 +364,7 @@ def _first_line(planned: ComparisonPlan, plan: Plan) -> str:
         f"{', '.join(row.label for row in planned.rows)} with {', '.join(plan.models)}{why}",
         count(len(planned.tasks), "task"),
         count(planned.runs, "run"),
-        f"{calls_words(plan.estimate)} foreseen",
+        f"{describe_calls(plan.estimate)} foreseen",
         cost_words(plan),
         unspent_words(plan),
     ]
@@ -377,12 +377,12 @@ def _dry_run(planned: ComparisonPlan, foreseen: Sequence[Foreseen], plan: Plan) 
         "",
         "| row | runs | calls | tokens at most |",
         "|---|---|---|---|",
-        *(f"| {r.row} | {r.runs:,} | {span(r.calls.min, r.calls.max)} | {r.tokens:,} |" for r in foreseen),
+        *(f"| {r.row} | {r.runs:,} | {format_range(r.calls.min, r.calls.max)} | {r.tokens:,} |" for r in foreseen),
         "",
         f"- Tasks: {count(len(planned.tasks), 'task')}, seeds {planned.seeds[0]} to {planned.seeds[-1]}",
         f"- Budget: {_budget_words(planned)}",
         f"- Model: {', '.join(plan.models)} ({plan.why})",
-        f"- Calls foreseen: {span(plan.estimate.min, plan.estimate.max)}, including recorded ones",
+        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length",
         f"- Money: {cost_words(plan)}",
         *(
@@ -401,7 +401,7 @@ def _budget_words(planned: ComparisonPlan) -> str:
         matched = (
             f"; vote and solo+reviews matched by {planned.budget.match}" if planned.budget.match != "tokens" else ""
         )
-        return f"the max of the most expensive row, {span(min(bounds), max(bounds))} tokens per run{matched}"
+        return f"the max of the most expensive row, {format_range(min(bounds), max(bounds))} tokens per run{matched}"
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} per run"
 
 

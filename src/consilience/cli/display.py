@@ -27,8 +27,18 @@ from consilience.domain.events import (
     SessionStarted,
 )
 from consilience.evaluation import Observer, Run, Task
-from consilience.reporting.course import Course
-from consilience.reporting.words import count, duration, money, one_line, place, seats, span, view, written_words
+from consilience.reporting.formatting import (
+    count,
+    describe_agent,
+    describe_output_tokens,
+    describe_place,
+    duration,
+    format_range,
+    money,
+    one_line,
+    seat_labels,
+)
+from consilience.reporting.session_state import SessionState
 
 HEARTBEAT_SECONDS = 10.0
 """Silence after which a line shows that the run is alive."""
@@ -89,7 +99,7 @@ class RunProgress:
     """The state of a run, with the time at which this process saw each call start."""
 
     def __init__(self, before: Iterable[Event] = ()) -> None:
-        self.state = Course()
+        self.state = SessionState()
         self._call_started: dict[str, float] = {}
         self._opened = time.monotonic()
         for event in before:
@@ -138,8 +148,8 @@ class RunProgress:
         """Calls out of the estimate, tokens, cost, and whether the reserve for the answer is intact."""
         state = self.state
         estimate = state.started.estimate if state.started else None
-        foreseen = f" of {span(estimate.min, estimate.max)}" if estimate else ""
-        written = written_words(state.tokens_out, state.tokens_thought)
+        foreseen = f" of {format_range(estimate.min, estimate.max)}" if estimate else ""
+        written = describe_output_tokens(state.tokens_out, state.tokens_thought)
         limits = state.started.limits if state.started else None
         reserve = ""
         if limits is not None and (limits.calls, limits.tokens, limits.money) != (None, None, None):
@@ -179,7 +189,7 @@ class Lines(Display):
         if self._loading:
             self._print(f"… {elapsed}: {self._loading}")
         elif in_flight:
-            names = seats(progress.state.agents)
+            names = seat_labels(progress.state.agents)
             agents = [names.get(call.agent, call.agent) for call in in_flight.values()]
             more = f" and {len(agents) - 4} more" if len(agents) > 4 else ""
             waiting = f"waiting for {', '.join(dict.fromkeys(agents[:4]))}{more}"
@@ -255,7 +265,7 @@ class Table(Display):
             self._add_levels(grid)
             agents = self.longest_in_flight(room - grid.row_count)
         for agent in agents:
-            grid.add_row(Text(f"  {agent.id}", style="bold"), Text(view(agent)), self._status(agent))
+            grid.add_row(Text(f"  {agent.id}", style="bold"), Text(describe_agent(agent)), self._status(agent))
         return Group(self._head(), grid, self._foot(state.started.estimate.max))
 
     def _add_levels(self, grid: Grid) -> None:
@@ -286,7 +296,7 @@ class Table(Display):
         head = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
         if self._loading:
             head.append(f" · {self._loading}", style="cyan")
-        elif places := list(dict.fromkeys(place(key) for key in self.progress.state.flying)):
+        elif places := list(dict.fromkeys(describe_place(key) for key in self.progress.state.flying)):
             head.append(f" · {' | '.join(places[:3])}", style="cyan")
         head.append(f" · {duration(round(self.progress.seconds))}", style="dim")
         if left := self.progress.time_left:

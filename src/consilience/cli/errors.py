@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import typer
 
 from consilience.domain.errors import ConsilienceError, SessionBusy, SessionWaiting, UserError
-from consilience.reporting.words import escaped
+from consilience.reporting.formatting import escape_json
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def can_draw_over(stream: Stream) -> bool:
 
 def print_json(value: object) -> None:
     """Print a value as indented JSON on standard output, not ASCII-escaped, without terminal control characters."""
-    print(escaped(json.dumps(value, indent=2, ensure_ascii=False)))
+    print(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 EXIT_OK = 0
@@ -116,7 +116,7 @@ def _redirect_to_null(fd: int) -> None:
 
 def notify(text: str) -> None:
     """Print a paragraph on standard error, which takes everything but results; wrapped between words on a terminal."""
-    from consilience.reporting.words import printable
+    from consilience.reporting.formatting import printable
 
     text = printable(text)  # it may quote a provider or a model
     if sys.stderr.isatty():

@@ -15,13 +15,13 @@ from consilience.domain.events import (
     ReplyRejected,
 )
 from consilience.domain.report import find_report
-from consilience.reporting.course import Course, fold, took
-from consilience.reporting.words import count, duration, one_line, place, seats
+from consilience.reporting.formatting import count, describe_place, duration, one_line, seat_labels
+from consilience.reporting.session_state import SessionState, call_seconds, fold_events
 
 
-def event_line(event: Event, state: Course) -> str:
+def event_line(event: Event, state: SessionState) -> str:
     """Return the end of a call, a check or a lost call in words; empty for other events."""
-    names = seats(state.agents)
+    names = seat_labels(state.agents)
     match event:
         case CallCompleted() | ReplyRejected() | CallFailed():
             return _call_line(event, names.get(event.agent, event.agent), state.repairs)
@@ -30,14 +30,14 @@ def event_line(event: Event, state: Course) -> str:
             return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
         case CallLost():
             agent = names.get(event.agent, event.agent)
-            return f"{place(event.key)} · {agent}: was in flight at the end of the last process"
+            return f"{describe_place(event.key)} · {agent}: was in flight at the end of the last process"
     return ""
 
 
 def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
     """Return `round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`."""
-    seconds = took(event)
-    head = f"{place(event.key)} · {agent}" + (f" {duration(seconds)}" if seconds is not None else "")
+    seconds = call_seconds(event)
+    head = f"{describe_place(event.key)} · {agent}" + (f" {duration(seconds)}" if seconds is not None else "")
     match event:
         case CallCompleted():
             thinking = f" and {event.tokens_thought:,} thinking" if event.tokens_thought else ""
@@ -61,7 +61,7 @@ def score_words(event: CheckRecorded) -> str:
     return f"{check.kind} {check.score:.2f}{needed}"
 
 
-def any_event_line(event: Event, state: Course) -> str:
+def any_event_line(event: Event, state: SessionState) -> str:
     """Return `event_line`, marked if inherited; the event's type for an event without one."""
     line = event_line(event, state) or event.type.replace("_", " ")
     return f"{line} (inherited)" if isinstance(event, Ended) and event.inherited else line
@@ -69,7 +69,7 @@ def any_event_line(event: Event, state: Course) -> str:
 
 def listing(events: Sequence[AnyEvent]) -> list[str]:
     """Return a line per event: number, second, description, and the key by which a fork names it."""
-    state = fold(events)
+    state = fold_events(events)
     lines = []
     for event in events:
         at = event.volatile.get("t")

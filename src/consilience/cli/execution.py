@@ -40,7 +40,7 @@ from consilience.engine.ports import AgentPort
 from consilience.engine.runner import Options
 from consilience.journal.store import Store
 from consilience.reporting.files import claim_directory, write_files
-from consilience.reporting.markdown import markdown, show
+from consilience.reporting.markdown import markdown, print_markdown
 
 R = TypeVar("R", bound=Report)
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def approve(
         if request.json:
             print_json(value)
         else:
-            show(text)
+            print_markdown(text)
         return False
     if request.out is not None:
         claim_directory(request.out)
@@ -117,7 +117,7 @@ def publish(
     if as_json:
         print_json(value())
     else:
-        show(text(written))
+        print_markdown(text(written))
     sys.stdout.flush()
     return written, EXIT_OK if failure is None else exit_code_of(failure)
 
@@ -199,11 +199,11 @@ class Execution:
 
     def _print_progress(self, session: str) -> None:
         """Print a parked session as JSON, as `show` does."""
-        from consilience.reporting.record import record_of
-        from consilience.reporting.unfinished import unfinished_json
+        from consilience.reporting.partial_report import partial_json
+        from consilience.reporting.record import read_record
 
-        record = record_of(self.store, session)
-        progress = unfinished_json(session, record.course, record.text, flights=list(record.flights), holder=None)
+        record = read_record(self.store, session)
+        progress = partial_json(session, record.state, record.text, flights=list(record.flights), holder=None)
         if not self.stored:
             del progress["resume"]
         print_json(progress)

@@ -42,7 +42,7 @@ from consilience.models.registry import (
     thinks_by_name,
 )
 from consilience.models.weights import CATALOGUE, verify
-from consilience.reporting.words import agents_words, calls_words, count, money, span, view
+from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
 
 AS_ASKED = "as asked"
 PERSONA = "its persona"
@@ -260,11 +260,11 @@ def first_line(plan: Plan) -> str:
     parts = [
         plan.preamble,
         f"{plan.protocol.name} with {', '.join(plan.models)}{why}",
-        "" if plan.preamble else agents_words(plan.agents),
+        "" if plan.preamble else describe_agents(plan.agents),
         f"named by personas: {', '.join(by_persona)}" if by_persona else "",
         f"{plan.detail} prompts",
         plan.replies,
-        f"{calls_words(plan.estimate)} foreseen{' in all' if plan.preamble else ''}",
+        f"{describe_calls(plan.estimate)} foreseen{' in all' if plan.preamble else ''}",
         cost_words(plan),
         unspent_words(plan),
     ]
@@ -325,7 +325,7 @@ def dry_run(plan: Plan) -> str:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {a.id} | {a.role} | {view(a) if a.perspective or not a.voice else '–'} | {a.model}{_origin_words(plan, a)} |"
+        f"| {a.id} | {a.role} | {describe_agent(a) if a.perspective or not a.voice else '–'} | {a.model}{_origin_words(plan, a)} |"
         for a in plan.agents
     ]
     shape = plan.protocol.topology()
@@ -337,7 +337,7 @@ def dry_run(plan: Plan) -> str:
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Prompts: {plan.detail}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
-        f"- Calls foreseen: {span(plan.estimate.min, plan.estimate.max)}"
+        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}"
         + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
         f"- Money: {cost_words(plan)}",

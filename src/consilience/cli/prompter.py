@@ -16,8 +16,8 @@ from consilience.engine.ports import AgentPort, Later, Person
 from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
 from consilience.models.registry import is_person
-from consilience.reporting.question import Form, Node, choices, choose, readable
-from consilience.reporting.words import place
+from consilience.reporting.formatting import describe_place
+from consilience.reporting.questions import Form, Node, choices, match_choice, quotations_as_text
 
 LATER = "later"
 
@@ -75,7 +75,9 @@ class TerminalPrompter:
                     self.screen.aside(False)
 
     async def _ask(self, request: ModelRequest) -> str:
-        _print(f"\n=== {request.agent} is asked: {place(request.key)} ===\n\n{readable(request.text)}\n")
+        _print(
+            f"\n=== {request.agent} is asked: {describe_place(request.key)} ===\n\n{quotations_as_text(request.text)}\n"
+        )
         if request.schema is None or request.returns is None or not issubclass(request.returns, BaseModel):
             return await self._type_lines(
                 f"Your answer; end it with a line that contains a single dot; {LATER} leaves it for later:"
@@ -194,7 +196,7 @@ class TerminalPrompter:
 def _converted(typed: str, node: Node) -> object:
     """Return the typed text as a value of the field's type, if possible."""
     if options := choices(node):
-        return choose(typed, options) or typed
+        return match_choice(typed, options) or typed
     match node.get("type"):
         case "boolean":
             return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(typed.casefold())

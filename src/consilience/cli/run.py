@@ -49,9 +49,9 @@ from consilience.models.embeddings import ProviderEncoder, check_encoder, open_e
 from consilience.models.endpoints import is_endpoint
 from consilience.models.minilm import MiniLM
 from consilience.models.registry import Choice
-from consilience.reporting.course import Course, fold
 from consilience.reporting.files import claim_directory
-from consilience.reporting.words import count
+from consilience.reporting.formatting import count
+from consilience.reporting.session_state import SessionState, fold_events
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def resume(request: ResumeRequest) -> int:
     with user_store() as store:
         session = find_session(store, request.id)
         events = store.read(session)
-        course = fold(events)
+        course = fold_events(events)
         models: dict[str, str] = {}
         load: list[str] = []
         if course.finished is not None:
@@ -341,7 +341,7 @@ def _check_recorded(session: str, plan: Plan) -> None:
         ) from None
 
 
-def _resume_line(session: str, course: Course, store: Store) -> str:
+def _resume_line(session: str, course: SessionState, store: Store) -> str:
     line = f"Resuming {session}: {count(course.made, 'call')} recorded, not paid for again"
     from_outside = (*course.awaited, *course.answered)
     in_flight = [flight.key for flight in store.flights(session) if flight.key not in from_outside]

@@ -19,13 +19,13 @@ from consilience.cli.options import fork, resume
 from consilience.cli.sessions import diff, export, find_session, replay, show, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.paths import check_home, journal_path
-from consilience.reporting.course import Course, fold
-from consilience.reporting.unfinished import state_of
-from consilience.reporting.words import count, one_line, printable
+from consilience.reporting.formatting import count, one_line, printable
+from consilience.reporting.partial_report import status_of
+from consilience.reporting.session_state import SessionState, fold_events
 
 if TYPE_CHECKING:
     from consilience.journal.store import Store
-    from consilience.reporting.question import Question
+    from consilience.reporting.questions import Question
 
 AGE_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MAX_REMOVED_AT_ONCE = 100
@@ -66,7 +66,7 @@ def _list(
         known = store.sessions()
         for session in reversed(known[-most:]):
             with _unless_removed(store, session):
-                course = fold(store.read(session))
+                course = fold_events(store.read(session))
                 state = _state_of(course, session, store)
                 rows.append(_row(session, course, state, store))
     if as_json or not rows:
@@ -85,7 +85,7 @@ def _list(
         notify(f"{len(known) - most} older sessions: --limit {len(known)} shows all.")
 
 
-def _row(session: str, course: Course, state: str, store: Store) -> dict[str, object]:
+def _row(session: str, course: SessionState, state: str, store: Store) -> dict[str, object]:
     started = course.started
     return {
         "session": session,
@@ -206,7 +206,7 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[RemovalRow]:
 def _removal_row(store: Store, session: str) -> RemovalRow:
     created = datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds")
     try:
-        course = fold(store.read(session))
+        course = fold_events(store.read(session))
         task = store.text(course.started.task) if course.started else ""
         state = _state_of(course, session, store)
     except JournalError:
@@ -256,8 +256,8 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
-def _state_of(course: Course, session: str, store: Store) -> str:
-    return state_of(course, None if course.finished else store.holder(session))
+def _state_of(course: SessionState, session: str, store: Store) -> str:
+    return status_of(course, None if course.finished else store.holder(session))
 
 
 @sessions.command("answer")
@@ -285,9 +285,9 @@ def _answer(
 def answer_question(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
     """Record an answer; without a text show the open questions. Raises `UserError` for an invalid answer."""
     from consilience.cli.inputs import read_text
-    from consilience.reporting.question import questions
+    from consilience.reporting.questions import pending_questions
 
-    asked = {question.key: question for question in questions(store.read(session), store.text, store.prompt)}
+    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
     if text is None:
         if key and key not in asked:
             raise _unknown_question(session, key, asked)

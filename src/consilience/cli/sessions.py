@@ -21,11 +21,11 @@ from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallS
 from consilience.domain.paths import check_home, journal_path
 from consilience.domain.report import Report
 from consilience.journal.store import Store
-from consilience.reporting.course import fold, took
-from consilience.reporting.words import count, one_line, prose
+from consilience.reporting.formatting import count, one_line, reply_text
+from consilience.reporting.session_state import call_seconds, fold_events
 
 if TYPE_CHECKING:
-    from consilience.reporting.record import Record
+    from consilience.reporting.record import SessionRecord
 
 MAX_QUOTED_CHARS = 400
 
@@ -102,24 +102,24 @@ def _show(
             _print_view(view, record, as_json)
         elif as_json:
             from consilience.reporting.export import as_json as exported
-            from consilience.reporting.words import escaped
+            from consilience.reporting.formatting import escape_json
 
-            print(escaped(exported(record)), end="")
+            print(escape_json(exported(record)), end="")
         else:
             _print_report(record)
 
 
-def read_back(store: Store, session: str) -> Record:
+def read_back(store: Store, session: str) -> SessionRecord:
     """Return a session to show. An old one without sections gets them from its protocol's code, if that is installed."""
     from consilience.domain.report import present_with
     from consilience.engine.protocol import report_of
-    from consilience.reporting.record import record_of
+    from consilience.reporting.record import read_record
 
     present_with(report_of)
-    return record_of(store, session)
+    return read_record(store, session)
 
 
-def _print_view(name: str, record: Record, as_json: bool) -> None:
+def _print_view(name: str, record: SessionRecord, as_json: bool) -> None:
     from consilience.reporting.views import view_of
 
     view = view_of(name, record)
@@ -130,16 +130,15 @@ def _print_view(name: str, record: Record, as_json: bool) -> None:
         print(view.text(data, shutil.get_terminal_size((100, 24)).columns), end="")
 
 
-def _print_report(record: Record) -> None:
-    from consilience.reporting.markdown import markdown
-    from consilience.reporting.markdown import show as print_markdown
-    from consilience.reporting.unfinished import unfinished
+def _print_report(record: SessionRecord) -> None:
+    from consilience.reporting.markdown import markdown, print_markdown
+    from consilience.reporting.partial_report import partial_markdown
 
     if record.report is not None:
         print_markdown(markdown(record.report, record.presentation, more=record.family))
         return
-    progress = unfinished(
-        record.session, record.course, record.text, flights=list(record.flights), holder=record.holder
+    progress = partial_markdown(
+        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
     )
     print_markdown(f"{progress}\n{record.family}\n" if record.family else progress)
 
@@ -163,7 +162,7 @@ def _replay(
     with user_store() as store:
         session = find_session(store, id)
         events = store.read(session)
-        state = fold(events)
+        state = fold_events(events)
         if state.finished is None:
             raise SettingsError(
                 f"session {session} is not finished and cannot be replayed",
@@ -229,7 +228,7 @@ def timed(events: Iterable[AnyEvent]) -> list[tuple[float, Event]]:
             started = CallStarted(
                 **{name: getattr(event, name) for name in ("place", "key", "agent", "phase", "attempt")}
             )
-            rows.append((max(0.0, at - (took(event) or 0.0)), 2 * n, started))
+            rows.append((max(0.0, at - (call_seconds(event) or 0.0)), 2 * n, started))
     return [(at, event) for at, _, event in sorted(rows, key=lambda row: row[:2])]
 
 
@@ -241,13 +240,13 @@ def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str
             where="--step",
             do="Leave it out, or list all events: consilience show ID --events.",
         )
-    state = fold(events)
+    state = fold_events(events)
     for n, event in enumerate(events, 1):
         print(f"{event.seq:>5}  {any_event_line(event, state)}")
         if isinstance(event, CallCompleted):
             quoted = [part.split(":", 2)[1:] for part in store.prompt(event.prompt) if part.startswith("q:")]
             read = ", ".join(f"{id} as {label}" for label, id in quoted) or "no messages"
-            print(f"       “{one_line(prose(store.text(event.text)), MAX_QUOTED_CHARS)}”")
+            print(f"       “{one_line(reply_text(store.text(event.text)), MAX_QUOTED_CHARS)}”")
             print(f"       key {event.key}; had read: {read}")
         if n < len(events):
             answer = ask(f"[{n} of {len(events)}] Enter: next, q: stop ")
@@ -263,8 +262,8 @@ def diff_command(
     as_json: Json = False,
 ) -> None:
     """Show what differs between two sessions: their set-up, the first different event, their results."""
-    from consilience.reporting.changes import changes, changes_markdown, side
-    from consilience.reporting.markdown import show
+    from consilience.reporting.markdown import print_markdown
+    from consilience.reporting.session_diff import changes, changes_markdown, side
 
     with user_store() as store:
         ids = [find_session(store, id) for id in (a, b)]
@@ -273,7 +272,7 @@ def diff_command(
     if as_json:
         print_json(found.as_json())
     else:
-        show(changes_markdown(found))
+        print_markdown(changes_markdown(found))
 
 
 class Format(StrEnum):

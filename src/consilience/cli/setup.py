@@ -16,7 +16,7 @@ from consilience.cli.commands import Json, ListingGroup, new_app
 from consilience.cli.errors import can_draw_over, notify, print_json
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.paths import check_home
-from consilience.reporting.words import printable, size
+from consilience.reporting.formatting import printable, size
 
 models = new_app(ListingGroup)
 

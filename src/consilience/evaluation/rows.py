@@ -20,7 +20,7 @@ from consilience.engine.sources import documents
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.evaluation.results import Budget, Match, Run, Setup
 from consilience.evaluation.task_file import Task
-from consilience.reporting.words import count, money
+from consilience.reporting.formatting import count, money
 
 ALONE = "solo"
 """The protocol of one call, whose row with all sources is the ceiling, and the first of the references."""

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from consilience.domain.errors import SettingsError
 from consilience.evaluation.results import Difference, RowResult, Run, Setup, Verdict
-from consilience.reporting.words import count, share
+from consilience.reporting.formatting import count, percent
 
 RESAMPLES = 10_000
 LEVEL = 0.95
@@ -194,7 +194,7 @@ def notes_of(runs: Sequence[Run], *, calls: bool) -> list[str]:
     by_row = _grouped(runs, attrgetter("row"))
     over = {row: [_spent(r, calls=calls) / r.limit - 1 for r in group] for row, group in by_row.items()}
     if beyond := [
-        f"{row} in {sum(part > 0 for part in parts)} of {count(len(parts), 'run')}, by up to {share(max(parts))}"
+        f"{row} in {sum(part > 0 for part in parts)} of {count(len(parts), 'run')}, by up to {percent(max(parts))}"
         for row, parts in over.items()
         if max(parts) > 0
     ]:

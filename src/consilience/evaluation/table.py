@@ -11,7 +11,7 @@ from pathlib import Path
 
 from consilience.evaluation.results import Comparison, Difference, RowResult, Run
 from consilience.reporting.files import write_files
-from consilience.reporting.words import count, duration, money, one_line, printable, share, span
+from consilience.reporting.formatting import count, duration, format_range, money, one_line, percent, printable
 
 NOTHING = "–"
 MOST_OF_AN_ANSWER = 60
@@ -86,7 +86,7 @@ def points(part: float, *, sign: bool = True) -> str:
 def _conditions(comparison: Comparison) -> list[str]:
     budget = comparison.budget
     limits = [run.limit for run in comparison.runs]
-    bounds = span(min(limits), max(limits))
+    bounds = format_range(min(limits), max(limits))
     if budget.matched:
         sized = [setup.row for setup in comparison.setups if setup.sized]
         unit = {"tokens": "to cost what", "calls": "to as many calls as", "cost": "to cost as much money as"}[
@@ -128,11 +128,11 @@ def _accuracy(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         cells = [
             row.row,
-            NOTHING if row.accuracy is None else share(row.accuracy),
+            NOTHING if row.accuracy is None else percent(row.accuracy),
             f"{row.right} of {row.scored}",
             str(row.unanswered),
         ]
-        cells += [NOTHING if row.holds is None else share(row.holds)] if repeated else []
+        cells += [NOTHING if row.holds is None else percent(row.holds)] if repeated else []
         cells += [NOTHING if row.orders is None else f"{row.orders:.2f} orders"] if magnitudes else []
         rows.append(cells)
     return _table(head, rows)
@@ -151,7 +151,7 @@ def _costs(comparison: Comparison) -> list[str]:
                 row.row,
                 f"{row.calls:.4g}",
                 f"{row.tokens:,.0f}",
-                share(part),
+                percent(part),
                 money(row.cost),
                 duration(row.seconds),
                 ", ".join(f"{reason.value} {n}" for reason, n in row.stops.items()),
@@ -198,7 +198,7 @@ def _no_verdict(comparison: Comparison) -> str:
 def _hold_words(comparison: Comparison) -> list[str]:
     if len(comparison.seeds) < 2 or not any(run.position for run in comparison.runs):
         return []
-    held = ", ".join(f"{row.row} {share(row.holds)}" for row in comparison.rows if row.holds is not None)
+    held = ", ".join(f"{row.row} {percent(row.holds)}" for row in comparison.rows if row.holds is not None)
     return [f"Repeats that end in the most frequent position: {held}."]
 
 
@@ -210,7 +210,7 @@ def _ceiling_words(comparison: Comparison) -> list[str]:
         f" on the {count(ceiling.tasks, 'task')} with private sources" if ceiling.tasks < len(comparison.tasks) else ""
     )
     return [
-        f"One agent that was shown every source was right in {share(ceiling.accuracy)}{tasks}: "
+        f"One agent that was shown every source was right in {percent(ceiling.accuracy)}{tasks}: "
         "what no sharing of facts can be expected to exceed."
     ]
 
@@ -219,7 +219,7 @@ def _unequal(comparison: Comparison) -> str:
     """Budgets bound alike; what is spent below the bound may differ."""
     spent = {row.row: row.tokens for row in comparison.rows if not row.ceiling}
     most = max(spent.values(), default=0.0)
-    cheaper = [f"{row} {share(tokens / most)}" for row, tokens in spent.items() if most and tokens < 0.8 * most]
+    cheaper = [f"{row} {percent(tokens / most)}" for row, tokens in spent.items() if most and tokens < 0.8 * most]
     dearest = max(spent, key=spent.__getitem__, default="")
     return f"Tokens spent were not equal; of what {dearest} took: {', '.join(cheaper)}." if cheaper else ""
 

@@ -85,10 +85,10 @@ class ProviderEncoder:
 
     async def _send(self, texts: Sequence[str]) -> list[list[float]]:
         from consilience.models.failures import translate
-        from consilience.models.http_client import MAX_VECTORS_BYTES, limit_replies
+        from consilience.models.http_client import MAX_VECTORS_BYTES, bound_requests
         from consilience.models.redaction import scrub
 
-        limit_replies(self._provider, MAX_VECTORS_BYTES)
+        bound_requests(self._provider, MAX_VECTORS_BYTES)
         try:
             result = await self._embedder.embed_documents(list(texts))
         except Exception as error:

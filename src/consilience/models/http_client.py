@@ -162,16 +162,19 @@ class _Message(Protocol):
 
     headers: Any
     stream: Any
+    extensions: Any
 
 
 class _HttpClient(Protocol):
     event_hooks: dict[str, list[Callable[[Any], Awaitable[None]]]]
 
 
-def limit_replies(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
-    """Have the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`.
+def bound_requests(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
+    """Have the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and wait for them
+    without a limit of its own.
 
-    A reply beyond the limit raises `ReplyUnreadable` inside the library. Providers make new clients when the event loop
+    The limiter ends a request at its deadline. The libraries' own limit of 600 seconds would end a longer one earlier.
+    A reply of more than `max_bytes` raises `ReplyUnreadable` inside the library. Providers make new clients when the event loop
     changes, so call it before each request; a client that has the limit keeps it. Left as they are: a client that the
     caller made, since it may serve the caller's downloads too, and those of providers that do not use httpx (xAI,
     Bedrock, Hugging Face).
@@ -180,13 +183,14 @@ def limit_replies(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
     client: _HttpClient | None = getattr(provider, "_own_http_client", None)
     if client is None or any(isinstance(hook, _Limit) for hook in client.event_hooks["response"]):
         return
-    client.event_hooks["request"].append(_ask_for_gzip)
+    client.event_hooks["request"].append(_prepare)
     client.event_hooks["response"].append(_Limit(max_bytes))
 
 
-async def _ask_for_gzip(request: _Message) -> None:
-    """The only compression that `_Limit` unpacks."""
+async def _prepare(request: _Message) -> None:
+    """Ask for the only compression that `_Limit` unpacks, and wait for the reply as long as the caller does."""
     request.headers["Accept-Encoding"] = "gzip"
+    request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
 
 
 class _Limit:

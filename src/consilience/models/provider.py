@@ -20,7 +20,7 @@ from consilience.domain.errors import ProviderError, Refused, ServerError
 from consilience.domain.outcome import ThinkingLevel, Thinks
 from consilience.models.endpoints import Prices, answered_by, in_dollars
 from consilience.models.failures import OPTIONAL, OutputMode, rejected_part, translate
-from consilience.models.http_client import limit_replies
+from consilience.models.http_client import bound_requests
 from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.redaction import scrub, without_keys
@@ -126,7 +126,7 @@ class ProviderModel:
         parts.append(messages.UserPromptPart(self._marked(request)))
         settings = self._settings_for(request)
         self._drop(settings, left_out)
-        limit_replies(self._model)
+        bound_requests(self._model)
         return await model_request(
             self._model,
             [messages.ModelRequest(parts=parts)],

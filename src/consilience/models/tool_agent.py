@@ -25,7 +25,7 @@ from pydantic_core import to_json
 from consilience.domain.errors import ProviderError, Rejected, SettingsError, UnavailableModel
 from consilience.domain.outcome import Thinks
 from consilience.models.failures import translate
-from consilience.models.http_client import limit_replies
+from consilience.models.http_client import bound_requests
 from consilience.models.limiter import Limited
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import Completion, ModelRequest, Steps, Taken
@@ -189,7 +189,7 @@ class _Sending:
         return self.model.system
 
     async def complete(self, request: ModelRequest) -> Completion:
-        limit_replies(self.model)
+        bound_requests(self.model)
         try:
             response = await self.model.request(self.messages, self.settings, self.parameters)
         except (

@@ -27,13 +27,13 @@ from consilience.domain.events import (
 )
 from consilience.domain.report import Report
 from consilience.reporting.files import claim_directory, write_files
+from consilience.reporting.formatting import one_line
 from consilience.reporting.markdown import markdown
-from consilience.reporting.record import Record
-from consilience.reporting.unfinished import state_of, unfinished, unfinished_json
+from consilience.reporting.partial_report import partial_json, partial_markdown, status_of
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.views import COMMON, reads, tree, view_svg
 from consilience.reporting.views.reads import Reads
 from consilience.reporting.views.tree import Tree
-from consilience.reporting.words import one_line
 
 SUFFIXES: Mapping[str, str] = {
     ".json": "json",
@@ -59,28 +59,30 @@ def format_of(path: Path) -> str:
     return found
 
 
-def as_json(record: Record) -> str:
+def as_json(record: SessionRecord) -> str:
     """The report as it is stored; how far it got for a session without one."""
-    finished = record.course.finished
+    finished = record.state.finished
     if finished is not None:
         body = json.loads(record.text(finished.report))
     else:
-        body = unfinished_json(
-            record.session, record.course, record.text, flights=list(record.flights), holder=record.holder
+        body = partial_json(
+            record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
         )
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_markdown(record: Record) -> str:
+def as_markdown(record: SessionRecord) -> str:
     """Front matter, the report, diagrams of who took part and who read whom, the family."""
     more = "\n\n".join(filter(None, (*_diagrams(record), record.family)))
     if record.report is not None:
         return front_matter(record) + "\n" + markdown(record.report, record.presentation, more=more)
-    body = unfinished(record.session, record.course, record.text, flights=list(record.flights), holder=record.holder)
+    body = partial_markdown(
+        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
+    )
     return "\n".join(filter(None, (front_matter(record), body, f"{more}\n" if more else "")))
 
 
-def _diagrams(record: Record) -> Iterator[str]:
+def _diagrams(record: SessionRecord) -> Iterator[str]:
     sections = {
         "tree": tree_diagram(tree.fold(record)),
         "reads": reads_diagram(reads.fold(record), record.names),
@@ -90,7 +92,7 @@ def _diagrams(record: Record) -> Iterator[str]:
             yield f"## {COMMON[name].heading}\n\n{diagram}"
 
 
-def as_events(record: Record) -> str:
+def as_events(record: SessionRecord) -> str:
     """One JSON object a line: the event as it is stored, its number `seq`, and the `bodies` of the texts it refers to, by id.
 
     A call has the `parts` of its prompt besides, with the words of its own among these. The task, the documents and the
@@ -100,7 +102,7 @@ def as_events(record: Record) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in event_rows(record))
 
 
-def event_rows(record: Record) -> Iterator[dict[str, object]]:
+def event_rows(record: SessionRecord) -> Iterator[dict[str, object]]:
     for event in record.events:
         row: dict[str, object] = {"seq": event.seq, **event.model_dump(mode="json")}
         ids = list(_texts(event))
@@ -134,7 +136,7 @@ def _texts(event: AnyEvent) -> Iterator[str]:
             yield from event.texts
 
 
-def as_html(record: Record) -> str:
+def as_html(record: SessionRecord) -> str:
     from consilience.reporting.html import page
 
     return page(record)
@@ -149,7 +151,7 @@ REPORT_FILES: Mapping[str, str] = {
 becomes JSON; nothing is written where it is empty."""
 
 
-def report_files(report: Report, *, record: Record | None = None, stored: bool = True) -> dict[str, str]:
+def report_files(report: Report, *, record: SessionRecord | None = None, stored: bool = True) -> dict[str, str]:
     """File names with their contents. With the `record` of the session the page has its transcript and views."""
     from consilience.reporting.html import page, report_page
 
@@ -173,11 +175,11 @@ def save_report(report: Report, directory: Path) -> list[Path]:
     return write_files(directory, report_files(report))
 
 
-def as_svg(record: Record, view: str = "tree") -> str:
+def as_svg(record: SessionRecord, view: str = "tree") -> str:
     return view_svg(view, record)
 
 
-FORMATS: Mapping[str, Callable[[Record], str]] = {
+FORMATS: Mapping[str, Callable[[SessionRecord], str]] = {
     "json": as_json,
     "markdown": as_markdown,
     "html": as_html,
@@ -192,19 +194,19 @@ FORMATS: Mapping[str, Callable[[Record], str]] = {
 _NOT_PLAIN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 
 
-def front_matter(record: Record) -> str:
+def front_matter(record: SessionRecord) -> str:
     """Between lines of three hyphens. Every string is quoted as JSON is, which YAML reads alike."""
-    lines = [f"{name}: {scalar(value)}" for name, value in _values(record).items()]
+    lines = [f"{name}: {yaml_scalar(value)}" for name, value in _values(record).items()]
     return "---\n" + "\n".join(lines) + "\n---\n"
 
 
-def scalar(value: object) -> str:
+def yaml_scalar(value: object) -> str:
     """A string, number, truth value, nothing, or a list of them, in YAML's flow style."""
     return _NOT_PLAIN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
-def _values(record: Record) -> dict[str, object]:
-    course, report = record.course, record.report
+def _values(record: SessionRecord) -> dict[str, object]:
+    course, report = record.state, record.report
     started = course.started
     created = datetime.fromtimestamp(record.created, UTC) if record.created is not None else None
     spent = report.ledger.actual if report else None
@@ -213,7 +215,7 @@ def _values(record: Record) -> dict[str, object]:
         "protocol": started.protocol if started else None,
         "created": created.isoformat(timespec="seconds") if created else None,
         "task": record.text(started.task) if started else None,
-        "state": state_of(course, record.holder),
+        "state": status_of(course, record.holder),
         "stop_reason": report.stop_reason.value if report else None,
         "models": list(dict.fromkeys(agent.model for agent in course.agents)),
         "agents": len(voices(course.agents)),
@@ -239,7 +241,7 @@ def tree_diagram(tree: Tree) -> str:
         return ""
     ids = {seat.id: f"n{n}" for n, seat in enumerate(tree.seats)}
     lines = ["flowchart TB"]
-    lines += [f'  {ids[seat.id]}["{label(seat.name)}"]' for seat in tree.seats]
+    lines += [f'  {ids[seat.id]}["{mermaid_label(seat.name)}"]' for seat in tree.seats]
     lines += [f"  {ids[parent]} --- {ids[seat.id]}" for seat in tree.seats for parent in seat.parents if parent in ids]
     for circle in tree.circles:
         seated = [ids[id] for id in circle if id in ids]
@@ -255,12 +257,12 @@ def reads_diagram(reads: Reads, names: Mapping[str, str]) -> str:
     ids = {id: f"n{n}" for n, id in enumerate(dict.fromkeys([*reads.authors, *reads.readers]))}
     shown = {id for pair in edges for id in pair}
     lines = ["flowchart LR"]
-    lines += [f'  {node}["{label(names.get(id, id))}"]' for id, node in ids.items() if id in shown]
+    lines += [f'  {node}["{mermaid_label(names.get(id, id))}"]' for id, node in ids.items() if id in shown]
     lines += [f'  {ids[author]} -->|"{n}"| {ids[reader]}' for (reader, author), n in edges.items()]
     return _fenced(lines)
 
 
-def label(text: str) -> str:
+def mermaid_label(text: str) -> str:
     """Words for a node: whatever is neither letter, digit nor plain punctuation becomes a character code of Mermaid's."""
     return re.sub(r"[^\w .,()·–-]", lambda found: f"#{ord(found[0])};", one_line(text, 60))
 

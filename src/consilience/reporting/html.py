@@ -15,14 +15,22 @@ from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected, SessionStarted
 from consilience.domain.report import Report, present
 from consilience.domain.sections import Block, Details, Presentation
-from consilience.reporting.course import took
+from consilience.reporting.formatting import (
+    count,
+    describe_output_tokens,
+    duration,
+    escape_markdown,
+    money,
+    one_line,
+    reply_text,
+)
 from consilience.reporting.markdown import MAX_HEADING_CHARS, blocks_markdown, last_line
-from consilience.reporting.record import Record, phase_of
-from consilience.reporting.report_sections import ReportPart, ending, folded_sections, headline, parts_of
-from consilience.reporting.unfinished import state_of, unfinished
+from consilience.reporting.partial_report import partial_markdown, status_of
+from consilience.reporting.record import SessionRecord, phase_of
+from consilience.reporting.report_sections import ReportPart, describe_stop, folded_sections, headline, parts_of
+from consilience.reporting.session_state import call_seconds
 from consilience.reporting.views import folded_views, views_of
-from consilience.reporting.views.drawing import inert, sound
-from consilience.reporting.words import count, duration, money, one_line, plain, prose, written_words
+from consilience.reporting.views.drawing import escape_xml, strip_invalid_xml
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -80,9 +88,9 @@ class Picture:
     words: Markup
 
 
-def page(record: Record) -> str:
+def page(record: SessionRecord) -> str:
     """The whole page. Its size is linear in what was said and in what was shown to whom."""
-    started = record.course.started
+    started = record.state.started
     phases = _phases(record)
     pictures = []
     folded = folded_views(record)  # they stand in the report
@@ -90,18 +98,18 @@ def page(record: Record) -> str:
     for name, view in shown.items() if started else ():
         data = view.fold(record)
         pictures.append(
-            Picture(name, view.heading, Markup(view.draw(data).svg()), Markup(inert(view.text(data, _WIDTH))))
+            Picture(name, view.heading, Markup(view.draw(data).svg()), Markup(escape_xml(view.text(data, _WIDTH))))
         )
     return _template().render(
-        title=sound(one_line(record.text(started.task), 160) if started else f"Session {record.session}"),
+        title=strip_invalid_xml(one_line(record.text(started.task), 160) if started else f"Session {record.session}"),
         session=record.session,
         style=Markup(_read("page.css")),
-        facts=[(name, sound(value)) for name, value in _facts(record)],
+        facts=[(name, strip_invalid_xml(value)) for name, value in _facts(record)],
         finished=record.report is not None,
         report=Markup(_report(record)),
         views=pictures,
-        task=sound(record.text(started.task)) if started else "",
-        settings=sound("\n".join(_settings(started))) if started else "",
+        task=strip_invalid_xml(record.text(started.task)) if started else "",
+        settings=strip_invalid_xml("\n".join(_settings(started))) if started else "",
         documents=_documents(record),
         calls=count(len(record.calls), "call"),
         phases=phases,
@@ -114,15 +122,15 @@ def page(record: Record) -> str:
 def report_page(report: Report, *, stored: bool = True) -> str:
     """A page with the report alone, for a report without its session."""
     return _template().render(
-        title=sound(one_line(report.task, 160)),
+        title=strip_invalid_xml(one_line(report.task, 160)),
         session=report.session,
         style=Markup(_read("page.css")),
         facts=[],
         finished=True,
         report=Markup(report_html(report, present(report), down=0, stored=stored)),
         views=[],
-        task=sound(report.task),
-        settings=sound("\n".join(_named_settings(report.settings))),
+        task=strip_invalid_xml(report.task),
+        settings=strip_invalid_xml("\n".join(_named_settings(report.settings))),
         documents=[],
         calls="",
         phases=[],
@@ -141,7 +149,7 @@ def html_of(text: str, *, down: int = 1) -> str:
     not run together. Tags in it are text, and links and images stay as written, so
     that nothing an agent wrote is loaded or leads anywhere."""
     parser = _parser()
-    tokens = parser.parse(sound(text))
+    tokens = parser.parse(strip_invalid_xml(text))
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1:]) + down)}"
@@ -170,11 +178,13 @@ def _read(name: str) -> str:
     return (files("consilience.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
-def _report(record: Record) -> str:
+def _report(record: SessionRecord) -> str:
     report = record.report
     if report is not None:
         return report_html(report, record.presentation, down=0)
-    text = unfinished(record.session, record.course, record.text, flights=list(record.flights), holder=record.holder)
+    text = partial_markdown(
+        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
+    )
     return html_of(text.partition("\n")[2] if text.startswith("# ") else text, down=0)
 
 
@@ -182,8 +192,8 @@ def report_html(
     report: Report, presentation: Presentation, *, heading: bool = False, down: int = 1, stored: bool = True
 ) -> str:
     """A report's sections, with details that open on demand."""
-    title = f"# {plain(one_line(report.task, MAX_HEADING_CHARS))}\n\n" if heading else ""
-    parts = [html_of(f"{title}**{plain(headline(report, presentation))}**", down=down)]
+    title = f"# {escape_markdown(one_line(report.task, MAX_HEADING_CHARS))}\n\n" if heading else ""
+    parts = [html_of(f"{title}**{escape_markdown(headline(report, presentation))}**", down=down)]
     parts += [_part_html(part, down) for part in parts_of(report, presentation)]
     parts.append(html_of(last_line(report, presentation, stored), down=down))
     folded = folded_sections(report, presentation)
@@ -192,10 +202,10 @@ def report_html(
 
 
 def _part_html(part: ReportPart, down: int) -> str:
-    found = [html_of(f"## {plain(part.heading)}", down=down)]
+    found = [html_of(f"## {escape_markdown(part.heading)}", down=down)]
     for section in part.sections:
         if section.heading:
-            found.append(html_of(f"### {plain(section.heading)}", down=down))
+            found.append(html_of(f"### {escape_markdown(section.heading)}", down=down))
         found += [_block_html(block, down) for block in section.blocks]
     return "".join(found)
 
@@ -203,14 +213,14 @@ def _part_html(part: ReportPart, down: int) -> str:
 def _block_html(block: Block, down: int) -> str:
     if isinstance(block, Details):
         inner = "".join(_block_html(one, down) for one in block.blocks)
-        return f"<details><summary>{inert(one_line(block.summary))}</summary>\n{inner}</details>\n"
+        return f"<details><summary>{escape_xml(one_line(block.summary))}</summary>\n{inner}</details>\n"
     return html_of(blocks_markdown([block]), down=down)
 
 
-def _facts(record: Record) -> Iterable[tuple[str, str]]:
-    course, report = record.course, record.report
-    state = state_of(course, record.holder)
-    yield "State", f"{ending(report, record.presentation)} ({report.stop_reason.value})" if report else state
+def _facts(record: SessionRecord) -> Iterable[tuple[str, str]]:
+    course, report = record.state, record.report
+    state = status_of(course, record.holder)
+    yield "State", f"{describe_stop(report, record.presentation)} ({report.stop_reason.value})" if report else state
     if course.started:
         yield "Protocol", course.started.protocol
         yield "Agents", str(len(voices(course.agents)))
@@ -220,7 +230,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     if record.created is not None:
         yield "Begun", datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M UTC")
     yield "Calls", f"{course.made:,}"
-    yield "Tokens", f"{course.tokens_in:,} read, {written_words(course.tokens_out, course.tokens_thought)}"
+    yield "Tokens", f"{course.tokens_in:,} read, {describe_output_tokens(course.tokens_out, course.tokens_thought)}"
     yield "Money", money(course.cost)
     yield "Time", duration(course.seconds)
     if course.started and course.started.parent:
@@ -240,20 +250,24 @@ def _settings(started: SessionStarted) -> Iterable[str]:
     yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))
 
 
-def _documents(record: Record) -> list[Document]:
-    sources = record.course.started.sources if record.course.started else ()
+def _documents(record: SessionRecord) -> list[Document]:
+    sources = record.state.started.sources if record.state.started else ()
     return [
-        Document(f"document-{n}", sound(f"{source.id} {source.name}".rstrip()), sound(record.text(source.text)))
+        Document(
+            f"document-{n}",
+            strip_invalid_xml(f"{source.id} {source.name}".rstrip()),
+            strip_invalid_xml(record.text(source.text)),
+        )
         for n, source in enumerate(sources, 1)
     ]
 
 
-def _phases(record: Record) -> list[Phase]:
+def _phases(record: SessionRecord) -> list[Phase]:
     """Calls in program order under their phases, these as they first came up; objections follow who raised them."""
     anchors = {(call.key, call.attempt): f"call-{n}" for n, call in enumerate(record.calls, 1)}
     homes = {call.key: anchors[call.key, call.attempt] for call in record.calls if isinstance(call, CallCompleted)}
     messages = [event for event in record.events if isinstance(event, MessagePublished)]
-    sources = record.course.started.sources if record.course.started else ()
+    sources = record.state.started.sources if record.state.started else ()
     homes |= {source.id: f"document-{n}" for n, source in enumerate(sources, 1)}
     homes |= {event.id: f"message-{n}" for n, event in enumerate(messages, 1)}
     found: dict[str, list[Said]] = {}
@@ -267,14 +281,14 @@ def _phases(record: Record) -> list[Phase]:
                 who=_name(event.sender, record),
                 what=event.kind,
                 figures=event.id,
-                said=sound(record.text(event.text)),
+                said=strip_invalid_xml(record.text(event.text)),
                 reply_to=_link("", event.reply_to, homes) if event.reply_to else None,
             )
         )
     return [Phase(name.replace("_", " "), calls) for name, calls in found.items()]
 
 
-def _said(call: Ended, anchor: str, homes: dict[str, str], record: Record) -> Said:
+def _said(call: Ended, anchor: str, homes: dict[str, str], record: SessionRecord) -> Said:
     reading = record.readings.get(call.key)
     links = [_link(quoted.label, quoted.message, homes) for quoted in reading.quoted] if reading else []
     links += [_link("document", id, homes) for id in reading.documents] if reading else []
@@ -289,19 +303,19 @@ def _said(call: Ended, anchor: str, homes: dict[str, str], record: Record) -> Sa
     match call:
         case CallCompleted():
             text = record.text(call.text)
-            said = sound(prose(text))
-            whole = sound(text) if prose(text) != text else ""
+            said = strip_invalid_xml(reply_text(text))
+            whole = strip_invalid_xml(text) if reply_text(text) != text else ""
             problem = "cut at the token limit" if call.cut else ""
         case ReplyRejected():
-            whole = sound(record.text(call.text))
-            problem = f"could not be used: {sound(one_line(call.error, 300))}"
+            whole = strip_invalid_xml(record.text(call.text))
+            problem = f"could not be used: {strip_invalid_xml(one_line(call.error, 300))}"
         case CallFailed():
-            problem = f"no reply, {call.failure.value}: {sound(one_line(call.detail, 300))}".rstrip(": ")
+            problem = f"no reply, {call.failure.value}: {strip_invalid_xml(one_line(call.detail, 300))}".rstrip(": ")
     return Said(
         anchor=anchor,
         who=_name(call.agent, record),
-        what=sound(", ".join(filter(None, marks))),
-        figures=sound(" · ".join(_figures(call))),
+        what=strip_invalid_xml(", ".join(filter(None, marks))),
+        figures=strip_invalid_xml(" · ".join(_figures(call))),
         said=said,
         whole=whole,
         problem=problem,
@@ -312,18 +326,18 @@ def _said(call: Ended, anchor: str, homes: dict[str, str], record: Record) -> Sa
 def _figures(call: Ended) -> Iterable[str]:
     yield call.key
     if not isinstance(call, CallFailed):
-        yield f"{call.tokens_in:,} tokens read, {written_words(call.tokens_out, call.tokens_thought)}"
+        yield f"{call.tokens_in:,} tokens read, {describe_output_tokens(call.tokens_out, call.tokens_thought)}"
         if call.cost:
             yield money(call.cost)
-    seconds = took(call)
+    seconds = call_seconds(call)
     if seconds is not None:
         yield duration(seconds)
 
 
 def _link(label: str, message: str, homes: dict[str, str]) -> Link:
     """A message by its id, under the label by which the reader's own words may call it."""
-    return Link(sound(f"{label}: {message}" if label else message), homes.get(message, ""))
+    return Link(strip_invalid_xml(f"{label}: {message}" if label else message), homes.get(message, ""))
 
 
-def _name(agent: str, record: Record) -> str:
-    return sound(record.names.get(agent, agent))
+def _name(agent: str, record: SessionRecord) -> str:
+    return strip_invalid_xml(record.names.get(agent, agent))

@@ -24,9 +24,9 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
+from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, one_line, printable
 from consilience.reporting.report_sections import ReportPart, figures_line, folded_sections, parts_of
 from consilience.reporting.report_sections import headline as headline_words
-from consilience.reporting.words import contained, inline, one_line, plain, printable
 
 MAX_HEADING_CHARS = 160
 MAX_TABLE_ROWS = 40
@@ -70,7 +70,7 @@ def markdown(
     shown = present(report) if presentation is None else presentation
     parts: list[str] = []
     if heading:
-        parts.append(f"# {plain(one_line(report.task, MAX_HEADING_CHARS))}")
+        parts.append(f"# {escape_markdown(one_line(report.task, MAX_HEADING_CHARS))}")
     parts.append(headline(report, shown))
     parts += [part_markdown(part) for part in parts_of(report, shown)]
     parts += [last_line(report, shown, stored), more]
@@ -81,14 +81,14 @@ def markdown(
 
 def headline(report: Report, presentation: Presentation | None = None) -> str:
     """How the run stopped, in bold."""
-    return f"**{plain(headline_words(report, present(report) if presentation is None else presentation))}**"
+    return f"**{escape_markdown(headline_words(report, present(report) if presentation is None else presentation))}**"
 
 
 def part_markdown(part: ReportPart) -> str:
-    found = [f"## {plain(part.heading)}"]
+    found = [f"## {escape_markdown(part.heading)}"]
     for section in part.sections:
         if section.heading:
-            found.append(f"### {plain(section.heading)}")
+            found.append(f"### {escape_markdown(section.heading)}")
         found.append(blocks_markdown(section.blocks))
     return "\n\n".join(found)
 
@@ -100,15 +100,15 @@ def blocks_markdown(blocks: Sequence[Block]) -> str:
 def _block(block: Block) -> str:
     match block:
         case Paragraph():
-            text = inline(block.text) if block.lead or block.tone != "plain" else plain(block.text)
+            text = escape_inline(block.text) if block.lead or block.tone != "plain" else escape_markdown(block.text)
             text = {"plain": text, "strong": f"**{text}**", "remark": f"*{text}*"}[block.tone] if text else ""
-            return " ".join(filter(None, (f"**{plain(block.lead)}**" if block.lead else "", text)))
+            return " ".join(filter(None, (f"**{escape_markdown(block.lead)}**" if block.lead else "", text)))
         case Subheading():
-            return f"### {plain(block.text)}"
+            return f"### {escape_markdown(block.text)}"
         case AgentText():
-            return contained(block.text)
+            return demote_markdown(block.text)
         case Quote():
-            return f"> {plain(block.text)}" + (f"\n>\n> — {plain(block.by)}" if block.by else "")
+            return f"> {escape_markdown(block.text)}" + (f"\n>\n> — {escape_markdown(block.by)}" if block.by else "")
         case Bullets():
             return "\n".join(map(_item, block.items))
         case Table():
@@ -118,21 +118,25 @@ def _block(block: Block) -> str:
         case Diff():
             return _diff(block)
         case Details():
-            return f"**{plain(block.summary)}**\n\n{blocks_markdown(block.blocks)}"
+            return f"**{escape_markdown(block.summary)}**\n\n{blocks_markdown(block.blocks)}"
 
 
 def _item(item: Item) -> str:
-    line = f"**{inline(item.lead)}** {inline(item.text)}".rstrip() if item.lead else plain(item.text)
+    line = (
+        f"**{escape_inline(item.lead)}** {escape_inline(item.text)}".rstrip()
+        if item.lead
+        else escape_markdown(item.text)
+    )
     if item.by:
-        line += f" — *{inline(item.by)}*" + (f" {inline(item.note)}" if item.note else "")
+        line += f" — *{escape_inline(item.by)}*" + (f" {escape_inline(item.note)}" if item.note else "")
     elif item.note:
-        line += f" — {inline(item.note)}"
+        line += f" — {escape_inline(item.note)}"
     return f"- {line}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(map(inline, heads))} |", "|---" * len(heads) + "|"]
-    lines += [f"| {' | '.join(map(inline, row))} |" for row in rows[:MAX_TABLE_ROWS]]
+    lines = [f"| {' | '.join(map(escape_inline, heads))} |", "|---" * len(heads) + "|"]
+    lines += [f"| {' | '.join(map(escape_inline, row))} |" for row in rows[:MAX_TABLE_ROWS]]
     if len(rows) > MAX_TABLE_ROWS:
         lines += ["", f"*And {len(rows) - MAX_TABLE_ROWS:,} more rows, which stand in the report's JSON.*"]
     return "\n".join(lines)
@@ -141,13 +145,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _diff(diff: Diff) -> str:
     lines = printable(diff.text).split("\n")
     fence = "`" * (max((len(line) - len(line.lstrip("+- `")) for line in lines), default=0) + 3)
-    head = f"{plain(diff.heading)}\n\n" if diff.heading else ""
+    head = f"{escape_markdown(diff.heading)}\n\n" if diff.heading else ""
     return f"{head}{fence}diff\n" + "\n".join(lines) + f"\n{fence}"
 
 
 def last_line(report: Report, presentation: Presentation, stored: bool = True) -> str:
     """Figures, and the commands that replay the session and show what is folded away."""
-    line = plain(figures_line(report, presentation))
+    line = escape_markdown(figures_line(report, presentation))
     if stored and report.session:
         figures, *others = [section.name for section in reversed(folded_sections(report, presentation))]
         line += f" · `consilience replay {report.session}` · more: `consilience show {report.session} --view {figures}`"
@@ -170,7 +174,7 @@ _STYLES = {
 """Plain enough for light and dark backgrounds alike."""
 
 
-def show(markdown: str, stream: TextIO | None = None) -> None:
+def print_markdown(markdown: str, stream: TextIO | None = None) -> None:
     """Print to standard output or `stream`, rendered where that is a terminal."""
     stream = stream or sys.stdout
     if stream.isatty():

@@ -22,16 +22,16 @@ from consilience.domain.events import (
 from consilience.domain.report import Progress, find_report, present
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
-from consilience.reporting.course import Course, fold
-from consilience.reporting.family import family
+from consilience.reporting.fork_tree import family
+from consilience.reporting.formatting import seat_labels
 from consilience.reporting.markdown import AnyReport
-from consilience.reporting.words import seats
+from consilience.reporting.session_state import SessionState, fold_events
 
 LOGGER = logging.getLogger("consilience")
 _NUMBERED = re.compile(r"([a-z_]+)-(\d+)")
 
 
-class Flight(Protocol):
+class InFlight(Protocol):
     """A call that was sent and has not ended."""
 
     @property
@@ -41,7 +41,7 @@ class Flight(Protocol):
     def agent(self) -> str: ...
 
 
-class Readable(Protocol):
+class RecordStore(Protocol):
     """What of a store is needed to read a session back."""
 
     def read(self, session: str) -> list[AnyEvent]: ...
@@ -52,7 +52,7 @@ class Readable(Protocol):
 
     def created(self, session: str) -> float: ...
 
-    def flights(self, session: str) -> Sequence[Flight]: ...
+    def flights(self, session: str) -> Sequence[InFlight]: ...
 
     def holder(self, session: str) -> str | None: ...
 
@@ -64,7 +64,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True)
-class Quoted:
+class QuotedMessage:
     """A message as one call was shown it: under a label, by its id."""
 
     label: str
@@ -78,12 +78,12 @@ class Reading:
     key: str
     reader: str
     phase: str
-    quoted: tuple[Quoted, ...] = ()
+    quoted: tuple[QuotedMessage, ...] = ()
     documents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Record:
+class SessionRecord:
     """`text` and `prompt` look up by id. `flights` maps the keys of calls under way to their agents, `holder` names who runs the
     session now, `created` is in seconds since the epoch, `family` its forks as Markdown.
 
@@ -100,41 +100,41 @@ class Record:
     family: str = ""
 
     @cached_property
-    def course(self) -> Course:
-        return fold(self.events)
+    def state(self) -> SessionState:
+        return fold_events(self.events)
 
     @cached_property
     def report(self) -> AnyReport | None:
         """None until the session is finished."""
-        finished = self.course.finished
+        finished = self.state.finished
         return AnyReport.model_validate_json(self.text(finished.report)) if finished else None
 
     @cached_property
     def presentation(self) -> Presentation:
         """What the protocol adds to how the session is shown."""
-        return presentation_of(self.session, self.course, self.events, self.text)
+        return presentation_of(self.session, self.state, self.events, self.text)
 
     @cached_property
     def agents(self) -> dict[str, Agent]:
         """By id: who has a seat, and whoever else the topology names."""
-        known = {agent.id: agent for agent in self.course.agents}
+        known = {agent.id: agent for agent in self.state.agents}
         return known | {id: Agent(id=id, role="") for id in self.topology.agents if id not in known}
 
     @cached_property
     def topology(self) -> Topology:
-        started = self.course.started
+        started = self.state.started
         return started.topology if started else Topology(kind="complete", agents=())
 
     @cached_property
     def names(self) -> dict[str, str]:
-        return seats(self.course.agents)
+        return seat_labels(self.state.agents)
 
     @cached_property
     def calls(self) -> list[Ended]:
         """Every ended attempt in program order, which is the same whatever the order of arrival was; of what a fork inherited, that
         which it did not ask for again."""
-        anew = {call.key for call in self.course.calls if not call.inherited and call.attempt == 1}
-        counting = [call for call in self.course.calls if not (call.inherited and call.key in anew)]
+        anew = {call.key for call in self.state.calls if not call.inherited and call.attempt == 1}
+        counting = [call for call in self.state.calls if not (call.inherited and call.key in anew)]
         return sorted(counting, key=lambda call: (place_key(call.place), call.attempt))
 
     @cached_property
@@ -153,25 +153,25 @@ class Record:
         return found
 
     def _reading(self, call: Ended) -> Reading:
-        quoted: list[Quoted] = []
+        quoted: list[QuotedMessage] = []
         documents: list[str] = []
         for part in self.prompt(call.prompt):
             kind, _, rest = part.partition(":")
             if kind == "q":
                 label, _, message = rest.partition(":")
-                quoted.append(Quoted(label, message))
+                quoted.append(QuotedMessage(label, message))
             elif kind == "s":
                 documents.append(rest.partition(":")[0])
         return Reading(call.key, call.agent, phase_of(call), tuple(quoted), tuple(dict.fromkeys(documents)))
 
 
-def record_of(store: Readable, session: str) -> Record:
+def read_record(store: RecordStore, session: str) -> SessionRecord:
     """A session of a store, read back; each text and prompt is looked up at most once."""
     events = store.read(session)
     finished = any(event.type == "session_finished" for event in events)
     known = set(store.sessions())
     text = cache(store.text)
-    return Record(
+    return SessionRecord(
         session=session,
         events=events,
         text=text,
@@ -184,7 +184,7 @@ def record_of(store: Readable, session: str) -> Record:
 
 
 def presentation_of(
-    session: str, course: Course, events: Sequence[AnyEvent], text: Callable[[str], str]
+    session: str, course: SessionState, events: Sequence[AnyEvent], text: Callable[[str], str]
 ) -> Presentation:
     """What a protocol adds to how a session is shown: as stored; else by its code, where that is present; else nothing.
 
@@ -214,7 +214,7 @@ def step_of(call: Ended) -> str:
     return f"{found[1]} {found[2]}" if found else phase_of(call)
 
 
-def numbered(call: Ended) -> bool:
+def has_step_number(call: Ended) -> bool:
     """Whether a call says by its key which round, pass or stage it belongs to."""
     return _NUMBERED.fullmatch(call.key.partition("/")[0]) is not None
 

@@ -28,17 +28,17 @@ from consilience.domain.sections import (
     Section,
     Subheading,
 )
-from consilience.reporting.words import (
-    STOPPED,
+from consilience.reporting.formatting import (
+    STOP_PHRASES,
     count,
+    describe_output_tokens,
     duration,
+    format_range,
     money,
     one_line,
-    seats,
-    several,
-    share,
-    span,
-    written_words,
+    percent,
+    plural,
+    seat_labels,
 )
 
 MAX_REASON_CHARS = 200
@@ -93,7 +93,7 @@ def _sections(report: Report, presentation: Presentation) -> list[Section]:
 
 def headline(report: Report, presentation: Presentation) -> str:
     """How the run stopped, what keeps it from counting as converged, how many agents and calls gave no reply."""
-    words = ending(report, presentation)
+    words = describe_stop(report, presentation)
     if report.stop_reason is StopReason.FAILED:
         words = "too few agents replied" if not report.quorum_met else "nothing could be concluded"
     unmet = (one_line(reason, MAX_REASON_CHARS) for reason in report.unmet)
@@ -105,7 +105,7 @@ def headline(report: Report, presentation: Presentation) -> str:
     return line
 
 
-def ending(report: Report, presentation: Presentation) -> str:
+def describe_stop(report: Report, presentation: Presentation) -> str:
     """How a run stopped, in words."""
     if presentation.ending:
         return presentation.ending
@@ -114,8 +114,8 @@ def ending(report: Report, presentation: Presentation) -> str:
         if asked == 1:
             return f"finished after the one {presentation.step} asked for"
         if asked:
-            return f"reached the limit of {asked} {several(presentation.step)} before the answer was stable"
-    return STOPPED[report.stop_reason]
+            return f"reached the limit of {asked} {plural(presentation.step)} before the answer was stable"
+    return STOP_PHRASES[report.stop_reason]
 
 
 def figures_line(report: Report, presentation: Presentation) -> str:
@@ -123,18 +123,18 @@ def figures_line(report: Report, presentation: Presentation) -> str:
     spent = report.ledger.actual
     apart = ", ".join(_calls_apart(spent))
     calls = count(spent.calls, "call") + (f" ({apart})" if apart else "")
-    tokens = f"{spent.tokens_in:,} tokens read, {written_words(spent.tokens_out, spent.tokens_thought)}"
+    tokens = f"{spent.tokens_in:,} tokens read, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}"
     price = "price not known" if spent.cost is None else money(spent.cost)
-    figures = (calls, tokens, price, duration(spent.seconds), ending(report, presentation))
+    figures = (calls, tokens, price, duration(spent.seconds), describe_stop(report, presentation))
     return " · ".join(figures)
 
 
-def is_alone(report: Report) -> bool:
+def is_single_reply(report: Report) -> bool:
     """Whether the answer is one agent's, of several, and no other replied."""
     return report.answer is not None and len(voices(report.agents)) > 1 and report.replied == 0
 
 
-def author_in(message: str, names: Names) -> str:
+def author_of(message: str, names: Names) -> str:
     """The agent that a message id names as its author; the id itself if it names none."""
     return next((names[part] for part in reversed(message.split("/")) if part in names), message)
 
@@ -149,7 +149,7 @@ def _degraded(report: Report, degraded: str) -> str:
 
 
 def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
-    names = seats(report.agents)
+    names = seat_labels(report.agents)
     yield Section(name="answer", part="answer", blocks=tuple(_answer(report, presentation)))
     yield Section(name="claims", part="basis", blocks=_list(_claims(report, names)))
     yield Section(name="dissent", part="differences", blocks=tuple(_differences(report, names, presentation)))
@@ -180,7 +180,7 @@ def _answer(report: Report, presentation: Presentation) -> Iterator[Block]:
         yield Paragraph(text="The run ended before anything could be concluded.")
         return
     yield from presentation.above_answer
-    if is_alone(report):
+    if is_single_reply(report):
         yield Paragraph(text="No other agent replied: the answer is one agent's alone.", tone="remark")
     elif report.closing == "reserve":
         yield Paragraph(text="A limit cut in: this was written from what existed by then.", tone="remark")
@@ -202,7 +202,7 @@ def _claims(report: Report, names: Names) -> Iterator[Item]:
 
 def _authors(report: Report, ids: Iterable[str], names: Names) -> str:
     """The authors of messages, once each, with a mark at those whose text was cut."""
-    return ", ".join(dict.fromkeys(f"{author_in(id, names)}{_cut_mark(report, id)}" for id in ids))
+    return ", ".join(dict.fromkeys(f"{author_of(id, names)}{_cut_mark(report, id)}" for id in ids))
 
 
 def _cut_mark(report: Report, id: str) -> str:
@@ -238,7 +238,7 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
     if met:
         yield Bullets(items=tuple(_objection_item(report, objection, names) for objection in _open_first(met)))
     is_open = bool(items) or any(objection.is_open for objection in met)
-    was_asked = report.answer is not None and not _has_one_voice(report) and not is_alone(report)
+    was_asked = report.answer is not None and not _has_one_voice(report) and not is_single_reply(report)
     if presentation.asks_for_dissent and was_asked and not is_open:
         yield Paragraph(lead="Dissent:", text="none was declared, and no objection is open.")
 
@@ -279,7 +279,7 @@ def _unanswered(report: Report, objection: Objection, names: Names) -> Item:
 def _change(change: PositionChange, names: Names, step: str) -> Item:
     cause = "named no argument for it (conformity)"
     if not change.conformity:
-        cause = f"because of what {author_in(change.cause or '', names)} wrote"
+        cause = f"because of what {author_of(change.cause or '', names)} wrote"
     who = names.get(change.agent, change.agent)
     return Item(text=f"{who}: {change.before} → {change.after} in {step} {change.step}, {cause}")
 
@@ -358,9 +358,9 @@ def _figures(report: Report, presentation: Presentation) -> Iterator[KeyFigure]:
     yield KeyFigure(name="Tokens", value=_tokens(report))
     yield KeyFigure(name="Money", value=money(report.ledger.actual.cost))
     yield KeyFigure(name="Time", value=duration(report.ledger.actual.seconds))
-    yield KeyFigure(name=several(presentation.step).capitalize(), value=steps)
+    yield KeyFigure(name=plural(presentation.step).capitalize(), value=steps)
     if report.confidence.level is not None:
-        yield KeyFigure(name="Confidence", value=f"{share(report.confidence.level)} ({report.confidence.kind})")
+        yield KeyFigure(name="Confidence", value=f"{percent(report.confidence.level)} ({report.confidence.kind})")
     if presentation.figures is not None:
         yield from presentation.figures
         return
@@ -371,7 +371,7 @@ def _figures(report: Report, presentation: Presentation) -> Iterator[KeyFigure]:
 
 def _calls(report: Report) -> str:
     spent, foreseen = report.ledger.actual, report.ledger.estimated
-    text = f"{spent.calls:,} of {span(foreseen.min, foreseen.max)} foreseen"
+    text = f"{spent.calls:,} of {format_range(foreseen.min, foreseen.max)} foreseen"
     extra = [
         f"{spent.repairs} asked again" if spent.repairs else "",
         count(spent.retries, "retry", "retries") if spent.retries else "",
@@ -396,9 +396,11 @@ def _calls_apart(spent: Spent) -> list[str]:
 def _tokens(report: Report) -> str:
     spent = report.ledger.actual
     reused = (
-        f" ({share(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
+        f" ({percent(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
     )
     guessed = (
         f"; estimated for {count(spent.estimated, 'reply', 'replies')} whose model told none" if spent.estimated else ""
     )
-    return f"{spent.tokens_in:,} read{reused}, {written_words(spent.tokens_out, spent.tokens_thought)}{guessed}"
+    return (
+        f"{spent.tokens_in:,} read{reused}, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}{guessed}"
+    )

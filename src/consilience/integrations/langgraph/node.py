@@ -24,7 +24,7 @@ from consilience.engine.similarity import Encoder
 from consilience.integrations import need
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store
-from consilience.reporting.question import questions
+from consilience.reporting.questions import pending_questions
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig
@@ -51,7 +51,7 @@ class Visit(ABC, Generic[T]):
     def asked(self, waiting: SessionWaiting, error: str) -> dict[str, object]:
         """What an interrupt says: the session, every question as the person reads it, and what was wrong with the last answers."""
         with opened(self.deliberation.store) as store:
-            found = questions(store.read(self.session), store.text, store.prompt)
+            found = pending_questions(store.read(self.session), store.text, store.prompt)
         asked = {
             question.key: {
                 "agent": question.agent,
@@ -72,7 +72,7 @@ class Visit(ABC, Generic[T]):
         if not isinstance(given, Mapping):
             return f"answers are given by key, as in {{{waiting.awaited[0]!r}: …}}, not as {type(given).__name__}"
         with opened(self.deliberation.store) as store:
-            found = {q.key: q for q in questions(store.read(self.session), store.text, store.prompt)}
+            found = {q.key: q for q in pending_questions(store.read(self.session), store.text, store.prompt)}
             for key in waiting.awaited:
                 if key not in given or key not in found:
                     continue

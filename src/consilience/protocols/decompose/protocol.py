@@ -190,7 +190,8 @@ class Crew:
     def synthesis_words(self, agent: str, below: Sequence[Job], *, part: bool, root: bool) -> str:
         texts = tuple(self.label(job) for job in below if job.text is not None)
         missing = tuple(self.label(job) for job in below if job.text is None)
-        return self.words("synthesize", agent, texts=texts, missing=missing, part=part, root=root)
+        divided = all(job.part is not None for job in below)
+        return self.words("synthesize", agent, texts=texts, missing=missing, part=part, divided=divided, root=root)
 
     def words(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)

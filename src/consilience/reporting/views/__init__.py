@@ -9,14 +9,14 @@ from typing import Any
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.sections import Paragraph, View
-from consilience.reporting.record import Record
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import folded_sections
 from consilience.reporting.views import convergence, evolution, pictures, reads, tree
 from consilience.reporting.views.drawing import Drawing
-from consilience.reporting.views.words import view_words
+from consilience.reporting.views.words import view_lines
 
 
-def plain(data: Any) -> dict[str, Any]:
+def as_json(data: Any) -> dict[str, Any]:
     """The data of a view for JSON."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(data), default=lambda inner: inner.model_dump(mode="json")))
     return found
@@ -27,14 +27,14 @@ class SessionView:
     """`fold` makes the data; `text` writes it for a terminal of `width` columns, `draw` as a picture, `plain` as JSON does."""
 
     heading: str
-    fold: Callable[[Record], Any]
+    fold: Callable[[SessionRecord], Any]
     text: Callable[[Any, int], str]
     draw: Callable[[Any], Drawing]
-    plain: Callable[[Any], dict[str, Any]] = plain
+    plain: Callable[[Any], dict[str, Any]] = as_json
 
 
-def _stored(heading: str, fold: Callable[[Record], View]) -> SessionView:
-    return SessionView(heading, fold, view_words, pictures.draw, lambda data: dict(data.model_dump(mode="json")))
+def _stored(heading: str, fold: Callable[[SessionRecord], View]) -> SessionView:
+    return SessionView(heading, fold, view_lines, pictures.draw, lambda data: dict(data.model_dump(mode="json")))
 
 
 COMMON: Mapping[str, SessionView] = {
@@ -48,12 +48,12 @@ COMMON: Mapping[str, SessionView] = {
 """By the names that `--view` takes. A protocol's view of the same name takes its place."""
 
 
-def views_of(record: Record) -> dict[str, SessionView]:
+def views_of(record: SessionRecord) -> dict[str, SessionView]:
     """All views of a session, by name."""
     return {**COMMON, **folded_views(record), **{view.name: _given(view) for view in record.presentation.views}}
 
 
-def folded_views(record: Record) -> dict[str, SessionView]:
+def folded_views(record: SessionRecord) -> dict[str, SessionView]:
     """The folded sections of a report, by name. A session without a report has one that says so."""
     if record.report is None:
         none = Paragraph(text="The session has no report yet, and so no figures.")
@@ -66,22 +66,22 @@ def _given(view: View) -> SessionView:
     return _stored(view.heading, lambda record: view)
 
 
-def view_of(name: str, record: Record) -> SessionView:
+def view_of(name: str, record: SessionRecord) -> SessionView:
     """Raises `SettingsError` naming the views that there are."""
     views = views_of(record)
     if name not in views:
-        started = record.course.started
+        started = record.state.started
         whose = f"a session of {started.protocol}" if started else "a session that never began"
         raise SettingsError(f"{whose} has no view {name!r:.60}", where="--view", do=f"Its views: {', '.join(views)}.")
     return views[name]
 
 
-def view_text(name: str, record: Record, width: int = 100) -> str:
+def view_text(name: str, record: SessionRecord, width: int = 100) -> str:
     view = view_of(name, record)
     return view.text(view.fold(record), width)
 
 
-def view_svg(name: str, record: Record) -> str:
+def view_svg(name: str, record: SessionRecord) -> str:
     """A whole SVG document."""
     view = view_of(name, record)
     return view.draw(view.fold(record)).svg()

@@ -9,10 +9,10 @@ from typing import Any
 
 from consilience.domain.outcome import Check
 from consilience.domain.sections import Curve, Point, Series
-from consilience.reporting.record import Record
+from consilience.reporting.formatting import one_line
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.views.drawing import Drawing, cells
 from consilience.reporting.views.words import paragraph
-from consilience.reporting.words import one_line
 
 _BAR = 40
 _LONGEST = 2_000
@@ -44,9 +44,9 @@ class Convergence:
     step: str = "round"
 
 
-def fold(record: Record) -> Convergence:
+def fold(record: SessionRecord) -> Convergence:
     curves: dict[str, list[Point]] = {}
-    for event in record.course.checks:
+    for event in record.state.checks:
         for check in _single(event.check):
             point = Point(
                 index=event.index,
@@ -58,7 +58,7 @@ def fold(record: Record) -> Convergence:
             curves.setdefault(check.kind, []).append(point)
     return Convergence(
         tuple(Curve(name=kind, points=tuple(points)) for kind, points in curves.items()),
-        tuple((event.index, event.check.met) for event in record.course.checks),
+        tuple((event.index, event.check.met) for event in record.state.checks),
         record.presentation.step,
     )
 

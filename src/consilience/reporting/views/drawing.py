@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 
-from consilience.reporting.words import one_line, printable
+from consilience.reporting.formatting import one_line, printable
 
 # Blue, vermilion and green of Okabe and Ito's palette, made lighter on dark ground.
 STYLE = """
@@ -52,14 +52,14 @@ _EMS: Mapping[float, str] = {
 _BOLD = 1.15
 
 
-def sound(text: str) -> str:
+def strip_invalid_xml(text: str) -> str:
     """Somebody's text without the characters that neither XML nor HTML may hold."""
     return _NO_XML.sub("\ufffd", printable(text))
 
 
-def inert(text: str) -> str:
+def escape_xml(text: str) -> str:
     """Somebody's text as character data of XML or HTML."""
-    return escape(sound(text))
+    return escape(strip_invalid_xml(text))
 
 
 def cells(text: str) -> int:
@@ -146,7 +146,7 @@ class Drawing:
         """`shade` is how much of its colour covers the ground, from 0 to 1."""
         self._grow(x + width, y + height)
         shaded = f' fill-opacity="{shade:.2f}"' if shade < 1 else ""
-        body = f"{shaded}><title>{inert(tip)}</title></rect>" if tip else f"{shaded}/>"
+        body = f"{shaded}><title>{escape_xml(tip)}</title></rect>" if tip else f"{shaded}/>"
         self._shapes.append(
             f'<rect class="{style}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{round:g}"{body}'
         )
@@ -175,7 +175,9 @@ class Drawing:
         self._grow(right, y + 4)
         classed = f' class="{style}"' if style else ""
         anchored = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        self._shapes.append(f'<text{classed} x="{round(x, 1):g}" y="{round(y, 1):g}"{anchored}>{inert(text)}</text>')
+        self._shapes.append(
+            f'<text{classed} x="{round(x, 1):g}" y="{round(y, 1):g}"{anchored}>{escape_xml(text)}</text>'
+        )
 
     def lines(
         self, x: float, y: float, texts: Sequence[str], style: str = "", step: float = 16, room: float = 0
@@ -190,7 +192,7 @@ class Drawing:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="cv" role="img" aria-labelledby="{title} {description}" '
             f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">'
-            f'<title id="{title}">{inert(self.title)}</title><desc id="{description}">{inert(self.description)}</desc>'
+            f'<title id="{title}">{escape_xml(self.title)}</title><desc id="{description}">{escape_xml(self.description)}</desc>'
             f'<style>{STYLE}</style><rect class="cv-ground" width="100%" height="100%"/>{"".join(self._shapes)}</svg>\n'
         )
 

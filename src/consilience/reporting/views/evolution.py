@@ -12,10 +12,10 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended
-from consilience.reporting.record import Record, numbered, step_of, steps_of
+from consilience.reporting.formatting import one_line, percent, reply_text
+from consilience.reporting.record import SessionRecord, has_step_number, step_of, steps_of
 from consilience.reporting.views.drawing import Drawing, pixels, wrapped
 from consilience.reporting.views.words import paragraph
-from consilience.reporting.words import one_line, prose, share
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -52,7 +52,7 @@ class Evolution:
     heads: Mapping[str, str] = field(default_factory=dict)
 
 
-def fold(record: Record) -> Evolution:
+def fold(record: SessionRecord) -> Evolution:
     steps = steps_of(record.calls)
     by_turn: dict[tuple[str, str], list[Ended]] = {}
     for call in record.calls:
@@ -76,9 +76,9 @@ def fold(record: Record) -> Evolution:
     return Evolution(tuple(taken), names, turns, _heads(taken, record))
 
 
-def _heads(steps: Sequence[str], record: Record) -> dict[str, str]:
+def _heads(steps: Sequence[str], record: SessionRecord) -> dict[str, str]:
     """`round 2`; `intent` for what came once, and `split, level 2` for phases that are counted by the level of the tree."""
-    counted = {step_of(call) for call in record.calls if numbered(call)}
+    counted = {step_of(call) for call in record.calls if has_step_number(call)}
     levels = record.topology.levels
     elsewhere = {
         _name(step_of(call)) for call in record.calls if call.phase and call.phase[1] != levels.get(call.agent)
@@ -98,7 +98,7 @@ def _name(step: str) -> str:
     return step.rpartition(" ")[0]
 
 
-def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: Record) -> tuple[dict[str, str], Turn]:
+def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: SessionRecord) -> tuple[dict[str, str], Turn]:
     """Its last contributions in the step by kind, and the turn; a failure only where nothing came of the step."""
     turn = Turn()
     said: dict[str, str] = {}
@@ -120,7 +120,7 @@ def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: Record) -> 
     if last is None:
         return {}, turn
     words, earlier = said[last.kind], before.get(last.kind)
-    kept = None if earlier is None else likeness(earlier, words)
+    kept = None if earlier is None else word_similarity(earlier, words)
     excerpt = _excerpt(words, earlier)
     return said, replace(turn, excerpt=excerpt, kept=kept, same=words == earlier, revised=revised, failure="")
 
@@ -129,7 +129,7 @@ def _said(call: CallCompleted, text: str) -> str:
     """Its words. A typed reply of a kind of its own without a text, such as a division of the task, has none."""
     fields = _fields(text)
     is_wordless = fields is not None and not isinstance(fields.get("text"), str)
-    return "" if is_wordless and call.kind != "reply" else prose(text)
+    return "" if is_wordless and call.kind != "reply" else reply_text(text)
 
 
 def _excerpt(said: str, before: str | None) -> str:
@@ -144,7 +144,7 @@ def _excerpt(said: str, before: str | None) -> str:
     return one_line(line, _EXCERPT)
 
 
-def likeness(one: str, other: str) -> float:
+def word_similarity(one: str, other: str) -> float:
     """Jaccard: words in both over words in either, regardless of case and order; 1 for two texts without words."""
     first, second = (set(re.findall(r"\w+", text.lower())) for text in (one, other))
     return len(first & second) / len(first | second) if first | second else 1.0
@@ -164,7 +164,7 @@ def _fields(text: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def _positions_read(record: Record) -> dict[tuple[str, str], str]:
+def _positions_read(record: SessionRecord) -> dict[tuple[str, str], str]:
     """Positions as the protocol read them."""
     return {(held.agent, held.step): one_line(held.text) for held in record.presentation.positions}
 
@@ -177,7 +177,7 @@ def change(turn: Turn) -> str:
         return ""
     if turn.kept is None:
         return "first words, revised" if turn.revised else "first words"
-    return "same words" if turn.same else f"changed, {share(turn.kept)} of words kept"
+    return "same words" if turn.same else f"changed, {percent(turn.kept)} of words kept"
 
 
 def stance(turn: Turn) -> str:

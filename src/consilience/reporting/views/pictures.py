@@ -10,14 +10,14 @@ from consilience.domain.sections import Bars, Graph, Grid, GridCell, GridColumn,
 from consilience.reporting.views import convergence
 from consilience.reporting.views.drawing import Drawing, fitted, pixels, wrapped
 from consilience.reporting.views.layers import Layers, layered
-from consilience.reporting.views.words import view_words
+from consilience.reporting.views.words import view_lines
 
 _MAX_NAME_CELLS = 22
 
 
 def draw(view: View) -> Drawing:
     """The picture of a view; its words where it has none."""
-    words = view_words(view, 100)
+    words = view_lines(view, 100)
     drawing = Drawing(view.name, view.heading, words)
     match view.picture:
         case Graph():

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from io import StringIO
 from itertools import accumulate
 
-from consilience.reporting.record import Record
+from consilience.reporting.formatting import count, one_line
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.views.drawing import Drawing, fitted, pixels
 from consilience.reporting.views.words import paragraph
-from consilience.reporting.words import count, one_line
 
 _MOST_COLUMNS = 14
 UNKNOWN = "somebody else"
@@ -32,7 +32,7 @@ class Reads:
     phases: Mapping[str, Edges]
 
 
-def fold(record: Record) -> Reads:
+def fold(record: SessionRecord) -> Reads:
     total: Counter[tuple[str, str]] = Counter()
     phases: dict[str, Counter[tuple[str, str]]] = {}
     for reading in record.readings.values():

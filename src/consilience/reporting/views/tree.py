@@ -10,11 +10,11 @@ from itertools import pairwise
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended
 from consilience.domain.sections import SeatNote
-from consilience.reporting.record import Record
+from consilience.reporting.formatting import count, describe_agent, one_line
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.views.drawing import Drawing, cells, wrapped
 from consilience.reporting.views.layers import layered
 from consilience.reporting.views.words import paragraph
-from consilience.reporting.words import count, one_line, view
 
 _RING = 12
 """The most agents of one circle that are drawn with a line for every pair; beyond, the lines would be a blot."""
@@ -49,13 +49,13 @@ class Tree:
     legend: str = ""
 
 
-def fold(record: Record) -> Tree:
+def fold(record: SessionRecord) -> Tree:
     ended: dict[str, list[Ended]] = {}
-    for call in record.course.calls:
+    for call in record.state.calls:
         ended.setdefault(call.agent, []).append(call)
     outside = {
         record.flights.get(key) or _named(key, record): state
-        for state, keys in (("answered", record.course.answered), ("awaited", record.course.awaited))
+        for state, keys in (("answered", record.state.answered), ("awaited", record.state.awaited))
         for key in keys
     }
     flying = set(record.flights.values())
@@ -69,7 +69,7 @@ def fold(record: Record) -> Tree:
             Seat(
                 id=id,
                 name=record.names.get(id, id),
-                stands_for=view(agent),
+                stands_for=describe_agent(agent),
                 model=agent.model,
                 level=topology.levels.get(id, 1),
                 parents=topology.parents.get(id, ()),
@@ -83,7 +83,7 @@ def fold(record: Record) -> Tree:
     return Tree(topology.kind, tuple(seats), topology.circles, record.presentation.seats_legend)
 
 
-def _state(calls: list[Ended], outside: str, flying: bool, record: Record) -> tuple[str, bool]:
+def _state(calls: list[Ended], outside: str, flying: bool, record: SessionRecord) -> tuple[str, bool]:
     if outside:
         return outside, True
     if flying:
@@ -99,7 +99,7 @@ def _state(calls: list[Ended], outside: str, flying: bool, record: Record) -> tu
     return "last reply unusable", False
 
 
-def _named(key: str, record: Record) -> str:
+def _named(key: str, record: SessionRecord) -> str:
     return next((part for part in reversed(key.split("/")) if part in record.agents), "")
 
 

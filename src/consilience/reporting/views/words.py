@@ -19,8 +19,8 @@ from consilience.domain.sections import (
     Table,
     View,
 )
+from consilience.reporting.formatting import one_line, printable
 from consilience.reporting.views.drawing import cells, wrapped
-from consilience.reporting.words import one_line, printable
 
 _LONGEST = 2_000
 """Characters shown of one line of somebody's text."""
@@ -61,7 +61,7 @@ def paragraph(line: str, width: int, hang: str = "") -> list[str]:
     return [f"{hang if n else indent}{line}" for n, line in enumerate(lines)]
 
 
-def view_words(view: View, width: int) -> str:
+def view_lines(view: View, width: int) -> str:
     """A view for a terminal of `width` columns."""
     return "\n".join(block_lines(view.blocks, width)) + "\n"
 

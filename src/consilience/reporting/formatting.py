@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
 
-STOPPED: Mapping[StopReason, str] = {
+STOP_PHRASES: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the answer stopped changing",
     StopReason.SETTLED: "finished",
     StopReason.EXHAUSTED_STEPS: "reached the limit of rounds before the answer was stable",
@@ -44,7 +44,7 @@ _ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
 """What makes a list, a heading or a rule where it begins a line."""
 
 
-def several(word: str) -> str:
+def plural(word: str) -> str:
     """`passes`, `rounds`."""
     return f"{word}es" if word.endswith("s") else f"{word}s"
 
@@ -54,7 +54,7 @@ def printable(text: str) -> str:
     return _CONTROL.sub("", _BREAK.sub("\n", text))
 
 
-def escaped(json: str) -> str:
+def escape_json(json: str) -> str:
     """JSON whose strings hold no raw character that steers a terminal; the same to every reader of JSON."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
 
@@ -65,7 +65,7 @@ def one_line(text: str, most: int = 0) -> str:
     return f"{line[: most - 1].rstrip()}…" if most and len(line) > most else line
 
 
-def written_words(tokens_out: int, tokens_thought: int) -> str:
+def describe_output_tokens(tokens_out: int, tokens_thought: int) -> str:
     """`1,751 written`, with the tokens that went into thinking apart: `351 written, 1,400 thinking`."""
     thinking = f", {tokens_thought:,} thinking" if tokens_thought else ""
     return f"{tokens_out - tokens_thought:,} written{thinking}"
@@ -75,13 +75,13 @@ def count(n: int, noun: str, plural: str = "") -> str:
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
-def span(low: int, high: int) -> str:
+def format_range(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-def calls_words(estimate: Estimate) -> str:
+def describe_calls(estimate: Estimate) -> str:
     """`1 call`, `7–15 calls`."""
-    return f"{span(estimate.min, estimate.max)} {'call' if estimate.min == estimate.max == 1 else 'calls'}"
+    return f"{format_range(estimate.min, estimate.max)} {'call' if estimate.min == estimate.max == 1 else 'calls'}"
 
 
 def duration(seconds: float) -> str:
@@ -110,16 +110,16 @@ def size(count_of_bytes: int) -> str:
     return f"{count_of_bytes / 1e9:.1f} GB" if count_of_bytes >= 1e9 else f"{count_of_bytes / 1e6:.0f} MB"
 
 
-def share(part: float) -> str:
+def percent(part: float) -> str:
     return f"{part:.0%}".replace("%", " %")
 
 
-def view(agent: Agent) -> str:
+def describe_agent(agent: Agent) -> str:
     """What an agent stands for, in a few words."""
     return one_line(point_of_view(agent))
 
 
-def agents_words(agents: Iterable[Agent]) -> str:
+def describe_agents(agents: Iterable[Agent]) -> str:
     """`4 agents`, `4 agents and 2 service seats (moderator, crystallizer)`."""
     agents = tuple(agents)
     service = [agent.id for agent in agents if not agent.voice]
@@ -127,12 +127,12 @@ def agents_words(agents: Iterable[Agent]) -> str:
     return f"{words} and {count(len(service), 'service seat')} ({', '.join(service)})" if service else words
 
 
-def seats(agents: Iterable[Agent]) -> dict[str, str]:
+def seat_labels(agents: Iterable[Agent]) -> dict[str, str]:
     """`L2N1 (analytical)` by id; the id alone where it says the same."""
     return {id: one_line(name) for id, name in seat_names(agents).items()}
 
 
-def place(key: str) -> str:
+def describe_place(key: str) -> str:
     """Where in a run a call stands, from its key: `round 2 · lateral` for `round-2/lateral/L2N1`, `finalize 1` for `finalize/1`."""
     parts = key.split("/")
     if len(parts) == 2 and parts[1].isdigit():
@@ -144,7 +144,7 @@ def place(key: str) -> str:
 # --- texts of models
 
 
-def contained(text: str) -> str:
+def demote_markdown(text: str) -> str:
     """`text` with its headings two levels lower, and shown rather than obeyed where it is HTML; what it opens it closes."""
     lines = printable(text).strip().split("\n")
     tags = _TAGS_BESIDE_CODE if all(_FENCE.match(line) or _clear(line) for line in lines) else _TAGS
@@ -166,12 +166,12 @@ def contained(text: str) -> str:
     return "\n".join([*made, fence] if fence else made)
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """One line of somebody's text, with what Markdown would read as markup escaped, also at the beginning of a line."""
-    return _ITEM.sub(r"\1\\\2", inline(text))
+    return _ITEM.sub(r"\1\\\2", escape_inline(text))
 
 
-def inline(text: str) -> str:
+def escape_inline(text: str) -> str:
     """The same where it does not begin a line."""
     return _MARKUP.sub(r"\\\1", one_line(text))
 
@@ -187,7 +187,7 @@ def _clear(line: str) -> bool:
     return "\\`" not in line and "`" not in re.sub(_SPAN, "", line) and not any("|" in span for span in spans)
 
 
-def prose(text: str) -> str:
+def reply_text(text: str) -> str:
     """What a reply says: the `text` of a typed one, its fields in words where it has none, else all of it.
 
     JSON that cannot be read is described, never shown: its raw text is in the report's JSON and in the transcript of the page.

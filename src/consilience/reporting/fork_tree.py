@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from consilience.domain.events import SessionStarted
-from consilience.reporting.words import one_line, plain
+from consilience.reporting.formatting import escape_markdown, one_line
 
 Text = Callable[[str], str]
 """A stored text by its id."""
@@ -57,7 +57,7 @@ def _line(
     words = [f"{what} {one_line(a, 30)} → {one_line(b, 30)}" for what, (a, b) in changed.items()]
     more = f", and {len(words) - _MOST_CHANGES} more" if len(words) > _MOST_CHANGES else ""
     said = f": {'; '.join(words[:_MOST_CHANGES])}{more}" if words else ": nothing changed"
-    return f"- {name} from event {started.forked_at}{plain(said if before else '')}"
+    return f"- {name} from event {started.forked_at}{escape_markdown(said if before else '')}"
 
 
 def setup(a: SessionStarted | None, b: SessionStarted | None, text: Text) -> dict[str, tuple[str, str]]:

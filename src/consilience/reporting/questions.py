@@ -22,7 +22,7 @@ from consilience.domain.events import (
     SessionStarted,
 )
 from consilience.domain.messages import numbered_lines
-from consilience.reporting.words import printable, prose
+from consilience.reporting.formatting import printable, reply_text
 
 Node = Mapping[str, object]
 
@@ -137,7 +137,7 @@ class Form:
         fields = self.fields()
         if len(fields) == 1:
             ((name, node),) = fields.items()
-            if (chosen := choose(text, choices(node))) is not None:
+            if (chosen := match_choice(text, choices(node))) is not None:
                 return json.dumps({name: chosen}, ensure_ascii=False)
         raise ValueError(f"the answer must be a JSON object with {self.words()}")
 
@@ -150,7 +150,7 @@ def choices(node: Node) -> list[str]:
     return [str(option) for option in _listed(node.get("enum")) or ([node["const"]] if "const" in node else [])]
 
 
-def choose(text: str, options: list[str]) -> str | None:
+def match_choice(text: str, options: list[str]) -> str | None:
     """The option meant: by its words, or by its number counted from 1."""
     said = text.strip().strip("[].").casefold()
     named = [option for option in options if option.casefold() == said]
@@ -197,7 +197,7 @@ class Question:
     """When the deadline for people passes, in seconds since the epoch; None without one."""
 
 
-def questions(
+def pending_questions(
     events: Iterable[Event], text: Callable[[str], str], prompt: Callable[[str], tuple[str, ...]]
 ) -> list[Question]:
     """What is awaited from outside, in the order in which it was asked."""
@@ -231,7 +231,7 @@ def questions(
     return found
 
 
-def readable(sent: str) -> str:
+def quotations_as_text(sent: str) -> str:
     """A prompt with its quotations as a person reads them."""
     return printable(_QUOTED.sub(lambda match: quotation(match[2], match[3]), sent))
 
@@ -244,7 +244,7 @@ def _part(part: str, started: SessionStarted | None, said: Mapping[str, str], te
     kind, _, rest = part.partition(":")
     if kind == "q":
         label, _, id = rest.partition(":")
-        return printable(quotation(label, prose(text(said[id]))))
+        return printable(quotation(label, reply_text(text(said[id]))))
     if kind == "s" and started is not None:
         id, _, lines = rest.partition(":")
         source = next(source for source in started.sources if source.id == id)
@@ -252,4 +252,4 @@ def _part(part: str, started: SessionStarted | None, said: Mapping[str, str], te
         shown = numbered_lines(text(source.text).splitlines(), source.name, (int(first), int(last)) if lines else None)
         return printable(quotation(f"document {rest}", shown))
     words = text(rest)
-    return readable(f"# Task\n{words}" if kind == "k" else words)
+    return quotations_as_text(f"# Task\n{words}" if kind == "k" else words)

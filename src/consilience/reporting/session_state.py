@@ -26,7 +26,7 @@ from consilience.domain.events import (
 
 
 @dataclass
-class Course:
+class SessionState:
     """`calls` are ended attempts in the order they were recorded, `flying` those under way by key, `awaited` the keys of those
     that somebody outside has still to answer, `answered` of those answered while nobody ran it, until the answer is heard; `cost`
     is None once a price was not known, `seconds` are those in which a process held the session. What an agent with tools took of
@@ -134,14 +134,14 @@ class Course:
         self._cost = None if self._cost is None or event.cost is None else self._cost + event.cost
 
 
-def fold(events: Iterable[Event]) -> Course:
-    course = Course()
+def fold_events(events: Iterable[Event]) -> SessionState:
+    course = SessionState()
     for event in events:
         course.take(event)
     return course
 
 
-def took(event: CallEvent) -> float | None:
+def call_seconds(event: CallEvent) -> float | None:
     """Seconds a call took, where that was recorded."""
     seconds = event.volatile.get("s")
     return float(seconds) if isinstance(seconds, int | float) else None

@@ -18,9 +18,9 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.domain.outcome import FailureKind
-from consilience.reporting.course import fold, took
-from consilience.reporting.unfinished import state_of, unfinished
-from consilience.reporting.words import prose
+from consilience.reporting.formatting import reply_text
+from consilience.reporting.partial_report import partial_markdown, status_of
+from consilience.reporting.session_state import call_seconds, fold_events
 
 
 def events() -> list[Event]:
@@ -47,16 +47,16 @@ def events() -> list[Event]:
 
 
 def test_figures_add_up() -> None:
-    course = fold(events())
+    course = fold_events(events())
     assert (course.made, len(course.calls), len(course.lost)) == (2, 4, 1)
     assert (course.tokens_in, course.tokens_out, course.cost, course.seconds) == (30, 3, 0.75, 7.5)
     assert course.flying == {}
-    assert took(course.calls[1]) == 2.5
-    assert took(course.calls[2]) is None
+    assert call_seconds(course.calls[1]) == 2.5
+    assert call_seconds(course.calls[2]) is None
 
 
 def test_one_price_nobody_knows_makes_the_sum_unknown() -> None:
-    course = fold([*events(), CallCompleted(key="e", agent="A1", text="t", cost=None)])
+    course = fold_events([*events(), CallCompleted(key="e", agent="A1", text="t", cost=None)])
     assert course.cost is None
 
 
@@ -76,47 +76,49 @@ def test_steps_count_before_their_call_has_ended_and_once_when_it_has() -> None:
         )
 
     taken = [step(1, "model"), step(1, "tool"), step(2, "model")]
-    course = fold(taken)
+    course = fold_events(taken)
     assert (course.made, course.tokens_in, course.tokens_out, course.cost) == (2, 20, 2, 0.5)
     ended = CallCompleted(key="a", agent="A1", text="t", steps=3, tokens_in=30, tokens_out=3, cost=0.75)
-    course = fold([*taken, step(3, "model"), ended])
+    course = fold_events([*taken, step(3, "model"), ended])
     assert (course.made, course.tokens_in, course.tokens_out, course.cost) == (3, 30, 3, 0.75)
-    assert fold([*taken, step(3, "model", None)]).cost is None
+    assert fold_events([*taken, step(3, "model", None)]).cost is None
 
 
 def test_states() -> None:
     parked = SessionParked(awaited=("a",))
-    assert state_of(fold([]), None) == "unfinished"
-    assert state_of(fold([parked]), None) == "waiting"
-    assert state_of(fold([parked]), "process 1") == "running"
-    assert state_of(fold([parked, SessionResumed()]), None) == "unfinished"
-    assert state_of(fold([parked, AnswerReceived(key="a", text="t")]), None) == "unfinished"
+    assert status_of(fold_events([]), None) == "unfinished"
+    assert status_of(fold_events([parked]), None) == "waiting"
+    assert status_of(fold_events([parked]), "process 1") == "running"
+    assert status_of(fold_events([parked, SessionResumed()]), None) == "unfinished"
+    assert status_of(fold_events([parked, AnswerReceived(key="a", text="t")]), None) == "unfinished"
 
 
 def test_who_has_answered_is_not_awaited_any_more() -> None:
     parked, answer = SessionParked(awaited=("a", "b")), AnswerReceived(key="a", text="t")
-    course = fold([parked, answer, answer])
+    course = fold_events([parked, answer, answer])
     assert (course.awaited, course.answered) == (("b",), ("a",))
     heard = CallCompleted(key="a", agent="A1", text="t")
-    course = fold([parked, answer, SessionResumed()])
+    course = fold_events([parked, answer, SessionResumed()])
     assert (course.awaited, course.answered) == ((), ("a",)), "killed before it was heard"
-    assert fold([parked, answer, SessionResumed(), heard]).answered == ()
+    assert fold_events([parked, answer, SessionResumed(), heard]).answered == ()
     inherited = AnswerReceived(key="a", text="t", inherited=True)
-    assert fold([inherited]).answered == ()
+    assert fold_events([inherited]).answered == ()
 
 
 def test_what_a_typed_reply_says() -> None:
-    assert prose('{"points": [], "text": "Yes."}') == "Yes."
-    assert prose('{"position": "no", "reasons": ["rents", "noise"], "sure": true}') == (
+    assert reply_text('{"points": [], "text": "Yes."}') == "Yes."
+    assert reply_text('{"position": "no", "reasons": ["rents", "noise"], "sure": true}') == (
         "position: no · reasons: rents; noise · sure: yes"
     )
-    assert prose('```json\n{"text": "Yes."}\n```') == "Yes."
-    assert prose('{"points": [], "text": "Rents \\"rise\\" and') == 'Rents "rise" and [cut off]'
-    assert prose('{"points": ["a", {') == "(a reply of 18 characters in a form that could not be read)"
-    assert prose("{x} is a set") == "{x} is a set"
-    assert prose("[1]") == "[1]"
-    assert prose("Plainly yes.") == "Plainly yes."
+    assert reply_text('```json\n{"text": "Yes."}\n```') == "Yes."
+    assert reply_text('{"points": [], "text": "Rents \\"rise\\" and') == 'Rents "rise" and [cut off]'
+    assert reply_text('{"points": ["a", {') == "(a reply of 18 characters in a form that could not be read)"
+    assert reply_text("{x} is a set") == "{x} is a set"
+    assert reply_text("[1]") == "[1]"
+    assert reply_text("Plainly yes.") == "Plainly yes."
 
 
 def test_a_session_without_a_beginning() -> None:
-    assert "killed before it began" in unfinished("r1", fold([]), lambda id: text_id(id), flights=[], holder=None)
+    assert "killed before it began" in partial_markdown(
+        "r1", fold_events([]), lambda id: text_id(id), flights=[], holder=None
+    )

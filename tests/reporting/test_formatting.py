@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from consilience.domain.agents import Agent
-from consilience.reporting.words import count, duration, money, one_line, place, share, size, span, view
+from consilience.reporting.formatting import (
+    count,
+    describe_agent,
+    describe_place,
+    duration,
+    format_range,
+    money,
+    one_line,
+    percent,
+    size,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +53,7 @@ def test_money(dollars: float | None, said: str) -> None:
     ],
 )
 def test_place(key: str, said: str) -> None:
-    assert place(key) == said
+    assert describe_place(key) == said
 
 
 def test_small_things() -> None:
@@ -52,14 +62,14 @@ def test_small_things() -> None:
         "1,200 calls",
         "2 retries",
     )
-    assert (span(3, 3), span(15, 1039)) == ("3", "15–1,039")
+    assert (format_range(3, 3), format_range(15, 1039)) == ("3", "15–1,039")
     assert (size(98_362_432), size(1_117_320_768)) == ("98 MB", "1.1 GB")
-    assert share(0.333) == "33 %"
+    assert percent(0.333) == "33 %"
     assert one_line("a  b\nc", 4) == "a b…"
 
 
 def test_what_an_agent_stands_for() -> None:
-    assert view(Agent(id="a", role="integrator")) == "integrator"
-    assert view(Agent(id="a", role="r", perspective="critical")) == "critical"
-    assert view(Agent(id="a", role="r", perspective="x " * 50)).endswith("…")
-    assert view(Agent(id="a", role="r", perspective="x", persona="CFO")) == "CFO"
+    assert describe_agent(Agent(id="a", role="integrator")) == "integrator"
+    assert describe_agent(Agent(id="a", role="r", perspective="critical")) == "critical"
+    assert describe_agent(Agent(id="a", role="r", perspective="x " * 50)).endswith("…")
+    assert describe_agent(Agent(id="a", role="r", perspective="x", persona="CFO")) == "CFO"

@@ -9,12 +9,21 @@ from dataclasses import dataclass, field
 from consilience.domain.events import AnyEvent, CallCompleted
 from consilience.domain.report import Report
 from consilience.domain.sections import Presentation
-from consilience.reporting.course import Course, fold
-from consilience.reporting.family import Text, setup
+from consilience.reporting.fork_tree import Text, setup
+from consilience.reporting.formatting import (
+    count,
+    describe_place,
+    duration,
+    escape_markdown,
+    money,
+    one_line,
+    printable,
+    reply_text,
+)
 from consilience.reporting.markdown import AnyReport
 from consilience.reporting.record import presentation_of
-from consilience.reporting.report_sections import ending
-from consilience.reporting.words import count, duration, money, one_line, place, plain, printable, prose
+from consilience.reporting.report_sections import describe_stop
+from consilience.reporting.session_state import SessionState, fold_events
 
 _LONGEST = 120
 
@@ -24,7 +33,7 @@ class Side:
     """One of two sessions, read back."""
 
     session: str
-    course: Course
+    course: SessionState
     report: Report | None
     presentation: Presentation
     said: Mapping[str, str]
@@ -65,7 +74,7 @@ class Changes:
 
 def side(session: str, events: Sequence[AnyEvent], text: Text) -> Side:
     """A session as one side. Reads the texts of its replies."""
-    course = fold(events)
+    course = fold_events(events)
     report = AnyReport.model_validate_json(text(course.finished.report)) if course.finished else None
     said = {event.key: text(event.text) for event in events if isinstance(event, CallCompleted)}
     return Side(session, course, report, presentation_of(session, course, events, text), said)
@@ -96,7 +105,7 @@ def _came_to(one: Side) -> list[tuple[str, str]]:
     return [
         (
             "stopped",
-            f"{ending(report, one.presentation)} ({report.stop_reason.value})" if report else "not finished",
+            f"{describe_stop(report, one.presentation)} ({report.stop_reason.value})" if report else "not finished",
         ),
         ("steps", str(report.steps) if report else "–"),
         ("last score", "–" if score is None else f"{score:.2f}"),
@@ -120,14 +129,17 @@ def changes_markdown(found: Changes) -> str:
     parts = [f"# `{a}` and `{b}`"]
     if found.setup:
         rows = [
-            f"| {plain(name)} | {plain(one_line(x, _LONGEST))} | {plain(one_line(y, _LONGEST))} |"
+            f"| {escape_markdown(name)} | {escape_markdown(one_line(x, _LONGEST))} | {escape_markdown(one_line(y, _LONGEST))} |"
             for name, (x, y) in found.setup.items()
         ]
         parts.append(f"## Set differently\n\n| what | `{a}` | `{b}` |\n|---|---|---|\n" + "\n".join(rows))
     else:
         parts.append("Both were set alike.")
     parts.append("## What was said\n\n" + "\n".join(_said(found)))
-    rows = [f"| {name} | {plain(x)} | {plain(y)} |" for name, (x, y) in _outcome(found.a, found.b).items()]
+    rows = [
+        f"| {name} | {escape_markdown(x)} | {escape_markdown(y)} |"
+        for name, (x, y) in _outcome(found.a, found.b).items()
+    ]
     parts.append(f"## Results\n\n| | `{a}` | `{b}` |\n|---|---|---|\n" + "\n".join(rows))
     parts.append("## Answers\n\n" + _answers(found))
     return "\n\n".join(parts) + "\n"
@@ -139,11 +151,15 @@ def _said(found: Changes) -> list[str]:
         lines.append(f"- {count(len(found.differing), 'reply', 'replies')} to the same call, in other words")
     for name, keys in ((found.a.session, found.only_a), (found.b.session, found.only_b)):
         if keys:
-            lines.append(f"- {count(len(keys), 'reply', 'replies')} only in `{name}`, from {plain(place(keys[0]))} on")
+            lines.append(
+                f"- {count(len(keys), 'reply', 'replies')} only in `{name}`, from {escape_markdown(describe_place(keys[0]))} on"
+            )
     if found.parted is not None:
         lines.append(f"- They part at `{found.parted}`:")
         for side in (found.a, found.b):
-            lines.append(f"  - `{side.session}`: {plain(one_line(prose(side.said[found.parted]), 2 * _LONGEST))}")
+            lines.append(
+                f"  - `{side.session}`: {escape_markdown(one_line(reply_text(side.said[found.parted]), 2 * _LONGEST))}"
+            )
     return lines
 
 

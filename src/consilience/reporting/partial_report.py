@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
-from consilience.reporting.course import Course, took
-from consilience.reporting.words import (
-    agents_words,
+from consilience.reporting.formatting import (
     count,
+    describe_agents,
+    describe_output_tokens,
+    describe_place,
     duration,
+    escape_markdown,
+    format_range,
     money,
     one_line,
-    place,
-    plain,
     printable,
-    prose,
-    seats,
-    span,
-    written_words,
+    reply_text,
+    seat_labels,
 )
+from consilience.reporting.session_state import SessionState, call_seconds
 
 Text = Callable[[str], str]
 """A stored text by its id."""
@@ -27,7 +27,7 @@ Text = Callable[[str], str]
 _LONGEST_EXCERPT = 400
 
 
-def state_of(course: Course, holder: str | None) -> str:
+def status_of(course: SessionState, holder: str | None) -> str:
     """`finished`, `running`, `waiting` or `unfinished`."""
     if course.finished:
         return "finished"
@@ -36,14 +36,16 @@ def state_of(course: Course, holder: str | None) -> str:
     return "waiting" if course.awaited else "unfinished"
 
 
-def unfinished(session: str, course: Course, text: Text, *, flights: Sequence[str], holder: str | None) -> str:
+def partial_markdown(
+    session: str, course: SessionState, text: Text, *, flights: Sequence[str], holder: str | None
+) -> str:
     """As Markdown. `flights` are the keys of calls that were sent and have not ended, `holder` who runs it now."""
     started = course.started
     if started is None:
         return f"**Session `{session}` was killed before it began.** Nothing was spent; run it anew.\n"
-    names = seats(course.agents)
+    names = seat_labels(course.agents)
     parts = [
-        f"# {plain(one_line(text(started.task), 160))}",
+        f"# {escape_markdown(one_line(text(started.task), 160))}",
         f"**{_headline(course, holder)}**",
         _so_far(course, flights, holder),
     ]
@@ -60,14 +62,14 @@ def unfinished(session: str, course: Course, text: Text, *, flights: Sequence[st
     return "\n\n".join(parts) + "\n"
 
 
-def unfinished_json(
-    session: str, course: Course, text: Text, *, flights: Sequence[str], holder: str | None
+def partial_json(
+    session: str, course: SessionState, text: Text, *, flights: Sequence[str], holder: str | None
 ) -> dict[str, object]:
     """The same for programs; `state` tells it from a report, which has none."""
     started = course.started
     return {
         "session": session,
-        "state": state_of(course, holder),
+        "state": status_of(course, holder),
         "holder": holder,
         "protocol": started.protocol if started else None,
         "task": text(started.task) if started else None,
@@ -91,23 +93,23 @@ def unfinished_json(
     }
 
 
-def _headline(course: Course, holder: str | None) -> str:
+def _headline(course: SessionState, holder: str | None) -> str:
     if holder:
-        return f"Running now: {plain(holder)}"
+        return f"Running now: {escape_markdown(holder)}"
     if course.awaited:
-        return f"Waiting for an answer to: {plain(', '.join(course.awaited))}"
+        return f"Waiting for an answer to: {escape_markdown(', '.join(course.awaited))}"
     if course.answered:
-        return f"Answered, and heard when it goes on: {plain(', '.join(course.answered))}"
+        return f"Answered, and heard when it goes on: {escape_markdown(', '.join(course.answered))}"
     return "Not finished: the run was interrupted"
 
 
-def _so_far(course: Course, flights: Sequence[str], holder: str | None) -> str:
+def _so_far(course: SessionState, flights: Sequence[str], holder: str | None) -> str:
     started = course.started
     assert started is not None
-    foreseen = span(started.estimate.min, started.estimate.max)
-    written = written_words(course.tokens_out, course.tokens_thought)
+    foreseen = format_range(started.estimate.min, started.estimate.max)
+    written = describe_output_tokens(course.tokens_out, course.tokens_thought)
     line = (
-        f"{started.protocol}, {agents_words(course.agents)}: {course.made} of {foreseen} foreseen calls done, "
+        f"{started.protocol}, {describe_agents(course.agents)}: {course.made} of {foreseen} foreseen calls done, "
         f"{course.tokens_in:,} tokens read and {written}, {money(course.cost)}, {duration(course.seconds)}."
     )
     open_calls = [key for key in flights if key not in (*course.awaited, *course.answered)]
@@ -130,14 +132,14 @@ def _so_far(course: Course, flights: Sequence[str], holder: str | None) -> str:
 
 
 def _said(call: Ended, names: dict[str, str], text: Text) -> str:
-    head = f"- {plain(place(call.key))} · **{plain(names.get(call.agent, call.agent))}**"
+    head = f"- {escape_markdown(describe_place(call.key))} · **{escape_markdown(names.get(call.agent, call.agent))}**"
     match call:
         case CallCompleted():
-            return f"{head}: {plain(one_line(prose(text(call.text)), _LONGEST_EXCERPT))}"
+            return f"{head}: {escape_markdown(one_line(reply_text(text(call.text)), _LONGEST_EXCERPT))}"
         case ReplyRejected():
-            return f"{head}: *a reply that could not be used: {plain(one_line(call.error, 200))}*"
+            return f"{head}: *a reply that could not be used: {escape_markdown(one_line(call.error, 200))}*"
         case CallFailed():
-            return f"{head}: *no reply, {call.failure.value}: {plain(one_line(call.detail, 200))}*"
+            return f"{head}: *no reply, {call.failure.value}: {escape_markdown(one_line(call.detail, 200))}*"
 
 
 def _call_json(call: Ended, text: Text) -> dict[str, object]:
@@ -146,12 +148,12 @@ def _call_json(call: Ended, text: Text) -> dict[str, object]:
         "key": call.key,
         "agent": call.agent,
         "attempt": call.attempt,
-        "seconds": took(call),
+        "seconds": call_seconds(call),
     }
     match call:
         case CallCompleted():
             found |= {
-                "text": printable(prose(text(call.text))),
+                "text": printable(reply_text(text(call.text))),
                 "tokens_in": call.tokens_in,
                 "tokens_out": call.tokens_out,
                 "tokens_thought": call.tokens_thought,
