@@ -306,7 +306,7 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
         (("compare", "x", "--protocols", "circle", "--set", "circle.nil=2", "--model", MODEL), "nil"),
         (("compare", "x", "--protocols", "circle", "--set", "circle.size=x", "--model", MODEL), "size"),
         (("compare", "x", "--protocols", "circle", "--budget", "0", "--model", MODEL), "buys no answer"),
-        (("compare", "x", "--protocols", "circle", "--jobs", "0", "--model", MODEL), "0 jobs"),
+        (("compare", "x", "--protocols", "circle", "--jobs", "0", "--model", MODEL), "invalid number of jobs: 0"),
         (("compare", "x", "--protocols", "circle", "--max-cost", "-1", "--model", MODEL), "--max-cost"),
         (
             ("compare", "x", "--protocols", "circle", "--answer", "no", "--kind", "number", "--model", MODEL),

@@ -173,7 +173,7 @@ def test_program_as_fallback_needs_consent(
     refused = cli(*run, env=env)
     assert refused.exit_code == 2
     assert "cost not known: exec:touch started may spend money of its own" in refused.stderr.splitlines()[0]
-    assert refused.stderr.endswith("Give --yes to agree; --dry-run says more.\n")
+    assert refused.stderr.endswith("Give --yes to agree; --dry-run shows the plan.\n")
     assert "costs nothing" not in refused.stderr
     assert (town.requests, recorded(), (here / "started").exists()) == ([], [], False)
     planned = cli(*run, "--dry-run", env=env).stdout
@@ -263,7 +263,7 @@ def test_no_limit_on_money_bounds_what_an_encoder_takes(cli: Cli, town: Town) ->
     for refused in (unlimited, limited):
         assert refused.exit_code == 2
         assert "openai:gpt-4o, openai:text-embedding-3-small; at most $" in refused.stderr
-        assert refused.stderr.endswith("Give --yes to agree; --dry-run says more.\n")
+        assert refused.stderr.endswith("Give --yes to agree; --dry-run shows the plan.\n")
     assert town.requests == []
     assert recorded() == []
 

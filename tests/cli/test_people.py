@@ -192,7 +192,7 @@ def test_who_leaves_parks_the_session_and_can_answer_another_day(typed: str, sit
     assert "Plain text is taken as text." in shown.stdout
     answered = run(program, "sessions", "answer", session, LEAF, "-", input="From another day.\n")
     assert answered.returncode == 0, answered.stderr
-    assert f"Go on: consilience resume {session}" in answered.stderr
+    assert f"Resume: consilience resume {session}" in answered.stderr
     parked = run(program, "resume", session)
     assert parked.returncode == 5, parked.stderr
     key = "round-1/lateral/L2N1"
@@ -352,7 +352,7 @@ def test_a_deadline_for_people_is_recorded_and_shown_with_the_question(program: 
     (session,) = recorded()
     (question,) = json.loads(run(program, "sessions", "answer", session, "--json").stdout)
     assert began + 3590 < question["until"] < time.time() + 3610
-    assert "UTC; a session that goes on later does so without" in run(program, "sessions", "answer", session).stdout
+    assert "UTC; a session resumed later continues without" in run(program, "sessions", "answer", session).stdout
     wrong = run(program, *RUN, "--human-deadline", "0")
     assert wrong.returncode == 2
     assert "the deadline for people of 0.0 s is invalid" in wrong.stderr

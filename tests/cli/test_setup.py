@@ -23,7 +23,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_models_list(cli: Cli, own_home: Path) -> None:
     lines = cli("models", "list").stdout.splitlines()
-    assert lines[0].split() == ["qwen2.5-coder-1.5b", "1.1", "GB", "Apache-2.0", "not", "here", "default"]
+    assert lines[0].split() == ["qwen2.5-coder-1.5b", "1.1", "GB", "Apache-2.0", "not", "installed", "default"]
     (own_home / "weights").mkdir(parents=True)
     (own_home / "weights" / "smollm2-135m.gguf").write_bytes(b"GGUF")
     rows = {row["name"]: row for row in json.loads(cli("models", "list", "--json").stdout)}
@@ -197,7 +197,7 @@ def test_doctor_and_a_dry_run_name_the_settings_of_configuration_files(cli: Cli,
     found = json.loads(cli("doctor", "--json").stdout)
     assert found["Data"]["configuration here"] == "consilience.toml: read"
     assert found["Data"]["configuration of the user"] == f"{home / 'consilience.toml'}: read"
-    settings = found["Settings of protocols (an option goes before them)"]
+    settings = found["Settings of protocols (options take precedence)"]
     user = home / "consilience.toml"
     assert settings["emergence"] == f"children = 2 in consilience.toml; max_rounds = 3 in {user}"
     assert "unknown key 'vots'" in settings["vote"]

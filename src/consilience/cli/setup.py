@@ -56,8 +56,8 @@ def _list_models(as_json: Json = False) -> None:
         print_json(rows)
         return
     for row, entry in zip(rows, entries, strict=True):
-        state = "installed" if row["installed"] else ""
-        print(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<9} {row['note']}".rstrip())
+        state = "installed" if row["installed"] else "not installed"
+        print(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<13} {row['note']}".rstrip())
     print("Use a model with --model local:NAME; --model local is the default model.")
     print("Compare texts with an encoder: --encoder minilm.")
     print("Any GGUF file: --model local:/path/to/file.gguf")
