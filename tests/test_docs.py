@@ -219,42 +219,45 @@ def test_every_protocol_has_a_page_with_its_costs() -> None:
     assert {name for name, *_ in COSTS} == {point.name for point in entry_points(group=GROUP)}
 
 
-FIXTURE = ROOT / "tests" / "fixtures" / "readme.db"
+RUNS = ROOT / "tests" / "fixtures" / "runs"
+"""The journal of each session that a page shows, named by its id."""
 LEFT_OUT = "[…]"
-TRANSCRIPT = re.search(
-    r"<!-- transcript: consilience show (\w+) -->\n```text\n(.*?)^```", README, re.DOTALL | re.MULTILINE
-)
+SHOWN = re.compile(r"<!-- transcript: consilience show (\w+) -->\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
+TRANSCRIPTS = [match.groups() for text in GUIDES for match in SHOWN.finditer(text)]
+(README_RUN, README_TRANSCRIPT) = TRANSCRIPTS[0]
 
 
-@pytest.fixture
-def recorded(home: Path) -> str:
-    """The session of the README's transcript, in this test's journal."""
-    shutil.copy(FIXTURE, home / "journal.db")
-    assert TRANSCRIPT is not None
-    return TRANSCRIPT[1]
+def test_every_recorded_run_is_shown_on_a_page() -> None:
+    assert sorted(session for session, _ in TRANSCRIPTS) == sorted(path.stem for path in RUNS.iterdir())
 
 
-def test_the_transcript_is_what_show_prints_of_the_recorded_run(recorded: str) -> None:
+@pytest.mark.parametrize(("session", "transcript"), TRANSCRIPTS, ids=[session for session, _ in TRANSCRIPTS])
+def test_a_transcript_is_what_show_prints_of_the_recorded_run(session: str, transcript: str, home: Path) -> None:
     """Line by line and in order; where lines are left out, a line says so."""
     from typer.testing import CliRunner
 
     from consilience.cli.main import app
 
-    result = CliRunner().invoke(app, ["show", recorded])
+    shutil.copy(RUNS / f"{session}.db", home / "journal.db")
+    result = CliRunner().invoke(app, ["show", session])
     assert result.exit_code == 0
-    assert TRANSCRIPT is not None
     printed, place = result.stdout.splitlines(), 0
-    for line in TRANSCRIPT[2].strip().splitlines():
+    for line in transcript.strip().splitlines():
         if line != LEFT_OUT:
             assert line in printed[place:], line
             place += printed[place:].index(line) + 1
-    assert len(printed) - len(TRANSCRIPT[2].splitlines()) <= 40, "most of the report is shown"
+
+
+@pytest.fixture
+def recorded(home: Path) -> str:
+    """The session of the README's transcript, in this test's journal."""
+    shutil.copy(RUNS / f"{README_RUN}.db", home / "journal.db")
+    return README_RUN
 
 
 def test_the_readme_is_short() -> None:
     """Under 1,000 words, the transcript aside."""
-    assert TRANSCRIPT is not None
-    assert len(README.replace(TRANSCRIPT[2], "").split()) < 1000
+    assert len(README.replace(README_TRANSCRIPT, "").split()) < 1000
 
 
 def test_what_the_guide_says_about_removing_is_so(recorded: str, home: Path) -> None:

@@ -54,7 +54,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_the_shipped_hierarchies_are_the_documented_ones() -> None:
-    assert shipped_hierarchies() == ["blog", "product-brief", "research-summary", "technical-report"]
+    assert shipped_hierarchies() == ["blog", "document", "product-brief", "research-summary", "technical-report"]
 
 
 @pytest.mark.parametrize("name", shipped_hierarchies())

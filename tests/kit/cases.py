@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from consilience.engine.protocol import Protocol
 from consilience.models.port import ModelRequest
@@ -139,6 +140,11 @@ HOUSE = {
     ],
 }
 """A hierarchy with everything a hierarchy may have."""
+
+
+def blog(**settings: Any) -> Refinement:
+    """`refinement` of a blog post, whose roles tests know by name; another hierarchy if `settings` name one."""
+    return Refinement(**{"hierarchy": "blog", **settings})
 
 
 def refining(request: ModelRequest) -> str:

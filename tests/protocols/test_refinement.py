@@ -11,13 +11,13 @@ import pytest
 import consilience
 from consilience import Limits, Refinement, RefinementReport, Source, SpendingLimits, StopReason
 from consilience.domain.detail import DetailChoice
-from consilience.domain.events import CallCompleted
+from consilience.domain.events import CallCompleted, SessionStarted
 from consilience.domain.hierarchies import load_hierarchy
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import ScriptedModel
-from kit.cases import HOUSE
+from kit.cases import HOUSE, blog
 
 PARTS = ("intro", "body", "conclusion")
 Script = Callable[[ModelRequest], Any]
@@ -73,7 +73,7 @@ async def refine(
     model = ScriptedModel(reply or script(), context_window=window)
     options = Options(patience=0, detail=detail)
     report = await consilience.deliberate(
-        "Write about loops.", Refinement(**settings or {}), model=model, options=options, **given
+        "Write about loops.", blog(**settings or {}), model=model, options=options, **given
     )
     assert isinstance(report, RefinementReport)
     return report, model
@@ -99,7 +99,7 @@ def rising(request: ModelRequest) -> str:
 async def test_every_critique_is_read_by_all_whom_it_concerns_in_the_next_pass_and_by_nobody_else() -> None:
     store = SqliteStore(":memory:")
     report, model = await refine({"max_passes": 3, "threshold": 0.9}, script(rising), store=store)
-    blog = load_hierarchy("blog")
+    hierarchy = load_hierarchy("blog")
     for key, request in asked(model).items():
         if not key.startswith("pass-"):
             continue
@@ -115,7 +115,7 @@ async def test_every_critique_is_read_by_all_whom_it_concerns_in_the_next_pass_a
         for event in store.read(report.session)
         if isinstance(event, CallCompleted) and "q:critique:pass-1/critique/critic/body" in store.prompt(event.prompt)
     }
-    assert readers == {"body", *blog.children("body")}, "its own critique the critic is shown as its own"
+    assert readers == {"body", *hierarchy.children("body")}, "its own critique the critic is shown as its own"
     assert not [w for w in report.warnings if "read by no later call" in w]
     store.close()
 
@@ -460,8 +460,8 @@ async def test_length_is_its_own_kind() -> None:
 
 @pytest.mark.parametrize("level", ["unsure", "fairly sure", "certain"])
 async def test_an_aggregate_is_never_above_the_best_of_it(level: str) -> None:
-    blog = load_hierarchy("blog")
-    report, _ = await refine({"max_passes": 1}, script(sure=dict.fromkeys(blog.by_name, level)))
+    hierarchy = load_hierarchy("blog")
+    report, _ = await refine({"max_passes": 1}, script(sure=dict.fromkeys(hierarchy.by_name, level)))
     assert report.metrics["aggregated_minus_best"] == pytest.approx(0.0)
     assert (report.metrics["aggregated_minus_best"] or 0.0) <= 0.0
     for one in report.aggregated_children.values():
@@ -522,9 +522,9 @@ def test_a_heuristic_critic_without_a_scorer_is_a_mistake() -> None:
 
 async def test_what_is_handed_down_is_cut_by_distance_and_told() -> None:
     report, model = await refine({"max_passes": 1, "filter": "always"})
-    blog = load_hierarchy("blog")
+    hierarchy = load_hierarchy("blog")
     assert {(h.parent, h.child) for h in report.handed_down} == {
-        (parent, child) for parent in blog.shape.agents for child in blog.children(parent)
+        (parent, child) for parent in hierarchy.shape.agents for child in hierarchy.children(parent)
     }
     for one in report.handed_down:
         assert one.kept == (one.sentences if one.sentences <= 3 else max(1, int(one.sentences * one.strength + 1e-9)))
@@ -682,6 +682,24 @@ async def test_documents_are_for_those_who_read_them_and_quotations_are_checked_
     assert judged[("researcher", "named in 1843")]
     assert judged[("body", "named in 1843")], "an author may repeat what a researcher quoted"
     assert not judged[("body", "in 1850")]
+
+
+async def test_unnamed_the_hierarchy_is_that_of_any_document_whose_authors_read_the_sources_and_it_is_recorded_whole() -> (
+    None
+):
+    store = SqliteStore(":memory:")
+    source = Source(text="Loops were named in 1843.", name="history")
+    model = ScriptedModel(script(), context_window=None)
+    report = await consilience.deliberate(
+        "Write.", Refinement(max_passes=1), model=model, sources=[source], store=store, options=Options(detail="full")
+    )
+    readers = {r.agent for r in model.requests if "1| Loops were named" in r.text}
+    assert readers == {"coordinator", "opening", "body", "exceptions", "checker", "gap_finder", "critic"}
+    started = store.read(report.session)[0]
+    assert isinstance(started, SessionStarted)
+    recorded = started.settings["hierarchy"]
+    assert recorded == load_hierarchy("document").model_dump(mode="json"), "a later default must not change it"
+    store.close()
 
 
 async def test_the_intent_divides_the_length_and_the_tone_is_asked_for() -> None:
@@ -941,7 +959,7 @@ async def test_an_author_with_many_parents_fits_the_greatest_size_of_a_call() ->
     _, model = await refine(settings)
     most = max(request.text.count("<quote ") for request in model.requests)
     assert most > 12
-    assert most <= Refinement(**settings).max_quoted_replies
+    assert most <= blog(**settings).max_quoted_replies
 
 
 async def test_a_panel_gives_the_authors_points_of_view() -> None:

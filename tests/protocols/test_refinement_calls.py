@@ -16,7 +16,7 @@ from consilience.domain.hierarchies import Hierarchy, load_hierarchy, shipped_hi
 from consilience.engine.runner import Options
 from consilience.models.port import ModelRequest
 from consilience.testing import ScriptedModel
-from kit.cases import HOUSE
+from kit.cases import HOUSE, blog
 
 
 def formula(hierarchy: Hierarchy, passes: int, critic: str, draft: str = "") -> int:
@@ -61,8 +61,8 @@ def test_calls_are_the_formulas_when_every_part_has_issues(
 
 
 def test_the_seeds_blog_makes_fourteen_and_then_thirteen() -> None:
-    assert [Refinement(max_passes=n).estimate().max for n in (1, 2, 3)] == [14, 27, 40]
-    assert [Refinement(max_passes=n, draft="Old.").estimate().max for n in (1, 2, 3)] == [15, 28, 41]
+    assert [blog(max_passes=n).estimate().max for n in (1, 2, 3)] == [14, 27, 40]
+    assert [blog(max_passes=n, draft="Old.").estimate().max for n in (1, 2, 3)] == [15, 28, 41]
 
 
 MARKS = ["useless", "weak", "passable", "good", "excellent"]

@@ -15,6 +15,7 @@ from consilience.protocols.refinement import Refinement
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.testing import Scripted, ScriptedModel
 from kit import runner
+from kit.cases import blog
 
 Script = Callable[[ModelRequest], Any]
 
@@ -69,7 +70,7 @@ async def refined(
     """A finished run, read back."""
     await runner.start(
         task,
-        protocol or Refinement(),
+        protocol or blog(),
         models=ScriptedModel(reply),
         store=store,
         session=session,

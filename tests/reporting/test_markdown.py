@@ -228,13 +228,17 @@ def test_what_would_overturn_the_answer_follows_what_they_differed_in() -> None:
         report(
             would_change=("The top ten statements use under a third of CPU time.",),
             unknown=("Whether CPU follows data.",),
-            against=(Against(text="Two engineers may be too few.", ids=("round-1/lateral/L2N2",)),),
+            against=(
+                Against(text="Two engineers may be too few.", ids=("round-1/lateral/L2N2",)),
+                Against(text="The gate may be read as a failure."),
+            ),
         )
     )
     assert text.partition("## What would overturn it\n\n")[2].partition("\n\n")[0].splitlines() == [
         "- The top ten statements use under a third of CPU time.",
         "- **Unknown:** Whether CPU follows data.",
         "- **Strongest argument against:** Two engineers may be too few. — *CFO (L2N2)*",
+        "- **Also against:** The gate may be read as a failure.",
     ]
 
 

@@ -24,6 +24,7 @@ from consilience.reporting.report_sections import folded_sections
 from consilience.reporting.session_diff import changes, side
 from consilience.reporting.views import view_text
 from kit import runner
+from kit.cases import blog
 from reporting.refinements import ISSUES, editing, refined
 from reporting.sessions import ran
 
@@ -116,7 +117,7 @@ async def test_what_the_critic_said_stands_beside_what_changed(store: SqliteStor
 async def test_what_quality_is_and_what_the_critic_gave_are_told_apart(
     store: SqliteStore, kind: Literal["length", "self"], word: str, what: str, figures: tuple[str, ...]
 ) -> None:
-    protocol = Refinement(confidence=kind, threshold=0.99, max_passes=2)
+    protocol = blog(confidence=kind, threshold=0.99, max_passes=2)
     shown = report_of(await refined(store, protocol))
     text = markdown(shown)
     assert (
@@ -150,7 +151,7 @@ async def test_where_the_critic_gives_no_scores_what_is_told_is_named(store: Sql
             return json.dumps({"confidence": "unsure", "text": f"Short. {request.key}."})
         return editing(request)
 
-    protocol = Refinement(critic="heuristic", confidence="self", threshold=0.9, max_passes=2)
+    protocol = blog(critic="heuristic", confidence="self", threshold=0.9, max_passes=2)
     shown = report_of(await refined(store, protocol, reply=reply))
     text = markdown(shown)
     assert "From 0 to 1: what its author declares of each part, with the number of issues." in text
@@ -168,7 +169,7 @@ async def test_long_changes_are_cut_and_counted(store: SqliteStore) -> None:
             return json.dumps({"confidence": "certain", "text": text})
         return editing(request)
 
-    shown = report_of(await refined(store, Refinement(max_passes=2), reply=rewriting))
+    shown = report_of(await refined(store, blog(max_passes=2), reply=rewriting))
     lines = next(iter(revisions(shown).values())).splitlines()
     assert sum(line.startswith("-Version") for line in lines) == 8
     assert "-and 3 more." in lines
@@ -213,9 +214,7 @@ async def test_figures_are_in_words(store: SqliteStore) -> None:
     ],
 )
 async def test_endings_are_those_of_a_text(store: SqliteStore, reason: StopReason, said: str, left: str) -> None:
-    protocol = Refinement(
-        critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9
-    )
+    protocol = blog(critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9)
     text = markdown(report_of(await refined(store, protocol)))
     assert f"**Stopped: {said} ({reason.value})**" in text
     assert f"**Dissent:** {left}\n" in text
@@ -230,7 +229,7 @@ async def test_no_issue_with_a_text_that_has_a_hole_is_no_approval(store: Sqlite
         assert request.schema is not None
         return json.dumps({part: {**marks, "issues": []} for part in request.schema["required"]})  # type: ignore[attr-defined]
 
-    text = markdown(report_of(await refined(store, Refinement(max_passes=1), reply=reply)))
+    text = markdown(report_of(await refined(store, blog(max_passes=1), reply=reply)))
     assert "**Dissent:** no issue was named, but not every part was judged.\n" in text
 
 
@@ -263,7 +262,7 @@ async def test_a_critic_that_makes_no_sense(store: SqliteStore) -> None:
 
 
 async def test_an_issue_that_nobody_could_mend_any_more(store: SqliteStore) -> None:
-    text = markdown(report_of(await refined(store, Refinement(max_passes=1))))
+    text = markdown(report_of(await refined(store, blog(max_passes=1))))
     assert "- **Open:** " in text
     assert "Handed back" not in text
 
@@ -294,7 +293,7 @@ async def test_no_text_breaks_the_structure(store: SqliteStore, said: str) -> No
     words = said[:300].encode("utf-8", "replace").decode()
 
     async def written(words: str, session: str) -> str:
-        protocol = Refinement(max_passes=2)
+        protocol = blog(max_passes=2)
         return markdown(report_of(await refined(store, protocol, reply=lambda r: editing(r, words), session=session)))
 
     text = await written(words, "nasty")

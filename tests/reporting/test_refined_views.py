@@ -32,6 +32,7 @@ from consilience.reporting.views.layers import layered
 from consilience.reporting.views.words import view_lines
 from consilience.testing import ScriptedModel, ServerError
 from kit import runner
+from kit.cases import blog
 from reporting.refinements import editing, refined
 from reporting.sessions import HOSTILE, by_hand, ran
 
@@ -68,12 +69,12 @@ CASES: dict[str, dict[str, Any]] = {
     "cut off late": {"limits": Limits(calls=20)},
     "no passes": {"limits": Limits(steps=0)},
     "no critic to be understood": {"reply": silent},
-    "no filter": {"protocol": Refinement(filter="never", max_passes=2)},
-    "a draft": {"protocol": Refinement(draft="# Old\n\nIt was short. It was bad.\n\n```\ncode\n```\n", max_passes=2)},
-    "heuristic": {"protocol": Refinement(critic="heuristic", confidence="self", threshold=0.9)},
-    "by length": {"protocol": Refinement(confidence="length", threshold=0.99, max_passes=2)},
-    "an author fails": {"reply": without_body, "protocol": Refinement(max_passes=2)},
-    "hostile": {"reply": lambda request: editing(request, HOSTILE), "protocol": Refinement(max_passes=2)},
+    "no filter": {"protocol": blog(filter="never", max_passes=2)},
+    "a draft": {"protocol": blog(draft="# Old\n\nIt was short. It was bad.\n\n```\ncode\n```\n", max_passes=2)},
+    "heuristic": {"protocol": blog(critic="heuristic", confidence="self", threshold=0.9)},
+    "by length": {"protocol": blog(confidence="length", threshold=0.99, max_passes=2)},
+    "an author fails": {"reply": without_body, "protocol": blog(max_passes=2)},
+    "hostile": {"reply": lambda request: editing(request, HOSTILE), "protocol": blog(max_passes=2)},
 }
 
 
@@ -122,7 +123,7 @@ async def test_every_pass_has_a_row_and_every_part_its_scores(store: SqliteStore
 
 
 async def test_the_diff_to_the_pass_before_has_a_sentence_a_line(store: SqliteStore) -> None:
-    text = view_text("passes", await refined(store, Refinement(max_passes=2)))
+    text = view_text("passes", await refined(store, blog(max_passes=2)))
     first, second = text.split("\npass 2 (the answer): ")
     assert "gone" not in first, "nothing was before it"
     changed = [line.strip() for line in second.splitlines() if line.strip()[:1] in ("−", "+")]
@@ -170,7 +171,7 @@ async def test_a_critic_without_scores_has_no_columns_for_them(store: SqliteStor
 
 
 async def test_a_length_alone_is_no_judgement(store: SqliteStore) -> None:
-    text = view_text("passes", await refined(store, Refinement(confidence="length"), reply=silent))
+    text = view_text("passes", await refined(store, blog(confidence="length"), reply=silent))
     assert rows(text, "pass 1")[1] == "pass 1 (the answer): not judged"
     assert rows(text, "body ") == ["body 0.58 – written"]
 
@@ -220,14 +221,14 @@ async def test_contributions_change_no_digest(store: SqliteStore) -> None:
 
 
 async def test_flow_in_words(store: SqliteStore) -> None:
-    text = view_text("flow", await refined(store, Refinement(filter="always")))
+    text = view_text("flow", await refined(store, blog(filter="always")))
     intro, second, third = rows(text, "coordinator → intro")
     assert intro == second == third == "coordinator → intro intent 5 of 7, 71 % 0.24 83 % certain 0.40"
     assert rows(text, "body → fact_checker")[::2] == [
         "body → fact_checker intent 6 of 7, 86 % 0.01 99 % unsure 0.36",
         "body → fact_checker – (unsure) 0.36",
     ]
-    narrow = view_text("flow", await refined(store, Refinement(filter="always"), session="narrow"), 60)
+    narrow = view_text("flow", await refined(store, blog(filter="always"), session="narrow"), 60)
     line = "coordinator → intro: down intent, shown 5 of 7, 71 %, distance 0.24, strength 83 %, up certain, weight 0.40"
     assert line in " ".join(narrow.split())
 
@@ -238,7 +239,7 @@ async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_leaves_
     def reply(request: ModelRequest) -> Any:
         return "Plain advice." if request.agent == "stylist" else without_body(request)
 
-    record = await refined(store, Refinement(max_passes=2), reply=reply)
+    record = await refined(store, blog(max_passes=2), reply=reply)
     assert record.report is not None
     report = RefinementReport.model_validate(record.report.model_dump())
     up = {(one.step, one.parent, one.child): one for one in report.contributions}
@@ -277,8 +278,8 @@ async def test_where_nothing_is_filtered_no_distance_is_claimed(store: SqliteSto
 
 
 async def test_the_matrix_is_that_of_the_vectors_and_says_where_texts_go_down(store: SqliteStore) -> None:
-    record = await refined(store, Refinement(max_passes=1))
-    roles = Refinement().hierarchy.by_name
+    record = await refined(store, blog(max_passes=1))
+    roles = blog().hierarchy.by_name
     picture = next(view.picture for view in record.presentation.views if view.name == "distances")
     assert isinstance(picture, Matrix)
     valued = [cell for cell in picture.cells if cell.value is not None]
@@ -290,12 +291,12 @@ async def test_the_matrix_is_that_of_the_vectors_and_says_where_texts_go_down(st
 
 
 async def test_distances_of_vectors_are_known_before_the_end(store: SqliteStore) -> None:
-    record = await refined(store, Refinement(max_passes=1))
+    record = await refined(store, blog(max_passes=1))
     assert view_text("distances", unfinished(record)) == view_text("distances", record)
 
 
 async def test_the_more_colour_the_farther_and_the_number_in_every_cell(store: SqliteStore) -> None:
-    drawn = ElementTree.fromstring(view_svg("distances", await refined(store, Refinement(max_passes=1))))
+    drawn = ElementTree.fromstring(view_svg("distances", await refined(store, blog(max_passes=1))))
     shaded = drawn.findall(f"{SVG}rect[@class='cv-shade']")
     assert len(shaded) == 7 * 6
     pairs = [(float(cell[0].text.rpartition(" ")[2]), float(cell.attrib["fill-opacity"])) for cell in shaded]  # type: ignore[union-attr]
@@ -315,21 +316,21 @@ async def test_without_vectors_and_filter_there_is_a_sentence(store: SqliteStore
 
 async def test_vectors_are_compared_also_where_nothing_is_filtered(store: SqliteStore) -> None:
     record = await refined(store, **CASES["no filter"])
-    filtered = await refined(store, Refinement(max_passes=1), session="filtered")
+    filtered = await refined(store, blog(max_passes=1), session="filtered")
     assert (
         view_text("distances", record) == view_text("distances", filtered) == view_text("distances", unfinished(record))
     )
 
 
 async def test_an_encoder_that_gave_nothing_is_a_sentence_too(store: SqliteStore) -> None:
-    record = tampered(await refined(store, Refinement(max_passes=1, filter="always")), distances={})
+    record = tampered(await refined(store, blog(max_passes=1, filter="always")), distances={})
     assert view_text("distances", record) == (
         "No distances were measured, so everything that was handed down was shown whole.\n"
     )
 
 
 async def test_a_matrix_without_room_is_a_line_for_each_role(store: SqliteStore) -> None:
-    text = view_text("distances", await refined(store, Refinement(max_passes=1)), 60)
+    text = view_text("distances", await refined(store, blog(max_passes=1)), 60)
     assert re.search(r"^  body: .*fact_checker\s+0\.01\*", text.replace("\n    ", " "), re.MULTILINE)
     assert max(map(cells, text.splitlines())) <= 60
 
@@ -415,7 +416,7 @@ async def test_the_page_holds_them_and_nothing_that_runs(store: SqliteStore, cas
 
 
 async def test_odd_reports_are_shown_as_far_as_they_go(store: SqliteStore) -> None:
-    record = await refined(store, Refinement(max_passes=2))
+    record = await refined(store, blog(max_passes=2))
     odd: list[dict[str, Any]] = [
         {"passes": [{"index": "one"}, {"index": 1, "sections": {"intro": 3, "body": {"scores": {"overall": "x"}}}}, None]},
         {"passes": "many", "handed_down": {"step": 1}, "distances": [1, 2], "aggregated_children": [], "best_pass": 7},
@@ -440,7 +441,7 @@ async def test_who_writes_for_two_in_one_phase_has_not_revised_itself(store: Sql
             return json.dumps({"text": f"A fact for {request.key}."})
         return editing(request)
 
-    turns = evolution.fold(await refined(store, Refinement(max_passes=1), reply=reply)).turns
+    turns = evolution.fold(await refined(store, blog(max_passes=1), reply=reply)).turns
     assert evolution.change(turns["researcher"]["pass 1"]) == "first words"
     assert evolution.change(turns["intro"]["pass 1"]) == "first words, revised"
     assert "critic" not in turns, "it says nothing of the matter"
@@ -457,7 +458,7 @@ async def test_a_check_is_made_after_a_pass_and_not_after_a_round(store: SqliteS
 
 
 async def test_a_name_that_says_it_all_stands_once(store: SqliteStore) -> None:
-    record = await refined(store, Refinement(max_passes=1))
+    record = await refined(store, blog(max_passes=1))
     text = view_text("tree", record)
     assert "\ncoordinator: 2 replies\n" in text
     assert "└─ critic: 1 reply\n" in text
@@ -521,7 +522,7 @@ def test_a_session_of_a_protocol_that_is_not_installed_has_the_common_views() ->
 
 @pytest.mark.parametrize("width", [40, 60, 66, 80, 100])
 async def test_no_word_of_the_passes_is_broken(store: SqliteStore, width: int) -> None:
-    text = view_text("passes", await refined(store, Refinement(max_passes=2)), width)
+    text = view_text("passes", await refined(store, blog(max_passes=2)), width)
     assert max(map(cells, text.splitlines())) <= width
     words = re.findall(r"\w+", text)
     for word in ("quality", "issues", "overall", "coherence", "accuracy", "depth", "conclusion"):

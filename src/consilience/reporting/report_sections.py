@@ -290,8 +290,9 @@ def _change(change: PositionChange, names: Names, step: str) -> Item:
 def _conditions(report: Report, names: Names) -> Iterator[Item]:
     yield from (Item(text=condition) for condition in report.would_change)
     yield from (Item(lead="Unknown:", text=unknown) for unknown in report.unknown)
-    for against in report.against:
-        yield Item(lead="Strongest argument against:", text=against.text, by=_authors(report, against.ids, names))
+    for rank, against in enumerate(report.against):
+        lead = "Also against:" if rank else "Strongest argument against:"
+        yield Item(lead=lead, text=against.text, by=_authors(report, against.ids, names))
 
 
 # --- trust

@@ -37,7 +37,7 @@ class Settings(Protocol):
             validate_default=True,
             description="who writes what, and who helps: a shipped hierarchy (consilience hierarchies) or a TOML file",
         ),
-    ] = "blog"  # type: ignore[assignment]
+    ] = "document"  # type: ignore[assignment]
     max_passes: Annotated[int, Field(ge=1, le=100, description="max passes")] = 3
     threshold: Annotated[float, Field(ge=0, le=1, description="quality at which the text is good enough")] = 0.8
     confidence: Annotated[
