@@ -221,7 +221,7 @@ def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
     (session,) = recorded()
     assert f"**Waiting for an answer to: {LEAF}**" in run(program, "show", session).stdout
     first = run(program, "sessions", "answer", session, LEAF, "Yes.")
-    assert f"Recorded the answer to {LEAF}. Go on" in first.stderr
+    assert f"Recorded the answer to {LEAF}. Resume" in first.stderr
     shown = run(program, "show", session).stdout
     assert f"**Answered, and heard when it goes on: {LEAF}**" in shown
     assert "sessions answer" not in shown
