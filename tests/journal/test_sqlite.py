@@ -78,6 +78,36 @@ async def test_a_process_that_looks_in_and_leaves_takes_nothing_along(
     assert look() == "['s', 't']", "another process reads what was written since"
 
 
+HOLD = """
+import os, sys, time
+from consilience.journal.sqlite import SqliteStore
+
+class SlowStore(SqliteStore):
+    def _held(self, session, lease):
+        print("leased", os.getpid(), flush=True)
+        time.sleep(float(sys.argv[2]))
+        return super()._held(session, lease)
+
+journal = SlowStore(sys.argv[1]).open("s")
+sys.stdin.read() if sys.argv[2] != "0" else os._exit(0)
+"""
+"""Leases the session, records itself as the holder after so many seconds, and keeps the lease; with 0 seconds it ends at once."""
+
+
+@pytest.mark.processes
+def test_refused_process_names_the_holder_and_not_an_earlier_one_that_ended(store: SqliteStore, tmp_path: Path) -> None:
+    store.create("s").release()
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "journal.db")]
+    ended = subprocess.run([*command, "0"], capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    with subprocess.Popen([*command, "0.6"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout
+        assert holder.stdin
+        assert holder.stdout.readline() == f"leased {holder.pid}\n" != f"leased {ended[1]}\n"
+        with pytest.raises(SessionBusy, match=f"is being run by process {holder.pid} on "):
+            store.open("s")
+        holder.stdin.close()
+
+
 def test_one_file_has_one_lease_by_whatever_path_it_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").mkdir()

@@ -124,6 +124,11 @@ class Recorder:
         self._ahead -= 1
         return found
 
+    def has_reply(self, key: str) -> bool:
+        """Return whether the first attempt of this call is recorded as its last."""
+        ended = self._calls.get((key, 1))
+        return isinstance(ended, CallCompleted) and not ended.cut
+
     def inherited(self, key: str, attempt: int) -> Ended | None:
         """What this attempt came to in the session this one is forked from."""
         return self._inherited.get((key, attempt))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +15,41 @@ from filelock import FileLock
 from filelock import Timeout as LockTaken
 
 from consilience.domain.errors import StoreUnusable
+
+HOLDER_SECONDS = 1.0
+"""How long a refused process waits for the holder to record itself."""
+
+
+def describe_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def live_holder(read: Callable[[], str | None]) -> str:
+    """Return the recorded holder of a lease that was refused; `read` reads it, as `describe_process` wrote it.
+
+    A process records itself just after it takes the lease. Until then the record names an earlier holder, so a holder that has
+    ended is read again, for up to `HOLDER_SECONDS`.
+    """
+    deadline = time.monotonic() + HOLDER_SECONDS
+    while True:
+        holder = read()
+        if (holder and not _has_ended(holder)) or time.monotonic() > deadline:
+            return holder or "another process"
+        time.sleep(0.01)
+
+
+def _has_ended(holder: str) -> bool:
+    """Return whether the process is of this host and ended. Windows has no signal that only checks."""
+    pid = re.match(rf"process (\d+) on {re.escape(socket.gethostname())}$", holder)
+    if pid is None or sys.platform == "win32":
+        return False
+    try:
+        os.kill(int(pid[1]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 class Lease(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import sqlite3
 import time
 import zlib
@@ -34,7 +33,7 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.journal import sqlite_open
-from consilience.journal.lease import FileLease, Lease, MemoryLease
+from consilience.journal.lease import FileLease, Lease, MemoryLease, describe_process, live_holder
 from consilience.journal.removal import SqliteAdmin
 from consilience.journal.sqlite_open import (
     RECOVERY,
@@ -132,8 +131,13 @@ class SqliteRecords:
         return int(str(created)) / 1000
 
     def holder(self, session: str) -> str | None:
-        ((holder,),) = self._rows("SELECT holder FROM sessions WHERE n=?", self._number(session))
-        return (str(holder) if holder else "another process") if self.lease(session).is_taken() else None
+        self._number(session)  # raises for an unknown session
+        return self._holder(session) or "another process" if self.lease(session).is_taken() else None
+
+    def _holder(self, session: str) -> str | None:
+        """The process that last recorded itself as the holder."""
+        rows = self._rows("SELECT holder FROM sessions WHERE id=?", session)
+        return str(rows[0][0]) if rows and rows[0][0] else None
 
     def lease(self, session: str) -> Lease:
         """The lease of a session, not acquired."""
@@ -310,9 +314,8 @@ class SqliteStore(SqliteRecords):
         if self.refused:  # it can be read as a journal, too, and nobody has to be kept from writing it
             return SqliteJournal(self, session, number, lease)
         if not lease.acquire(patience=PROBED):
-            ((holder,),) = self._rows("SELECT holder FROM sessions WHERE id=?", session) or [(None,)]
             raise SessionBusy(
-                f"session {session} is being run by {holder or 'another process'}",
+                f"session {session} is being run by {live_holder(lambda: self._holder(session))}",
                 where=self.path,
                 do="Wait for it to end, or stop that process; then try again.",
             )
@@ -325,8 +328,7 @@ class SqliteStore(SqliteRecords):
     def _held(self, session: str, lease: Lease) -> SqliteJournal:
         """The session under its lease. Raises `UnknownName` where it was removed before that was ours."""
         number = self._number(session)
-        holder = f"process {os.getpid()} on {socket.gethostname()}"
-        self._now("UPDATE sessions SET holder=? WHERE n=?", (holder, number))
+        self._now("UPDATE sessions SET holder=? WHERE n=?", (describe_process(), number))
         return SqliteJournal(self, session, number, lease)
 
     def _taken(self, session: str) -> SettingsError:

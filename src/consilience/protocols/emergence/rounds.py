@@ -117,12 +117,18 @@ class RoundRun:
             "leaf_revisit", leaf, label=self.labels[leaf], nudged=nudge is not None, **_addressed(before.text, pending)
         )
         reply = await self._ask_leaf(leaf, Prompt(words, tuple(quotes)), RevisitReply, pending)
-        turn = replace(self._first_leaf_turn(leaf, reply, before), nudge=nudge)
+        turn = self._first_leaf_turn(leaf, reply, before.text, nudge)
         return FamilyResult(turn if isinstance(reply, Failure) else self._with_met(turn, reply, pending))
 
-    def _first_leaf_turn(self, leaf: str, reply: Reply[LeafReply] | Failure, before: Turn | None = None) -> Turn:
+    def _first_leaf_turn(
+        self,
+        leaf: str,
+        reply: Reply[LeafReply] | Failure,
+        before: TextReply | None = None,
+        nudge: Reply[str] | None = None,
+    ) -> Turn:
         points = self._points(reply.value) if isinstance(reply, Reply) else ()
-        return replace(first_turn(leaf, reply, before.text if before else None), points=points)
+        return first_turn(leaf, reply, before, nudge, points)
 
     def _points(self, reply: LeafReply) -> tuple[str, ...]:
         return points_in(reply.points, self.session.caps.points)
@@ -194,7 +200,7 @@ class RoundRun:
         name = "observe_root" if root else f"observe_L{self.session.topology.levels[node]}"
         async with self.session.phase(name, self.index):
             reply = await self._observation(node, children, before, nudge)
-            turn = replace(first_turn(node, reply, before), nudge=nudge)
+            turn = first_turn(node, reply, before, nudge)
             if isinstance(reply, Failure):
                 return turn
             turn = self._with_met(turn, reply, [*self._raised(children), *self.book.pending(node)])
@@ -335,6 +341,8 @@ class RoundRun:
         """Publish the valid objections of a reply to texts of `family`, up to the cap, each as a message for its target and the
         reply's readers. Void ones are dropped first: to the author itself, to no text of the family, empty, or a copy of what
         the author's own text or one of the family says."""
+        if not reply.value.objections:
+            return turn
         targets = {self.labels[other.agent]: other.agent for other in family if other.agent != turn.agent}
         said = [reply.text, *(self.session.message(other.text.key).text for other in family if other.text is not None)]
         valid = [
@@ -405,7 +413,7 @@ class RoundRun:
                 met.append(ObjectionMet(objection=one.id, agent=turn.agent, fate=None))
         for declared in met:
             self.session.note("objection_met", declared)
-        return replace(turn, met=(*turn.met, *met))
+        return replace(turn, met=(*turn.met, *met)) if met else turn
 
     def _objections_to(self, text: TextReply, pending: Sequence[ObjectionRaised]) -> list[Quote]:
         """Objections to an agent's texts, and such a text if it has been replaced and the objection does not quote it."""

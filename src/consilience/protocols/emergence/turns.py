@@ -79,8 +79,14 @@ class FamilyResult:
         return (self.top, *self.below)
 
 
-def first_turn(agent: str, reply: TextReply | Failure, before: TextReply | None = None) -> Turn:
+def first_turn(
+    agent: str,
+    reply: TextReply | Failure,
+    before: TextReply | None = None,
+    nudge: Reply[str] | None = None,
+    points: tuple[str, ...] = (),
+) -> Turn:
     """The turn of an agent after its first call of the round; without a reply its earlier text stands."""
     if isinstance(reply, Failure):
-        return Turn(agent, text=before, failures=(reply,))
-    return Turn(agent, response=reply, text=reply)
+        return Turn(agent, nudge=nudge, text=before, failures=(reply,))
+    return Turn(agent, response=reply, nudge=nudge, text=reply, points=points)
