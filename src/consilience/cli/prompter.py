@@ -15,7 +15,7 @@ from consilience.cli.display import Display
 from consilience.cli.errors import print_json, say
 from consilience.cli.inputs import read_text
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.engine.ports import AgentPort, Later, Person
+from consilience.engine.ports import AgentPort, AnswerDeferred, Person
 from consilience.journal.store import Store
 from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
@@ -66,17 +66,17 @@ class TerminalPrompter:
         return True
 
     async def put(self, request: ModelRequest) -> str:
-        """Ask, and give the answer as a model would. Raises `Later`."""
+        """Ask, and give the answer as a model would. Raises `AnswerDeferred`."""
         async with self._turn:
             if self._left:
-                raise Later
+                raise AnswerDeferred
             self._loop = asyncio.get_running_loop()
             if self.screen is not None:
                 self.screen.aside(True)
             self._loop.add_reader(self._fd, self._read)
             try:
                 return await self._ask(request)
-            except Later:
+            except AnswerDeferred:
                 self._left = True
                 _print("\nLeft for later.")
                 raise
@@ -155,24 +155,24 @@ class TerminalPrompter:
         lines: list[str] = []
         while (line := await self._next()) is not None and line.strip() != ".":
             if not lines and line.strip().casefold() == LATER:
-                raise Later
+                raise AnswerDeferred
             lines.append(line)
         text = "\n".join(lines).strip()
         if not text:
-            raise Later
+            raise AnswerDeferred
         return text
 
     async def _type(self, prompt: str) -> str:
         _print(prompt)
         line = await self._next()
         if line is None or line.strip().casefold() == LATER:
-            raise Later
+            raise AnswerDeferred
         return line.strip()
 
     async def _next(self) -> str | None:
-        """The next line; None at the end of input. Raises `Later` when interrupted."""
+        """The next line; None at the end of input. Raises `AnswerDeferred` when interrupted."""
         if self._left:
-            raise Later
+            raise AnswerDeferred
         self._line = asyncio.get_running_loop().create_future()
         try:
             self._hand_over()
@@ -200,7 +200,7 @@ class TerminalPrompter:
 
     def _interrupt(self) -> None:
         if self._line is not None and not self._line.done():
-            self._line.set_exception(Later())
+            self._line.set_exception(AnswerDeferred())
 
 
 def _converted(typed: str, node: Node) -> object:

@@ -22,7 +22,7 @@ class Awaited:
     """Whether a person is asked, so that the deadline for people applies."""
 
 
-class Later(Exception):
+class AnswerDeferred(Exception):
     """Raised by an arrival: whoever is asked has left, and the answer will not come to this process."""
 
 
@@ -90,7 +90,7 @@ class WorkerPort(_NothingToCollect):
 
 
 Put = Callable[[ModelRequest], Awaitable[str]]
-"""Puts a question to a person and gives their answer; raises `Later` when they leave without one."""
+"""Puts a question to a person and gives their answer; raises `AnswerDeferred` when they leave without one."""
 
 
 def seconds_since_epoch() -> float:
@@ -127,7 +127,7 @@ class AnswerDeadline:
 async def _arrival_of(arrival: Awaitable[Completion], departed: Callable[[], None]) -> Completion:
     try:
         return await arrival
-    except Later:
+    except AnswerDeferred:
         departed()
         never: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         return await never
@@ -150,7 +150,7 @@ class Person:
 
     async def _answer(self, request: ModelRequest) -> Completion:
         if self._put is None:
-            raise Later
+            raise AnswerDeferred
         return Completion(text=await self._put(request), model=self.name, cost=0.0)
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
