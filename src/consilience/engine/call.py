@@ -35,7 +35,14 @@ from consilience.domain.outcome import FailureKind
 from consilience.engine.branch import Branch, Phase, current_phase
 from consilience.engine.call_failures import failed, refused
 from consilience.engine.ledger import CallBudget, TimeLeft
-from consilience.engine.ports import AgentPort, AnswerDeadline, Awaited, ModelPort, WorkerPort, seconds_since_epoch
+from consilience.engine.ports import (
+    AgentPort,
+    AnswerDeadline,
+    ModelPort,
+    PendingAnswer,
+    WorkerPort,
+    seconds_since_epoch,
+)
 from consilience.engine.prompt import (
     Parameters,
     Rendered,
@@ -306,14 +313,14 @@ class Call(Generic[T]):
         if steps is not None and isinstance(self.port, WorkerPort):
             return await within(left, worked(self.port.worker, request, steps), state.cancelled)
         answer = await within(left, self._answer(request, digest), state.cancelled)
-        return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, Awaited) else answer
+        return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
 
-    async def _answer(self, request: ModelRequest, digest: str) -> Completion | Awaited:
+    async def _answer(self, request: ModelRequest, digest: str) -> Completion | PendingAnswer:
         answer = await self.port.collect(request.key, digest) if self.state.resumed else None
         return await self.port.send(request) if answer is None else answer
 
     async def _arrival(
-        self, answer: Awaited, attempt: int, rendered: Rendered, schema: dict[str, object] | None
+        self, answer: PendingAnswer, attempt: int, rendered: Rendered, schema: dict[str, object] | None
     ) -> Completion:
         """What comes from outside, while the session is up for it."""
         state, ask = self.state, self.ask

@@ -14,7 +14,7 @@ from consilience.models.port import Completion, Model, ModelRequest, Worker
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class PendingAnswer:
     """The answer will come from outside, now or after this process has ended; `arrival` gives it if it comes now."""
 
     arrival: Awaitable[Completion]
@@ -33,9 +33,9 @@ class AgentPort(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def send(self, request: ModelRequest) -> Completion | Awaited: ...
+    async def send(self, request: ModelRequest) -> Completion | PendingAnswer: ...
 
-    async def collect(self, key: str, digest: str) -> Completion | Awaited | None:
+    async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
         """What has come of a request sent before, perhaps by another process; None when none was sent."""
         ...
 
@@ -141,8 +141,8 @@ class Person:
         self.name = name
         self._put = put
 
-    async def send(self, request: ModelRequest) -> Awaited:
-        return Awaited(self._answer(request), person=True)
+    async def send(self, request: ModelRequest) -> PendingAnswer:
+        return PendingAnswer(self._answer(request), person=True)
 
     async def collect(self, key: str, digest: str) -> None:
         """An answer given meanwhile is in the journal; a question without one is put again."""
