@@ -48,7 +48,7 @@ from consilience.journal.sqlite_open import (
     schema_of,
     unusable,
 )
-from consilience.journal.store import Flight, OnCommit, PromptParts, ThreadReader, check_name
+from consilience.journal.store import InFlightCall, OnCommit, PromptParts, ThreadReader, check_name
 from consilience.journal.writer import Notice, Statement, Writer
 
 LONG = 2000
@@ -115,9 +115,9 @@ class SqliteRecords:
             raise newer_schema(version, self.path)
         return decode_event(body, seq)
 
-    def flights(self, session: str) -> list[Flight]:
+    def flights(self, session: str) -> list[InFlightCall]:
         rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
-        return [Flight(*map(str, row)) for row in rows]
+        return [InFlightCall(*map(str, row)) for row in rows]
 
     def parents(self) -> dict[str, str]:
         sql = (
