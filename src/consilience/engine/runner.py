@@ -209,8 +209,10 @@ async def _again(
             if not replay:
                 await _note_lost(journal, recorder, state)
             report = await execute(setup, state)
-        if replay and (unasked := recorder.unasked()):
-            raise RequestMismatch(f"the replay of {session} did not come to what is recorded: {', '.join(unasked[:3])}")
+        if replay and (unreplayed := recorder.unreplayed()):
+            raise RequestMismatch(
+                f"the replay of {session} did not come to what is recorded: {', '.join(unreplayed[:3])}"
+            )
         if replay and finished is not None and finished.report_digest != report.digest():
             _compare(session, report, cls.report.model_validate_json(journal.store.text(finished.report)))
         return report
