@@ -98,7 +98,7 @@ class Activity:
         self.leave()
 
     @property
-    def hopeless(self) -> bool:
+    def is_unanswerable(self) -> bool:
         """Whether all that is awaited outside will not come to this process."""
         return self.left.issuperset(self.outside)
 

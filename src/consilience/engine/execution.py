@@ -276,7 +276,7 @@ def _when_still(
         if activity.outside or activity.held or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 
-    if state.activity.hopeless:
+    if state.activity.is_unanswerable:
         loop.call_soon(look)
     elif patience is not None:
         loop.call_later(patience, look)
