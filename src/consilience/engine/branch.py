@@ -49,14 +49,14 @@ class Activity:
     """`running` is the number of branches neither joined on others nor waiting outside.
 
     A branch that wakes another counts it in before it counts itself out, so `running` is 0 only when nothing moves.
-    `stirred` changes whenever somebody begins to move; `idle` is the time, in seconds, in which only the outside was awaited.
+    `generation` changes whenever somebody begins to move; `idle` is the time, in seconds, in which only the outside was awaited.
     """
 
     def __init__(self) -> None:
         self.on_still: Callable[[], None] = lambda: None
         """Called whenever nothing moves any more."""
         self.running = 0
-        self.stirred = 0
+        self.generation = 0
         self.outside: dict[str, str] = {}
         self.left: set[str] = set()
         self.held: dict[str, Phase | None] = {}
@@ -71,7 +71,7 @@ class Activity:
 
     def enter(self, n: int = 1) -> None:
         self.running += n
-        self.stirred += 1
+        self.generation += 1
         if self._since is not None:
             self._idle, self._since = self.idle, None
 

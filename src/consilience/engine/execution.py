@@ -267,10 +267,10 @@ def _when_still(
 ) -> None:
     """Nobody moves: after `patience` the outside world is given up on; a session that waits for nothing at all is deadlocked."""
 
-    stillness = state.activity.stirred
+    stillness = state.activity.generation
 
     def look() -> None:
-        if state.activity.running or state.activity.stirred != stillness or still.done():
+        if state.activity.running or state.activity.generation != stillness or still.done():
             return
         activity = state.activity
         if activity.outside or activity.held or activity.defective or not state.ledger.fund_waiting():
