@@ -86,7 +86,7 @@ class Activity:
         self.outside[key] = agent
         self.leave()
 
-    def gone(self, key: str) -> None:
+    def mark_departed(self, key: str) -> None:
         """Whoever is asked has left; the branch goes on waiting, at most until a deadline, and nobody need have patience for it."""
         self.left.add(key)
         if self.running == 0:

@@ -340,7 +340,7 @@ class Call(Generic[T]):
         state.activity.wait_outside(ask.key, ask.agent)
         asked = time.monotonic()
         try:
-            completion = await due.wait_for(answer.arrival, lambda: state.activity.gone(ask.key))
+            completion = await due.wait_for(answer.arrival, lambda: state.activity.mark_departed(ask.key))
         except ProviderError:
             state.activity.answered(ask.key)
             raise
