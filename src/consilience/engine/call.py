@@ -198,7 +198,7 @@ class Call(Generic[T]):
         if state.hold(self.phase):
             self.budget.branch.decide()
             state.activity.hold(ask.key, self.phase)
-            await _for_ever()
+            await _wait_forever()
         if state.cache and (cached := await self._cached(common, rendered)) is not None:
             return cached
         need = self._need(rendered)
@@ -456,7 +456,7 @@ def _unicode(words: str) -> str:
     return words.encode("utf-8", "replace").decode()
 
 
-async def _for_ever() -> NoReturn:
+async def _wait_forever() -> NoReturn:
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody fulfils it")
 
