@@ -166,7 +166,7 @@ class Call(Generic[T]):
         recorder.inherit(found, self.place)
         parts = recorder.journal.store.prompt(found.prompt) if isinstance(found, CallCompleted) else ()
         quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
-        others = {label: id for label, id in quotes if self.state.said_by_other(id, self.ask.agent)}
+        others = {label: id for label, id in quotes if self.state.is_from_other_agent(id, self.ask.agent)}
         return _Attempt(found, text, value, tuple(id for _, id in quotes), others)
 
     async def _made(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:

@@ -96,7 +96,7 @@ class State:
         except KeyError:
             raise ProtocolViolation(f"no message {id!r} to quote") from None
 
-    def said_by_other(self, id: str, agent: str) -> bool:
+    def is_from_other_agent(self, id: str, agent: str) -> bool:
         """Whether there is such a message, of somebody else."""
         found = self._messages.get(id)
         return found is not None and found.sender != agent
