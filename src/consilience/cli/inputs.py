@@ -24,7 +24,7 @@ from consilience.domain.panels import Panel, Persona, describe_mistake, load_pan
 from consilience.domain.paths import too_long
 from consilience.domain.toml_catalog import resembling
 from consilience.engine.protocol import Protocol
-from consilience.engine.runner import MOST_TASK
+from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decoded, file_text
 from consilience.models.registry import alternatives
 from consilience.models.weights import DEFAULT
@@ -56,9 +56,9 @@ def read_task(given: str) -> str:
         task, where = given, ""
     if not task.strip():
         raise SettingsError("the task is empty", where=where, do="Say what is to be deliberated.")
-    if len(task) > MOST_TASK:
+    if len(task) > MAX_TASK_CHARS:
         raise SettingsError(
-            f"the task has {len(task):,} characters; at most {MOST_TASK:,} are allowed",
+            f"the task has {len(task):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
             where=where,
             do="Give long material as documents (--source FILE) and ask about them.",
         )
