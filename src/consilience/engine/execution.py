@@ -47,7 +47,7 @@ MOST_REPAIRS = 10
 MAX_DEADLINE_SECONDS = 86_400
 MAX_PACE = 1_000
 MAX_HUMAN_DEADLINE_SECONDS = 31_536_000
-HOTTEST = 2
+MAX_TEMPERATURE = 2
 """No provider takes a higher temperature."""
 
 
@@ -110,9 +110,11 @@ class Options:
                 do=f"Give repairs from 0 to {MOST_REPAIRS}.",
             )
         if self.temperature is not None and not (
-            isinstance(self.temperature, int | float) and 0 <= self.temperature <= HOTTEST
+            isinstance(self.temperature, int | float) and 0 <= self.temperature <= MAX_TEMPERATURE
         ):
-            raise SettingsError(f"{self.temperature!r} is no temperature", do=f"Give a number from 0 to {HOTTEST}.")
+            raise SettingsError(
+                f"{self.temperature!r} is no temperature", do=f"Give a number from 0 to {MAX_TEMPERATURE}."
+            )
         if self.thinking is not None and self.thinking not in tuple(THINKING_TOKENS):
             raise SettingsError(
                 f"{self.thinking!r} is not a level of thinking", do=f"Give one of: {', '.join(THINKING_TOKENS)}."
