@@ -237,7 +237,7 @@ class SqliteRecords:
             raise unusable(self.path, error) from error
 
 
-PROBED = 0.2
+LEASE_PROBE_SECONDS = 0.2
 """Seconds for which a lease may be held by somebody who only wants to know who holds it."""
 
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
@@ -297,7 +297,7 @@ class SqliteStore(SqliteRecords):
         check_name(session)
         self.must_write()
         lease = self.lease(session)
-        if not lease.acquire(patience=PROBED):
+        if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise self._taken(session)
         try:
             if self._rows("SELECT n FROM sessions WHERE id=?", session):
@@ -313,7 +313,7 @@ class SqliteStore(SqliteRecords):
         lease = self.lease(session)
         if self.refused:  # it can be read as a journal, too, and nobody has to be kept from writing it
             return SqliteJournal(self, session, number, lease)
-        if not lease.acquire(patience=PROBED):
+        if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise SessionBusy(
                 f"session {session} is being run by {live_holder(lambda: self._holder(session))}",
                 where=self.path,
