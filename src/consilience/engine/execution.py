@@ -43,7 +43,7 @@ from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.engine.timing import NOTE_SECONDS
 from consilience.journal.store import Journal
 
-MOST_REPAIRS = 10
+MAX_REPAIRS = 10
 MAX_DEADLINE_SECONDS = 86_400
 MAX_PACE = 1_000
 MAX_HUMAN_DEADLINE_SECONDS = 31_536_000
@@ -104,10 +104,10 @@ class Options:
                 raise SettingsError(
                     f"{getattr(self, name)!r:.60} is not a function", where=name, do="Give one, or None."
                 )
-        if self.repairs is not None and not (isinstance(self.repairs, int) and 0 <= self.repairs <= MOST_REPAIRS):
+        if self.repairs is not None and not (isinstance(self.repairs, int) and 0 <= self.repairs <= MAX_REPAIRS):
             raise SettingsError(
                 f"a reply cannot be asked for {self.repairs!r} times again",
-                do=f"Give repairs from 0 to {MOST_REPAIRS}.",
+                do=f"Give repairs from 0 to {MAX_REPAIRS}.",
             )
         if self.temperature is not None and not (
             isinstance(self.temperature, int | float) and 0 <= self.temperature <= MAX_TEMPERATURE
