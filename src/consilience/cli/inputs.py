@@ -18,8 +18,7 @@ from consilience.deliberation import AUTO_PANEL
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
-from consilience.domain.outcome import MOST as MOST_LIMIT
-from consilience.domain.outcome import Limits, LimitsError, SpendingLimits
+from consilience.domain.outcome import MAX_LIMIT, Limits, LimitsError, SpendingLimits
 from consilience.domain.panels import Panel, Persona, describe_mistake, load_panel
 from consilience.domain.paths import too_long
 from consilience.domain.toml_catalog import resembling
@@ -139,11 +138,11 @@ def read_limits(request: Request, agents: Sequence[Agent]) -> Limits:
         "--max-steps": request.max_steps,
     }
     for option, value in given.items():
-        if value is not None and not 0 <= value <= MOST_LIMIT:
+        if value is not None and not 0 <= value <= MAX_LIMIT:
             raise SettingsError(
                 f"a limit cannot be {value!s:.60}",
                 where=option,
-                do=f"Give 0 or more, and at most {MOST_LIMIT}; leave the option out for no limit.",
+                do=f"Give 0 or more, and at most {MAX_LIMIT}; leave the option out for no limit.",
             )
     if not 0 <= request.quorum <= 1:
         raise SettingsError(
