@@ -49,7 +49,7 @@ class Activity:
     """`running` is the number of branches neither joined on others nor waiting outside.
 
     A branch that wakes another counts it in before it counts itself out, so `running` is 0 only when nothing moves.
-    `generation` changes whenever somebody begins to move; `idle` is the time, in seconds, in which only the outside was awaited.
+    `generation` changes whenever a branch starts or resumes. `idle` is the time, in seconds, in which only outside answers were awaited.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Activity:
         self.leave()
 
     def mark_departed(self, key: str) -> None:
-        """Whoever is asked has left; the branch goes on waiting, at most until a deadline, and nobody need have patience for it."""
+        """Mark the person answering `key` as departed. The branch keeps waiting, but the session need not stay up for it."""
         self.left.add(key)
         if self.running == 0:
             self.on_still()

@@ -23,7 +23,7 @@ class PendingAnswer:
 
 
 class AnswerDeferred(Exception):
-    """Raised by an arrival: whoever is asked has left, and the answer will not come to this process."""
+    """Raised by an arrival if the person has left and the answer will not come to this process."""
 
 
 @runtime_checkable
