@@ -228,10 +228,10 @@ TRANSCRIPTS = [match.groups() for text in GUIDES for match in SHOWN.finditer(tex
 
 
 def test_every_recorded_run_is_shown_on_a_page() -> None:
-    assert sorted(session for session, _ in TRANSCRIPTS) == sorted(path.stem for path in RUNS.iterdir())
+    assert {session for session, _ in TRANSCRIPTS} == {path.stem for path in RUNS.iterdir()}
 
 
-@pytest.mark.parametrize(("session", "transcript"), TRANSCRIPTS, ids=[session for session, _ in TRANSCRIPTS])
+@pytest.mark.parametrize(("session", "transcript"), TRANSCRIPTS)
 def test_a_transcript_is_what_show_prints_of_the_recorded_run(session: str, transcript: str, home: Path) -> None:
     """Line by line and in order; where lines are left out, a line says so."""
     from typer.testing import CliRunner

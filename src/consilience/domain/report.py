@@ -194,6 +194,7 @@ INCIDENTAL: dict[str, Any] = {
     "session": True,
     "cut_replies": True,
     "facts": True,
+    "same_material": True,
     "ledger": {
         "reserve_drawn": True,
         "actual": {"requests", "retries", "fallbacks", "lost", "tokens_cached", "seconds"},
@@ -301,6 +302,8 @@ class Report(Frozen):
     failed_calls: tuple[FailedCall, ...] = ()
     warnings: tuple[str, ...] = ()
     independence: Independence = Independence()
+    same_material: bool = False
+    """Whether no document is restricted to some agents and no agent has tools. False in sessions recorded before this field."""
     position_changes: tuple[PositionChange, ...] = ()
     dissent: tuple[Dissent, ...] = ()
     objections: tuple[Objection, ...] = ()

@@ -49,7 +49,7 @@ class Activity:
     """`running` is the number of branches neither joined on others nor waiting outside.
 
     A branch that wakes another counts it in before it counts itself out, so `running` is 0 only when nothing moves.
-    `generation` changes whenever a branch starts or resumes. `idle` is the time, in seconds, in which only outside answers were awaited.
+    `generation` changes whenever a branch starts or resumes. `idle` is the seconds in which only outside answers were awaited.
     """
 
     def __init__(self) -> None:

@@ -50,9 +50,15 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
         "failed_calls": failures,
         "warnings": (*_warnings(state, ended), *(text for _, text in said)),
         "independence": independence(voices(state.agents)),
+        "same_material": _same_material(state),
         "quotations": tuple(cited),
         "cut_replies": tuple(key for key, event in replies(ended).items() if event.cut),
     }
+
+
+def _same_material(state: State) -> bool:
+    restricted = any(document.agents is not None for document in state.opening.documents)
+    return not restricted and not any(steps > 1 for steps in state.ledger.sizes.steps.values())
 
 
 def quorum_of(share: float, n: int) -> int:

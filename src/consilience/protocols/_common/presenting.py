@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot
+from consilience.domain.report import Report
 from consilience.domain.sections import Block, Bullets, HeldPosition, Item, KeyFigure, Paragraph, Section
 
 _SHARES: Mapping[str, str] = {
@@ -16,6 +17,9 @@ _SHARES: Mapping[str, str] = {
 _OMITTED = frozenset({"facts", "fact_survival", "conformity", "dropped_labels"})
 """Reported elsewhere (with the changes of position, as a warning), or misleading: `fact_survival` counted only sentences that an
 answer repeats nearly word for word."""
+
+_REVIEWED_CALLS = 5
+"""Calls of `solo` with two reviews."""
 
 
 def share(part: float) -> str:
@@ -102,3 +106,26 @@ def ballot_section(ballots: Sequence[Ballot], pool: Mapping[str, float]) -> Sect
 
 def held_positions(ballots: Sequence[Ballot], step: str) -> tuple[HeldPosition, ...]:
     return tuple(HeldPosition(agent=b.agent, step=f"{step} {b.step}", text=b.position) for b in ballots)
+
+
+def single_call_section(report: Report) -> Section:
+    """Name the cheaper rivals of a run in which one model filled all seats from the same material; else no blocks."""
+    spent = report.ledger.actual
+    models = {agent.model for agent in report.agents}
+    seats_alike = len(models) == 1 and not spent.fallbacks and not any(map(_is_outside, models))
+    made = spent.calls + spent.inherited + spent.cached
+    blocks: tuple[Block, ...] = ()
+    if report.answer is not None and report.same_material and seats_alike and made > _REVIEWED_CALLS:
+        tokens = "" if made > spent.calls else f" and {spent.tokens_in + spent.tokens_out:,} tokens"
+        text = (
+            "Copies of one model with the same material often add little to one careful call. "
+            f"This run: {plural(made, 'call')}{tokens}; consilience solo: 1 call; "
+            f"consilience solo --reviews 2: {_REVIEWED_CALLS} calls. consilience compare measures which is better on your tasks."
+        )
+        blocks = bullets([Item(text=text)])
+    return Section(name="single-call", part="trust", blocks=blocks)
+
+
+def _is_outside(model: str) -> bool:
+    """Whether a person or a program answers, or nothing is known of the model."""
+    return not model or model.partition(":")[0] in ("human", "exec")

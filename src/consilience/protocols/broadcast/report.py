@@ -9,12 +9,13 @@ from consilience.domain.agents import seat_names
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot
 from consilience.domain.report import Frozen, Progress, Report, StrangeLoop
-from consilience.domain.sections import Item, Paragraph, Presentation, SeatNote, Section, Table
+from consilience.domain.sections import AgentText, Block, Item, Paragraph, Presentation, SeatNote, Section, Table
 from consilience.protocols._common.presenting import (
     ballot_section,
     bullets,
     figures_of,
     position_blocks,
+    single_call_section,
     trajectory,
     two_places,
 )
@@ -103,6 +104,7 @@ class BroadcastReport(Report):
                         self._past_disagreements(names),
                         self._flags(names),
                         self._missing(),
+                        single_call_section(self),
                         self._ratings(names),
                     ),
                     "figures": (
@@ -170,7 +172,10 @@ class BroadcastReport(Report):
     def _missing(self) -> Section:
         """What the root says its own answer lacks."""
         lacks = self.states[self.topology.roots[0]].missing if self.states else ""
-        blocks = (Paragraph(lead="Missing in the answer, by its author:", text=lacks),) if lacks else ()
+        lead = "Missing in the answer, by its author:"
+        blocks: tuple[Block, ...] = (Paragraph(lead=lead, text=lacks),) if lacks else ()
+        if "\n" in lacks:  # a list stays one
+            blocks = (Paragraph(lead=lead, text=""), AgentText(text=lacks))
         return Section(name="lacking", part="unknown", blocks=blocks)
 
     @property

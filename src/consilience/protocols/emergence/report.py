@@ -16,6 +16,7 @@ from consilience.protocols._common.presenting import (
     figures_of,
     held_positions,
     position_blocks,
+    single_call_section,
     trajectory,
 )
 from consilience.protocols.emergence.objections import ObjectionMet, ObjectionRaised, outcomes
@@ -99,7 +100,11 @@ class EmergenceReport(Report):
                 update={
                     "max_steps": most if isinstance(most, int) else None,
                     "above_answer": position_blocks(self.position, pooled),
-                    "sections": (ballot_section(self.ballots, self.pool), self._answers_section()),
+                    "sections": (
+                        ballot_section(self.ballots, self.pool),
+                        self._answers_section(),
+                        single_call_section(self),
+                    ),
                     "figures": (*scores, *figures_of(self.metrics)),
                     "views": (_objections_view(self.objections, seat_names(self.agents)),),
                     "positions": held_positions(self.ballots, self.step),

@@ -18,7 +18,7 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
-from consilience.protocols._common.presenting import bullets, figures_of, plural, share, two_places
+from consilience.protocols._common.presenting import bullets, figures_of, plural, share, single_call_section, two_places
 from consilience.protocols.refinement import report as reports
 from consilience.protocols.refinement.replies import WHOLE
 from consilience.protocols.refinement.report import Pass, RefinementReport, Revision
@@ -94,6 +94,7 @@ def sections(report: RefinementReport) -> tuple[Section, ...]:
         _scores(report),
         _revisions(report),
         _left_out(report),
+        single_call_section(report),
     )
 
 
