@@ -1,9 +1,9 @@
 """Reading numbers as people and models write them.
 
-A text is read from left to right as words, numbers and joined digits. A word begins with a letter and keeps the digits in it,
-after a hyphen, or in its exponent: those of `CO2`, `km2`, `GPT-4` and `m^2` are no numbers. Digits that are joined without a blank
-are one thing: a number if they are written as one, else none at all (`10:40`, `2024-05-01`, `3-5`, `2^10`, `12,00,000`, `1.2.3`).
-So a number never is a part of another one, of a date, a time, a range, an expression or a version.
+A text is split from left to right into words, numbers and joined digits. A word begins with a letter and includes its digits,
+also after a hyphen and in an exponent: `CO2`, `km2`, `GPT-4` and `m^2` contain no numbers. Digits joined without a space are one
+token: a number if written as one, otherwise no number (`10:40`, `2024-05-01`, `3-5`, `2^10`, `12,00,000`, `1.2.3`). So a number
+is never a part of another number, a date, a time, a range, an expression or a version.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _CURRENCY = (
 
 _DIGITS = rf"""
     (?: (?: 0 | \d{{4,}} | \d{{1,3}}(?:\.\d{{3}})+ | \d{{1,3}}(?:['{_NARROW}]\d{{3}})+ | \d{{1,3}}(?:[ ]\d{{3}})+ ) ,\d+
-      | \d{{1,3}},(?:\d{{1,2}}|\d{{4,}})(?!\d)              # a decimal comma: what stands around it cannot be thousands
+      | \d{{1,3}},(?:\d{{1,2}}|\d{{4,}})(?!\d)              # a decimal comma: the digits around it cannot be thousands
       | (?: \d{{1,3}}(?:[,'{_NARROW}]\d{{3}})+(?!\d)        # thousands
-          | (?<!\d[ ])\d{{1,3}}(?:[ ]\d{{3}})+(?![ ]?\d)    # with plain blanks, unless other numbers stand beside them
+          | (?<!\d[ ])\d{{1,3}}(?:[ ]\d{{3}})+(?![ ]?\d)    # with plain spaces, unless other numbers are next to them
           | \d+
         ) (?:\.\d+)?
       | \.\d+
@@ -75,29 +75,31 @@ _TOKEN = re.compile(
 
 
 class _Token(NamedTuple):
-    """A number, or joined digits that are none (`value` None), and where it stands. A `fraction` may be a date or a score too."""
+    """A number or joined digits, and its place in the text."""
 
     value: float | None
+    """None for joined digits that are no number."""
     begin: int
     end: int
     fraction: bool = False
+    """It could also be a date or a score."""
 
 
 def last_number(text: str) -> float | None:
-    """The last number of a text; None where there is none.
+    """Return the last number of a text; None without one.
 
-    Thousands are grouped by commas, apostrophes or blanks, or not at all. Behind a plain blank three digits are thousands where
-    one to three stand before it, and no other number beside them. A comma is a decimal one where it cannot group thousands: `1,5`,
-    `0,125`, `1.234,5`. `3.15e7`, `3.15 × 10^7`, `31.5 million` and `5k` are one number each. A minus sign, a hyphen, an en dash or
-    the word *minus* before it belongs to it, unless something stands before that. `1/2` and `1 1/2` are numbers where the text
-    holds no other.
+    Thousands may be grouped by commas, apostrophes or spaces. Three digits after a plain space are thousands if one to three
+    digits precede it and no other number is next to them. A comma that cannot group thousands is a decimal comma: `1,5`, `0,125`,
+    `1.234,5`. `3.15e7`, `3.15 × 10^7`, `31.5 million` and `5k` are one number each. A minus sign, hyphen, en dash or the word
+    *minus* before a number belongs to it, unless text precedes it directly. `1/2` and `1 1/2` are numbers if the text has no other.
     """
     return _last(list(_tokens(_plain(text)[0])))
 
 
 def number_around(text: str, start: int, end: int, *, sole: bool = False) -> float | None:
-    """The last whole number of which something stands between two places of a text: -1,366 also where they hold 366 alone. None
-    where they hold a part of joined digits that are no number, and where it is to be the `sole` one, but they hold different ones.
+    """Return the last number that overlaps a range of a text, read whole: -1,366 also if the range contains only 366.
+
+    None if the range is in joined digits that are no number, or if `sole` is set and it contains different numbers.
     """
     plain, begin, stop = _plain(text, start, end)
     touched = [token for token in _tokens(plain) if token.begin < stop and token.end > begin]
@@ -107,14 +109,14 @@ def number_around(text: str, start: int, end: int, *, sole: bool = False) -> flo
 
 
 def parse_number(text: str) -> float | None:
-    """A text that is one number in digits, as whoever writes a reference gives it; None for all else, and for an endless one."""
+    """Return the value of a text that is one finite number in digits, as in a reference; None for any other text."""
     plain = _PLAIN.fullmatch(_plain(text)[0].strip())
     value = _value(plain) if plain else math.inf
     return value if math.isfinite(value) else None
 
 
 def _last(tokens: Sequence[_Token]) -> float | None:
-    """The last number, a fraction only if there is no other."""
+    """Return the last number; a fraction only if there is no other."""
     values = [token.value for token in tokens if token.value is not None and not token.fraction]
     values = values or [token.value for token in tokens if token.value is not None]
     return values[-1] if values else None
@@ -135,7 +137,7 @@ def _tokens(plain: str) -> Iterator[_Token]:
 
 
 def _value(token: re.Match[str]) -> float:
-    """Of a match with the groups `sign`, `digits`, and those of a fraction."""
+    """Return the value of a match with the groups `sign`, `digits`, and those of a fraction."""
     if token["below"]:
         above, below = int(token["above"]), int(token["below"])
         value = above / below + (int(token["whole"]) if token["whole"] and above < below else 0)
@@ -156,28 +158,27 @@ def _float(digits: str) -> float:
 
 
 def _plain(text: str, start: int = 0, end: int = 0) -> tuple[str, int, int]:
-    """Signs, blanks, exponents, fractions and what TeX writes for them made alike; and where that stands which stood between two
-    places."""
+    """Return text with signs, spaces, exponents, fractions and their TeX forms normalized, and where a range of it moved to."""
     text = text.translate(_ALIKE)
     pieces, last, shift, begin, stop = [], 0, 0, start, end
-    for found in _DRESS.finditer(text):
-        plain = _made_alike(found)
-        grown = len(plain) - len(found[0])
-        if found.end() <= start:
+    for match in _DRESS.finditer(text):
+        plain = _normalized(match)
+        grown = len(plain) - len(match[0])
+        if match.end() <= start:
             begin += grown
-        elif found.start() < start:
-            begin = found.start() + shift
-        if found.end() <= end:
+        elif match.start() < start:
+            begin = match.start() + shift
+        if match.end() <= end:
             stop += grown
-        elif found.start() < end:
-            stop = found.start() + shift + len(plain)
-        pieces += [text[last : found.start()], plain]
-        last, shift = found.end(), shift + grown
+        elif match.start() < end:
+            stop = match.start() + shift + len(plain)
+        pieces += [text[last : match.start()], plain]
+        last, shift = match.end(), shift + grown
     return "".join((*pieces, text[last:])), begin, stop
 
 
-def _made_alike(found: re.Match[str]) -> str:
-    fraction = f"{found['above']}/{found['below']}" if found["above"] else _VULGAR.get(found[0])
+def _normalized(match: re.Match[str]) -> str:
+    fraction = f"{match['above']}/{match['below']}" if match["above"] else _VULGAR.get(match[0])
     if fraction:
-        return f" {fraction}" if found.string[max(found.start() - 1, 0) : found.start()].isdigit() else fraction
-    return _TEX.get(found[0]) or f"^{found[0].translate(_RAISED)}"
+        return f" {fraction}" if match.string[max(match.start() - 1, 0) : match.start()].isdigit() else fraction
+    return _TEX.get(match[0]) or f"^{match[0].translate(_RAISED)}"
