@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from consilience.cli import display as module
-from consilience.cli.display import Bench, run_line
+from consilience.cli.display import ComparisonProgress, run_line
 from consilience.domain.events import CallCompleted
 from consilience.domain.outcome import StopReason
 from consilience.evaluation import Run, Task
@@ -58,7 +58,7 @@ def test_a_run_that_ended_is_a_line() -> None:
 
 
 def test_silence_is_broken_after_ten_seconds(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    bench = Bench(6, quiet=False)
+    bench = ComparisonProgress(6, quiet=False)
     observer = bench.observer
     observer.begins("circle", TASK, 0)
     observer.event(call())
@@ -74,13 +74,13 @@ def test_silence_is_broken_after_ten_seconds(clock: list[float], capsys: pytest.
 
 
 def test_quiet_is_quiet(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    bench = Bench(1, quiet=True)
-    with bench:
-        bench.observer.begins("circle", TASK, 0)
-        bench.loading("loading local:x")
-        clock[0] += 60
-        bench.tick()
-        bench.observer.ended(run())
+    bench = ComparisonProgress(1, quiet=True)
+    bench.observer.begins("circle", TASK, 0)
+    bench.loading("loading local:x")
+    clock[0] += 60
+    bench.tick()
+    bench.observer.ended(run())
+    bench.close()
     assert capsys.readouterr() == ("", "")
 
 
@@ -93,12 +93,13 @@ def test_on_a_terminal_there_is_a_bar_that_leaves_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    with Bench(3, quiet=False) as bench:
-        bench.observer.begins("circle", Task(id="t[red]1", task="?"), 0)
-        bench.tick()
-        bench.observer.ended(run())
-        bench.tell("Stopping.")
-        bench.tick()
+    bench = ComparisonProgress(3, quiet=False)
+    bench.observer.begins("circle", Task(id="t[red]1", task="?"), 0)
+    bench.tick()
+    bench.observer.ended(run())
+    bench.tell("Stopping.")
+    bench.tick()
+    bench.close()
     assert "1/3" in screen.getvalue()
     assert "circle on t[red]1" in screen.getvalue()
     assert "Stopping." in screen.getvalue()

@@ -185,7 +185,7 @@ def test_the_same_command_asks_nothing_twice_and_goes_on_where_it_was_stopped(cl
     town.reply = stopping
     stopped = cli(*given)
     assert stopped.exit_code == 130
-    assert "the same command goes on from there" in stopped.stderr
+    assert "the same command continues from there" in stopped.stderr
     asked, town.reply = len(town.requests), adding_up
     done = cli(*given)
     assert done.exit_code == 0
@@ -277,18 +277,11 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     asked: list[str] = []
 
-    class Terminal:
-        class _Stream:
-            def isatty(self) -> bool:
-                return True
-
-        stdin = stderr = _Stream()
-
     def confirm(text: str, **options: object) -> bool:
         asked.append(text)
         return False
 
-    monkeypatch.setattr(plan, "sys", Terminal())
+    monkeypatch.setattr(plan, "can_confirm", lambda: True)
     monkeypatch.setattr(typer, "confirm", confirm)
     assert cli(*ASKED[:-1], "openai:gpt-4o", "--repeat", "100").exit_code == 2
     assert len(asked) == 1
@@ -299,18 +292,21 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("compare", "--model", MODEL), "either one task or a file"),
-        (("compare", "x", "--tasks", "starter"), "either one task or a file"),
+        (("compare", "--model", MODEL), "either a task or a file"),
+        (("compare", "x", "--tasks", "starter"), "either a task or a file"),
         (("compare", "--tasks", "none.jsonl", "--model", MODEL), "neither a task file nor a shipped set"),
-        (("compare", "--tasks", "starter", "--answer", "3", "--model", MODEL), "--answer belongs to a single task"),
+        (("compare", "--tasks", "starter", "--answer", "3", "--model", MODEL), "--answer applies to a single task"),
         (("compare", "x", "--only", "split", "--model", MODEL), "--only and --limit"),
         (("compare", "x", "--protocols", "circle,nothing", "--model", MODEL), "there is no protocol 'nothing'"),
         (("compare", "x", "--protocols", "circle,circle", "--model", MODEL), "two rows are both 'circle'"),
-        (("compare", "x", "--protocols", "circle", "--set", "sise=2", "--model", MODEL), "'sise=2' sets nothing"),
+        (
+            ("compare", "x", "--protocols", "circle", "--set", "sise=2", "--model", MODEL),
+            "no row has the setting 'sise=2'",
+        ),
         (("compare", "x", "--protocols", "circle", "--set", "circle.nil=2", "--model", MODEL), "nil"),
         (("compare", "x", "--protocols", "circle", "--set", "circle.size=x", "--model", MODEL), "size"),
         (("compare", "x", "--protocols", "circle", "--budget", "0", "--model", MODEL), "buys no answer"),
-        (("compare", "x", "--protocols", "circle", "--jobs", "0", "--model", MODEL), "0 jobs"),
+        (("compare", "x", "--protocols", "circle", "--jobs", "0", "--model", MODEL), "invalid number of jobs: 0"),
         (("compare", "x", "--protocols", "circle", "--max-cost", "-1", "--model", MODEL), "--max-cost"),
         (
             ("compare", "x", "--protocols", "circle", "--answer", "no", "--kind", "number", "--model", MODEL),
@@ -387,7 +383,7 @@ def test_ctrl_c_says_how_to_go_on(env: dict[str, str], here: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 130
-        assert "the same command goes on from there" in " ".join(said.split())
+        assert "the same command continues from there" in " ".join(said.split())
         server.open.set()
         done = command(*given, env=env, cwd=here)
     assert done.returncode == 0, done.stderr
@@ -396,7 +392,7 @@ def test_ctrl_c_says_how_to_go_on(env: dict[str, str], here: Path) -> None:
 
 def test_a_dry_run_says_whom_the_budget_may_cut_short(cli: Cli) -> None:
     told = cli(*ASKED, "--budget-calls", "3", "--dry-run").stdout
-    assert "circle may be cut short**: it needs up to 4 calls and the budget is sure to pay for 3" in " ".join(
+    assert "circle may be cut short**: it needs up to 4 calls and the budget surely pays for 3" in " ".join(
         told.split()
     )
     assert "cut short" not in cli(*ASKED, "--budget-calls", "4", "--dry-run").stdout

@@ -28,13 +28,7 @@ class Terminal:
             return answer
 
         monkeypatch.setattr(typer, "confirm", confirm)
-        monkeypatch.setattr(plan, "sys", self)
-
-    class _Stream:
-        def isatty(self) -> bool:
-            return True
-
-    stdin = stderr = _Stream()
+        monkeypatch.setattr(plan, "can_confirm", lambda: True)
 
 
 Sit = Callable[[bool], Terminal]
@@ -96,7 +90,7 @@ def test_below_the_amount_it_does_not_ask(cli: Cli, town: Town, sit: Sit) -> Non
 def test_an_unknown_price_is_always_asked_about(cli: Cli, town: Town, sit: Sit) -> None:
     terminal = sit(False)
     cli("emergence", TASK, "--model", "openai:of-next-year")
-    assert "an amount nobody can foresee" in terminal.asked[0]
+    assert "an unknown amount" in terminal.asked[0]
 
 
 def test_a_run_that_makes_no_call_needs_no_consent(cli: Cli, town: Town) -> None:
@@ -179,7 +173,7 @@ def test_program_as_fallback_needs_consent(
     refused = cli(*run, env=env)
     assert refused.exit_code == 2
     assert "cost not known: exec:touch started may spend money of its own" in refused.stderr.splitlines()[0]
-    assert refused.stderr.endswith("Give --yes to agree; --dry-run says more.\n")
+    assert refused.stderr.endswith("Give --yes to agree; --dry-run shows the plan.\n")
     assert "costs nothing" not in refused.stderr
     assert (town.requests, recorded(), (here / "started").exists()) == ([], [], False)
     planned = cli(*run, "--dry-run", env=env).stdout
@@ -197,7 +191,7 @@ def test_program_as_fallback_needs_consent_on_a_terminal(cli: Cli, town: Town, s
     terminal = sit(False)
     assert cli("solo", TASK, "--model", f"openai:gpt-4o|{CHAIN}").exit_code == 2
     (question,) = terminal.asked
-    assert question.startswith("Spend an amount nobody can foresee")
+    assert question.startswith("Spend an unknown amount")
     assert question.endswith("on openai:gpt-4o, exec:touch started?")
     assert town.requests == []
 
@@ -265,11 +259,11 @@ def test_no_limit_on_money_bounds_what_an_encoder_takes(cli: Cli, town: Town) ->
     unlimited = cli(*EMBEDDING)
     assert "does not bound" not in unlimited.stderr
     limited = cli(*EMBEDDING, "--max-cost", "0.3")
-    assert "--max-cost does not bound what openai:text-embedding-3-small takes" in limited.stderr.splitlines()[-1]
+    assert "--max-cost does not bound the cost of openai:text-embedding-3-small" in limited.stderr.splitlines()[-1]
     for refused in (unlimited, limited):
         assert refused.exit_code == 2
         assert "openai:gpt-4o, openai:text-embedding-3-small; at most $" in refused.stderr
-        assert refused.stderr.endswith("Give --yes to agree; --dry-run says more.\n")
+        assert refused.stderr.endswith("Give --yes to agree; --dry-run shows the plan.\n")
     assert town.requests == []
     assert recorded() == []
 
@@ -280,7 +274,7 @@ def test_an_encoder_that_is_paid_for_is_asked_about(cli: Cli, town: Town, sit: S
     assert cli(*EMBEDDING, "--max-cost", "0.3").exit_code == 2
     (question,) = terminal.asked
     unbounded, _, rest = question.partition(" Spend at most $")
-    assert unbounded == "(--max-cost does not bound what openai:text-embedding-3-small takes.)"
+    assert unbounded == "(--max-cost does not bound the cost of openai:text-embedding-3-small.)"
     assert rest.endswith("on openai:gpt-4o, openai:text-embedding-3-small?")
 
 

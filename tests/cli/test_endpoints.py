@@ -105,15 +105,15 @@ def test_a_loopback_endpoint_is_not_assumed_to_be_free(env: dict[str, str], here
         assert f"CONSILIENCE_FREE_ENDPOINTS={server.url}/v1" in refused.stderr
         bounded = command(*run, "--max-cost", "0.01", env=env, cwd=here)
         assert bounded.returncode == 2, "no limit on money bounds what has no known price"
-        assert f"--max-cost does not bound what {name} takes" in bounded.stderr
+        assert f"--max-cost does not bound the cost of {name}" in bounded.stderr
         plan = json.loads(command(*run, "--dry-run", "--json", env=env, cwd=here).stdout)
         assert (plan["most_money"], plan["paid"]) == (None, [name])
         assert server.asked == []
         agreed = command(*run, "--yes", env=env, cwd=here)
-        assert "price not known" in agreed.stdout
+        assert "price unknown" in agreed.stdout
         by_variable = command(*run, env={**env, "CONSILIENCE_FREE_ENDPOINTS": f"{server.url}/v1"}, cwd=here)
         assert "costs nothing" in by_variable.stderr
-        assert "price not known" not in by_variable.stdout
+        assert "price unknown" not in by_variable.stdout
         chain = command("solo", QUESTION, "--model", f"local|{name}", "--dry-run", env=env, cwd=here)
         assert f"the price of {name} is not known" in chain.stdout
 
@@ -149,7 +149,7 @@ def test_prices_of_the_configuration_are_counted_and_bound(env: dict[str, str], 
         ('[endpoints."http://127.0.0.1:9/v1"]\nfree = false\n', "free = true"),
         ('[endpoints."http://127.0.0.1:9/v1"]\ninput_price = 1\n', "output_price"),
         ('[endpoints."http://127.0.0.1:9/v1"]\ninput_price = -1\noutput_price = 2\n', "output_price"),
-        ('[endpoints."127.0.0.1:9"]\nfree = true\n', "not named by its address"),
+        ('[endpoints."127.0.0.1:9"]\nfree = true\n', "must be named by its address"),
         (f'[endpoints."http://ann:{KEY}@127.0.0.1:9/v1"]\nfree = true\n', "without a user name"),
         ("endpoints = 3\n", "must be a table"),
     ],
@@ -301,8 +301,8 @@ def test_doctor_names_the_ways_and_what_answers(env: dict[str, str], here: Path,
     assert f"{server.url}/v1" in done.stdout
     assert "answers, lists m0, m1, m2" in done.stdout
     assert "m11, …; free, as configured" in done.stdout
-    assert "answers, but lists no models (HTTP 404); price not known" in done.stdout
-    assert f"would be taken    {server.url}/v1#m1: CONSILIENCE_MODEL is set; it costs nothing" in done.stdout
+    assert "answers, but lists no models (HTTP 404); price unknown" in done.stdout
+    assert f"would be used    {server.url}/v1#m1: CONSILIENCE_MODEL is set; it costs nothing" in done.stdout
     assert KEY not in done.stdout + done.stderr
     (home / "consilience.toml").unlink()
     assert "#m1: CONSILIENCE_MODEL is set; its price is not known" in command("doctor", env=env, cwd=here).stdout

@@ -212,7 +212,7 @@ def test_an_export_that_cannot_be_written_says_to_write_it_elsewhere(cli: Cli, s
         result = cli("export", session, "--out", place)
         assert result.exit_code == 2
         assert said in result.stderr
-        assert result.stderr.endswith("Name another place with --out.\n")
+        assert result.stderr.endswith("Name another file with --out.\n")
 
 
 def test_schemas_are_written_into_a_directory(cli: Cli, here: Path) -> None:

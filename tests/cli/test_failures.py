@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from consilience.cli.errors import Declined, Stopped, exit_code_of
+from consilience.cli.errors import Declined, StoppedBySignal, exit_code_of
 from consilience.domain.errors import (
     ConsilienceError,
     ReplayMiss,
@@ -45,7 +45,7 @@ RESUME = "consilience resume r1"
         (ConsilienceError("odd"), 1, "Error: odd", True),
         (KeyError("x"), 1, "Error: this is a defect in consilience, not a mistake of yours: KeyError: 'x'.", True),
         (KeyboardInterrupt(), 130, "Interrupted.", True),
-        (Stopped(signal.SIGTERM), 143, "Stopped by SIGTERM.", True),
+        (StoppedBySignal(signal.SIGTERM), 143, "Stopped by SIGTERM.", True),
     ],
 )
 def test_exit_codes(
@@ -67,7 +67,7 @@ def test_exit_codes(
         (ReplayMiss("not\nthere"), (1, "not there", "", "")),
         (KeyError("x"), (1, "a defect in consilience: KeyError: 'x'", "", "")),
         (KeyboardInterrupt(), (130, "interrupted", "", "")),
-        (Stopped(signal.SIGTERM), (143, "stopped by SIGTERM", "", "")),
+        (StoppedBySignal(signal.SIGTERM), (143, "stopped by SIGTERM", "", "")),
         (Declined("Nothing was spent."), (2, "Nothing was spent.", "", "")),
     ],
 )
@@ -77,7 +77,7 @@ def test_as_json(error: BaseException, told: tuple[int, str, str, str], capsys: 
     found = {"exit_code": code, "what": what, "where": where, "do": do, "session": None}
     assert json.loads(capsys.readouterr().out) == found
     exit_code_of(error, session="r1", as_json=True)
-    go_on = f"{do} Go on with: {RESUME}".strip()
+    go_on = f"{do} Resume with: {RESUME}".strip()
     assert json.loads(capsys.readouterr().out) == {**found, "do": go_on, "session": "r1"}
 
 

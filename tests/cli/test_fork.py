@@ -32,7 +32,7 @@ def test_a_fork_asks_only_what_comes_after_and_says_what_it_inherits(cli: Cli, t
     assert town.requests == []
     child = recorded()[-1]
     assert child != parent
-    assert f"A fork of {parent} from event" in result.stderr
+    assert f"Fork of {parent} from event" in result.stderr
     assert "5 replies inherited, not paid for again" in result.stderr
     assert "5 inherited, not paid for here" in cli("show", child, "--view", "figures").stdout
     report = json.loads(Path("report/report.json").read_text())
@@ -77,7 +77,7 @@ def test_first_line_of_a_fork_shows_the_thinking_level(cli: Cli, parent: str, mo
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     result = cli("fork", parent, "--at", "end", "--model", "openai:o4-mini", "--thinking", "high", "--yes")
     first = result.stderr.splitlines()[0]
-    assert first.startswith(f"A fork of {parent}")
+    assert first.startswith(f"Fork of {parent}")
     assert "for thinking (high)" in first
 
 
@@ -104,10 +104,10 @@ def test_lists_are_given_as_json_and_words_stay_words(cli: Cli, town: Town, pare
         (["--at", "end", "--perspective", "L9N9=x"], "no agent 'L9N9'"),
         (["--at", "end", "--set", "foo=1"], "emergence has no setting 'foo'. Where: --set. Known: "),
         (["--at", "end", "--set", "childern=1"], "Did you mean 'children'? Known: "),
-        (["--at", "end", "--agent-limit", "L2N1=3"], "is no limit"),
-        (["--at", "end", "--agent-limit", "L2N1:calls=-3"], "cannot be a limit"),
+        (["--at", "end", "--agent-limit", "L2N1=3"], "is not a limit"),
+        (["--at", "end", "--agent-limit", "L2N1:calls=-3"], "invalid limit"),
         (["--at", "end", "--agent-limit", "nobody:calls=3"], "no agent 'nobody'"),
-        (["--at", "end", "--max-calls", "-1"], "a limit cannot be -1"),
+        (["--at", "end", "--max-calls", "-1"], "invalid limit: -1"),
         (["--at", "end", "--model", "nonsense"], "nonsense"),
         ([], "--at"),
     ],

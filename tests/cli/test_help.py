@@ -102,7 +102,7 @@ def test_options_of_emergence_follow_from_its_settings(cli: Cli) -> None:
         "--fallback none|vote",
         "--perspectives TEXT Perspectives assigned to the leaf agents in order. Repeatable.",
         "--reply-tokens N Max tokens per reply",
-        "--max-tokens N Most tokens read and written, in all.",
+        "--max-tokens N Max tokens in total, input and output.",
         "--similarity TEXT Stop test: auto, declared, positions, jaccard, embedding or judge",
     ):
         assert words in said, words

@@ -88,7 +88,7 @@ def test_one_with_other_things_stays_as_it_is_and_doctor_warns(cli: Cli, town: T
     assert mode(journal_path()) == 0o600
     done = cli("doctor")
     assert done.exit_code == 0
-    assert f"other users may replace the files in it; close it: chmod go-w {home}" in done.stdout
+    assert f"other users may replace the files in it; to close it: chmod go-w {home}" in done.stdout
 
 
 @pytest.fixture

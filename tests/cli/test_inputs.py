@@ -140,4 +140,4 @@ def test_a_directory_of_links_that_lead_out_holds_nothing(cli: Cli, town: Town, 
     done = cli(*RUN, "--source", "docs")
     assert done.exit_code == 2
     assert "links out of it or to hidden files: a.md" in done.stderr
-    assert "the directory holds no text" in done.stderr
+    assert "the directory contains no text" in done.stderr

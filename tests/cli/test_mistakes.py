@@ -90,7 +90,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "endless calls": ((*RUN, "--max-calls", "1" + "0" * 400), ("--max-calls", "at most 9223372036854775807")),
     "endless time": ((*RUN, "--max-time", "inf"), ("--max-time", "inf")),
     "endless time of one": ((*RUN, "--agent-limit", "L2N1:time=inf"), ("--agent-limit", "finite number")),
-    "a kind twice": ((*RUN, "--agent-limit", "L2N1:calls=1,calls=2"), ("--agent-limit", "says one kind twice")),
+    "a kind twice": ((*RUN, "--agent-limit", "L2N1:calls=1,calls=2"), ("--agent-limit", "names one kind twice")),
     "no index": ((*RUN, "--phase-limit", "leaf_respond/x:calls=1"), ("--phase-limit", "NAME/INDEX with a number")),
     "quorum of 2": ((*RUN, "--quorum", "2"), ("--quorum", "0 to 1")),
     "out is a file": ((*RUN, "--out", "file"), ("file", "--out DIR")),

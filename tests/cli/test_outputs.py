@@ -187,7 +187,7 @@ def test_a_file_of_the_journal_is_refused(
     done = cli(*EXPORT, "--out", str(target))
     assert done.exit_code == 2
     assert "that is a file of the journal" in done.stderr
-    assert done.stderr.endswith("Name another place with --out.\n")
+    assert done.stderr.endswith("Name another file with --out.\n")
     assert cli(*EXPORT).stdout == before
 
 

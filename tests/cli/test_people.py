@@ -189,10 +189,10 @@ def test_who_leaves_parks_the_session_and_can_answer_another_day(typed: str, sit
     assert shown.returncode == 0
     assert f"=== {LEAF}: L2N1 is asked ===" in shown.stdout
     assert f"# Task\n{TASK}" in shown.stdout
-    assert "Words alone are taken as text." in shown.stdout
+    assert "Plain text is taken as text." in shown.stdout
     answered = run(program, "sessions", "answer", session, LEAF, "-", input="From another day.\n")
     assert answered.returncode == 0, answered.stderr
-    assert f"Go on: consilience resume {session}" in answered.stderr
+    assert f"Resume: consilience resume {session}" in answered.stderr
     parked = run(program, "resume", session)
     assert parked.returncode == 5, parked.stderr
     key = "round-1/lateral/L2N1"
@@ -221,7 +221,7 @@ def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
     (session,) = recorded()
     assert f"**Waiting for an answer to: {LEAF}**" in run(program, "show", session).stdout
     first = run(program, "sessions", "answer", session, LEAF, "Yes.")
-    assert f"Recorded the answer to {LEAF}. Go on" in first.stderr
+    assert f"Recorded the answer to {LEAF}. Resume" in first.stderr
     shown = run(program, "show", session).stdout
     assert f"**Answered, and heard when it goes on: {LEAF}**" in shown
     assert "sessions answer" not in shown
@@ -231,7 +231,7 @@ def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
     assert (told["state"], told["awaited"], told["answered"]) == ("unfinished", [], [LEAF])
     assert json.loads(run(program, "sessions", "list", "--json").stdout)[0]["state"] == "unfinished"
     second = run(program, "sessions", "answer", session, LEAF, "No.")
-    assert f"Recorded the answer to {LEAF}, instead of the one that was there." in " ".join(second.stderr.split())
+    assert f"Recorded the answer to {LEAF}, replacing the earlier one." in " ".join(second.stderr.split())
     again = run(program, "resume", session)
     assert "in flight" not in again.stderr
     assert said(session)[LEAF] == "No."
@@ -284,7 +284,7 @@ def test_a_process_killed_while_a_person_thinks_loses_neither_question_nor_answe
     note = tmp_path / "answer.txt"
     note.write_text("Written meanwhile.")
     assert run(program, "sessions", "answer", session, LEAF, f"@{note}").returncode == 0
-    assert "(answered; it is heard when the session goes on)" in run(program, "sessions", "answer", session).stdout
+    assert "(answered; delivered when the session is resumed)" in run(program, "sessions", "answer", session).stdout
     again = sit("resume", session, "--quiet")
     question = again.until("stance (one of kept, changed):")
     assert "round 1 · lateral" in question
@@ -352,7 +352,7 @@ def test_a_deadline_for_people_is_recorded_and_shown_with_the_question(program: 
     (session,) = recorded()
     (question,) = json.loads(run(program, "sessions", "answer", session, "--json").stdout)
     assert began + 3590 < question["until"] < time.time() + 3610
-    assert "UTC; a session that goes on later does so without" in run(program, "sessions", "answer", session).stdout
+    assert "UTC; a session resumed later continues without" in run(program, "sessions", "answer", session).stdout
     wrong = run(program, *RUN, "--human-deadline", "0")
     assert wrong.returncode == 2
     assert "the deadline for people of 0.0 s is invalid" in wrong.stderr

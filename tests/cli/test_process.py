@@ -101,8 +101,8 @@ def test_ctrl_c_ends_in_order_and_the_session_goes_on(command: Callable[[str], l
     assert process.returncode == 130, err
     assert out == b""
     assert err.decode().splitlines() == [
-        "Stopping; Ctrl-C once more ends it at once.",
-        f"Interrupted. What is recorded is kept; go on with: consilience resume {session}",
+        "Stopping; Ctrl-C again ends it at once.",
+        f"Interrupted. Recorded calls are kept; resume with: consilience resume {session}",
     ]
     done = subprocess.run([*command(QUICK), "resume", session], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0
@@ -124,7 +124,7 @@ def test_an_interruption_is_told_as_json_too(command: Callable[[str], list[str]]
         "exit_code": process.returncode,
         "what": "interrupted",
         "where": "",
-        "do": f"Go on with: consilience resume {session}",
+        "do": f"Resume with: consilience resume {session}",
         "session": session,
     }
     assert process.returncode == 130
@@ -246,7 +246,7 @@ def test_who_else_ends_it_ends_it_in_order_and_its_programs_too(
     assert (programs.process.returncode, out) == (128 + number, b"")
     assert err.decode().splitlines()[-2:] == [
         "Stopping; a second signal ends it at once.",
-        f"Stopped by {number.name}. What is recorded is kept; go on with: consilience resume {session}",
+        f"Stopped by {number.name}. Recorded calls are kept; resume with: consilience resume {session}",
     ]
 
 

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from consilience.cli import display as module
-from consilience.cli.display import HEARTBEAT, Lines, Quiet, display
-from consilience.cli.progress_table import Table
+from consilience.cli.display import HEARTBEAT_SECONDS, Display, Lines, RunProgress, Table, open_display
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
     CallCompleted,
@@ -113,10 +112,10 @@ def test_after_ten_silent_seconds_a_line_says_that_it_lives(clock: Clock, capsys
     lines = Lines()
     lines.loading("loading local:smollm2-135m")
     assert capsys.readouterr().err == "loading local:smollm2-135m\n"
-    clock.now = HEARTBEAT - 0.1
+    clock.now = HEARTBEAT_SECONDS - 0.1
     lines.tick()
     assert capsys.readouterr().err == ""
-    clock.now = HEARTBEAT
+    clock.now = HEARTBEAT_SECONDS
     lines.tick()
     lines.tick()
     assert capsys.readouterr().err == "… 10 s: loading local:smollm2-135m\n"
@@ -126,23 +125,23 @@ def test_after_ten_silent_seconds_a_line_says_that_it_lives(clock: Clock, capsys
     lines.observe(CallCompleted(key=KEY, agent="L2N1", text="t", tokens_in=9, tokens_out=3))
     lines.observe(CallStarted(key="round-1/lateral/L2N2", agent="L2N2"))
     capsys.readouterr()
-    clock.now = 2 * HEARTBEAT + 5
+    clock.now = 2 * HEARTBEAT_SECONDS + 5
     lines.tick()
     assert capsys.readouterr().err == (
-        "… 25 s: 1 of 7–15 calls, 9 tokens read, 3 written, not known; composing for up to 15 s: practical (L2N2)\n"
+        "… 25 s: 1 of 7–15 calls, 9 tokens read, 3 written, not known; waiting for practical (L2N2), longest 15 s\n"
     )
 
 
 def test_a_resumed_run_counts_what_was_before(capsys: pytest.CaptureFixture[str]) -> None:
     before = [STARTED, CallCompleted(key=KEY, agent="L2N1", text="t", cost=0.0, volatile={"t": 60.0})]
     lines = Lines(before)
-    assert lines.watched.course.made == 1
-    assert lines.watched.seconds >= 60
+    assert lines.progress.state.made == 1
+    assert lines.progress.seconds >= 60
 
 
 def test_elsewhere_than_on_a_terminal_there_are_lines_or_nothing() -> None:
-    assert isinstance(display(title="t", quiet=False), Lines)
-    assert isinstance(display(title="t", quiet=True), Quiet)
+    assert isinstance(open_display(title="t", quiet=False), Lines)
+    assert type(open_display(title="t", quiet=True)) is Display
 
 
 @pytest.mark.parametrize(("term", "kind"), [("xterm", Table), ("dumb", Lines), ("unknown", Lines)])
@@ -152,7 +151,7 @@ def test_a_terminal_that_cannot_be_drawn_over_gets_lines(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", term)
-    screen = display(title="t", quiet=False)
+    screen = open_display(title="t", quiet=False)
     screen.observe(STARTED)
     screen.close()
     assert isinstance(screen, kind)
@@ -171,8 +170,8 @@ def test_a_tree_larger_than_the_screen_is_shown_by_level(clock: Clock, capsys: p
         table.observe(CallStarted(key="b", agent="L3N2"))
         table.observe(CallStarted(key="c", agent="L2N1"))
         table.observe(CallCompleted(key="c", agent="L2N1", text="t"))
-        assert [agent.id for agent in table.longest_at_work(10)] == ["L3N80", "L3N2"]
-        assert [agent.id for agent in table.longest_at_work(1)] == ["L3N80"]
+        assert [agent.id for agent in table.longest_in_flight(10)] == ["L3N80", "L3N2"]
+        assert [agent.id for agent in table.longest_in_flight(1)] == ["L3N80"]
         table.tell("a sentence")
         table.tick()
         screen = io.StringIO()
@@ -187,27 +186,27 @@ def test_a_tree_larger_than_the_screen_is_shown_by_level(clock: Clock, capsys: p
 
 def test_the_time_left_is_told_from_the_first_reply_on(clock: Clock) -> None:
     """At the pace so far, for the calls that are still foreseen: 7 to 15."""
-    watched = Lines().watched
-    watched.take(STARTED)
+    progress = RunProgress()
+    progress.take(STARTED)
     clock.now = 5.0
-    watched.take(CallStarted(key=KEY, agent="L2N1"))
-    assert watched.left == ""
+    progress.take(CallStarted(key=KEY, agent="L2N1"))
+    assert progress.time_left == ""
     clock.now = 25.0
-    watched.take(CallCompleted(key=KEY, agent="L2N1", text="t"))
-    assert watched.left == "about 2 min 0 s to 4 min 40 s left"
+    progress.take(CallCompleted(key=KEY, agent="L2N1", text="t"))
+    assert progress.time_left == "about 2 min 0 s to 4 min 40 s left"
     clock.now = 55.0
-    assert watched.left == "about 1 min 30 s to 4 min 10 s left"
+    assert progress.time_left == "about 1 min 30 s to 4 min 10 s left"
     clock.now = 600.0
-    assert watched.left == "", "an estimate that has passed is not repeated"
+    assert progress.time_left == "", "an estimate that has passed is not repeated"
 
 
 def test_a_run_of_known_length_has_one_time_left(clock: Clock) -> None:
-    watched = Lines().watched
-    watched.take(STARTED.model_copy(update={"estimate": Estimate(min=7, max=7)}))
+    progress = RunProgress()
+    progress.take(STARTED.model_copy(update={"estimate": Estimate(min=7, max=7)}))
     for n in range(6):
-        watched.take(CallStarted(key=f"{KEY}{n}", agent="L2N1"))
+        progress.take(CallStarted(key=f"{KEY}{n}", agent="L2N1"))
         clock.now += 20
-        watched.take(CallCompleted(key=f"{KEY}{n}", agent="L2N1", text="t"))
+        progress.take(CallCompleted(key=f"{KEY}{n}", agent="L2N1", text="t"))
         if n == 0:
-            assert watched.left == "about 2 min 0 s left"
-    assert watched.left == "about 20 s left"
+            assert progress.time_left == "about 2 min 0 s left"
+    assert progress.time_left == "about 20 s left"

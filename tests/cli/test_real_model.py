@@ -12,7 +12,7 @@ import pytest
 
 from cli.town import TASK, recorded
 from consilience import EmergenceReport
-from consilience.cli.run import exit_code
+from consilience.cli.execution import exit_code
 from consilience.domain.events import CallCompleted, CallLost, ReplyRejected
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore

@@ -24,8 +24,8 @@ def test_what_is_given_and_changes_nothing_is_said(cli: Cli, town: Town, here: P
     result = cli("solo", TASK, "--models", f"{MODEL},ollama:idle", "--prompts", "prompts", *more)
     assert result.exit_code == 0
     for line in (
-        "Dealt to nobody, since there are no more agents than 1: ollama:idle.",
-        "No prompt is replaced: prompts holds none (NAME.j2).",
+        "More models than agents (1), unused: ollama:idle.",
+        "No prompt is replaced: prompts contains no template (NAME.j2).",
     ):
         assert (line in result.stderr.splitlines()) == ("--quiet" not in more)
 
@@ -151,7 +151,7 @@ def test_documents_reach_those_they_are_for(cli: Cli, town: Town, here: Path) ->
     sources = ("--source", "rents.md", "--source", "L2N2=secret.txt", "--source", "notes", "--source", "-")
     result = cli("emergence", TASK, *QUICK, *sources, input="From a pipe.\n")
     assert result.exit_code == 0
-    assert "Left out of notes, being no text or too large: logo.png" in result.stderr
+    assert "Skipped in notes, not text or too large: logo.png" in result.stderr
     for request in town.requests:
         assert "Rents rose." in request.text
         assert "Note A." in request.text
@@ -196,7 +196,7 @@ def test_personas_take_the_leaves(cli: Cli, town: Town) -> None:
 def test_a_panel_larger_than_the_tree_says_who_has_no_seat(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--panel", "policy", "--children", "2")
     assert result.exit_code == 0
-    assert "Without a seat here: " in result.stderr
+    assert "Personas without a seat: " in result.stderr
 
 
 def test_prompts_may_be_replaced(cli: Cli, town: Town, here: Path) -> None:
@@ -324,7 +324,7 @@ def test_standard_input_is_read_once(cli: Cli, town: Town, second: tuple[str, st
     result = cli("solo", "-", "--model", MODEL, *second, input="Is it so?")
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
-    assert "standard input is asked for twice" in said
+    assert "standard input is named twice" in said
     assert "empty" not in said
     assert cli("solo", TASK, "--model", MODEL, *second, input="A document.").exit_code == 0
 

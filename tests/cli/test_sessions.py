@@ -109,7 +109,7 @@ def test_show_of_an_unfinished_session_as_json(cli: Cli, broken_off: str) -> Non
 def test_resume_asks_only_what_is_not_recorded(cli: Cli, town: Town, broken_off: str, here: Path) -> None:
     result = cli("resume", broken_off[:5], "--out", "reports")
     assert result.exit_code == 0
-    assert result.stderr.startswith(f"Going on with {broken_off}: 6 calls recorded, not paid for again; 1 in flight")
+    assert result.stderr.startswith(f"Resuming {broken_off}: 6 calls recorded, not paid for again; 1 in flight")
     assert len(town.requests) == 9
     assert "round 1 · observe · integrator (L1N1)" in result.stderr
     assert "Lost calls: 1 in flight when a process ended, perhaps paid for." in result.stdout
@@ -120,7 +120,7 @@ def test_resume_of_a_finished_session_gives_its_report(cli: Cli, town: Town, ses
     town.requests.clear()
     result = cli("resume", "last")
     assert result.exit_code == 0
-    assert "finished already" in result.stderr
+    assert "already finished" in result.stderr
     assert result.stdout.startswith("**Stopped:")
     assert town.requests == []
 
@@ -151,11 +151,11 @@ def test_sessions_list(cli: Cli, session: str, broken_off: str) -> None:
     assert [session_id, protocol, state] == [session, "emergence", "exhausted_steps"]
     rows = json.loads(cli("sessions", "list", "--json", "--limit", "1").stdout)
     assert [(row["session"], row["calls"]) for row in rows] == [(broken_off, 6)]
-    assert "1 older ones" in cli("sessions", "list", "--limit", "1").stderr
+    assert "1 older sessions" in cli("sessions", "list", "--limit", "1").stderr
 
 
 def test_sessions_list_without_any(cli: Cli) -> None:
-    assert cli("sessions", "list").stdout == "No session was recorded yet.\n"
+    assert cli("sessions", "list").stdout == "No session is recorded yet.\n"
     assert cli("sessions", "list", "--json").stdout == "[]\n"
 
 
@@ -241,7 +241,7 @@ def test_what_a_program_handed_over_only_a_program_can_give_again(cli: Cli, home
     result = cli("resume", "s1", "--yes")
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
-    assert "session s1 was begun by a program with a model of its own" in said
+    assert "session s1 was started by a program with a model of its own" in said
     assert "consilience.resume('s1', model={" in said
     assert "defect" not in said
 

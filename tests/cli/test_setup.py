@@ -23,14 +23,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_models_list(cli: Cli, own_home: Path) -> None:
     lines = cli("models", "list").stdout.splitlines()
-    assert lines[0].split() == ["qwen2.5-coder-1.5b", "1.1", "GB", "Apache-2.0", "not", "here", "default"]
+    assert lines[0].split() == ["qwen2.5-coder-1.5b", "1.1", "GB", "Apache-2.0", "not", "installed", "default"]
     (own_home / "weights").mkdir(parents=True)
     (own_home / "weights" / "smollm2-135m.gguf").write_bytes(b"GGUF")
     rows = {row["name"]: row for row in json.loads(cli("models", "list", "--json").stdout)}
     assert rows["smollm2-135m"]["installed"] is True
     assert rows["qwen2.5-coder-0.5b"]["installed"] is False
     assert cli("models", "rm", "local:smollm2-135m").stdout == "Removed smollm2-135m.\n"
-    assert cli("models", "rm", "smollm2-135m").stdout == "smollm2-135m was not here.\n"
+    assert cli("models", "rm", "smollm2-135m").stdout == "smollm2-135m was not installed.\n"
 
 
 def test_models_pull_says_what_it_fetches_and_where_it_is(
@@ -85,7 +85,7 @@ def test_a_run_fetches_weights_first_and_says_so(
     assert result.exit_code == 0
     assert pulled == ["smollm2-135m"]
     assert loaded == []
-    assert "Fetching the weights of smollm2-135m: 98 MB" in result.stderr
+    assert "Downloading the weights of smollm2-135m: 98 MB" in result.stderr
     assert "\nloading local:smollm2-135m\n" in result.stderr
     assert cli("emergence", TASK, "--model", "local:smollm2-135m", "--max-calls", "0").exit_code == 3
     assert pulled == ["smollm2-135m"], "nothing is fetched for a run that makes no call"
@@ -146,7 +146,7 @@ def test_doctor_names_keys_and_never_shows_them(cli: Cli, here: Path, home: Path
 def test_doctor_says_which_model_and_why(cli: Cli, here: Path) -> None:
     (here / "consilience.toml").write_text('model = "ollama:town"\nconfirm_above = 0.3\n')
     found = json.loads(cli("doctor", "--json").stdout)
-    assert found["Model"]["would be taken"] == "ollama:town: consilience.toml names it; it costs nothing"
+    assert found["Model"]["would be used"] == "ollama:town: consilience.toml names it; it costs nothing"
     assert "$0.30" in found["Model"]["asks above"]
     env: dict[str, str | None] = {"CONSILIENCE_MODEL": "openai:gpt-4o"}
     assert "CONSILIENCE_MODEL is set; it is paid for" in cli("doctor", env=env).stdout
@@ -172,7 +172,7 @@ def test_doctor_says_what_a_model_lacks_to_run(
         monkeypatch.delitem(sys.modules, module)  # else what was imported before would do
     monkeypatch.setitem(sys.modules, package, None)
     found = json.loads(cli("doctor", "--json", env={"CONSILIENCE_MODEL": name, **keys}).stdout)
-    taken = found["Model"]["would be taken"]
+    taken = found["Model"]["would be used"]
     assert "NOT USABLE" in taken
     assert said in taken
 
@@ -183,7 +183,7 @@ def test_doctor_does_not_say_that_a_program_costs_nothing(cli: Cli, here: Path, 
     if configured:
         (here / "consilience.toml").write_text(f'model = "{model}"\n')
     env = {"OPENAI_API_KEY": "sk-planted", **({} if configured else {"CONSILIENCE_MODEL": model})}
-    taken = json.loads(cli("doctor", "--json", env=env).stdout)["Model"]["would be taken"]
+    taken = json.loads(cli("doctor", "--json", env=env).stdout)["Model"]["would be used"]
     assert "cost not known: exec:cat may spend money of its own, so a run asks, or needs --yes" in taken
     assert ("it is paid for" in taken) == model.startswith("openai")
     assert "costs nothing" not in taken
@@ -197,7 +197,7 @@ def test_doctor_and_a_dry_run_name_the_settings_of_configuration_files(cli: Cli,
     found = json.loads(cli("doctor", "--json").stdout)
     assert found["Data"]["configuration here"] == "consilience.toml: read"
     assert found["Data"]["configuration of the user"] == f"{home / 'consilience.toml'}: read"
-    settings = found["Settings of protocols (an option goes before them)"]
+    settings = found["Settings of protocols (options take precedence)"]
     user = home / "consilience.toml"
     assert settings["emergence"] == f"children = 2 in consilience.toml; max_rounds = 3 in {user}"
     assert "unknown key 'vots'" in settings["vote"]
@@ -220,7 +220,7 @@ def test_doctor_ends_as_a_run_would_with_a_configuration_that_is_broken(cli: Cli
 
 
 def test_doctor_does_not_say_that_a_model_that_is_none_is_paid_for(cli: Cli, here: Path) -> None:
-    taken = json.loads(cli("doctor", "--json", env={"CONSILIENCE_MODEL": "nosuch"}).stdout)["Model"]["would be taken"]
+    taken = json.loads(cli("doctor", "--json", env={"CONSILIENCE_MODEL": "nosuch"}).stdout)["Model"]["would be used"]
     assert taken.startswith("nosuch: CONSILIENCE_MODEL is set; NOT USABLE: ")
     assert "paid" not in taken
 
@@ -234,9 +234,9 @@ def test_doctor_says_where_no_journal_could_be_made(cli: Cli, here: Path) -> Non
     ):
         result = cli("doctor", env={"CONSILIENCE_HOME": str(home)})
         assert result.exit_code == 2
-        assert f"not there yet, CANNOT BE MADE: {said}" in result.stdout
+        assert f"missing, CANNOT BE CREATED: {said}" in result.stdout
     (here / "made").mkdir()
-    assert "not there yet, could be made" in cli("doctor", env={"CONSILIENCE_HOME": str(here / "made" / "x")}).stdout
+    assert "missing, will be created" in cli("doctor", env={"CONSILIENCE_HOME": str(here / "made" / "x")}).stdout
     assert list((here / "made").iterdir()) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import consilience
 from consilience import Emergence, EmergenceReport, SqliteStore, StopReason
-from consilience.cli.run import exit_code
+from consilience.cli.execution import exit_code
 from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected
 from consilience.domain.outcome import FailureKind, Limits
 from consilience.models.limiter import Pace, limiter_for

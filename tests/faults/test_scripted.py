@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import consilience
-from consilience.cli.run import exit_code
+from consilience.cli.execution import exit_code
 from consilience.domain.agents import voices
 from consilience.domain.events import (
     CallCompleted,

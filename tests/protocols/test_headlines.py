@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from consilience import Broadcast, Emergence, Limits, Refinement, Report, StopReason, run_sync
-from consilience.cli.errors import CONDITION, DONE, FAILED
-from consilience.cli.options import Request
-from consilience.cli.run import exit_code, held
+from consilience.cli.errors import EXIT_FAILED, EXIT_OK, EXIT_REQUIREMENT_NOT_MET
+from consilience.cli.execution import apply_require, exit_code
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.models.port import ModelRequest
@@ -60,7 +59,7 @@ def go(protocol: Protocol, spoil: Spoil, limits: Limits | None = None) -> tuple[
 
 def required(report: Report, reason: StopReason) -> int:
     """The exit code of a run with `--require REASON`."""
-    return held(report, Request(task=report.task, require=[reason]), exit_code(report))
+    return apply_require(report, [reason], exit_code(report))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -74,8 +73,8 @@ def test_it_is_never_converged_and_leaves_a_trace(case: Case) -> None:
         assert words in f"{line} · {report.degraded}".replace("\\", "")
     assert report.confidence.level == case.level
     assert (report.answer is not None) == case.answered
-    assert required(report, StopReason.CONVERGED) == (CONDITION if case.answered else FAILED)
-    assert required(report, case.stop) == (DONE if case.answered else FAILED)
+    assert required(report, StopReason.CONVERGED) == (EXIT_REQUIREMENT_NOT_MET if case.answered else EXIT_FAILED)
+    assert required(report, case.stop) == (EXIT_OK if case.answered else EXIT_FAILED)
     assert failed <= {call.key for call in report.failed_calls}
     check_traced(report)
     check_marked(report, cut=CUT in case.says)
@@ -125,7 +124,7 @@ def test_where_nothing_is_wrong_it_is_as_before(protocol: Protocol) -> None:
     report, _ = go(protocol, nothing)
     converging = isinstance(protocol, Emergence | Broadcast | Refinement)
     assert report.stop_reason is (StopReason.CONVERGED if converging else StopReason.SETTLED)
-    assert required(report, report.stop_reason) == DONE
+    assert required(report, report.stop_reason) == EXIT_OK
     assert (report.unmet, report.degraded, report.failed_calls, report.answer_cut) == ((), None, (), False)
     assert headline(report).endswith(f"({report.stop_reason.value})**")
 

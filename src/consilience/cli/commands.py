@@ -1,28 +1,43 @@
-"""Kinds of commands: imported when they are used, with help in sections, with options made from annotated dataclasses."""
+"""Building blocks of commands: lazy imports, help in sections, options from annotated dataclasses and protocol settings."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
-from enum import EnumType
+from enum import Enum, EnumType
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
     from typer._click import Command, Context, HelpFormatter
 
+T = TypeVar("T")
 
-GROUP = "consilience.protocols"
+ENTRY_POINTS = "consilience.protocols"
+"""Entry point group of installed protocols."""
 
 Id = Annotated[
-    str, typer.Argument(help="The session's id, its beginning, or `last`.", metavar="ID", show_default=False)
+    str, typer.Argument(help="Session id, a unique prefix of it, or `last`.", metavar="ID", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 EnvFile = Annotated[
@@ -31,19 +46,27 @@ EnvFile = Annotated[
 
 LISTED = "Separated by commas, or repeated."
 REPEATED = "Repeatable."
-"""How every option that takes several values ends its help. Names and numbers are `LISTED`, as `names_option` makes them. Values
-that may hold commas themselves (paths, texts, KEY=VALUE) are `REPEATED` only."""
+"""The end of the help of an option with several values: `LISTED` for names and numbers (see `names_option`), `REPEATED` for values
+that may contain commas (paths, texts, KEY=VALUE)."""
 
-ALL = "--help-all"
-
+HELP_ALL = "--help-all"
 AS_JSON = "consilience.json"
-"""Of a context: whether the command line asks for JSON."""
+"""Key in a context's `meta`: whether the command line contains --json."""
+
+ARGUMENTS = "Arguments"
+MODELS = "Agents and models"
+MATERIAL = "Documents and prompts"
+LIMITS = "Limits"
+OUTPUT = "Run and output"
+OTHER = "Other options"
+LAST_SECTIONS = (MODELS, MATERIAL, LIMITS, OUTPUT, OTHER)
+"""Sections of help that follow those of a single command, in this order."""
 
 
 class LazyCommand(TyperCommand):
-    """Stands in a table of commands; becomes `target` (`module:attribute`) when arguments are to be read.
+    """A command that imports its implementation, `target` (`module:attribute`), when it is called.
 
-    The attribute is a Typer app, or a function of a name that makes one.
+    The attribute is a Typer app, or a function from the command's name to a Typer app.
     """
 
     def __init__(self, name: str, target: str, summary: str) -> None:
@@ -54,8 +77,8 @@ class LazyCommand(TyperCommand):
         from importlib import import_module
 
         module, _, attribute = self.target.partition(":")
-        found = getattr(import_module(module), attribute)
-        command = get_command(found if isinstance(found, typer.Typer) else found(self.name))
+        app = getattr(import_module(module), attribute)
+        command = get_command(app if isinstance(app, typer.Typer) else app(self.name))
         command.name = self.name
         return command
 
@@ -66,58 +89,59 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """`sections` maps headings to commands, these to target and summary; protocols come first under their own heading."""
+    """A group with one command per installed protocol, under the heading `protocols`, followed by `sections`: heading → command
+    name → (target, summary)."""
 
     sections: ClassVar[Mapping[str, Mapping[str, tuple[str, str]]]] = {}
     protocols: ClassVar[str] = ""
 
     def list_commands(self, ctx: Context) -> list[str]:
-        return [name for _, names in self._headed() for name in names]
+        return [name for _, names in self._commands_by_heading() for name in names]
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
         for commands in self.sections.values():
             if cmd_name in commands:
                 target, summary = commands[cmd_name]
                 return self.commands.setdefault(cmd_name, LazyCommand(cmd_name, target, summary))
-        self._headed()
+        self._commands_by_heading()
         return self.commands.get(cmd_name)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Context | None = None, **extra: Any
     ) -> Context:
-        with _unread():  # --help prints here
+        with _exit_on_broken_pipe():  # --help prints here
             return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         options = args[: args.index("--")] if "--" in args else args
-        ctx.meta[AS_JSON] = "--json" in options  # known also where the command never comes to read its options
+        ctx.meta[AS_JSON] = "--json" in options  # needed before the command parses its options
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Context) -> Any:
-        """Run the command; whatever it raises is said in one paragraph, with --json as JSON too, and becomes an exit code."""
-        from consilience.cli.errors import MISTAKE, exit_code_of, is_own_affair, tell_as_json
+        """Run the command. An exception is reported in one paragraph, with --json also as JSON, and becomes an exit code."""
+        from consilience.cli.errors import EXIT_USAGE, exit_code_of, is_handled_by_typer, print_error_json
 
-        with _unread():
+        with _exit_on_broken_pipe():
             try:
                 return super().invoke(ctx)
             except (Exception, KeyboardInterrupt) as error:
-                if not is_own_affair(error):
+                if not is_handled_by_typer(error):
                     raise typer.Exit(exit_code_of(error, as_json=ctx.meta[AS_JSON])) from error
-                if ctx.meta[AS_JSON] and hasattr(error, "show"):  # a wrong option
+                if ctx.meta[AS_JSON] and hasattr(error, "show"):  # an invalid option
                     error.show()
-                    tell_as_json(error, MISTAKE)
-                    raise typer.Exit(MISTAKE) from error
+                    print_error_json(error, EXIT_USAGE)
+                    raise typer.Exit(EXIT_USAGE) from error
                 raise
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         width = max(len(name) for name in self.list_commands(ctx))
-        for heading, names in self._headed():
+        for heading, names in self._commands_by_heading():
             rows = [(name.ljust(width), self.commands[name].short_help or "") for name in names]
             with formatter.section(heading):
                 formatter.write_dl(rows)
 
-    def _headed(self) -> list[tuple[str, list[str]]]:
-        """Headings with their names; the table of commands is complete after this."""
+    def _commands_by_heading(self) -> list[tuple[str, list[str]]]:
+        """Return command names by heading, after registering every command."""
         fixed = {name for commands in self.sections.values() for name in commands}
         installed = {name: target for name, target in installed_protocols().items() if name not in fixed}
         for name, target in installed.items():
@@ -126,13 +150,13 @@ class LazyGroup(TyperGroup):
         for commands in self.sections.values():
             for name, (target, summary) in commands.items():
                 self.commands.setdefault(name, LazyCommand(name, target, summary))
-        headed = [(heading, list(commands)) for heading, commands in self.sections.items()]
-        return [(self.protocols, sorted(installed)), *headed] if installed else headed
+        by_heading = [(heading, list(commands)) for heading, commands in self.sections.items()]
+        return [(self.protocols, sorted(installed)), *by_heading] if installed else by_heading
 
 
 @contextmanager
-def _unread() -> Iterator[None]:
-    """An exit where whoever read the output has left."""
+def _exit_on_broken_pipe() -> Iterator[None]:
+    """Turn a broken pipe into an exit code."""
     try:
         yield
     except BrokenPipeError as error:
@@ -142,16 +166,16 @@ def _unread() -> Iterator[None]:
 
 
 def installed_protocols() -> dict[str, str]:
-    """Names of protocols with where they live, from the metadata of installed packages; none is imported."""
+    """Return `module:attribute` by protocol name, from package metadata, without importing any."""
     from importlib.metadata import entry_points
 
-    return {point.name: point.value for point in entry_points(group=GROUP)}
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
 
 
 def summary_of(target: str) -> str:
-    """The first sentence of the docstring of the module an entry point names, read from its file without running it.
+    """Return the first paragraph of the docstring of an entry point's module, read from its file without importing it.
 
-    Empty where there is no such file or text.
+    Empty if there is no file or no docstring.
     """
     import ast
     from importlib.util import find_spec
@@ -159,22 +183,22 @@ def summary_of(target: str) -> str:
     try:
         spec = find_spec(target.partition(":")[0])
         source = spec.loader.get_source(spec.name) if spec and spec.loader else None  # type: ignore[attr-defined]
-        said = ast.get_docstring(ast.parse(source or "")) or ""
+        docstring = ast.get_docstring(ast.parse(source or "")) or ""
     except (ImportError, AttributeError, SyntaxError, ValueError):
         return ""
-    first = re.sub(r"\s*\([^()]*\)\.?$", "", " ".join(said.partition("\n\n")[0].split()))
+    first = re.sub(r"\s*\([^()]*\)\.?$", "", " ".join(docstring.partition("\n\n")[0].split()))
     return first if not first or first.endswith(".") else f"{first}."
 
 
 def new_app(cls: type[ListingGroup] | None = None) -> typer.Typer:
-    """A command of its own, or with `cls` a group."""
+    """Return an app for one command, or with `cls` for a group."""
     return typer.Typer(cls=cls, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def names_option(*spelling: str, help: str, metavar: str, kind: Callable[[str], object] = str, **more: Any) -> Any:
-    """An option that lists names or numbers: separated by commas, repeated, or both. Its parameter is a list of `kind`.
+    """Return an option for a list of names or numbers: separated by commas, repeated, or both. Its parameter is a list of `kind`.
 
-    On the command line an empty name, or one that `kind` refuses with a `ValueError`, is a `SettingsError`.
+    Parsing raises `SettingsError` for an empty name and for one that `kind` rejects with a `ValueError`.
     """
 
     def read(param: typer.CallbackParam, value: Sequence[object] | None) -> list[object] | None:
@@ -182,8 +206,8 @@ def names_option(*spelling: str, help: str, metavar: str, kind: Callable[[str], 
             return None
         return [
             _listed_name(name.strip(), kind, where=f"--{(param.name or '').replace('_', '-')}", metavar=metavar)
-            for one in value
-            for name in str(one).split(",")
+            for names in value
+            for name in str(names).split(",")
         ]
 
     return typer.Option(
@@ -204,41 +228,42 @@ def _listed_name(name: str, kind: Callable[[str], object], *, where: str, metava
 
 
 class SectionedCommand(TyperCommand):
-    """Help in sections, in the order in which they first appear. `--help` shows the options whose names are in `common`, and
-    `--help-all` all of them; without `common` both show all."""
+    """A command whose help has sections: arguments, the command's own, then `LAST_SECTIONS`.
+
+    With `common`, `--help` shows only those options and `--help-all` shows all.
+    """
 
     common: ClassVar[frozenset[str]] = frozenset()
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
-        if ALL in args[:end]:
-            ctx.meta[ALL] = True
+        if HELP_ALL in args[:end]:
+            ctx.meta[HELP_ALL] = True
             args = ["--help"]
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        few = bool(self.common) and not ctx.meta.get(ALL)
+        sections: dict[str, list[tuple[str, str]]] = {ARGUMENTS: []}
+        few = bool(self.common) and not ctx.meta.get(HELP_ALL)
         parameters = self.get_params(ctx)
         for parameter in parameters:
+            is_argument = parameter.param_type_name == "argument"
             record = parameter.get_help_record(ctx)
-            if few and parameter.param_type_name != "argument" and parameter.name not in {*self.common, "help"}:
+            if record is None or (few and not is_argument and parameter.name not in {*self.common, "help"}):
                 continue
-            if record is not None:
-                if parameter.param_type_name == "argument":
-                    heading = "Arguments"
-                else:
-                    heading = getattr(parameter, "rich_help_panel", None) or "Other options"
-                sections.setdefault(heading, []).append(record)
+            heading = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", None) or OTHER
+            sections.setdefault(heading, []).append(record)
         if few:
-            sections.setdefault("Other options", []).append((ALL, f"Show all {len(parameters) - 1} options and exit."))
-        for heading, rows in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+            sections.setdefault(OTHER, []).append((HELP_ALL, f"Show all {len(parameters) - 1} options and exit."))
+        order = {heading: n for n, heading in enumerate(LAST_SECTIONS)}
+        for heading in sorted(sections, key=lambda heading: order.get(heading, -1)):
+            if sections[heading]:
+                with formatter.section(heading):
+                    formatter.write_dl(sections[heading])
 
 
 class ListingGroup(TyperGroup):
-    """A group whose default subcommand is `list`: options alone, other than those for help, are options of `list`."""
+    """A group whose default subcommand is `list`; options before any subcommand, other than help, belong to `list`."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         default = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
@@ -246,16 +271,14 @@ class ListingGroup(TyperGroup):
 
 
 def parameters_of(cls: type[Any]) -> list[inspect.Parameter]:
-    """A parameter for each field of a dataclass whose annotations are options and arguments; without a default, required."""
+    """Return a parameter per field of a dataclass whose annotations are options, those of the most derived class first."""
     hints = get_type_hints(cls, include_extras=True)
+    own = inspect.get_annotations(cls)
     return [
         inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=hints[field.name],
-            default=_default_of(field),
+            field.name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[field.name], default=_default_of(field)
         )
-        for field in fields(cls)
+        for field in sorted(fields(cls), key=lambda field: field.name not in own)
     ]
 
 
@@ -265,13 +288,77 @@ def _default_of(field: Field[Any]) -> object:
     return inspect.Parameter.empty if field.default is MISSING else field.default
 
 
-def sign(function: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
-    """Give a function that takes any keywords the signature that Typer reads."""
+def set_signature(function: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
+    """Give a function of arbitrary keywords the signature that Typer reads."""
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
-def with_options(function: Callable[..., None], cls: type[Any]) -> Callable[..., None]:
-    """The function, taking the fields of a dataclass as options."""
-    sign(function, parameters_of(cls))
-    return function
+def request_app(name: str, cls: type[T], execute: Callable[[T], int]) -> typer.Typer:
+    """Return a command that passes its options, as the dataclass `cls`, to `execute` and exits with the result."""
+
+    def command(**values: Any) -> None:
+        raise typer.Exit(execute(cls(**values)))
+
+    set_signature(command, parameters_of(cls))
+    app = new_app()
+    app.command(name, cls=SectionedCommand, help=inspect.getdoc(execute))(command)
+    return app
+
+
+def option_type(annotation: object) -> Any:
+    """Return the type that the command line parses: the field's own if it is simple, else text that the settings validate."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return option_type(arguments[0])
+    if origin is Union or origin is types.UnionType:
+        inner = [option_type(a) for a in arguments if a is not type(None)]
+        return inner[0] | None if len(inner) == 1 else str | None
+    if origin is Literal:
+        return annotation
+    if origin in (tuple, list, frozenset, set, Sequence):
+        choice = not arguments or get_origin(option_type(arguments[0])) is Literal
+        return list[str] if choice else list[option_type(arguments[0])]  # type: ignore[misc]
+    if isinstance(annotation, type):
+        if issubclass(annotation, Enum):
+            return Literal[tuple(member.value for member in annotation)]
+        if annotation in (bool, int, float):
+            return annotation
+    return str
+
+
+def listed_kind(annotation: object) -> Callable[[str], object] | None:
+    """Return the parser of one element of a list of choices or numbers; None for texts and for single values."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated or origin is Union or origin is types.UnionType:
+        return next(
+            (kind for kind in map(listed_kind, arguments[:1] if origin is Annotated else arguments) if kind), None
+        )
+    if origin not in (tuple, list, frozenset, set, Sequence) or not arguments:
+        return None
+    element = option_type(arguments[0])
+    if get_origin(element) is Literal:
+        return str
+    return element if element in (int, float) else None
+
+
+def metavar_of(annotation: Any) -> str | None:
+    """Return the placeholder of the value in help; None for a flag."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "|".join(map(str, arguments))
+    if arguments:
+        return metavar_of(arguments[0])
+    return {bool: None, int: "N", float: "NUMBER"}.get(annotation, "TEXT")
+
+
+def help_of(info: FieldInfo) -> str:
+    """Return the field's description and its bounds."""
+    text = (info.description or "").strip()
+    if text.partition(",")[0] != info.default:  # the description begins with a value, which keeps its spelling
+        text = f"{text[:1].upper()}{text[1:]}"
+    low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
+    high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
+    if low is not None and high is not None:
+        text += f" ({low} to {high})"
+    return f"{text}." if text and not text.endswith(".") else text

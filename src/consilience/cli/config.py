@@ -1,4 +1,4 @@
-"""`consilience.toml`, environment files, and who wins: option, environment, ./consilience.toml, the user's, defaults.
+"""`consilience.toml` and environment files. Precedence: option, environment, ./consilience.toml, the user's file, default.
 
 model = "anthropic:claude-sonnet-4-5"
 confirm_above = 2.0        # dollars
@@ -9,7 +9,7 @@ children = 4
 [endpoints."http://127.0.0.1:8000/v1"]      # an OpenAI-compatible endpoint, or one model there: …/v1#NAME
 free = true                                 # or its prices: input_price = 2.5, output_price = 10 (dollars per million tokens)
 
-A directory may be somebody else's. So its file cannot agree to spend money: prices of endpoints in it are ignored, and it can
+A directory may come from another person, so its file cannot approve spending: its prices of endpoints are ignored, and it can
 lower `confirm_above` but not raise it.
 """
 
@@ -26,31 +26,32 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
 from consilience.models.endpoints import FREE, configure, is_endpoint
 
-NAME = "consilience.toml"
+FILE_NAME = "consilience.toml"
 ENDPOINTS = "endpoints"
 """The table of OpenAI-compatible endpoints."""
 CONFIRM_ABOVE = 0.5
-"""US dollars above which a run on a terminal asks first."""
-MOST_DOLLARS = 1_000_000
-"""The most that an amount or a price per million tokens may be."""
+"""Cost in US dollars above which a run on a terminal asks for confirmation."""
+MAX_DOLLARS = 1_000_000
+"""Max amount, and max price per million tokens."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What the files say together. `origin` is the file each top-level key came from; `tables` are protocols' settings, with
-    the file each of them came from."""
+    """The merged content of the configuration files."""
 
     model: str | None = None
     confirm_above: float = CONFIRM_ABOVE
     origin: Mapping[str, Path] = field(default_factory=dict)
+    """The file of each top-level key."""
     tables: Mapping[str, Mapping[str, tuple[object, Path]]] = field(default_factory=dict)
+    """Settings by protocol and name, with their file."""
     endpoints: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Prices (in, out) of endpoints, in dollars per million tokens, by address or full name."""
 
 
 def config_files() -> tuple[Path, Path]:
-    """The directory's file and the user's, in order of precedence, whether they exist or not."""
-    return Path(NAME), user_config_dir() / NAME
+    """Return the paths of the directory's file and the user's, by precedence; they may not exist."""
+    return Path(FILE_NAME), user_config_dir() / FILE_NAME
 
 
 def user_config_dir() -> Path:
@@ -62,10 +63,9 @@ def user_config_dir() -> Path:
 
 
 def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
-    """Read both files, after `env_file`, and put the prices of endpoints into effect. With `tell`, print what is ignored to
-    standard error.
+    """Read `env_file`, then both configuration files, and apply the prices of endpoints. With `tell`, report ignored keys.
 
-    Raises `SettingsError` naming file and key, and for a home of another user.
+    Raises `SettingsError` naming file and key, and for a data directory of another user.
     """
     if env_file is not None:
         load_env_file(env_file)
@@ -76,8 +76,8 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
     tables: dict[str, dict[str, tuple[object, Path]]] = {}
     endpoints: dict[str, tuple[float, float]] = {}
     for path in reversed(config_files()):
-        found = read_config(path)
-        for key, value in found.items():
+        content = read_config(path)
+        for key, value in content.items():
             if key == ENDPOINTS and isinstance(value, dict):
                 if is_own(path):
                     endpoints = {name: _prices(name, entry, path) for name, entry in value.items()}
@@ -90,29 +90,29 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
                 model = str(value)
             else:
                 confirm_above = float(value) if is_own(path) else min(float(value), confirm_above)
-        if tell and (words := ignored_words(path, found, confirm_above)):
-            print(f"{path}: {words}", file=sys.stderr)
+        if tell and (ignored := ignored_words(path, content, confirm_above)):
+            print(f"{path}: {ignored}", file=sys.stderr)
     configure(endpoints)
     return Config(model, confirm_above, origin, tables, endpoints)
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file is the user's own, and not one that may have come with a directory."""
-    return os.path.realpath(path) == os.path.realpath(user_config_dir() / NAME)
+    """Return whether this is the user's own file, not one that may have come with a directory."""
+    return os.path.realpath(path) == os.path.realpath(config_files()[1])
 
 
-def ignored_words(path: Path, found: Mapping[str, object], confirm_above: float = CONFIRM_ABOVE) -> str:
-    """What a directory's file says and may not decide; empty where that is nothing. `confirm_above` is the amount in effect."""
+def ignored_words(path: Path, content: Mapping[str, object], confirm_above: float = CONFIRM_ABOVE) -> str:
+    """Return which keys of a directory's file are ignored; empty if none. `confirm_above` is the amount in effect."""
     if is_own(path):
         return ""
-    above = found.get("confirm_above")
+    above = content.get("confirm_above")
     raised = isinstance(above, float) and above > confirm_above
-    keys = [*(["[endpoints]"] if ENDPOINTS in found else []), *(["a higher confirm_above"] if raised else [])]
-    return f"{' and '.join(keys)} ignored; only {user_config_dir() / NAME} may set that" if keys else ""
+    keys = [*(["[endpoints]"] if ENDPOINTS in content else []), *(["a higher confirm_above"] if raised else [])]
+    return f"{' and '.join(keys)} ignored; only {config_files()[1]} may set that" if keys else ""
 
 
 def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:
-    """What one file says, nothing where there is none. Raises `SettingsError` naming file and key for what cannot be."""
+    """Return the content of a file, empty if it does not exist. Raises `SettingsError` naming file and key."""
     try:
         text = read_bounded_text(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -120,7 +120,7 @@ def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingsError(
-            f"the configuration cannot be read: {reason}", where=str(path), do="Mend or remove it."
+            f"the configuration cannot be read: {reason}", where=str(path), do="Fix or remove it."
         ) from None
     from consilience.domain.toml_catalog import parse_toml
 
@@ -146,7 +146,7 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
         if (dollars := _dollars(value)) is not None:
             return dollars
         raise SettingsError(
-            f"the amount must be a number of dollars, at most {MOST_DOLLARS:,}",
+            f"the amount must be a number of dollars, at most {MAX_DOLLARS:,}",
             where=where,
             do="Write confirm_above = 0.5.",
         )
@@ -163,11 +163,10 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
             where=where,
             do=f"Write [{key}] on a line of its own, and its settings below it.",
         )
-    import difflib
+    from consilience.domain.toml_catalog import resembling
 
-    known = ["model", "confirm_above", *protocols]
-    close = difflib.get_close_matches(key, known, 1)
-    meant = f"Did you mean {close[0]!r}? " if close else ""
+    close = resembling(key, ["model", "confirm_above", *protocols])
+    meant = f"Did you mean {close}? " if close else ""
     tables = ", ".join(f"[{name}]" for name in sorted(protocols))
     raise SettingsError(
         f"the configuration has an unknown key {key!r}",
@@ -177,11 +176,11 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
 
 
 def _prices(name: str, entry: object, path: Path) -> tuple[float, float]:
-    """Dollars per million tokens (in, out) of one endpoint or model. Raises `SettingsError`."""
+    """Return dollars per million tokens (input, output) of an endpoint or model. Raises `SettingsError`."""
     where = f"{path}, table [{ENDPOINTS}]"
     if not is_endpoint(name) or "@" in name.partition("#")[0]:
         raise SettingsError(
-            "an endpoint is not named by its address",
+            "an endpoint must be named by its address",
             where=where,
             do='Write [endpoints."http://127.0.0.1:8000/v1"], without a user name or password.',
         )
@@ -193,25 +192,25 @@ def _prices(name: str, entry: object, path: Path) -> tuple[float, float]:
     if len(table) == len(valid) == 2:
         return valid[0], valid[1]
     raise SettingsError(
-        f"the price of {name} is not valid",
+        f"invalid price of {name}",
         where=where,
         do="Write free = true, or input_price = 2.5 and output_price = 10 (US dollars per million tokens, "
-        f"at most {MOST_DOLLARS:,}).",
+        f"at most {MAX_DOLLARS:,}).",
     )
 
 
 def _dollars(value: object) -> float | None:
-    """A number of dollars from 0 to `MOST_DOLLARS`; None for anything else."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_DOLLARS:
+    """Return a number of dollars from 0 to `MAX_DOLLARS`; None for anything else."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DOLLARS:
         return float(value)
     return None
 
 
 def load_env_file(path: Path) -> list[str]:
-    """Put `KEY=VALUE` lines into the environment where it has no such variable yet. Returns the names set.
+    """Set environment variables from `KEY=VALUE` lines, unless they are set already. Return the names that were set.
 
-    `export` in front, quotation marks around a value and lines that begin with `#` are understood. A mistake is named by
-    line, never by content.
+    A line may begin with `export`, a value may be quoted, and lines that begin with `#` are skipped. Errors name the line and never
+    quote it, because it may contain a key.
     """
     try:
         lines = read_bounded_text(path).splitlines()

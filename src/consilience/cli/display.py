@@ -1,4 +1,4 @@
-"""What is seen while a run or a comparison runs: lines where there is no terminal, a calm table or a bar where there is one."""
+"""Progress on standard error while a run or a comparison runs: a live table or bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING
-from typing import Protocol as Typed
 
-from consilience.cli.errors import can_draw_over, say
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table as Grid
+from rich.text import Text
+
+from consilience.cli.errors import can_draw_over, notify
+from consilience.cli.event_lines import event_line, score_words
+from consilience.domain.agents import Agent
 from consilience.domain.events import (
     CallCompleted,
     CallFailed,
-    CallLost,
     CallStarted,
-    CheckRecorded,
-    Ended,
     Event,
     ReplyRejected,
     SessionStarted,
 )
-from consilience.domain.report import find_report
 from consilience.evaluation import Observer, Run, Task
 from consilience.reporting.formatting import (
     count,
+    describe_agent,
     describe_output_tokens,
     describe_place,
     duration,
@@ -35,309 +38,332 @@ from consilience.reporting.formatting import (
     one_line,
     seat_labels,
 )
-from consilience.reporting.session_state import SessionState, call_seconds
+from consilience.reporting.session_state import SessionState
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-
-HEARTBEAT = 10.0
-"""Seconds of silence after which a line says that the run lives."""
-TICK = 0.25
+HEARTBEAT_SECONDS = 10.0
+"""Silence after which a line shows that the run is alive."""
+TICK_SECONDS = 0.25
+_OTHER_LINES = 6
+"""Lines of the screen around the table's rows: head, foot and what was written above."""
 
 
-class Display(Typed):
-    """`observe` gets every event as it is recorded; `tick` is called four times a second; `tell` says a sentence in between;
-    `loading` names what is waited for before the run can begin, then nothing; `aside(True)` keeps silent until `aside(False)`,
-    while a person is asked; `close` leaves the screen clean."""
+class Display:
+    """Progress on standard error. This class prints only messages; subclasses also show events.
 
-    def observe(self, event: Event) -> None: ...
+    `observe` gets every event when it is recorded. `tick` is called every `TICK_SECONDS`.
+    """
 
-    def tick(self) -> None: ...
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._held: list[tuple[str, str]] | None = None
 
-    def tell(self, text: str) -> None: ...
+    def observe(self, event: Event) -> None:
+        """Show a recorded event."""
 
-    def loading(self, what: str) -> None: ...
+    def tick(self) -> None:
+        """Redraw, or print a heartbeat."""
 
-    def aside(self, silent: bool) -> None: ...
+    def loading(self, what: str) -> None:
+        """Show what is waited for before the run can start; empty when it is there."""
 
-    def close(self) -> None: ...
+    def tell(self, text: str) -> None:
+        """Print a message."""
+        self._print(text)
+
+    def aside(self, silent: bool) -> None:
+        """Hold back all output while a person is asked (`silent`), then print it."""
+        held, self._held = self._held, [] if silent else None
+        for line, style in held or ():
+            self._print(line, style)
+
+    def close(self) -> None:
+        """Leave the screen clean."""
+        self.aside(False)
+
+    @property
+    def _is_heartbeat_due(self) -> bool:
+        return self._held is None and time.monotonic() - self._last >= HEARTBEAT_SECONDS
+
+    def _print(self, line: str, style: str = "") -> None:
+        if self._held is not None:
+            self._held.append((line, style))
+            return
+        self._last = time.monotonic()
+        self._write(line, style)
+
+    def _write(self, line: str, style: str) -> None:
+        notify(line)
 
 
-class Watched:
-    """The fold of a run that is watched, with the moment each call began on this machine's clock."""
+class RunProgress:
+    """The state of a run, with the time at which this process saw each call start."""
 
     def __init__(self, before: Iterable[Event] = ()) -> None:
-        self.course = SessionState()
-        self.began: dict[str, float] = {}
-        self.opened = time.monotonic()
+        self.state = SessionState()
+        self._call_started: dict[str, float] = {}
+        self._opened = time.monotonic()
         for event in before:
-            self.course.take(event)
-        self.course.flying.clear()
-        self.before = self.course.seconds
-        self.first: float | None = None
-        self.last = 0.0
-        self.timed = 0
+            self.state.take(event)
+        self.state.flying.clear()
+        self._seconds_before = self.state.seconds
+        self._first_start: float | None = None
+        self._last_end = 0.0
+        self._ended = 0
 
     def take(self, event: Event) -> None:
-        self.course.take(event)
+        self.state.take(event)
+        now = time.monotonic()
         if isinstance(event, CallStarted):
-            self.began[event.key] = time.monotonic()
-            self.first = time.monotonic() if self.first is None else self.first
-        elif isinstance(event, CallCompleted | CallFailed) and self.first is not None:
-            self.timed += 1
-            self.last = time.monotonic()
+            self._call_started[event.key] = now
+            self._first_start = now if self._first_start is None else self._first_start
+        elif isinstance(event, CallCompleted | CallFailed) and self._first_start is not None:
+            self._ended += 1
+            self._last_end = now
 
-    def composing(self, key: str) -> float:
-        return time.monotonic() - self.began.get(key, time.monotonic())
+    def seconds_in_flight(self, key: str) -> float:
+        now = time.monotonic()
+        return now - self._call_started.get(key, now)
 
     @property
     def seconds(self) -> float:
-        return self.before + time.monotonic() - self.opened
+        """Elapsed time of the run, including earlier processes."""
+        return self._seconds_before + time.monotonic() - self._opened
 
     @property
-    def left(self) -> str:
-        """About how long the calls that are still foreseen take at the pace of those of this process; empty before the first.
+    def time_left(self) -> str:
+        """The estimated remaining time, from the mean time per call in this process; empty before the first.
 
-        Calls side by side count as they do in the pace, so that only a change of their number makes it wrong.
+        Parallel calls count as they do in the mean, so only a change of their number makes the estimate wrong.
         """
-        estimate = self.course.started.estimate if self.course.started else None
-        if estimate is None or self.first is None or not self.timed:
+        estimate = self.state.started.estimate if self.state.started else None
+        if estimate is None or self._first_start is None or not self._ended:
             return ""
-        pace = (self.last - self.first) / self.timed
-        waited = time.monotonic() - self.last
-        least, most = (max(n - self.course.made, 0) * pace for n in (estimate.min, estimate.max))
-        if most - waited <= 0:
-            return ""
-        return f"about {span_of_time(max(least - waited, 0), most - waited)} left"
+        per_call = (self._last_end - self._first_start) / self._ended
+        waited = time.monotonic() - self._last_end
+        low, high = (max(n - self.state.made, 0) * per_call - waited for n in (estimate.min, estimate.max))
+        return f"about {_time_range(max(low, 0), high)} left" if high > 0 else ""
+
+    @property
+    def totals(self) -> str:
+        """Calls out of the estimate, tokens, cost, and whether the reserve for the answer is intact."""
+        state = self.state
+        estimate = state.started.estimate if state.started else None
+        foreseen = f" of {format_range(estimate.min, estimate.max)}" if estimate else ""
+        written = describe_output_tokens(state.tokens_out, state.tokens_thought)
+        limits = state.started.limits if state.started else None
+        reserve = ""
+        if limits is not None and (limits.calls, limits.tokens, limits.money) != (None, None, None):
+            reserve = ", reserve drawn" if any(call.reserve for call in state.calls) else ", reserve held"
+        return f"{state.made}{foreseen} calls, {state.tokens_in:,} tokens read, {written}, {money(state.cost)}{reserve}"
 
 
-def span_of_time(least: float, most: float) -> str:
-    """`2 min`, or `1 min to 4 min` if they differ by more than a rough figure does."""
-    low, high = duration(round(least, -1)), duration(max(round(most, -1), 10))
-    return high if most < 1.5 * least or low == high else f"{low} to {high}" if least >= 10 else f"up to {high}"
+def _time_range(low: float, high: float) -> str:
+    """Return `2 min`, or `1 min to 4 min` if the bounds differ by more than the estimate's error."""
+    low_words, high_words = duration(round(low, -1)), duration(max(round(high, -1), 10))
+    if high < 1.5 * low or low_words == high_words:
+        return high_words
+    return f"{low_words} to {high_words}" if low >= 10 else f"up to {high_words}"
 
 
-class Quiet:
-    """Nothing."""
-
-    def observe(self, event: Event) -> None:
-        return None
-
-    def tick(self) -> None:
-        return None
-
-    def tell(self, text: str) -> None:
-        say(text)
-
-    def loading(self, what: str) -> None:
-        return None
-
-    def aside(self, silent: bool) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
-
-
-class Lines:
-    """One line for every call that ended, and one after ten seconds without any."""
+class Lines(Display):
+    """One line for every call that ended, and a heartbeat."""
 
     def __init__(self, before: Iterable[Event] = (), *, title: str = "") -> None:
-        self.watched = Watched(before)
+        super().__init__()
+        self.progress = RunProgress(before)
         self._title = title
-        self._last = time.monotonic()
         self._loading = ""
-        self._held: list[str] | None = None
 
     def observe(self, event: Event) -> None:
-        self.watched.take(event)
-        names = seat_labels(self.watched.course.agents)
-        if isinstance(event, Ended):
-            self._print(ended_line(event, names, self.watched.course.repairs))
-        elif isinstance(event, SessionStarted) and self._title:
+        self.progress.take(event)
+        if isinstance(event, SessionStarted) and self._title:
             self._print(f"{self._title} begins")
-        elif line := other_line(event, self.watched.course):
+        elif line := event_line(event, self.progress.state):
             self._print(line)
 
     def tick(self) -> None:
-        if self._held is not None or time.monotonic() - self._last < HEARTBEAT:
+        if not self._is_heartbeat_due:
             return
-        flying = self.watched.course.flying
+        progress, in_flight = self.progress, self.progress.state.flying
+        elapsed = duration(progress.seconds)
         if self._loading:
-            self._print(f"… {duration(self.watched.seconds)}: {self._loading}")
-        elif flying:
-            names = seat_labels(self.watched.course.agents)
-            longest = max(self.watched.composing(key) for key in flying)
-            waiting = ", ".join(dict.fromkeys(names.get(call.agent, call.agent) for call in list(flying.values())[:4]))
-            more = f" and {len(flying) - 4} more" if len(flying) > 4 else ""
-            self._print(
-                f"… {duration(self.watched.seconds)}{', ' if self.watched.left else ''}{self.watched.left}: "
-                f"{totals(self.watched.course)}; "
-                f"composing for up to {duration(longest)}: {waiting}{more}"
-            )
+            self._print(f"… {elapsed}: {self._loading}")
+        elif in_flight:
+            names = seat_labels(progress.state.agents)
+            agents = [names.get(call.agent, call.agent) for call in in_flight.values()]
+            more = f" and {len(agents) - 4} more" if len(agents) > 4 else ""
+            waiting = f"waiting for {', '.join(dict.fromkeys(agents[:4]))}{more}"
+            longest = duration(max(map(progress.seconds_in_flight, in_flight)))
+            left = f", {progress.time_left}" if progress.time_left else ""
+            self._print(f"… {elapsed}{left}: {progress.totals}; {waiting}, longest {longest}")
         else:
-            self._print(f"… {duration(self.watched.seconds)}: {totals(self.watched.course)}")
-
-    def tell(self, text: str) -> None:
-        self._print(text)
+            self._print(f"… {elapsed}: {progress.totals}")
 
     def loading(self, what: str) -> None:
         self._loading = what
         if what:
             self._print(what)
 
+
+class Table(Display):
+    """A live table with one row per agent, removed from the screen at the end. Failures stay, as lines above it."""
+
+    def __init__(self, before: Iterable[Event] = (), *, title: str) -> None:
+        super().__init__()
+        self.progress = RunProgress(before)
+        self._title = title
+        self._loading = ""
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(
+            self._screen(),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def observe(self, event: Event) -> None:
+        self.progress.take(event)
+        if isinstance(event, CallFailed | ReplyRejected):
+            self._print(event_line(event, self.progress.state), "yellow")
+
+    def tick(self) -> None:
+        if self._held is None:
+            self._live.update(self._screen(), refresh=True)
+
+    def loading(self, what: str) -> None:
+        self._loading = what
+        self.tick()
+
     def aside(self, silent: bool) -> None:
-        held, self._held = self._held, [] if silent else None
-        for line in held or ():
-            self._print(line)
+        if silent:
+            self._live.stop()
+        super().aside(silent)
+        if not silent:
+            self._live.start()
 
     def close(self) -> None:
-        self.aside(False)
+        self._live.stop()
+        super().aside(False)
 
-    def _print(self, line: str) -> None:
-        if self._held is not None:
-            self._held.append(line)
-            return
-        self._last = time.monotonic()
-        say(line)
+    def _write(self, line: str, style: str) -> None:
+        self._console.print(Text(line, style=style))
 
+    def _screen(self) -> Group:
+        state = self.progress.state
+        if state.started is None:
+            return Group(self._head())
+        agents = list(state.agents)
+        room = max(3, self._console.height - _OTHER_LINES)
+        grid = Grid.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+        grid.add_column(no_wrap=True)
+        if len(agents) > room:
+            self._add_levels(grid)
+            agents = self.longest_in_flight(room - grid.row_count)
+        for agent in agents:
+            grid.add_row(Text(f"  {agent.id}", style="bold"), Text(describe_agent(agent)), self._status(agent))
+        return Group(self._head(), grid, self._foot(state.started.estimate.max))
 
-def ended_line(event: Ended, names: dict[str, str], repairs: int) -> str:
-    """`round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`; an unusable reply is asked for again `repairs` times."""
-    seconds = call_seconds(event)
-    took_words = f" {duration(seconds)}" if seconds is not None else ""
-    head = f"{describe_place(event.key)} · {names.get(event.agent, event.agent)}{took_words}"
-    match event:
-        case CallCompleted():
-            thinking = f" and {event.tokens_thought:,} thinking" if event.tokens_thought else ""
-            written = count(event.tokens_out - event.tokens_thought, "token")
-            return f"{head}, {written}{thinking}" + (", cut at the limit" if event.cut else "")
-        case ReplyRejected():
-            then = "asking again" if event.attempt <= repairs else "giving up"
-            return f"{head}: the reply could not be used, {then} ({one_line(event.error, 120)})"
-        case CallFailed():
-            if event.unsent:
-                return f"{head}: not asked, a limit is reached ({event.failure.value})"
-            return f"{head}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
+    def _add_levels(self, grid: Grid) -> None:
+        """Add one row per level, for a tree with more agents than the screen has lines."""
+        state = self.progress.state
+        levels = state.started.topology.levels if state.started else {}
+        busy = {call.agent for call in state.flying.values()}
+        called = {call.agent for call in state.calls}
+        for level in sorted(set(levels.values())):
+            members = [agent for agent in state.agents if levels.get(agent.id) == level]
+            composing = sum(agent.id in busy for agent in members)
+            waiting = sum(agent.id not in busy | called for agent in members)
+            counts = {"composing": composing, "waiting": waiting, "done": len(members) - composing - waiting}
+            status = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+            style = "cyan" if composing else "dim"
+            grid.add_row(
+                Text(f"  level {level}", style="bold"), Text(count(len(members), members[0].role)), Text(status, style)
+            )
 
+    def longest_in_flight(self, limit: int) -> list[Agent]:
+        """Return agents with a call in flight, longest first."""
+        state = self.progress.state
+        keys = sorted(state.flying, key=self.progress.seconds_in_flight, reverse=True)
+        by_id = {agent.id: agent for agent in state.agents}
+        return [by_id[state.flying[key].agent] for key in keys if state.flying[key].agent in by_id][: max(limit, 0)]
 
-def other_line(event: Event, course: SessionState) -> str:
-    """A check or a lost call of a session in words; nothing for what has none."""
-    match event:
-        case CheckRecorded():
-            step = find_report(course.started.protocol).step if course.started else "step"
-            return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
-        case CallLost():
-            who = seat_labels(course.agents).get(event.agent, event.agent)
-            return f"{describe_place(event.key)} · {who}: was in flight at the end of the last process"
-    return ""
+    def _head(self) -> Text:
+        head = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
+        if self._loading:
+            head.append(f" · {self._loading}", style="cyan")
+        elif places := list(dict.fromkeys(describe_place(key) for key in self.progress.state.flying)):
+            head.append(f" · {' | '.join(places[:3])}", style="cyan")
+        head.append(f" · {duration(round(self.progress.seconds))}", style="dim")
+        if left := self.progress.time_left:
+            head.append(f" · {left}", style="dim")
+        return head
 
+    def _status(self, agent: Agent) -> Text:
+        state = self.progress.state
+        if key := next((key for key, call in state.flying.items() if call.agent == agent.id), None):
+            return Text(f"composing {duration(round(self.progress.seconds_in_flight(key)))}", style="cyan")
+        calls = [call for call in state.calls if call.agent == agent.id]
+        if calls and isinstance(calls[-1], CallFailed | ReplyRejected):
+            return Text(f"failed: {calls[-1].failure.value}", style="yellow")
+        replies = sum(isinstance(call, CallCompleted) for call in calls)
+        return Text(f"done · {replies}", style="green") if replies else Text("waiting", style="dim")
 
-def score_words(event: CheckRecorded) -> str:
-    check = event.check
-    if check.score is None:
-        return "met" if check.met else ""
-    needed = f", needed {check.threshold:g}" if check.threshold is not None else ""
-    return f"{check.kind} {check.score:.2f}{needed}"
-
-
-def totals(course: SessionState) -> str:
-    """Calls of those foreseen, tokens, money, and what became of the reserve where limits were set."""
-    estimate = course.started.estimate if course.started else None
-    foreseen = f" of {format_range(estimate.min, estimate.max)}" if estimate else ""
-    written = describe_output_tokens(course.tokens_out, course.tokens_thought)
-    return (
-        f"{course.made}{foreseen} calls, {course.tokens_in:,} tokens read, {written}, "
-        f"{money(course.cost)}{reserve_words(course)}"
-    )
-
-
-def reserve_words(course: SessionState) -> str:
-    """Whether what is held back for the answer is still there; nothing without a limit that it is held back from."""
-    limits = course.started.limits if course.started else None
-    if limits is None or (limits.calls, limits.tokens, limits.money) == (None, None, None):
-        return ""
-    return ", reserve drawn" if any(call.reserve for call in course.calls) else ", reserve held"
-
-
-def display(before: Iterable[Event] = (), *, title: str, quiet: bool) -> Display:
-    """The table on a terminal that can be drawn over, lines elsewhere, nothing when asked to be quiet."""
-    if quiet:
-        return Quiet()
-    if can_draw_over(sys.stderr) and can_draw_over(sys.stdout):
-        from consilience.cli.progress_table import Table
-
-        return Table(before, title=title)
-    return Lines(before, title=title)
-
-
-@asynccontextmanager
-async def shown(screen: Display) -> AsyncIterator[Display]:
-    """Tick while the block runs; leave the screen clean after it."""
-
-    async def ticking() -> None:
-        while True:
-            await asyncio.sleep(TICK)
-            screen.tick()
-
-    task = asyncio.create_task(ticking())
-    try:
-        yield screen
-    finally:
-        task.cancel()
-        screen.close()
+    def _foot(self, max_calls: int) -> Grid:
+        state = self.progress.state
+        foot = Grid.grid(padding=(0, 2))
+        foot.add_column()
+        foot.add_column()
+        foot.add_column(no_wrap=True, overflow="ellipsis")
+        figures = self.progress.totals
+        if state.checks and (score := score_words(state.checks[-1])):
+            figures += f" · {score}"
+        bar = ProgressBar(total=max(max_calls, 1), completed=min(state.made, max_calls), width=16)
+        foot.add_row(Text(" "), bar, Text(figures))
+        return foot
 
 
-class Bench:
-    """A display of runs: `total` of them; on a terminal a bar, elsewhere a line for each, nothing when quiet. `recorded` says
-    whether anything was."""
+class ComparisonProgress(Display):
+    """Progress of the `total` runs of a comparison: a bar on a terminal, elsewhere a line per run."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
+        super().__init__()
         self.total, self.done, self.calls = total, 0, 0
         self.recorded = False
+        """Whether any event was recorded."""
         self._quiet = quiet
         self._now = ""
-        self._last = self._opened = time.monotonic()
-        self._bar = _bar() if not quiet and can_draw_over(sys.stderr) else None
-        self._line = self._bar.add_task("", total=total) if self._bar else None
+        self._opened = time.monotonic()
+        self._bar: Progress | None = None
+        if not quiet and can_draw_over(sys.stderr):
+            columns = (MofNCompleteColumn(), BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
+            self._row = self._bar.add_task("", total=total)
+            self._bar.start()
 
     @property
     def observer(self) -> Observer:
         return Observer(begins=self._begins, event=self.observe, ended=self._ended)
-
-    def __enter__(self) -> Bench:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def observe(self, event: Event) -> None:
         self.recorded = True
         self.calls += isinstance(event, CallCompleted)
 
     def tick(self) -> None:
-        """Called four times a second."""
-        words = f"{self._now} · {count(self.calls, 'call')} · {duration(round(time.monotonic() - self._opened))}"
-        if self._bar and self._line is not None:
-            self._bar.update(self._line, description=words)
-        elif not self._quiet and time.monotonic() - self._last >= HEARTBEAT:
-            self._print(f"… {self.done} of {self.total}: {words}")
-
-    def tell(self, text: str) -> None:
-        self._print(text)
+        status = f"{self._now} · {count(self.calls, 'call')} · {duration(round(time.monotonic() - self._opened))}"
+        if self._bar:
+            self._bar.update(self._row, description=status)
+        elif not self._quiet and self._is_heartbeat_due:
+            self._print(f"… {self.done} of {self.total}: {status}")
 
     def loading(self, what: str) -> None:
         self._now = what
         if what and not self._bar and not self._quiet:
             self._print(what)
-
-    def aside(self, silent: bool) -> None:
-        return None
 
     def close(self) -> None:
         if self._bar:
@@ -348,32 +374,47 @@ class Bench:
 
     def _ended(self, run: Run) -> None:
         self.done += 1
-        if self._bar and self._line is not None:
-            self._bar.update(self._line, completed=self.done)
+        if self._bar:
+            self._bar.update(self._row, completed=self.done)
         elif not self._quiet:
             self._print(f"{self.done} of {self.total}: {run_line(run)}")
 
-    def _print(self, text: str) -> None:
-        self._last = time.monotonic()
+    def _write(self, line: str, style: str) -> None:
         if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(line, markup=False, highlight=False)
         else:
-            say(text)
+            notify(line)
 
 
 def run_line(run: Run) -> str:
-    """`solo on split-01: 12, wrong; 1 call, 310 tokens, 4.2 s`."""
-    outcome = {True: ", right", False: ", wrong", None: ""}[run.correct if run.answered else None]
-    said = one_line(run.position or run.answer or "", 60) if run.answered else "no answer"
-    if run.recorded:
-        return f"{run.row} on {run.task}: {said}{outcome}; recorded before"
-    took = f"{count(run.calls, 'call')}, {count(run.tokens, 'token')}, {duration(run.seconds)}"
-    return f"{run.row} on {run.task}: {said}{outcome}; {took}"
+    """Return `solo on split-01: 12, wrong; 1 call, 310 tokens, 4.2 s`."""
+    verdict = {True: ", right", False: ", wrong", None: ""}[run.correct if run.answered else None]
+    answer = one_line(run.position or run.answer or "", 60) if run.answered else "no answer"
+    usage = f"{count(run.calls, 'call')}, {count(run.tokens, 'token')}, {duration(run.seconds)}"
+    return f"{run.row} on {run.task}: {answer}{verdict}; {'recorded before' if run.recorded else usage}"
 
 
-def _bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+def open_display(before: Iterable[Event] = (), *, title: str, quiet: bool) -> Display:
+    """Return a table on a terminal that can be redrawn, lines elsewhere, only messages if `quiet`."""
+    if quiet:
+        return Display()
+    if can_draw_over(sys.stderr) and can_draw_over(sys.stdout):
+        return Table(before, title=title)
+    return Lines(before, title=title)
 
-    columns = (MofNCompleteColumn(), BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
-    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
+
+@asynccontextmanager
+async def ticking(screen: Display) -> AsyncIterator[Display]:
+    """Tick while the block runs, then close the display."""
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            screen.tick()
+
+    task = asyncio.create_task(tick())
+    try:
+        yield screen
+    finally:
+        task.cancel()
+        screen.close()

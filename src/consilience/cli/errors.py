@@ -1,4 +1,4 @@
-"""What is written where: JSON on standard output, paragraphs on standard error, and errors with their exit codes."""
+"""How a command ends: output streams, questions, exit codes, error reports and signals."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import json
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
 import typer
 
 from consilience.domain.errors import ConsilienceError, SessionBusy, SessionWaiting, UserError
 from consilience.reporting.formatting import escape_json
+
+T = TypeVar("T")
 
 
 class Stream(Protocol):
@@ -22,51 +28,52 @@ class Stream(Protocol):
 
 
 def can_draw_over(stream: Stream) -> bool:
-    """Whether what stands there can be drawn over: on a terminal, unless it is a dumb one, where Rich shows nothing at all."""
+    """Return whether lines can be redrawn: on a terminal, except a dumb one, where Rich prints nothing."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON for people and programs: indented, in its own letters, with nothing that steers a terminal."""
+    """Print a value as indented JSON on standard output, not ASCII-escaped, without terminal control characters."""
     print(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-DONE = 0
-FAILED = 1
-MISTAKE = 2
-"""The user's, or their no to a question."""
-NO_ANSWER = 3
-WAITING = 5
-CONDITION = 4
-"""The report is there, and is not what was required."""
-INTERRUPTED = 130
-"""And a session, if there is one, can be gone on with."""
-SIGNALLED = 128
-"""Added to the number of the signal that ended a command, as shells do."""
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+"""Invalid input, an unwritable path or a declined question."""
+EXIT_NO_ANSWER = 3
+EXIT_REQUIREMENT_NOT_MET = 4
+"""The report is complete and the run did not stop for a reason in --require."""
+EXIT_WAITING = 5
+EXIT_SIGNAL = 128
+"""Added to the number of the signal that ended the command, as shells do."""
+EXIT_INTERRUPTED = EXIT_SIGNAL + 2
+EXIT_BROKEN_PIPE = EXIT_SIGNAL + 13
+"""The reader of standard output has left (SIGPIPE), or standard output is closed."""
+
+STOPPING = "Stopping; Ctrl-C again ends it at once."
+STOPPING_ON_SIGNAL = "Stopping; a second signal ends it at once."
+_SHOW_CURSOR = "\x1b[?25h"
+_END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
-UNREAD = SIGNALLED + 13
-"""Whoever read the output left (SIGPIPE), or there is none: what was to be printed was not."""
-
-
-class Stopped(KeyboardInterrupt):
-    """Somebody other than Ctrl-C ended the command: `timeout`, a container, a service manager, a terminal that went away."""
+class StoppedBySignal(KeyboardInterrupt):
+    """SIGTERM or SIGHUP ended the command: from `timeout`, a container, a service manager or a closed terminal."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         super().__init__(signal.Signals(number).name)
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What standard output may say. Journal, weights and files say theirs with their names."""
-_KEPT = "What was recorded is kept: consilience sessions list."
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Error numbers of a full or broken standard output. Errors of named files carry their file name."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What went wrong, on standard output where --json was given: one object in place of a report.
+    """An error, printed on standard output in place of a report if --json was given.
 
-    `where` and `do` are empty where there is nothing to say; `session` is one that was begun and can be gone on with.
+    `where` and `do` are empty if unknown; `session` is a started session that can be resumed.
     """
 
     exit_code: int
@@ -77,11 +84,11 @@ class Problem:
 
 
 class Declined(Exception):
-    """A no to a question; what was left undone for it."""
+    """The user declined a question; the message states what was not done."""
 
 
-def ask(question: str, *, otherwise: str) -> None:
-    """Return after a yes. Raises `Declined`, with what was left undone, after a no, Ctrl-C or the end of input."""
+def confirm(question: str, *, otherwise: str) -> None:
+    """Ask on the terminal. Raises `Declined(otherwise)` after a no, Ctrl-C or the end of input."""
     try:
         agreed = typer.confirm(question, default=False, err=True)
     except typer.Abort:
@@ -90,19 +97,28 @@ def ask(question: str, *, otherwise: str) -> None:
         raise Declined(otherwise)
 
 
-def let_go_of_output() -> None:
-    """What standard output still holds goes nowhere, so that the interpreter does not fail on it at its end."""
+def can_confirm() -> bool:
+    """Return whether a terminal is there to ask on."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def discard_output() -> None:
+    """Send buffered standard output to the null device, so that the interpreter does not fail on it at exit."""
     with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _redirect_to_null(sys.stdout.fileno())
 
 
-def say(text: str) -> None:
-    """A paragraph on standard error, where everything goes that is no result; broken between words on a terminal."""
+def _redirect_to_null(fd: int) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, fd)
+    os.close(null)
+
+
+def notify(text: str) -> None:
+    """Print a paragraph on standard error, which takes everything but results; wrapped between words on a terminal."""
     from consilience.reporting.formatting import printable
 
-    text = printable(text)  # it may hold a provider's words, or a model's
+    text = printable(text)  # it may quote a provider or a model
     if sys.stderr.isatty():
         import shutil
         import textwrap
@@ -112,30 +128,29 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def is_own_affair(error: BaseException) -> bool:
-    """Whether the command-line library deals with it: an exit, a wrong option."""
+def is_handled_by_typer(error: BaseException) -> bool:
+    """Return whether the command-line library reports this exception itself: an exit or an invalid option."""
     if isinstance(error, typer.Exit | typer.Abort | EOFError):
         return True
     return hasattr(error, "exit_code") and hasattr(error, "format_message")
 
 
 def exit_code_of(error: BaseException, *, session: str | None = None, as_json: bool = False) -> int:
-    """Say what happened, `as_json` on standard output too, and return the exit code.
+    """Report an error, with `as_json` on standard output too, and return its exit code.
 
-    `session` is one that was begun and can be gone on with.
+    `session` is a started session that can be resumed.
     """
-    code = _said(error, session)
+    code = _report_error(error, session)
     if as_json and not is_about_output(error):
-        tell_as_json(error, code, session)
+        print_error_json(error, code, session)
     return code
 
 
-def tell_as_json(error: BaseException, code: int, session: str | None = None) -> None:
-    """Print the `Problem`."""
-
+def print_error_json(error: BaseException, code: int, session: str | None = None) -> None:
+    """Print the error as a `Problem`."""
     what, where, do = str(error), "", ""
     match error:
-        case Stopped():
+        case StoppedBySignal():
             what = f"stopped by {error}"
         case KeyboardInterrupt():
             what = "interrupted"
@@ -150,75 +165,163 @@ def tell_as_json(error: BaseException, code: int, session: str | None = None) ->
     if isinstance(error, SessionBusy):
         session = None
     if session:
-        do = f"{do} Go on with: consilience resume {session}".strip()
+        do = f"{do} Resume with: consilience resume {session}".strip()
     print_json(asdict(Problem(code, _one_line(what), _one_line(where), _one_line(do), session)))
 
 
 def is_about_output(error: BaseException) -> bool:
-    """Whether standard output takes no more, so that nothing can be said there."""
+    """Return whether the error is that standard output cannot be written, so that nothing more can be printed there."""
     if not isinstance(error, OSError):
         return False
-    return isinstance(error, BrokenPipeError) or (error.filename is None and error.errno in _NO_ROOM)
+    return isinstance(error, BrokenPipeError) or (error.filename is None and error.errno in _OUTPUT_ERRORS)
 
 
-def _said(error: BaseException, session: str | None) -> int:
-    go_on = f" What is recorded is kept; go on with: consilience resume {session}" if session else ""
+def _report_error(error: BaseException, session: str | None) -> int:
+    resume = f" Recorded calls are kept; resume with: consilience resume {session}" if session else ""
     match error:
-        case Stopped():
-            say(f"Stopped by {error}.{go_on}")
-            return SIGNALLED + error.number
+        case StoppedBySignal():
+            notify(f"Stopped by {error}.{resume}")
+            return EXIT_SIGNAL + error.number
         case KeyboardInterrupt():
-            say(f"Interrupted.{go_on}")
-            return INTERRUPTED
+            notify(f"Interrupted.{resume}")
+            return EXIT_INTERRUPTED
         case Declined():
-            say(str(error))
-            return MISTAKE
+            notify(str(error))
+            return EXIT_USAGE
         case SessionBusy():
-            _error(str(error))
-            return MISTAKE
+            _notify_error(str(error))
+            return EXIT_USAGE
         case UserError():
-            _error(f"{error}{go_on}")
-            return MISTAKE
+            _notify_error(f"{error}{resume}")
+            return EXIT_USAGE
         case SessionWaiting():
-            say(
-                f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. Nothing is lost. "
-                f"What is asked: consilience sessions answer {error.session}. "
+            notify(
+                f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. It can be resumed at any "
+                f"time. To see the questions: consilience sessions answer {error.session}. "
                 f"To answer: consilience sessions answer {error.session} {error.awaited[0]} TEXT (@FILE; - reads standard "
                 f"input). Then: consilience resume {error.session}"
             )
-            return WAITING
+            return EXIT_WAITING
         case ConsilienceError():
-            _error(f"{error}{go_on}")
-            return FAILED
+            _notify_error(f"{error}{resume}")
+            return EXIT_FAILED
         case BrokenPipeError():
-            let_go_of_output()
-            return UNREAD
+            discard_output()
+            return EXIT_BROKEN_PIPE
         case OSError() if is_about_output(error):
-            let_go_of_output()
-            _error(
-                f"the output cannot be written: {error.strerror}. Make room there, or write elsewhere. {_KEPT}{go_on}"
+            discard_output()
+            _notify_error(
+                f"the output cannot be written: {error.strerror}. Free some space, or write elsewhere. "
+                f"Recorded sessions are kept: consilience sessions list.{resume}"
             )
-            return MISTAKE
+            return EXIT_USAGE
     debug = os.environ.get("CONSILIENCE_DEBUG") == "1"
     if debug:
         import traceback
 
-        typer.echo(_clean("".join(traceback.format_exception(error))), err=True)
-    hint = "" if debug else " Set CONSILIENCE_DEBUG=1 to see where."
-    _error(f"this is a defect in consilience, not a mistake of yours: {type(error).__name__}: {error}.{hint}{go_on}")
-    return FAILED
+        typer.echo(_without_keys("".join(traceback.format_exception(error))), err=True)
+    hint = "" if debug else " Set CONSILIENCE_DEBUG=1 to see the traceback."
+    _notify_error(
+        f"this is a defect in consilience, not a mistake of yours: {type(error).__name__}: {error}.{hint}{resume}"
+    )
+    return EXIT_FAILED
 
 
-def _error(text: str) -> None:
-    say(f"Error: {_one_line(text)}")
+def _notify_error(text: str) -> None:
+    notify(f"Error: {_one_line(text)}")
 
 
 def _one_line(text: str) -> str:
-    return " ".join(_clean(text).split())
+    return " ".join(_without_keys(text).split())
 
 
-def _clean(text: str) -> str:
-    """Without keys: what is refused is quoted, and may have been one."""
+def _without_keys(text: str) -> str:
+    """Return the text without API keys: messages quote rejected input, which may be a key."""
     from consilience.models.redaction import scrub
 
     return scrub(text, [])
+
+
+def run_until_done(
+    work: Coroutine[Any, Any, T], *, tell: Callable[[str], None] = notify, leave: Callable[[], bool] = lambda: False
+) -> T:
+    """Return the coroutine's result.
+
+    The first SIGINT, SIGTERM or SIGHUP cancels the coroutine, `tell` reports it, and after its cleanup `KeyboardInterrupt`
+    (`StoppedBySignal` for the latter two) is raised. The second ends the process at once; the journal stays readable. A SIGINT for
+    which `leave` returns True is not counted.
+    """
+    import asyncio
+
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(work)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        loop.set_default_executor(_DaemonExecutor())
+        main = loop.create_task(work)
+        stopped_by = 0
+        terminals = [fd for fd in (1, 2) if os.isatty(fd)]
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            nonlocal stopped_by
+            if number == signal.SIGINT and not stopped_by and leave():
+                return
+            for fd in terminals:
+                if not os.isatty(fd):  # the terminal is gone; writing to it would fail
+                    _redirect_to_null(fd)
+            if stopped_by:
+                _end_at_once(number)
+            stopped_by = number
+            main.cancel()
+            # also wakes the loop if it sleeps in a system call
+            loop.call_soon_threadsafe(tell, STOPPING if number == signal.SIGINT else STOPPING_ON_SIGNAL)
+
+        try:
+            with _handle_signals(stop):
+                return loop.run_until_complete(main)
+        except asyncio.CancelledError:
+            if stopped_by:
+                raise (KeyboardInterrupt if stopped_by == signal.SIGINT else StoppedBySignal(stopped_by)) from None
+            raise
+
+
+@contextlib.contextmanager
+def _handle_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Pass signals that end a process to `stop`, except ignored ones (as under `nohup`), which stay ignored."""
+    numbers = [getattr(signal, name) for name in _END_SIGNALS if hasattr(signal, name)]
+    before = {
+        number: signal.signal(number, stop)
+        for number in numbers
+        if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _DaemonExecutor(ThreadPoolExecutor):
+    """Runs each function in a daemon thread, so that a hanging name lookup delays neither the report nor the exit."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
+
+
+def _end_at_once(number: int) -> None:
+    if programs := sys.modules.get("consilience.models.program"):
+        programs.kill_all()
+    if sys.stderr.isatty():
+        sys.stderr.write(_SHOW_CURSOR)
+        sys.stderr.flush()
+    os._exit(EXIT_SIGNAL + number)

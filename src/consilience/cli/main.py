@@ -1,4 +1,4 @@
-"""`consilience COMMAND`: the table of commands, and what every command does with what goes wrong."""
+"""`consilience COMMAND`: the table of commands and the console script."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from consilience.cli.commands import LazyGroup
 
 
 class Commands(LazyGroup):
-    """A command per installed protocol under its own name, then those that are always there."""
+    """One command per installed protocol, then the fixed ones."""
 
     sections = {
         "Evaluation": {
             "compare": (
                 "consilience.cli.compare:compare",
-                "Protocols side by side on the same tasks at equal budget; losses are said too.",
+                "Compare protocols on the same tasks at equal budget; reports losses as well as wins.",
             ),
         },
         "Sessions": {
-            "show": ("consilience.cli.sessions:show", "What a session came to, or how far it got."),
-            "resume": ("consilience.cli.sessions:resume", "Go on where a session was left; nothing is paid for twice."),
-            "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without a call."),
-            "fork": ("consilience.cli.options:fork", "Go on from a point of a session with something changed."),
-            "diff": ("consilience.cli.sessions:diff", "What differs between two sessions."),
+            "show": ("consilience.cli.sessions:show", "Show a session's report or its progress."),
+            "resume": ("consilience.cli.options:resume", "Resume a session; recorded calls are not paid for again."),
+            "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without model calls."),
+            "fork": ("consilience.cli.options:fork", "Continue from an event of a session with changes."),
+            "diff": ("consilience.cli.sessions:diff", "Show what differs between two sessions."),
             "export": ("consilience.cli.sessions:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
             "sessions": (
                 "consilience.cli.session_admin:sessions",
-                "List, remove, answer; and all of the above.",
+                "List, remove or answer sessions; and all of the above.",
             ),
         },
         "Set-up": {
             "models": ("consilience.cli.setup:models", "List, fetch or remove local models."),
             "panels": ("consilience.cli.setup:panels", "List or show panels of personas."),
             "hierarchies": ("consilience.cli.setup:hierarchies", "List or show hierarchies of roles."),
-            "schema": ("consilience.cli.setup:schema", "The JSON Schemas of reports and exported events."),
-            "doctor": ("consilience.cli.doctor:doctor", "What is here, what is missing, which model would be taken."),
+            "schema": ("consilience.cli.setup:schema", "Print the JSON Schemas of reports and exported events."),
+            "doctor": ("consilience.cli.doctor:doctor", "Check the installation and show which model would be used."),
         },
     }
     protocols = "Protocols"
@@ -57,8 +57,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"consilience {version('consilience')}")
@@ -68,19 +68,19 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Put a question before several language-model agents and get an answer with its dissent, its cost and a record that
-    replays. Every command explains itself: consilience COMMAND --help."""
+    """Put a question to several language-model agents and get an answer with its dissent, its cost and a record that can be
+    replayed. Help on a command: consilience COMMAND --help."""
 
 
-def _nowhere() -> TextIO:
+def _null_stream() -> TextIO:
     return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
-def _unread() -> TextIO:
-    """A pipe whose reader has left, which is what a closed output comes to."""
+def _broken_pipe() -> TextIO:
+    """Return a pipe without a reader, which behaves like a closed output."""
     read, write = os.pipe()
     os.close(read)
     return os.fdopen(write, "w")
@@ -88,17 +88,17 @@ def _unread() -> TextIO:
 
 def main() -> None:
     """The console script."""
-    gc.set_threshold(50_000, 20, 20)  # going on from a long journal makes many lasting objects and hardly a cycle
-    sys.stdout = sys.stdout or _unread()  # there is none where it was closed (>&-)
-    sys.stderr = sys.stderr or _nowhere()
+    gc.set_threshold(50_000, 20, 20)  # reading a long journal makes many lasting objects and few cycles
+    sys.stdout = sys.stdout or _broken_pipe()  # None if it was closed (>&-)
+    sys.stderr = sys.stderr or _null_stream()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a character the terminal lacks must not cost the report
+        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal lacks must not prevent the report
             stream.reconfigure(errors="replace")
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()  # what it cannot take is known here rather than when nobody can say it
+            sys.stdout.flush()  # a write error must be reported here; at interpreter exit it could not be
     except OSError as error:
         from consilience.cli.errors import exit_code_of
 

@@ -1,9 +1,9 @@
-"""The command lines that begin a run: a command for any protocol, its options generated from the settings, and `fork`."""
+"""The command lines that start or continue a run, as dataclasses whose annotations are their options."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 import typer
 
 from consilience.cli.commands import (
+    LIMITS,
+    MATERIAL,
+    MODELS,
+    OUTPUT,
     REPEATED,
     Id,
     SectionedCommand,
+    help_of,
+    listed_kind,
+    metavar_of,
     names_option,
     new_app,
+    option_type,
     parameters_of,
-    sign,
-    with_options,
+    request_app,
+    set_signature,
 )
-from consilience.cli.setting_types import help_of, listed_kind, metavar_of, option_type
 from consilience.domain.detail import DetailChoice
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import FILE, NO_OPTION
@@ -30,155 +37,212 @@ if TYPE_CHECKING:
     from consilience.engine.execution import Options
     from consilience.engine.protocol import Protocol
 
-
-MODELS = "Who takes part"
-MATERIAL = "Material"
-LIMITS = "Limits"
-OUTPUT = "Running and output"
+SETTINGS = "Settings of {}"
+CHANGES = "Changes"
 
 
-MaxCalls = Annotated[
-    int | None, typer.Option(help="Most requests to models, retries included.", metavar="N", rich_help_panel=LIMITS)
-]
-MaxTokens = Annotated[
-    int | None, typer.Option(help="Most tokens read and written, in all.", metavar="N", rich_help_panel=LIMITS)
-]
-MaxCost = Annotated[
-    float | None, typer.Option(help="Most money, in US dollars.", metavar="DOLLARS", rich_help_panel=LIMITS)
-]
-MaxTime = Annotated[
-    float | None, typer.Option(help="Most time, in seconds.", metavar="SECONDS", rich_help_panel=LIMITS)
-]
-MaxSteps = Annotated[int | None, typer.Option(help="Most rounds.", metavar="N", rich_help_panel=LIMITS)]
-AgentLimit = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What one agent may spend, of calls, tokens, cost, time; * is each of them. Repeatable.",
-        metavar="ID:calls=N,…",
-        rich_help_panel=LIMITS,
-    ),
-]
-PhaseLimit = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What one phase may spend: NAME, or NAME/INDEX for one round of it. Repeatable.",
-        metavar="NAME:calls=N,…",
-        rich_help_panel=LIMITS,
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Spend money without asking.", rich_help_panel=OUTPUT)]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Write the report files into this directory.", metavar="DIR", rich_help_panel=OUTPUT),
-]
-OpenPage = Annotated[bool, typer.Option("--open", help="Open the report as a page.", rich_help_panel=OUTPUT)]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the report as JSON and nothing else.", rich_help_panel=OUTPUT)
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the report.", rich_help_panel=OUTPUT)]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would happen and cost, and stop.", rich_help_panel=OUTPUT)
-]
-Require = Annotated[
-    list[StopReason] | None,
-    names_option(
-        help="Exit with 4 unless the run stopped for one of these reasons.",
-        metavar="REASON",
-        kind=StopReason,
-        rich_help_panel=OUTPUT,
-    ),
-]
-Cache = Annotated[
-    bool,
-    typer.Option(
-        "--cache",
-        help="Take recorded replies to the very same requests again, free of charge.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-EnvFile = Annotated[
-    Path | None,
-    typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE", rich_help_panel=OUTPUT),
-]
-Thinking = Annotated[
-    ThinkingLevel | None,
-    typer.Option(
-        help="How long models that can think do so before the answer: off, minimal, low, medium, high. Default: low.",
-        metavar="LEVEL",
-        rich_help_panel=MODELS,
-        show_default=False,
-    ),
-]
-Detail = Annotated[
-    DetailChoice | None,
-    typer.Option(
-        help="Prompts that agents are shown: full, brief (for small models), or auto: brief if an embedded model has a voice. "
-        "Default: auto.",
-        metavar="auto|brief|full",
-        rich_help_panel=MODELS,
-        show_default=False,
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(help="Sampling temperature, 0 to 2. Default: the model's own.", metavar="T", rich_help_panel=MODELS),
-]
-Deadline = Annotated[
-    float | None,
-    typer.Option(
-        help="Max seconds of one request to a model. Default: 300; 900 for a server on this machine or long thinking.",
-        metavar="SECONDS",
-        rich_help_panel=LIMITS,
-    ),
-]
-HumanDeadline = Annotated[
-    float | None,
-    typer.Option(
-        help="Max seconds of wall time for one answer of a person, parked time included. Default: no limit.",
-        metavar="SECONDS",
-        rich_help_panel=LIMITS,
-    ),
-]
-Pace = Annotated[
-    float,
-    typer.Option(
-        help="Real seconds per virtual second, to watch a protocol that runs in virtual time; 0 does not wait.",
-        metavar="SECONDS",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Prompts = Annotated[
-    Path | None,
-    typer.Option(
-        help="A directory of templates that replace the protocol's own.", metavar="DIR", rich_help_panel=MATERIAL
-    ),
-]
-OneModel = Annotated[
-    str | None,
-    typer.Option(
-        help="Model of all agents: local, local:NAME, PROVIDER:MODEL, exec:COMMAND, or http://HOST:PORT/v1#NAME at any "
-        "OpenAI-compatible endpoint; A|B: B if A fails.",
-        metavar="MODEL",
-        rich_help_panel=MODELS,
-    ),
-]
-SeveralModels = Annotated[
-    list[str] | None,
-    names_option(help="Models to assign to the agents in turn.", metavar="MODEL", rich_help_panel=MODELS),
-]
-Encoder = Annotated[
-    str | None,
-    typer.Option(
-        help="Encoder that compares texts by embedding: minilm (offline) or PROVIDER:MODEL.",
-        metavar="MODEL",
-        rich_help_panel=MODELS,
-    ),
-]
+@dataclass(frozen=True, kw_only=True)
+class SpendingRequest:
+    """Options of every command that may spend money."""
+
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            help="Max seconds per request to a model. Default: 300; 900 for a server on this machine or long thinking.",
+            metavar="SECONDS",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend money without asking.", rich_help_panel=OUTPUT)] = (
+        False
+    )
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the report files into this directory.", metavar="DIR", rich_help_panel=OUTPUT),
+    ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON and nothing else.", rich_help_panel=OUTPUT)
+    ] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the report without progress.", rich_help_panel=OUTPUT)
+    ] = False
+    env_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE", rich_help_panel=OUTPUT
+        ),
+    ] = None
 
 
-@dataclass(frozen=True)
-class Request:
-    """One command line, as given. The annotations are the options: their help, and the section they stand in."""
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest(SpendingRequest):
+    """Options of `resume`."""
+
+    id: Id
+    pace: Annotated[
+        float,
+        typer.Option(
+            help="Real seconds per virtual second for new events; 0 does not wait.",
+            metavar="SECONDS",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 0.0
+
+    @property
+    def options(self) -> Options:
+        """How the session is executed. Raises `SettingsError` for a value out of range."""
+        from consilience.engine.execution import Options
+
+        return Options(deadline=self.deadline, pace=self.pace)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRequest(SpendingRequest):
+    """Options of every command that plans new calls: which models get what, and within which limits."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model of all agents: local, local:NAME, PROVIDER:MODEL, exec:COMMAND, or http://HOST:PORT/v1#NAME at "
+            "any OpenAI-compatible endpoint; A|B: B if A fails.",
+            metavar="MODEL",
+            rich_help_panel=MODELS,
+        ),
+    ] = None
+    models: Annotated[
+        list[str] | None,
+        names_option(help="Models to assign to the agents in turn.", metavar="MODEL", rich_help_panel=MODELS),
+    ] = None
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.",
+            metavar="FILE|DIR|-",
+            rich_help_panel=MATERIAL,
+        ),
+    ] = None
+    detail: Annotated[
+        DetailChoice | None,
+        typer.Option(
+            help="Length of the prompts: full, brief (for small models), or auto: brief if an embedded model has a "
+            "voice. Default: auto.",
+            metavar="auto|brief|full",
+            rich_help_panel=MODELS,
+            show_default=False,
+        ),
+    ] = None
+    thinking: Annotated[
+        ThinkingLevel | None,
+        typer.Option(
+            help="Thinking before the answer, for models that can think: off, minimal, low, medium, high. Default: low.",
+            metavar="LEVEL",
+            rich_help_panel=MODELS,
+            show_default=False,
+        ),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="Sampling temperature, 0 to 2. Default: the model's own.", metavar="T", rich_help_panel=MODELS
+        ),
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        typer.Option(help="Max cost in US dollars.", metavar="DOLLARS", rich_help_panel=LIMITS),
+    ] = None
+    max_time: Annotated[
+        float | None, typer.Option(help="Max time in seconds.", metavar="SECONDS", rich_help_panel=LIMITS)
+    ] = None
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show agents, calls and cost without running.", rich_help_panel=OUTPUT),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest(PlannedRequest):
+    """Options that a run and a fork share: each makes one new session."""
+
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Embedding model for text similarity: minilm (offline) or PROVIDER:MODEL.",
+            metavar="MODEL",
+            rich_help_panel=MODELS,
+        ),
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of templates that replace those of the protocol.", metavar="DIR", rich_help_panel=MATERIAL
+        ),
+    ] = None
+    human_deadline: Annotated[
+        float | None,
+        typer.Option(
+            help="Max seconds per answer of a person, including time while the session is parked. Default: no limit.",
+            metavar="SECONDS",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None
+    max_calls: Annotated[
+        int | None,
+        typer.Option(help="Max requests to models, including retries.", metavar="N", rich_help_panel=LIMITS),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Max tokens in total, input and output.", metavar="N", rich_help_panel=LIMITS),
+    ] = None
+    max_steps: Annotated[int | None, typer.Option(help="Max rounds.", metavar="N", rich_help_panel=LIMITS)] = None
+    agent_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Limit for one agent (calls, tokens, cost, time); * for every agent. Repeatable.",
+            metavar="ID:calls=N,…",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None
+    phase_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.",
+            metavar="NAME:calls=N,…",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None
+    open: Annotated[bool, typer.Option("--open", help="Open the report in a browser.", rich_help_panel=OUTPUT)] = False
+    cache: Annotated[
+        bool,
+        typer.Option("--cache", help="Reuse recorded replies to identical requests (free).", rich_help_panel=OUTPUT),
+    ] = False
+    require: Annotated[
+        list[StopReason] | None,
+        names_option(
+            help="Exit with 4 unless the run stopped for one of these reasons.",
+            metavar="REASON",
+            kind=StopReason,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+
+    @property
+    def options(self) -> Options:
+        """How the session is executed. Raises `SettingsError` for a value out of range."""
+        from consilience.engine.execution import Options
+
+        return Options(
+            cache=self.cache or None,
+            detail=self.detail,
+            thinking=self.thinking,
+            temperature=self.temperature,
+            deadline=self.deadline,
+            human_deadline=self.human_deadline,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(SessionRequest):
+    """Options of a protocol's command, without the protocol's own settings."""
 
     task: Annotated[
         str,
@@ -188,17 +252,14 @@ class Request:
             show_default=False,
         ),
     ]
-    model: OneModel = None
-    models: SeveralModels = None
     agent: Annotated[
         list[str] | None,
         typer.Option(
-            help="The model of one agent: ID=MODEL, ID=exec:COMMAND, ID=human. Repeatable.",
+            help="Model of one agent: ID=MODEL, ID=exec:COMMAND, ID=human. Repeatable.",
             metavar="ID=MODEL",
             rich_help_panel=MODELS,
         ),
     ] = None
-    encoder: Encoder = None
     panel: Annotated[
         str | None,
         typer.Option(
@@ -215,167 +276,36 @@ class Request:
             rich_help_panel=MODELS,
         ),
     ] = None
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.",
-            metavar="FILE|DIR|-",
-            rich_help_panel=MATERIAL,
-        ),
-    ] = None
-    prompts: Prompts = None
-    detail: Detail = None
-    thinking: Thinking = None
-    temperature: Temperature = None
-    deadline: Deadline = None
-    human_deadline: HumanDeadline = None
     quorum: Annotated[
         float,
         typer.Option(
-            help="Share of agents whose first reply is needed, 0 to 1.", metavar="SHARE", rich_help_panel=LIMITS
+            help="Min share of agents that must give a first reply, 0 to 1.", metavar="SHARE", rich_help_panel=LIMITS
         ),
     ] = 0.5
-    max_calls: MaxCalls = None
-    max_tokens: MaxTokens = None
-    max_cost: MaxCost = None
-    max_time: MaxTime = None
-    max_steps: MaxSteps = None
-    agent_limit: AgentLimit = None
-    phase_limit: PhaseLimit = None
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", metavar="N", rich_help_panel=OUTPUT)] = 0
-    pace: Pace = 0.0
-    dry_run: DryRun = False
-    yes: Yes = False
-    out: Out = None
-    open: OpenPage = False
-    json: AsJson = False
-    quiet: Quiet = False
+    seed: Annotated[int, typer.Option(help="Random seed.", metavar="N", rich_help_panel=OUTPUT)] = 0
+    pace: Annotated[
+        float,
+        typer.Option(
+            help="Real seconds per virtual second, for protocols that run in virtual time; 0 does not wait.",
+            metavar="SECONDS",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 0.0
     no_store: Annotated[
-        bool, typer.Option("--no-store", help="Keep no record; no resume, no replay.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option(
+            "--no-store", help="Record nothing; the run cannot be resumed or replayed.", rich_help_panel=OUTPUT
+        ),
     ] = False
-    cache: Cache = False
-    require: Require = None
-    env_file: EnvFile = None
 
     @property
     def options(self) -> Options:
-        """How to run, as far as the command line says. Raises `SettingsError` for a value that is out of range."""
-        from consilience.engine.execution import Options
-
-        cache = self.cache or None
-        return Options(
-            cache=cache,
-            detail=self.detail,
-            thinking=self.thinking,
-            temperature=self.temperature,
-            deadline=self.deadline,
-            human_deadline=self.human_deadline,
-            pace=self.pace,
-        )
+        return replace(super().options, pace=self.pace)
 
 
-SETTINGS = "Settings of {}"
-
-COMMON = frozenset({"model", "models", "source", "max_cost", "out", "open", "dry_run"})
-"""With the first `COMMON_SETTINGS` settings of the protocol the ten options that `--help` shows."""
-
-COMMON_SETTINGS = 3
-
-
-def app_for(name: str) -> typer.Typer:
-    """The command of the protocol of that name. Raises `UnknownName`."""
-    from consilience.engine.protocol import find_protocol
-
-    cls = find_protocol(name)
-
-    def command(ctx: typer.Context, **values: object) -> None:
-        from consilience.cli.run import run
-
-        common = {field.name: values.pop(field.name) for field in fields(Request)}
-        given = {
-            field: _value(cls, field, values[option])
-            for option, field in _options(cls).items()
-            if _was_given(ctx, option)
-        }
-        raise typer.Exit(run(cls, Request(**common), given))  # type: ignore[arg-type]
-
-    parameters = [_context(), *parameters_of(Request)]
-    parameters[2:2] = [_parameter(cls, option, field) for option, field in _options(cls).items()]
-    sign(command, parameters)
-
-    class ProtocolCommand(SectionedCommand):
-        common = COMMON | frozenset([name for name in _options(cls) if name != "reply_tokens"][:COMMON_SETTINGS])
-
-    app = new_app()
-    app.command(name, cls=ProtocolCommand, help=f"{name}: {cls.summary}.")(command)
-    return app
-
-
-def option_of(cls: type[Protocol], field: str) -> str:
-    """The option that sets a field: `--max-rounds`; with the protocol's name in front where all protocols have one so named."""
-    taken = field in {common.name for common in fields(Request)}
-    return f"--{f'{cls.name}-' if taken else ''}{field.replace('_', '-')}"
-
-
-def _options(cls: type[Protocol]) -> dict[str, str]:
-    """Parameter names of the protocol's own options, with the fields they set."""
-    shown = [field for field, info in cls.model_fields.items() if NO_OPTION not in info.metadata]
-    return {option_of(cls, field).removeprefix("--").replace("-", "_"): field for field in shown}
-
-
-def _was_given(ctx: typer.Context, option: str) -> bool:
-    source = ctx.get_parameter_source(option)
-    return source is not None and source.name != "DEFAULT"
-
-
-def _value(cls: type[Protocol], field: str, given: object) -> object:
-    """What an option gives its field: the text of the file, where it takes one. Raises `SettingsError`, `SourceError`."""
-    if isinstance(given, list | tuple) and any(isinstance(one, str) and not one.strip() for one in given):
-        raise SettingsError("a text is empty", where=option_of(cls, field), do="Give words, or leave it out.")
-    if FILE not in cls.model_fields[field].metadata:
-        return given
-    from consilience.cli.inputs import read_file
-
-    return read_file(str(given), f"the {field}")
-
-
-def _context() -> inspect.Parameter:
-    return inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-
-
-def _parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
-    info = cls.model_fields[field]
-    annotation, default = option_type(info.annotation), info.get_default(call_default_factory=True)
-    spelling = option_of(cls, field)
-    if annotation in (bool, bool | None):
-        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
-    if isinstance(default, tuple | list | frozenset):
-        default = list(default)
-    if isinstance(default, Enum):
-        default = default.value
-    shown: bool | str = default not in ("", None, []) if not isinstance(default, list) else bool(default)
-    form = "FILE|-" if FILE in info.metadata else metavar_of(annotation)
-    more: dict[str, Any] = {"show_default": shown, "rich_help_panel": SETTINGS.format(cls.name)}
-    listed = listed_kind(info.annotation)
-    if listed is not None:
-        form = "NAME" if listed is str else form
-        described = names_option(spelling, help=help_of(info), metavar=form or "NAME", kind=listed, **more)
-    else:
-        repeated = f" {REPEATED}" if get_origin(annotation) is list else ""
-        described = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=form, **more)
-    return inspect.Parameter(
-        option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, described], default=default
-    )
-
-
-CHANGES = "What is changed"
-
-fork = new_app()
-
-
-@dataclass(frozen=True)
-class ForkRequest:
-    """One command line of `fork`, as given; the annotations are its options."""
+@dataclass(frozen=True, kw_only=True)
+class ForkRequest(SessionRequest):
+    """Options of `fork`."""
 
     id: Id
     at: Annotated[
@@ -396,15 +326,13 @@ class ForkRequest:
     ] = None
     perspective: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Another point of view for one agent. Repeatable.", metavar="ID=TEXT", rich_help_panel=CHANGES
-        ),
+        typer.Option(help="Another perspective for one agent. Repeatable.", metavar="ID=TEXT", rich_help_panel=CHANGES),
     ] = None
     source: Annotated[
         list[str] | None,
         typer.Option(
-            help="A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one agent. "
-            "Repeatable.",
+            help="A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one "
+            "agent. Repeatable.",
             metavar="FILE|DIR|-",
             rich_help_panel=CHANGES,
         ),
@@ -417,47 +345,115 @@ class ForkRequest:
             rich_help_panel=CHANGES,
         ),
     ] = None
-    model: OneModel = None
-    models: SeveralModels = None
-    encoder: Encoder = None
-    prompts: Prompts = None
-    detail: Detail = None
-    thinking: Thinking = None
-    temperature: Temperature = None
-    deadline: Deadline = None
-    human_deadline: HumanDeadline = None
-    max_calls: MaxCalls = None
-    max_tokens: MaxTokens = None
-    max_cost: MaxCost = None
-    max_time: MaxTime = None
-    max_steps: MaxSteps = None
-    agent_limit: AgentLimit = None
-    phase_limit: PhaseLimit = None
-    dry_run: DryRun = False
-    yes: Yes = False
-    out: Out = None
-    open: OpenPage = False
-    json: AsJson = False
-    quiet: Quiet = False
-    cache: Cache = False
-    require: Require = None
-    env_file: EnvFile = None
-
-    @property
-    def request(self) -> Request:
-        """What it shares with a run."""
-        shared = {field.name for field in fields(Request)} - {"task"}
-        return Request(task="", **{name: value for name, value in vars(self).items() if name in shared})
 
 
-def _fork(**given: object) -> None:
-    """Go on from a point of a session with something changed, in a new session that inherits what came before.
+COMMON = frozenset({"model", "models", "source", "max_cost", "out", "open", "dry_run"})
+"""With the first `COMMON_SETTINGS` settings of the protocol, the ten options that `--help` shows."""
 
-    Nothing inherited is paid for again. Limits count what the fork itself spends; those not given are the parent's.
+COMMON_SETTINGS = 3
+
+
+def app_for(name: str) -> typer.Typer:
+    """Return the command of a protocol. Raises `UnknownName`."""
+    from consilience.engine.protocol import find_protocol
+
+    cls = find_protocol(name)
+    settings = _setting_options(cls)
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        from consilience.cli.run import run
+
+        request = RunRequest(**{field.name: values.pop(field.name) for field in fields(RunRequest)})
+        given = {
+            field: _setting_value(cls, field, values[option])
+            for option, field in settings.items()
+            if _is_given(ctx, option)
+        }
+        raise typer.Exit(run(cls, request, given))
+
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    own = [_setting_parameter(cls, option, field) for option, field in settings.items()]
+    set_signature(command, [context, *own, *parameters_of(RunRequest)])
+
+    class ProtocolCommand(SectionedCommand):
+        common = COMMON | frozenset([name for name in settings if name != "reply_tokens"][:COMMON_SETTINGS])
+
+    app = new_app()
+    app.command(name, cls=ProtocolCommand, help=f"{name}: {cls.summary}.")(command)
+    return app
+
+
+def option_of(cls: type[Protocol], field: str) -> str:
+    """Return the option of a setting, such as `--max-rounds`; prefixed by the protocol if all protocols have that option."""
+    taken = field in {common.name for common in fields(RunRequest)}
+    return f"--{f'{cls.name}-' if taken else ''}{field.replace('_', '-')}"
+
+
+def _setting_options(cls: type[Protocol]) -> dict[str, str]:
+    """Return the settings of a protocol by the parameter of their option."""
+    shown = [field for field, info in cls.model_fields.items() if NO_OPTION not in info.metadata]
+    return {option_of(cls, field).removeprefix("--").replace("-", "_"): field for field in shown}
+
+
+def _is_given(ctx: typer.Context, option: str) -> bool:
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _setting_value(cls: type[Protocol], field: str, value: object) -> object:
+    """Return the value of a setting: the file's text if the option names a file. Raises `SettingsError`, `SourceError`."""
+    if isinstance(value, list | tuple) and any(isinstance(text, str) and not text.strip() for text in value):
+        raise SettingsError("a text is empty", where=option_of(cls, field), do="Give words, or leave it out.")
+    if FILE not in cls.model_fields[field].metadata:
+        return value
+    from consilience.cli.inputs import read_file
+
+    return read_file(str(value), f"the {field}")
+
+
+def _setting_parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
+    info = cls.model_fields[field]
+    annotation, default = option_type(info.annotation), info.get_default(call_default_factory=True)
+    spelling = option_of(cls, field)
+    if annotation in (bool, bool | None):
+        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
+    if isinstance(default, tuple | list | frozenset):
+        default = list(default)
+    if isinstance(default, Enum):
+        default = default.value
+    more: dict[str, Any] = {
+        "show_default": default not in ("", None, []),
+        "rich_help_panel": SETTINGS.format(cls.name),
+    }
+    metavar = "FILE|-" if FILE in info.metadata else metavar_of(annotation)
+    kind = listed_kind(info.annotation)
+    if kind is not None:
+        metavar = "NAME" if kind is str or not metavar else metavar
+        description = names_option(spelling, help=help_of(info), metavar=metavar, kind=kind, **more)
+    else:
+        repeated = f" {REPEATED}" if get_origin(annotation) is list else ""
+        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **more)
+    return inspect.Parameter(
+        option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, description], default=default
+    )
+
+
+def _fork(request: ForkRequest) -> int:
+    """Continue from an event of a session with changes, in a new session that inherits the calls before it.
+
+    Inherited calls are not paid for again. Limits apply to the fork alone; limits that are not given are the parent's.
     """
-    from consilience.cli.fork import run_fork
+    from consilience.cli.run import fork
 
-    raise typer.Exit(run_fork(ForkRequest(**given)))  # type: ignore[arg-type]
+    return fork(request)
 
 
-fork.command("fork", cls=SectionedCommand)(with_options(_fork, ForkRequest))
+def _resume(request: ResumeRequest) -> int:
+    """Resume a session; recorded calls are not paid for again."""
+    from consilience.cli.run import resume
+
+    return resume(request)
+
+
+fork = request_app("fork", ForkRequest, _fork)
+resume = request_app("resume", ResumeRequest, _resume)

