@@ -335,7 +335,7 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
     cls = report_of(protocol)
     if cls is not None:
         return cls.model_validate_json(text)
-    from consilience.reporting.markdown import AnyReport
+    from consilience.reporting.record import AnyReport
 
     return AnyReport.recorded(text, store.text(finished.presentation) if finished.presentation else "")
 
