@@ -18,7 +18,8 @@ from consilience.domain.positions import PositionChange
 from consilience.domain.report import Claim, Dissent, FailedCall, LedgerReport, Missing, Objection, Spent
 from consilience.domain.topology import tree
 from consilience.reporting.formatting import demote_markdown, escape_markdown
-from consilience.reporting.markdown import AnyReport, markdown, print_markdown
+from consilience.reporting.markdown import markdown, print_markdown
+from consilience.reporting.record import AnyReport
 
 
 def report(said: str) -> AnyReport:

@@ -14,7 +14,7 @@ from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import CallAwaited, CallFailed, SessionParked
 from consilience.domain.outcome import FailureKind, Limits, SpendingLimits
 from consilience.engine import call, ports, recorder
-from consilience.engine.ports import Later, Person
+from consilience.engine.ports import AnswerDeferred, Person
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
@@ -100,7 +100,7 @@ async def test_while_one_is_still_asked_another_who_left_parks_nothing(store: Sq
 
     async def leave(request: ModelRequest) -> str:
         left.set()
-        raise Later
+        raise AnswerDeferred
 
     async def think(request: ModelRequest) -> str:
         asked.set()
@@ -213,7 +213,7 @@ async def test_a_person_who_still_thinks_at_the_deadline_is_waited_for_no_longer
         raise AssertionError
 
     async def leave(request: ModelRequest) -> str:
-        raise Later
+        raise AnswerDeferred
 
     models = {"A1": model(), "A2": Person("human:Ada", leave), "A3": Person("human:Ben", think)}
     async with asyncio.timeout(20):

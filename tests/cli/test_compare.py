@@ -70,9 +70,9 @@ def test_one_task_shows_each_answer_and_what_it_took(cli: Cli) -> None:
     said = cells(result.stdout, "circle", "Answers")
     assert said[1:4] == ["3", "Ann has 3 apples. Answer: 3", "settled"]
     assert said[4] in recorded()
-    took = cells(result.stdout, "vote", "What it took")
+    took = cells(result.stdout, "vote", "Cost")
     assert took[:5] == ["vote", "4", "1,000", "100 %", "$0.004"]
-    assert "One task says nothing about which protocol is better" in result.stdout
+    assert "One task does not show which protocol is better" in result.stdout
     assert "4 of 4" not in result.stdout
     assert "3 of 3: vote on task: 3, right; 4 calls, 1,000 tokens" in result.stderr
 
@@ -80,9 +80,9 @@ def test_one_task_shows_each_answer_and_what_it_took(cli: Cli) -> None:
 def test_a_set_says_who_won_and_who_lost(cli: Cli, here: Path) -> None:
     result = cli("compare", "--tasks", str(task_file(here)), "--protocols", "circle,solo,vote", "--model", MODEL)
     assert result.exit_code == 0
-    assert cells(result.stdout, "circle", "Right and wrong") == ["circle", "100 %", "8 of 8", "0"]
-    assert cells(result.stdout, "solo, all sources", "Right and wrong")[1] == "100 %"
-    words = result.stdout.partition("## In words")[2]
+    assert cells(result.stdout, "circle", "Accuracy") == ["circle", "100 %", "8 of 8", "0"]
+    assert cells(result.stdout, "solo, all sources", "Accuracy")[1] == "100 %"
+    words = result.stdout.partition("## Summary")[2]
     assert "circle won over solo: +100 points, 95 % interval +100 to +100; McNemar p = 0.008." in words
     assert "Whether vote and solo differ cannot be told: vote stood level with solo" in words
 
@@ -294,7 +294,7 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
     [
         (("compare", "--model", MODEL), "either a task or a file"),
         (("compare", "x", "--tasks", "starter"), "either a task or a file"),
-        (("compare", "--tasks", "none.jsonl", "--model", MODEL), "neither a task file nor a shipped set"),
+        (("compare", "--tasks", "none.jsonl", "--model", MODEL), "no task file and no shipped set"),
         (("compare", "--tasks", "starter", "--answer", "3", "--model", MODEL), "--answer applies to a single task"),
         (("compare", "x", "--only", "split", "--model", MODEL), "--only and --limit"),
         (("compare", "x", "--protocols", "circle,nothing", "--model", MODEL), "there is no protocol 'nothing'"),
@@ -305,7 +305,7 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
         ),
         (("compare", "x", "--protocols", "circle", "--set", "circle.nil=2", "--model", MODEL), "nil"),
         (("compare", "x", "--protocols", "circle", "--set", "circle.size=x", "--model", MODEL), "size"),
-        (("compare", "x", "--protocols", "circle", "--budget", "0", "--model", MODEL), "buys no answer"),
+        (("compare", "x", "--protocols", "circle", "--budget", "0", "--model", MODEL), "invalid budget"),
         (("compare", "x", "--protocols", "circle", "--jobs", "0", "--model", MODEL), "invalid number of jobs: 0"),
         (("compare", "x", "--protocols", "circle", "--max-cost", "-1", "--model", MODEL), "--max-cost"),
         (

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from consilience.cli.prompter import TerminalPrompter
 from consilience.domain.messages import FreeText
-from consilience.engine.ports import Later
+from consilience.engine.ports import AnswerDeferred
 from consilience.engine.prompt import schema_for
 from consilience.models.parsing import prose_field
 from consilience.models.port import ModelRequest
@@ -75,9 +75,9 @@ async def test_free_text_ends_at_a_dot_or_at_the_end_and_nothing_is_for_later() 
     assert await asked("One.\n\nTwo.\n.\nThree.\n", None) == "One.\n\nTwo."
     assert await asked("One.\nTwo.\n", None) == "One.\nTwo."
     for nothing in ("", ".\n", "later\n", "\n \n"):
-        with pytest.raises(Later):
+        with pytest.raises(AnswerDeferred):
             await asked(nothing, None)
-    with pytest.raises(Later):
+    with pytest.raises(AnswerDeferred):
         await asked("yes\n")
 
 

@@ -161,7 +161,7 @@ def test_an_unfinished_session_is_exported_as_far_as_it_got(cli: Cli, broken_off
     assert 'state: "unfinished"' in written
     assert f"`consilience resume {broken_off}`" in written
     assert "```mermaid" in written
-    assert "How far it got" in cli("export", "last", "--format", "html").stdout
+    assert "Progress" in cli("export", "last", "--format", "html").stdout
     assert "integrator (L1N1): in flight when it stopped, 0 replies" in cli("show", "last", "--view", "tree").stdout
 
 

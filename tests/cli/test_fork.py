@@ -154,14 +154,14 @@ def test_diff_says_what_was_set_where_they_part_and_what_they_came_to(cli: Cli, 
     text = cli("diff", parent, child).stdout
     assert "| perspective of L2N2 | creative | a grocer |" in text
     assert "2 replies the same in both" in text
-    assert "They part at `round-1/lateral/L2N" in text
+    assert "They diverge at `round-1/lateral/L2N" in text
     assert "+Something else entirely on round-2/observe/L1N1." in text
     found = json.loads(cli("diff", parent, child, "--json").stdout)
     assert found["setup"] == {"perspective of L2N2": ["creative", "a grocer"]}
     assert found["calls"]["same"] == 2
     assert found["calls"]["only_a"] == found["calls"]["only_b"] == []
     alike = cli("diff", parent, parent).stdout
-    assert "Both were set alike." in alike
+    assert "**The same settings**" in alike
     assert "The same, word for word." in alike
 
 

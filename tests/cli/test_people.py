@@ -223,10 +223,10 @@ def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
     first = run(program, "sessions", "answer", session, LEAF, "Yes.")
     assert f"Recorded the answer to {LEAF}. Resume" in first.stderr
     shown = run(program, "show", session).stdout
-    assert f"**Answered, and heard when it goes on: {LEAF}**" in shown
+    assert f"**Answered, to be read when it is resumed: {LEAF}**" in shown
     assert "sessions answer" not in shown
     assert "in flight" not in shown
-    assert f"Go on: `consilience resume {session}`" in shown
+    assert f"Resume: `consilience resume {session}`" in shown
     told = json.loads(run(program, "show", session, "--json").stdout)
     assert (told["state"], told["awaited"], told["answered"]) == ("unfinished", [], [LEAF])
     assert json.loads(run(program, "sessions", "list", "--json").stdout)[0]["state"] == "unfinished"

@@ -20,15 +20,15 @@ from consilience.engine.protocol import find_protocol
 from consilience.engine.session import Session
 from consilience.evaluation import (
     Budget,
+    CompareRow,
     Comparison,
     Observer,
-    Row,
     Run,
     Task,
     TaskSource,
     compare,
+    estimate_rows,
     execute,
-    foresee,
     markdown,
     plan,
 )
@@ -136,7 +136,7 @@ async def test_a_budget_of_tokens_is_exceeded_by_nobody_and_a_vote_uses_all_that
         OPEN, ROWS, models=model, store=store, budget=Budget(tokens=tokens), options=Options(detail="brief")
     )
     assert all(run.tokens <= tokens for run in comparison.runs)
-    size = Row("vote", Poll()).on(OPEN).at("brief").call_tokens(OPEN)
+    size = CompareRow("vote", Poll()).on(OPEN).at("brief").call_tokens(OPEN)
     vote = by_row(comparison, "vote")[0]
     assert vote.size == max(tokens // size, 1)
     assert vote.calls == (tokens // size or int(tokens == 1_000)), "a single call is made shorter until it fits"
@@ -149,7 +149,7 @@ async def test_without_a_budget_a_vote_costs_what_the_dearest_other_row_spent(st
     comparison = await compare(OPEN, ROWS, models=ScriptedModel(adding_up), store=store)
     spent = {run.row: run.tokens for run in comparison.runs}
     assert spent == {"circle": 1000, "solo": 250, "vote": 1000}  # four calls of 250 each, so four votes
-    bound = Row("circle", Circle()).on(OPEN).most_tokens(OPEN)
+    bound = CompareRow("circle", Circle()).on(OPEN).max_tokens(OPEN)
     assert {run.limit for run in comparison.runs} == {bound}
 
 
@@ -173,7 +173,7 @@ async def test_a_vote_costs_as_much_wherever_documents_are_private(store: Sqlite
     spent = {run.row: run.tokens for run in comparison.runs}
     plain = min(tokens_in(r.text) + r.max_tokens for r in model.requests)
     assert abs(spent["circle"] - spent["vote"]) <= 0.52 * plain
-    foreseen = foresee(planned)
+    foreseen = estimate_rows(planned)
     assert len(model.requests) <= sum(row.calls.max for row in foreseen)
     assert sum(tokens_in(r.text) + r.max_tokens for r in model.requests) <= sum(row.tokens for row in foreseen)
     assert max(map(tokens_in, (r.text for r in model.requests))) <= max(row.read for row in foreseen)
@@ -187,8 +187,8 @@ async def test_a_given_budget_is_spent_on_votes_and_private_documents_are_paid_f
     task = held_by(*seats)
     comparison = await compare(task, ["vote"], models=ScriptedModel(counted), store=store, budget=Budget(tokens=tokens))
     vote = by_row(comparison, "vote")[0]
-    plain = Row("vote", Poll()).call_tokens(held_by())
-    private = Row("vote", Poll(size=1)).call_tokens(task) - plain
+    plain = CompareRow("vote", Poll()).call_tokens(held_by())
+    private = CompareRow("vote", Poll(size=1)).call_tokens(task) - plain
     assert (vote.stop_reason, vote.calls) == (StopReason.SETTLED, vote.size)
     assert vote.tokens <= tokens
     assert (vote.size + 1) * plain + 2 * private > tokens  # one of them may have to be held back for the last
@@ -212,12 +212,12 @@ async def test_a_size_that_was_set_stands(store: SqliteStore) -> None:
     [
         ((Poll(size=2), "vote"), {"vote (size=2)", "vote"}),
         ((Poll(size=2), Poll(size=3)), {"vote", "vote (size=3)"}),
-        ((Poll(size=2), Row("vote", Circle())), {"vote (size=2)", "vote"}),
+        ((Poll(size=2), CompareRow("vote", Circle())), {"vote (size=2)", "vote"}),
         ((Poll(size=2), "vote", Poll(size=3)), {"vote (size=2)", "vote", "vote (size=3)"}),
     ],
 )
 def test_rows_of_one_protocol_are_told_apart_in_any_order(
-    given: tuple[str | Poll | Row, ...], labels: set[str]
+    given: tuple[str | Poll | CompareRow, ...], labels: set[str]
 ) -> None:
     assert {row.label for row in plan([OPEN], given, models="local").rows} == labels
     if Poll(size=3) not in given or "vote" in given:  # of several with settings the first keeps the name
@@ -249,7 +249,7 @@ async def test_more_tasks_and_seeds_take_only_what_is_new(store: SqliteStore) ->
         {"name": "another"},
         {"budget": Budget(calls=4)},
         {"seed": 9},
-        {"protocols": [Row("circle", Circle(size=2))]},
+        {"protocols": [CompareRow("circle", Circle(size=2))]},
         {"models": ScriptedModel(adding_up, name="other")},
     ],
     ids=["name", "budget", "seed", "settings", "model"],
@@ -446,13 +446,13 @@ async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore)
     ("given", "said"),
     [
         ({"protocols": ["circle", "circle"]}, "two rows are both"),
-        ({"protocols": []}, "nothing is to be compared"),
-        ({"repeat": 0}, "0 repeats"),
-        ({"budget": Budget(tokens=5, calls=5)}, "either of tokens or of calls"),
-        ({"budget": Budget(tokens=0)}, "buys no answer"),
-        ({"jobs": 0}, "0 jobs"),
+        ({"protocols": []}, "no row to compare"),
+        ({"repeat": 0}, "repeats: 0"),
+        ({"budget": Budget(tokens=5, calls=5)}, "in tokens or in calls"),
+        ({"budget": Budget(tokens=0)}, "invalid budget: 0"),
+        ({"jobs": 0}, "jobs: 0"),
         ({"tasks": [OPEN, OPEN]}, "two tasks have the id 'open'"),
-        ({"tasks": []}, "there is no task"),
+        ({"tasks": []}, "no task to compare on"),
     ],
 )
 async def test_mistakes_are_said_before_anything_is_asked(
@@ -473,7 +473,7 @@ def test_what_is_foreseen_bounds_what_is_run() -> None:
         estimates = {row.label: allotment.estimate(row.on(task), task) for row, _ in planned.rows_on(task)}
         assert (estimates["circle"].max, estimates["solo"].max) == (4, 1)
         assert estimates["vote"].min == 1
-        assert estimates["vote"].max * Row("", Poll()).on(task).at("brief").call_tokens(task) <= allotment.bound
+        assert estimates["vote"].max * CompareRow("", Poll()).on(task).at("brief").call_tokens(task) <= allotment.bound
 
 
 def test_a_protocol_of_one_size_is_itself_at_every_size() -> None:
@@ -481,15 +481,15 @@ def test_a_protocol_of_one_size_is_itself_at_every_size() -> None:
     assert emergence.resized_for_calls(1) is emergence
     assert emergence.first_speakers == ("L2N1", "L2N2", "L2N3")
     assert [emergence.seat(n) for n in (1, 3, 4)] == ["L2N1", "L2N3", "L2N1"]
-    assert not Row("", emergence).sizable
-    assert not Row("", Alone()).sizable
-    assert Row("", Poll()).sizable
+    assert not CompareRow("", emergence).sizable
+    assert not CompareRow("", Alone()).sizable
+    assert CompareRow("", Poll()).sizable
 
 
 async def test_a_row_that_the_budget_cuts_short_is_said_before_and_after(store: SqliteStore) -> None:
     """The circle needs four calls; its votes and their sum are not all heard with three."""
     planned = plan(SPLIT, ROWS, models=ScriptedModel(adding_up), budget=Budget(calls=3))
-    assert {row.row: (row.needs, row.allowed) for row in foresee(planned)} == {
+    assert {row.row: (row.needs, row.allowed) for row in estimate_rows(planned)} == {
         "circle": (4, 3), "solo": (0, 0), "vote": (0, 0), "solo, all sources": (0, 0),
     }  # fmt: skip
     comparison = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=3))
@@ -497,7 +497,7 @@ async def test_a_row_that_the_budget_cuts_short_is_said_before_and_after(store: 
     assert rows["circle"].stops == {StopReason.EXHAUSTED_BUDGET: 3}
     assert (rows["circle"].cut_short, rows["solo"].cut_short, rows["vote"].cut_short) == (3, 0, 0)
     said = markdown(comparison)
-    assert "Cut short by the budget, so that it is not their whole course that was compared: circle 3 of 3." in said
+    assert "Cut short by the budget, so not compared over a whole run: circle 3 of 3." in said
     assert "| exhausted_budget 3 |" in said
     enough = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=4))
     assert "Cut short" not in markdown(enough)

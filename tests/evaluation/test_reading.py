@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consilience.evaluation import Task
-from consilience.evaluation.numbers import number_in
-from consilience.evaluation.scoring import normalised, score
+from consilience.evaluation.matching import normalize
+from consilience.evaluation.numbers import last_number
+from consilience.evaluation.scoring import score
 from consilience.protocols._common.answers import extract, extract_declared
 
 NUMBER_PATTERN = r"Answer:(?:.*=)?[^\d−-]*([−-]?[$€£]?[\d,./]*\d)|^[−-]?\D?[\d,./]*\d\w*$"
@@ -276,17 +277,17 @@ def test_one_choice_is_an_answer_and_two_are_none(answer: str, found: str | None
     ],
 )
 def test_the_last_number_of_a_text_is_read(answer: str, value: float | None) -> None:
-    assert number_in(answer) == value
+    assert last_number(answer) == value
 
 
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["{:d}", "{:,d}"]))
 def test_a_written_integer_is_read(number: int, form: str) -> None:
-    assert number_in(f"It is {form.format(number)}.") == number
+    assert last_number(f"It is {form.format(number)}.") == number
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["/0", ":40", "-05", "^10", ".2.3", ",00,0", "x7", "~9", "+1"]))
 def test_a_number_with_digits_joined_to_it_is_not_read(number: int, joined: str) -> None:
-    assert number_in(f"{number}{joined}") is None
+    assert last_number(f"{number}{joined}") is None
     assert judged("number", str(number), f"Answer: {number}{joined}", r"(\d+)") is False
 
 
@@ -410,7 +411,7 @@ def test_what_holds_no_answer_is_not_undressed_into_one(text: str, found: str | 
     ],
 )
 def test_words_are_compared_without_markup(given: str, words: str) -> None:
-    assert normalised(given) == words
+    assert normalize(given) == words
 
 
 # --- which of several matches

@@ -22,8 +22,8 @@ from consilience.engine import protocol as registry
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.evaluation import Budget, Comparison, Match, Task, TaskSource, compare, markdown
-from consilience.evaluation.comparison import MOST_REPEATS, PROBES
-from consilience.evaluation.rows import PROBE_CALLS, REVIEWED, Row, price_of
+from consilience.evaluation.comparison import MAX_PROBES, MAX_REPEATS
+from consilience.evaluation.rows import PROBE_CALLS, REVIEWED, CompareRow, price_of
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
 from consilience.models.port import ModelRequest
@@ -58,7 +58,7 @@ def refusing(times: int) -> Probed:
     return Probed(lambda n: Refused("content filter") if n <= times else None)
 
 
-@pytest.mark.parametrize("refused", range(PROBES))
+@pytest.mark.parametrize("refused", range(MAX_PROBES))
 async def test_a_probe_that_failed_is_made_again(store: SqliteStore, refused: int) -> None:
     model = refusing(refused)
     comparison = await compare(OPEN, ["circle", "vote"], models=model, store=store)
@@ -70,14 +70,14 @@ async def test_a_probe_that_failed_is_made_again(store: SqliteStore, refused: in
 
 
 async def test_a_size_that_no_probe_could_tell_is_said_each_time(store: SqliteStore) -> None:
-    model = refusing(PROBES)
+    model = refusing(MAX_PROBES)
     comparison = await compare(OPEN, ["circle", "vote"], models=model, store=store)
     size, tokens = vote(comparison)
     assert size == 1
     (note,) = comparison.notes
     assert note == (
-        f"vote on task open, seed 0: what a call costs was not told by 3 probes (refused); its size of 1 follows "
-        f"from the most that a call can cost, and it cost {tokens:,} tokens where the dearest other row spent 1,000 tokens."
+        f"vote on task open, seed 0: 3 probes did not measure the cost of a call (refused); its size of 1 follows "
+        f"from the max cost of a call, and it cost {tokens:,} tokens where the most expensive other row spent 1,000 tokens."
     )
     assert f"- {note}" in markdown(comparison)
     again = await compare(OPEN, ["circle", "vote"], models=ScriptedModel([]), store=store)
@@ -117,14 +117,15 @@ async def test_a_probe_unlike_the_other_answers_is_named(store: SqliteStore, tol
     else:
         assert comparison.notes == (
             f"vote on task open, seed 0: its size of {size} is far from the one to be matched: it cost {size * each:,} tokens "
-            f"where the dearest other row spent 1,000 tokens; the probe told {told} tokens a call, and the run took {each} tokens.",
+            "where the most expensive other row spent 1,000 tokens; "
+            f"the probe measured {told} tokens a call, and the run took {each} tokens.",
         )
 
 
 async def test_probes_made_again_are_nobodys_repeats(store: SqliteStore) -> None:
     """Their seeds lie apart from those of any repeat."""
     comparison = await compare(OPEN, ["circle", "vote"], models=refusing(1), store=store, repeat=2)
-    assert len(comparison.seeds) <= MOST_REPEATS
+    assert len(comparison.seeds) <= MAX_REPEATS
     assert {run.seed for run in comparison.runs} == {0, 1}
     assert comparison.notes == ()
 
@@ -158,7 +159,7 @@ async def test_a_row_beyond_its_bound_is_named(store: SqliteStore) -> None:
     over = {run.row: run.tokens / run.limit - 1 for run in comparison.runs if run.tokens > run.limit}
     assert over
     (note,) = comparison.notes
-    assert note.startswith("Beyond the bound, since calls took more than was estimated: ")
+    assert note.startswith("Over the limit, since calls used more than estimated: ")
     for row, part in over.items():
         assert f"{row} in 1 of 1 run, by up to {round(100 * part)} %" in note
     within = await compare([OPEN], ["solo"], models=ScriptedModel(adding_up, name="thrifty"), store=store, budget=bound)
@@ -191,7 +192,7 @@ async def test_lost_calls_are_said(store: SqliteStore, tmp_path: Path) -> None:
     comparison = await compare("Is it so?", [Alone()], models=ScriptedModel(adding_up), store=store)
     (run,) = comparison.runs
     assert (run.calls, run.lost) == (1, 1)
-    said = "Calls lost in flight when a process ended, perhaps paid for and in no figure: solo 1."
+    said = "Calls interrupted when a process ended, possibly charged and in no figure: solo 1."
     assert comparison.notes == (said,)
     assert f"- {said}" in markdown(comparison)
     again = await compare("Is it so?", [Alone()], models=ScriptedModel([]), store=store)
@@ -222,7 +223,7 @@ async def test_a_vote_is_matched_in_the_unit_that_is_asked_for(store: SqliteStor
 
 
 async def test_nothing_is_matched_by_a_cost_that_is_zero(store: SqliteStore) -> None:
-    with pytest.raises(SettingsError, match="nothing can be matched"):
+    with pytest.raises(SettingsError, match="no row can be matched"):
         await compare(OPEN, ["circle", "vote"], models=ScriptedModel(free), store=store, budget=Budget(match="cost"))
     with pytest.raises(SettingsError, match="not matched by calls"):
         await compare(OPEN, ["circle"], models=ScriptedModel(shaped), budget=Budget(tokens=9, match="calls"))
@@ -239,7 +240,7 @@ def test_a_size_is_right_on_average_whatever_the_probe_happened_to_cost() -> Non
     """Calls that vary by half of their mean, as replies do; a single one would make the vote a fifth too large."""
     generator = numpy.random.default_rng(1)
     spread = math.sqrt(math.log(1.25))
-    row, target = Row("vote", Poll(size=PROBE_CALLS)), 20_000
+    row, target = CompareRow("vote", Poll(size=PROBE_CALLS)), 20_000
     sizes = []
     for _ in range(4_000):
         costs = generator.lognormal(math.log(250) - spread**2 / 2, spread, PROBE_CALLS).astype(int)

@@ -201,7 +201,7 @@ def test_the_power_is_what_is_promised(n: int, psi: float) -> None:
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"numpy and scipy.*consilience\[evaluation\]"):
-        statistics.need_libraries()
+        statistics.require_libraries()
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:

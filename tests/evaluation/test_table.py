@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from consilience.evaluation import Budget, Difference, Task, compare, load_tasks, markdown
-from consilience.evaluation.table import difference_words, points
+from consilience.evaluation.table import describe_difference, points
 from consilience.journal.sqlite import SqliteStore
 from consilience.testing import Scripted, ScriptedModel
 from kit.juries import adding_up
@@ -37,23 +37,23 @@ def difference(**more: object) -> Difference:
 
 def test_a_win_a_loss_and_a_doubt_in_words() -> None:
     won = difference(verdict="won", p=0.0004)
-    assert difference_words(won) == (
+    assert describe_difference(won) == (
         "debate won over vote: +12.5 points, 95 % interval +2.5 to +25; McNemar p < 0.001."
     )
     lost = difference(verdict="lost", difference=-0.2, low=-0.3, high=-0.1, p=0.02)
-    assert difference_words(lost) == "debate lost to vote: −20 points, 95 % interval −30 to −10; McNemar p = 0.02."
-    assert difference_words(difference()) == (
+    assert describe_difference(lost) == "debate lost to vote: −20 points, 95 % interval −30 to −10; McNemar p = 0.02."
+    assert describe_difference(difference()) == (
         "Whether debate and vote differ cannot be told: debate was ahead of vote (+12.5 points, 95 % interval +2.5 to +25; "
         "McNemar p = 0.18); 40 tasks would have shown 21.5 points in four cases of five."
     )
     level = difference(difference=0, low=0, high=0, better=0, worse=0, p=1, tasks=2, detectable=None)
-    assert difference_words(level) == (
+    assert describe_difference(level) == (
         "Whether debate and vote differ cannot be told: debate stood level with vote (0 points, 95 % interval 0 to 0; "
         "McNemar p = 1); 2 tasks are too few to show any difference."
     )
     repeated = difference(test="sign-flip", verdict="won", p=0.0004)
-    assert difference_words(repeated).endswith("; sign-flip p < 0.001.")
-    assert "debate was behind vote" in difference_words(difference(difference=-0.1, low=-0.3, high=0.1))
+    assert describe_difference(repeated).endswith("; sign-flip p < 0.001.")
+    assert "debate was behind vote" in describe_difference(difference(difference=-0.1, low=-0.3, high=0.1))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_every_column_is_documented_and_every_documented_column_is_there(s
 @pytest.mark.parametrize(
     ("budget", "column", "shares"),
     [
-        (Budget(), "of the dearest", {"circle": "100 %", "solo": "25 %"}),
+        (Budget(), "of the most expensive", {"circle": "100 %", "solo": "25 %"}),
         (Budget(calls=8), "of the calls allowed", {"circle": "50 %", "solo": "12 %"}),
         (Budget(tokens=20_000), "of the tokens allowed", {"circle": "5 %", "solo": "1 %"}),
     ],
@@ -96,7 +96,7 @@ async def test_a_share_is_of_what_its_column_names(
     text = markdown(await compare("Is it so?", ["circle", "solo"], models=model, store=store, budget=budget))
     table = [
         [cell.strip() for cell in line.split("|")]
-        for line in text.partition("## What it took\n")[2].partition("\n## ")[0].splitlines()
+        for line in text.partition("## Cost\n")[2].partition("\n## ")[0].splitlines()
         if line
     ]
     assert {row[1]: row[table[0].index(column)] for row in table[2:]} == shares
@@ -114,10 +114,10 @@ async def test_what_a_model_writes_does_not_break_a_table(store: SqliteStore) ->
 async def test_the_end_says_what_is_not_known(store: SqliteStore) -> None:
     model = ScriptedModel(adding_up)
     alone = markdown(await compare("Is it so?", ["circle"], models=model, store=store))
-    assert "One row alone is compared with nothing." in alone
+    assert "A single row is not compared with anything." in alone
     open_question = markdown(await compare("Is it so?", ["circle", "solo"], models=model, store=store))
     assert "Nothing was scored" in open_question
-    assert "Right and wrong" not in open_question
+    assert "## Accuracy" not in open_question
     one = markdown(await compare(Task(id="a", task="?", answer="x"), ["circle", "solo"], models=model, store=store))
-    assert "One task says nothing about which protocol is better" in one
-    assert "Tokens spent were not equal; of what circle took: solo 25 %." in one
+    assert "One task does not show which protocol is better" in one
+    assert "Tokens spent were not equal; share of what circle spent: solo 25 %." in one

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.evaluation import Task, TaskSource, choose, load_tasks
-from consilience.evaluation.numbers import number_in
-from consilience.evaluation.scoring import Score, normalised, score
+from consilience.evaluation import Task, TaskSource, load_tasks, select_tasks
+from consilience.evaluation.matching import normalize
+from consilience.evaluation.numbers import last_number
+from consilience.evaluation.scoring import Score, score
 from consilience.protocols._common.answers import extract
 
 STARTER = load_tasks("starter")
@@ -80,11 +81,11 @@ def test_the_position_of_a_report_is_its_answer_in_short() -> None:
 
 
 def test_a_number_is_the_last_of_a_text() -> None:
-    assert number_in("3 of 10 or 1,234,567.5 kg") == 1234567.5
-    assert number_in("1e3") == 1000
-    assert number_in("12\u202f000") == 12000
-    assert number_in("version v2") is None
-    assert number_in("none") is None
+    assert last_number("3 of 10 or 1,234,567.5 kg") == 1234567.5
+    assert last_number("1e3") == 1000
+    assert last_number("12\u202f000") == 12000
+    assert last_number("version v2") is None
+    assert last_number("none") is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_number_is_the_last_of_a_text() -> None:
     ],
 )
 def test_a_decimal_may_begin_with_its_point(text: str, value: float | None) -> None:
-    assert number_in(text) == value
+    assert last_number(text) == value
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_a_decimal_may_begin_with_its_point(text: str, value: float | None) -> N
     ],
 )
 def test_plain_blanks_group_thousands_where_no_other_number_is_beside_them(text: str, value: float) -> None:
-    assert number_in(text) == value
+    assert last_number(text) == value
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_plain_blanks_group_thousands_where_no_other_number_is_beside_them(text:
 )
 def test_a_number_is_read_as_people_write_it(text: str, value: float | None) -> None:
     """And is part of no word, no unit, and no digits that are joined otherwise."""
-    assert number_in(text) == value
+    assert last_number(text) == value
 
 
 @pytest.mark.parametrize(
@@ -224,9 +225,9 @@ def test_exact_words_keep_their_point(given: str, right: bool) -> None:
 
 
 def test_words_are_compared_without_dress() -> None:
-    assert normalised("  The **Cat**! ") == "cat"
-    assert normalised("ﬁne") == "fine"
-    assert normalised("another") == "another"
+    assert normalize("  The **Cat**! ") == "cat"
+    assert normalize("ﬁne") == "fine"
+    assert normalize("another") == "another"
 
 
 # --- files
@@ -277,7 +278,7 @@ def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
             for pattern in ("B|C", r"Answer:\s*([B-D])\b|^[B-D]$", r"(Dora|Emil)\W*$", "[B-D]$")
         ),
         ({**GOOD, "id": "b", "answer_pattern": "3|4"}, "never gives"),
-        (GOOD, "the id 'a' is that of line 1 too"),
+        (GOOD, "the id 'a' is already used in line 1"),
         ('{"id": "b", "task": "?", "answer": 1, "kind": "number", "answer": 2}', "'answer' is given twice"),
         ('{"id": "b", "task": "?", "sources": [{"text": "x", "text": "y"}]}', "'text' is given twice"),
         ({**GOOD, "id": "  "}, "id: is blank"),
@@ -329,7 +330,7 @@ def test_an_answer_that_a_pattern_may_give_is_accepted(answer: str, kind: str, p
 def test_files_that_hold_no_tasks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="starter"):
         load_tasks(tmp_path / "none.jsonl")
-    with pytest.raises(SettingsError, match="holds no task"):
+    with pytest.raises(SettingsError, match="contains no task"):
         load_tasks(write(tmp_path / "empty.jsonl", ""))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="not UTF-8"):
@@ -339,13 +340,16 @@ def test_files_that_hold_no_tasks_are_refused(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_set_are_chosen_by_split_or_id() -> None:
-    assert {task.split for task in choose(STARTER, only=["split"])} == {"split"}
-    assert [t.id for t in choose(STARTER, only=["estimation-02", "split"], limit=2)] == ["estimation-02", "split-01"]
-    assert choose(STARTER) == STARTER
+    assert {task.split for task in select_tasks(STARTER, only=["split"])} == {"split"}
+    assert [t.id for t in select_tasks(STARTER, only=["estimation-02", "split"], limit=2)] == [
+        "estimation-02",
+        "split-01",
+    ]
+    assert select_tasks(STARTER) == STARTER
     with pytest.raises(UnknownName, match="Splits: arithmetic, estimation, logic, split"):
-        choose(STARTER, only=["geometry"])
+        select_tasks(STARTER, only=["geometry"])
     with pytest.raises(SettingsError, match="--limit"):
-        choose(STARTER, limit=0)
+        select_tasks(STARTER, limit=0)
 
 
 # --- the shipped set
@@ -458,7 +462,7 @@ def test_a_shipped_answer_follows_from_its_formula_or_its_facts(task: Task) -> N
         assert computed(ast.parse(task.formula, mode="eval")) == pytest.approx(float(task.answer or 0))
 
 
-@pytest.mark.parametrize("task", choose(STARTER, only=["split"]), ids=lambda task: task.id)
+@pytest.mark.parametrize("task", select_tasks(STARTER, only=["split"]), ids=lambda task: task.id)
 def test_no_seat_holds_all_the_facts(task: Task) -> None:
     assert [source.seat for source in task.sources] == [1, 2, 3]
     assert "each agent may hold only some of them" in task.task
@@ -473,7 +477,7 @@ def test_a_right_answer_in_the_form_asked_for_is_right_and_another_is_not(task: 
     assert not score(task, report(f"Answer: {wrong}")).correct
 
 
-@pytest.mark.parametrize("task", choose(STARTER, only=["estimation"]), ids=lambda task: task.id)
+@pytest.mark.parametrize("task", select_tasks(STARTER, only=["estimation"]), ids=lambda task: task.id)
 @pytest.mark.parametrize(
     "written",
     [

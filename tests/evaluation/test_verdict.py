@@ -8,7 +8,7 @@ import pytest
 
 from consilience.domain.outcome import StopReason
 from consilience.evaluation import Difference, Run
-from consilience.evaluation.statistics import difference_of
+from consilience.evaluation.statistics import row_difference
 
 REPEATS = 5
 
@@ -39,7 +39,7 @@ def runs(row: str, right: Sequence[int]) -> list[Run]:
 
 
 def between(ours: Sequence[int], theirs: Sequence[int]) -> Difference:
-    found = difference_of(runs("ours", ours), runs("theirs", theirs))
+    found = row_difference(runs("ours", ours), runs("theirs", theirs))
     assert found is not None
     return found
 
@@ -69,6 +69,6 @@ def test_too_few_tasks_are_no_verdict() -> None:
 
 def test_one_repeat_is_judged_by_mcnemars_test() -> None:
     once = [[run for run in runs(row, [n] * 8) if run.seed == 0] for row, n in (("ours", 5), ("theirs", 0))]
-    d = difference_of(*once)
+    d = row_difference(*once)
     assert d is not None
     assert (d.test, d.better, d.worse, d.verdict) == ("mcnemar", 8, 0, "won")

@@ -31,7 +31,8 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.formatting import seat_labels
-from consilience.reporting.markdown import AnyReport, markdown
+from consilience.reporting.markdown import markdown
+from consilience.reporting.record import AnyReport
 from consilience.testing import Scripted
 from faults.table import FAULTS, Fault
 from kit.cases import CALLING, Case, well_formed

@@ -17,10 +17,9 @@ from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.export import as_events, as_html, as_json, as_markdown, as_svg
-from consilience.reporting.markdown import AnyReport, markdown
+from consilience.reporting.markdown import markdown
 from consilience.reporting.partial_report import partial_markdown
-from consilience.reporting.record import read_record
-from consilience.reporting.session_state import fold_events
+from consilience.reporting.record import AnyReport, read_record
 from consilience.reporting.views import views_of
 from kit import runner
 from kit.cases import CASES, Case
@@ -64,7 +63,7 @@ def test_it_is_read_digested_and_shown(kept: Path, session: str, store: SqliteSt
     assert [flight.key for flight in store.flights(session)] == expected["flights"]
     finished = next((e for e in events if isinstance(e, SessionFinished)), None)
     if finished is None:
-        text = partial_markdown(session, fold_events(events), store.text, flights=expected["flights"], holder=None)
+        text = partial_markdown(read_record(store, session))
         assert f"consilience resume {session}" in text
     else:
         report = AnyReport.model_validate_json(store.text(finished.report))

@@ -14,7 +14,7 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.topology import Topology, complete
-from consilience.engine.ports import Awaited
+from consilience.engine.ports import PendingAnswer
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Protocol, register
 from consilience.engine.session import Session
@@ -207,11 +207,11 @@ class Outside:
         self.asked = asyncio.Event()
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
 
-    async def send(self, request: ModelRequest) -> Completion | Awaited:
+    async def send(self, request: ModelRequest) -> Completion | PendingAnswer:
         self.sent.append(request.key)
         return self._wait(request.key)
 
-    async def collect(self, key: str, digest: str) -> Completion | Awaited | None:
+    async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
         return self._wait(key) if key in self.sent else None
 
     def answer(self, key: str, text: str) -> None:
@@ -226,7 +226,7 @@ class Outside:
     async def close(self) -> None:
         return None
 
-    def _wait(self, key: str) -> Awaited:
+    def _wait(self, key: str) -> PendingAnswer:
         self._waiting[key] = asyncio.get_running_loop().create_future()
         self.asked.set()
-        return Awaited(self._waiting[key])
+        return PendingAnswer(self._waiting[key])

@@ -13,7 +13,8 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.models.port import ModelRequest
 from consilience.reporting.html import fragment
-from consilience.reporting.markdown import AnyReport, headline, markdown
+from consilience.reporting.markdown import headline, markdown
+from consilience.reporting.record import AnyReport
 from consilience.testing import ScriptedModel
 from protocols.headlines import (
     CASES,

@@ -214,12 +214,12 @@ def test_failures_and_replies_that_could_not_be_used_are_told() -> None:
     failed = CallFailed(key="talk-1/A2", agent="A2", failure=FailureKind.DEADLINE, detail="300 s", place="1")
     cut = call("talk-1/A1", "all of it", "0").model_copy(update={"attempt": 2, "finish": "length"})
     root = parsed(page(by_hand(complete(2), [rejected, cut, failed])))
-    assert "could not be used: no JSON & no sense" in words(by_id(root, "call-1"))
+    assert "invalid reply: no JSON & no sense" in words(by_id(root, "call-1"))
     assert "<no json>" in words(by_id(root, "call-1"))
     assert "attempt 2" in words(by_id(root, "call-2"))
     assert "cut at the token limit" in words(by_id(root, "call-2"))
     assert "no reply, deadline: 300 s" in words(by_id(root, "call-3"))
-    assert "How far it got" in words(root)
+    assert "Progress" in words(root)
 
 
 async def test_the_family_of_forks_is_there(store: SqliteStore) -> None:

@@ -14,8 +14,8 @@ from consilience.domain.events import Noted, SessionFinished
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
-from consilience.reporting.markdown import AnyReport, markdown
-from consilience.reporting.record import SessionRecord, read_record
+from consilience.reporting.markdown import markdown
+from consilience.reporting.record import AnyReport, SessionRecord, read_record
 from consilience.reporting.views import view_svg, view_text, views_of
 from kit import runner
 from kit.cases import CASES, plain

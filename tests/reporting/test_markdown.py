@@ -29,7 +29,8 @@ from consilience.domain.topology import tree
 from consilience.protocols.emergence import EmergenceReport
 from consilience.reporting.formatting import escape_markdown
 from consilience.reporting.html import html_of
-from consilience.reporting.markdown import AnyReport, blocks_markdown, markdown
+from consilience.reporting.markdown import blocks_markdown, markdown
+from consilience.reporting.record import AnyReport
 from consilience.reporting.report_sections import folded_sections, headline
 
 AGENTS = (
@@ -79,7 +80,7 @@ def test_every_ending_is_said_in_words_and_by_its_name(reason: StopReason) -> No
 def test_who_is_missing_stands_in_the_first_line() -> None:
     failed = report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, stop_reason=StopReason.FAILED)
     assert headline(failed, Presentation()) == (
-        "Stopped: too few agents replied (failed) · 1 of 2 agents (1 deadline) · too few to rest an answer on"
+        "Stopped: too few agents replied (failed) · 1 of 2 agents (1 deadline) · too few replies for an answer"
     )
 
 
@@ -91,11 +92,13 @@ def test_an_answer_that_heard_nobody_says_so() -> None:
     assert "none was declared" not in text
 
 
-@pytest.mark.parametrize(("n", "said"), [(1, "1 reply whose"), (3, "3 replies whose")])
+@pytest.mark.parametrize(("n", "said"), [(1, "1 reply"), (3, "3 replies")])
 def test_replies_whose_size_is_a_guess_are_counted(n: int, said: str) -> None:
     spent = Spent(calls=9, tokens_in=1000, tokens_out=200, cost=0.0, estimated=n)
     shown = report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent))
-    assert f"| Tokens | 1,000 read, 200 written; estimated for {said} model told none |" in figures(shown)
+    assert f"| Tokens | 1,000 read, 200 written; estimated for {said} without figures from the model |" in figures(
+        shown
+    )
 
 
 def test_everything_at_once_in_order() -> None:

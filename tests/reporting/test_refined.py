@@ -18,10 +18,10 @@ from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
 from consilience.reporting import html
 from consilience.reporting.export import as_markdown
-from consilience.reporting.markdown import AnyReport, blocks_markdown, markdown
-from consilience.reporting.record import SessionRecord
+from consilience.reporting.markdown import blocks_markdown, markdown
+from consilience.reporting.record import AnyReport, SessionRecord
 from consilience.reporting.report_sections import folded_sections
-from consilience.reporting.session_diff import changes, side
+from consilience.reporting.session_diff import SessionDiff
 from consilience.reporting.views import view_text
 from kit import runner
 from kit.cases import blog
@@ -330,6 +330,5 @@ async def test_what_is_dissent_and_objection_both_is_counted_once_in_a_compariso
     report = report_of(record)
     assert report.objections
     assert [one.id for one in report.dissent] == [one.id for one in report.objections if one.is_open]
-    one = side("a", store.read("s"), store.text)
-    found = changes(one, one, store.text).as_json()["outcome"]
+    found = SessionDiff(record, record).as_json()["outcome"]
     assert found["dissent"] == [str(len(report.dissent))] * 2  # type: ignore[index]

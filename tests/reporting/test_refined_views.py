@@ -26,10 +26,10 @@ from consilience.protocols.refinement.views import distances_view, flow_rows
 from consilience.reporting.export import as_markdown
 from consilience.reporting.html import page
 from consilience.reporting.record import SessionRecord, read_record
+from consilience.reporting.terminal import cells
+from consilience.reporting.terminal import view_text as stored_text
 from consilience.reporting.views import COMMON, evolution, view_of, view_svg, view_text, views_of
-from consilience.reporting.views.drawing import cells
 from consilience.reporting.views.layers import layered
-from consilience.reporting.views.words import view_lines
 from consilience.testing import ScriptedModel, ServerError
 from kit import runner
 from kit.cases import blog
@@ -338,7 +338,7 @@ async def test_a_matrix_without_room_is_a_line_for_each_role(store: SqliteStore)
 def test_more_roles_than_a_matrix_holds_are_listed_by_edge() -> None:
     names = [f"r{n:02}" for n in range(20)]
     rows = {a: dict.fromkeys(names, 0.25) for a in names}
-    text = view_lines(distances_view({}, rows, {"r01": ("r00",)}), 80)
+    text = stored_text(distances_view({}, rows, {"r01": ("r00",)}), 80)
     assert text.splitlines()[-1] == "  r00 → r01: 0.25"
 
 

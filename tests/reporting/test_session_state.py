@@ -15,12 +15,12 @@ from consilience.domain.events import (
     SessionParked,
     SessionResumed,
     StepCompleted,
-    text_id,
 )
 from consilience.domain.outcome import FailureKind
 from consilience.reporting.formatting import reply_text
-from consilience.reporting.partial_report import partial_markdown, status_of
-from consilience.reporting.session_state import call_seconds, fold_events
+from consilience.reporting.partial_report import partial_markdown
+from consilience.reporting.record import SessionRecord
+from consilience.reporting.session_state import call_seconds, fold_events, status_of
 
 
 def events() -> list[Event]:
@@ -119,6 +119,5 @@ def test_what_a_typed_reply_says() -> None:
 
 
 def test_a_session_without_a_beginning() -> None:
-    assert "killed before it began" in partial_markdown(
-        "r1", fold_events([]), lambda id: text_id(id), flights=[], holder=None
-    )
+    record = SessionRecord("r1", [], text=lambda id: "", prompt=lambda id: ())
+    assert "killed before it began" in partial_markdown(record)

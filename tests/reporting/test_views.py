@@ -24,9 +24,10 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.record import SessionRecord
+from consilience.reporting.terminal import cells, fitted, wrapped
 from consilience.reporting.views import COMMON, convergence, evolution, reads, view_svg, view_text
 from consilience.reporting.views import tree as trees
-from consilience.reporting.views.drawing import cells, fitted, pixels, wrapped
+from consilience.reporting.views.drawing import pixels
 from consilience.testing import ServerError
 from reporting.sessions import HOSTILE, by_hand, call, ran, saying
 
@@ -334,7 +335,7 @@ def test_documents_objections_and_unknown_authors_are_readings_too() -> None:
     }  # fmt: skip
     assert found.authors == ("A1", "S1", reads.UNKNOWN)
     said = view_text("reads", record)
-    assert "A2 read A1 ×2, S1, somebody else" in said
+    assert "A2 read A1 ×2, S1, unknown author" in said
     assert "A1 read its own" in said
     tips = [tip.text for tip in ElementTree.fromstring(view_svg("reads", record)).iterfind(f"{SVG}rect/{SVG}title")]
     assert "A2 was shown 2 messages of A1: talk 1 ×2" in tips
@@ -354,7 +355,7 @@ def test_what_was_not_sent_was_not_read() -> None:
     refused = CallFailed(key="talk-2/A2", agent="A2", failure=FailureKind.BUDGET, prompt="q:A:talk-1/A1", place="1")
     record = by_hand(complete(2), [call("talk-1/A1", "one", "0"), refused])
     assert reads.fold(record).edges == {}
-    assert view_text("reads", record) == "Nobody was shown anything of anybody.\n"
+    assert view_text("reads", record) == "No agent has read a message yet.\n"
 
 
 # --- all of them
@@ -423,7 +424,7 @@ def test_what_is_said_stays_in_its_box() -> None:
     (box,) = drawn.iterfind(f"{SVG}rect[@x]")
     left, width = float(box.attrib["x"]), float(box.attrib["width"])
     inside = [words for words in drawn.iterfind(f"{SVG}text") if float(words.attrib["x"]) == left + 10]
-    assert "".join(words.text or "" for words in inside[1:]).replace(" ", "") == said.replace(" ", "")
+    assert "".join(words.text or "" for words in inside[2:]).replace(" ", "") == said.replace(" ", "")
     for words in inside:
         assert 10 + pixels(words.text or "", words.attrib.get("class", "")) <= width - 10
 

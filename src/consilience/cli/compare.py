@@ -27,21 +27,21 @@ from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Options
 from consilience.evaluation import (
     Budget,
+    CompareRow,
     Comparison,
-    Foreseen,
-    Row,
+    ComparisonPlan,
+    RowEstimate,
     Task,
     TaskSource,
-    choose,
+    estimate_rows,
     execute,
-    foresee,
     load_tasks,
     markdown,
+    select_tasks,
     write,
 )
-from consilience.evaluation import Plan as ComparisonPlan
 from consilience.evaluation import plan as plan_comparison
-from consilience.evaluation.rows import ALONE, DEFAULT_ROWS, REVIEWED, reviewed_row
+from consilience.evaluation.rows import DEFAULT_ROWS, REVIEWED, SOLO, reviewed_row
 from consilience.journal.open_store import open_store
 from consilience.models.registry import Choice, paid
 from consilience.reporting.formatting import count, describe_calls, format_range, printable
@@ -196,7 +196,7 @@ def _compare(request: CompareRequest) -> int:
     )
     if request.jobs < 1:
         raise SettingsError(f"invalid number of jobs: {request.jobs}", where="--jobs", do="Give 1 or more.")
-    foreseen = foresee(planned)
+    foreseen = estimate_rows(planned)
     plan = _plan(planned, foreseen, models, choice)
     if request.match == "cost" and planned.budget.matched and not plan.max_cost:
         why = "no price is known for one of the models" if plan.max_cost is None else "these models cost nothing"
@@ -253,7 +253,7 @@ def _tasks(request: CompareRequest) -> list[Task]:
             raise SettingsError(
                 f"{', '.join(options)} applies to a single task", where="--tasks", do="Write it into the task file."
             )
-        return choose(load_tasks(request.tasks), only=request.only or (), limit=request.limit)
+        return select_tasks(load_tasks(request.tasks), only=request.only or (), limit=request.limit)
     if request.only is not None or request.limit is not None:
         raise SettingsError("--only and --limit need --tasks", do="Leave them out, or give --tasks FILE.")
     seats = [Agent(id=str(n), role="seat") for n in range(1, MAX_SEATS + 1)]
@@ -292,7 +292,7 @@ def _models(request: CompareRequest, config: Config) -> tuple[list[str], Choice]
     return models, choice
 
 
-def _rows(request: CompareRequest, config: Config) -> list[Row]:
+def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
     """Return rows with their settings. Raises `SettingsError`, `UnknownName`."""
     protocols: dict[str, type[Protocol]] = {}
     reviewed: set[str] = set()
@@ -303,7 +303,7 @@ def _rows(request: CompareRequest, config: Config) -> list[Row]:
             raise SettingsError(
                 f"two rows are both {label!r}", where="--protocols", do=f"Name one of them: other={protocol}."
             )
-        protocols[label] = find_protocol(ALONE if protocol == REVIEWED else protocol)
+        protocols[label] = find_protocol(SOLO if protocol == REVIEWED else protocol)
         if protocol == REVIEWED:
             reviewed.add(label)
     settings: dict[str, dict[str, object]] = {label: {} for label in protocols}
@@ -322,7 +322,8 @@ def _rows(request: CompareRequest, config: Config) -> list[Row]:
             settings[label][name] = _value(protocols[label], name, value)
     rows = {label: read_settings(cls, settings[label], config) for label, cls in protocols.items()}
     return [
-        reviewed_row(label, protocol) if label in reviewed else Row(label, protocol) for label, protocol in rows.items()
+        reviewed_row(label, protocol) if label in reviewed else CompareRow(label, protocol)
+        for label, protocol in rows.items()
     ]
 
 
@@ -335,7 +336,7 @@ def _value(cls: type[Protocol], name: str, text: str) -> object:
     return text
 
 
-def _plan(planned: ComparisonPlan, foreseen: Sequence[Foreseen], models: Sequence[str], choice: Choice) -> Plan:
+def _plan(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], models: Sequence[str], choice: Choice) -> Plan:
     """Return the whole comparison as one plan, for consent to its cost."""
     paid_models = tuple(name for name in links(models) if paid(name))
     max_cost: float | None = 0.0
@@ -371,7 +372,7 @@ def _first_line(planned: ComparisonPlan, plan: Plan) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _dry_run(planned: ComparisonPlan, foreseen: Sequence[Foreseen], plan: Plan) -> str:
+def _dry_run(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: Plan) -> str:
     lines = [
         "**Dry run of compare: no model is called, nothing is spent or recorded.**",
         "",
@@ -405,7 +406,7 @@ def _budget_words(planned: ComparisonPlan) -> str:
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} per run"
 
 
-def _dry_run_json(planned: ComparisonPlan, foreseen: Sequence[Foreseen], plan: Plan) -> Mapping[str, object]:
+def _dry_run_json(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: Plan) -> Mapping[str, object]:
     return {
         "dry_run": True,
         "rows": [

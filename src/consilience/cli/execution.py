@@ -203,7 +203,7 @@ class Execution:
         from consilience.reporting.record import read_record
 
         record = read_record(self.store, session)
-        progress = partial_json(session, record.state, record.text, flights=list(record.flights), holder=None)
+        progress = partial_json(replace(record, holder=None))
         if not self.stored:
             del progress["resume"]
         print_json(progress)

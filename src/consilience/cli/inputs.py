@@ -18,13 +18,12 @@ from consilience.deliberation import AUTO_PANEL
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
-from consilience.domain.outcome import MOST as MOST_LIMIT
-from consilience.domain.outcome import Limits, LimitsError, SpendingLimits
+from consilience.domain.outcome import MAX_LIMIT, Limits, LimitsError, SpendingLimits
 from consilience.domain.panels import Panel, Persona, describe_mistake, load_panel
 from consilience.domain.paths import too_long
 from consilience.domain.toml_catalog import resembling
 from consilience.engine.protocol import Protocol
-from consilience.engine.runner import MOST_TASK
+from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decoded, file_text
 from consilience.models.registry import alternatives
 from consilience.models.weights import DEFAULT
@@ -58,9 +57,9 @@ def read_task(argument: str) -> str:
         task, where = file_text(Path(argument[1:]).expanduser(), "the task"), argument[1:]
     if not task.strip():
         raise SettingsError("the task is empty", where=where, do="Give a question or task.")
-    if len(task) > MOST_TASK:
+    if len(task) > MAX_TASK_CHARS:
         raise SettingsError(
-            f"the task has {len(task):,} characters; at most {MOST_TASK:,} are allowed",
+            f"the task has {len(task):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
             where=where,
             do="Give long material as documents (--source FILE) and ask about them.",
         )
@@ -134,11 +133,11 @@ def panel_of(texts: Sequence[str]) -> Panel:
 
 def check_limit(option: str, value: float | None) -> float | None:
     """Return the value. Raises `SettingsError` if it is negative or too large."""
-    if value is not None and not 0 <= value <= MOST_LIMIT:
+    if value is not None and not 0 <= value <= MAX_LIMIT:
         raise SettingsError(
             f"invalid limit: {value!s:.60}",
             where=option,
-            do=f"Give 0 or more, and at most {MOST_LIMIT}; leave the option out for no limit.",
+            do=f"Give 0 or more, and at most {MAX_LIMIT}; leave the option out for no limit.",
         )
     return value
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from consilience.cli.display import Display
 from consilience.cli.errors import can_confirm
-from consilience.engine.ports import AgentPort, Later, Person
+from consilience.engine.ports import AgentPort, AnswerDeferred, Person
 from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
 from consilience.models.registry import is_person
@@ -54,17 +54,17 @@ class TerminalPrompter:
         return True
 
     async def put(self, request: ModelRequest) -> str:
-        """Ask, and return the answer in the form of a model's reply. Raises `Later`."""
+        """Ask, and return the answer in the form of a model's reply. Raises `AnswerDeferred`."""
         async with self._turn:
             if self._left:
-                raise Later
+                raise AnswerDeferred
             self._loop = asyncio.get_running_loop()
             if self.screen is not None:
                 self.screen.aside(True)
             self._loop.add_reader(self._fd, self._read)
             try:
                 return await self._ask(request)
-            except Later:
+            except AnswerDeferred:
                 self._left = True
                 _print("\nLeft for later.")
                 raise
@@ -140,29 +140,29 @@ class TerminalPrompter:
         return values
 
     async def _type_lines(self, prompt: str) -> str:
-        """Return the lines up to a single dot or Ctrl-D. Raises `Later` for an empty text."""
+        """Return the lines up to a single dot or Ctrl-D. Raises `AnswerDeferred` for an empty text."""
         _print(prompt)
         lines: list[str] = []
         while (line := await self._next()) is not None and line.strip() != ".":
             if not lines and line.strip().casefold() == LATER:
-                raise Later
+                raise AnswerDeferred
             lines.append(line)
         text = "\n".join(lines).strip()
         if not text:
-            raise Later
+            raise AnswerDeferred
         return text
 
     async def _type_line(self, prompt: str) -> str:
         _print(prompt)
         line = await self._next()
         if line is None or line.strip().casefold() == LATER:
-            raise Later
+            raise AnswerDeferred
         return line.strip()
 
     async def _next(self) -> str | None:
-        """Return the next line; None at the end of input. Raises `Later` when interrupted."""
+        """Return the next line; None at the end of input. Raises `AnswerDeferred` when interrupted."""
         if self._left:
-            raise Later
+            raise AnswerDeferred
         self._line = asyncio.get_running_loop().create_future()
         try:
             self._deliver_line()
@@ -190,7 +190,7 @@ class TerminalPrompter:
 
     def _interrupt(self) -> None:
         if self._line is not None and not self._line.done():
-            self._line.set_exception(Later())
+            self._line.set_exception(AnswerDeferred())
 
 
 def _converted(typed: str, node: Node) -> object:

@@ -20,8 +20,7 @@ from consilience.cli.sessions import diff, export, find_session, replay, show, u
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.paths import check_home, journal_path
 from consilience.reporting.formatting import count, one_line, printable
-from consilience.reporting.partial_report import status_of
-from consilience.reporting.session_state import SessionState, fold_events
+from consilience.reporting.session_state import SessionState, fold_events, status_of
 
 if TYPE_CHECKING:
     from consilience.journal.store import Store

@@ -137,9 +137,7 @@ def _print_report(record: SessionRecord) -> None:
     if record.report is not None:
         print_markdown(markdown(record.report, record.presentation, more=record.family))
         return
-    progress = partial_markdown(
-        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
-    )
+    progress = partial_markdown(record)
     print_markdown(f"{progress}\n{record.family}\n" if record.family else progress)
 
 
@@ -262,17 +260,16 @@ def diff_command(
     as_json: Json = False,
 ) -> None:
     """Show what differs between two sessions: their set-up, the first different event, their results."""
-    from consilience.reporting.markdown import print_markdown
-    from consilience.reporting.session_diff import changes, changes_markdown, side
+    from consilience.reporting.markdown import document_markdown, print_markdown
+    from consilience.reporting.session_diff import SessionDiff, diff_document
 
     with user_store() as store:
         ids = [find_session(store, id) for id in (a, b)]
-        one, other = (side(session, store.read(session), store.text) for session in ids)
-        found = changes(one, other, store.text)
-    if as_json:
-        print_json(found.as_json())
-    else:
-        print_markdown(changes_markdown(found))
+        found = SessionDiff(*(read_back(store, session) for session in ids))
+        if as_json:
+            print_json(found.as_json())
+        else:
+            print_markdown(document_markdown(diff_document(found)))
 
 
 class Format(StrEnum):

@@ -13,11 +13,11 @@ from consilience.domain.errors import SettingsError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-MOST = 2**63 - 1
+MAX_LIMIT = 2**63 - 1
 """The greatest limit there is: what a machine's own numbers hold."""
 
-Count = Annotated[int, Field(ge=0, le=MOST)]
-Quantity = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
+Quantity = Annotated[float, Field(ge=0, le=MAX_LIMIT, allow_inf_nan=False)]
 
 
 class StopReason(StrEnum):

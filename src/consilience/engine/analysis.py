@@ -45,7 +45,7 @@ def bare(sentence: str) -> frozenset[str]:
     return frozenset([bared for word in sentence.lower().split() if (bared := word.strip(_PUNCTUATION))])
 
 
-class Said:
+class SentenceIndex:
     """Sentences to look others up in. Two say the same when their tokens overlap by `RESTATED` (Jaccard).
 
     So much overlap needs a shared token among the few rarest ones of the sentence looked up, and only those that have it are
@@ -74,7 +74,7 @@ def survival(points: Sequence[str], answer: str, statements: Iterable[str] = ())
     """Share of points restated by a sentence of the answer or by one of its `statements`; None without points."""
     if not points:
         return None
-    said = Said([*sentences(answer), *statements])
+    said = SentenceIndex([*sentences(answer), *statements])
     return sum(said.holds(point) for point in points) / len(points)
 
 

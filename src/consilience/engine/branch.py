@@ -49,14 +49,14 @@ class Activity:
     """`running` is the number of branches neither joined on others nor waiting outside.
 
     A branch that wakes another counts it in before it counts itself out, so `running` is 0 only when nothing moves.
-    `stirred` changes whenever somebody begins to move; `idle` is the time, in seconds, in which only the outside was awaited.
+    `generation` changes whenever a branch starts or resumes. `idle` is the seconds in which only outside answers were awaited.
     """
 
     def __init__(self) -> None:
         self.on_still: Callable[[], None] = lambda: None
         """Called whenever nothing moves any more."""
         self.running = 0
-        self.stirred = 0
+        self.generation = 0
         self.outside: dict[str, str] = {}
         self.left: set[str] = set()
         self.held: dict[str, Phase | None] = {}
@@ -71,7 +71,7 @@ class Activity:
 
     def enter(self, n: int = 1) -> None:
         self.running += n
-        self.stirred += 1
+        self.generation += 1
         if self._since is not None:
             self._idle, self._since = self.idle, None
 
@@ -86,8 +86,8 @@ class Activity:
         self.outside[key] = agent
         self.leave()
 
-    def gone(self, key: str) -> None:
-        """Whoever is asked has left; the branch goes on waiting, at most until a deadline, and nobody need have patience for it."""
+    def mark_departed(self, key: str) -> None:
+        """Mark the person answering `key` as departed. The branch keeps waiting, but the session need not stay up for it."""
         self.left.add(key)
         if self.running == 0:
             self.on_still()
@@ -98,7 +98,7 @@ class Activity:
         self.leave()
 
     @property
-    def hopeless(self) -> bool:
+    def is_unanswerable(self) -> bool:
         """Whether all that is awaited outside will not come to this process."""
         return self.left.issuperset(self.outside)
 

@@ -35,7 +35,14 @@ from consilience.domain.outcome import FailureKind
 from consilience.engine.branch import Branch, Phase, current_phase
 from consilience.engine.call_failures import failed, refused
 from consilience.engine.ledger import CallBudget, TimeLeft
-from consilience.engine.ports import AgentPort, AnswerDeadline, Awaited, ModelPort, WorkerPort, seconds_since_epoch
+from consilience.engine.ports import (
+    AgentPort,
+    AnswerDeadline,
+    ModelPort,
+    PendingAnswer,
+    WorkerPort,
+    seconds_since_epoch,
+)
 from consilience.engine.prompt import (
     Parameters,
     Rendered,
@@ -159,7 +166,7 @@ class Call(Generic[T]):
         recorder.inherit(found, self.place)
         parts = recorder.journal.store.prompt(found.prompt) if isinstance(found, CallCompleted) else ()
         quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
-        others = {label: id for label, id in quotes if self.state.said_by_other(id, self.ask.agent)}
+        others = {label: id for label, id in quotes if self.state.is_from_other_agent(id, self.ask.agent)}
         return _Attempt(found, text, value, tuple(id for _, id in quotes), others)
 
     async def _made(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
@@ -191,7 +198,7 @@ class Call(Generic[T]):
         if state.hold(self.phase):
             self.budget.branch.decide()
             state.activity.hold(ask.key, self.phase)
-            await _for_ever()
+            await _wait_forever()
         if state.cache and (cached := await self._cached(common, rendered)) is not None:
             return cached
         need = self._need(rendered)
@@ -306,14 +313,14 @@ class Call(Generic[T]):
         if steps is not None and isinstance(self.port, WorkerPort):
             return await within(left, worked(self.port.worker, request, steps), state.cancelled)
         answer = await within(left, self._answer(request, digest), state.cancelled)
-        return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, Awaited) else answer
+        return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
 
-    async def _answer(self, request: ModelRequest, digest: str) -> Completion | Awaited:
+    async def _answer(self, request: ModelRequest, digest: str) -> Completion | PendingAnswer:
         answer = await self.port.collect(request.key, digest) if self.state.resumed else None
         return await self.port.send(request) if answer is None else answer
 
     async def _arrival(
-        self, answer: Awaited, attempt: int, rendered: Rendered, schema: dict[str, object] | None
+        self, answer: PendingAnswer, attempt: int, rendered: Rendered, schema: dict[str, object] | None
     ) -> Completion:
         """What comes from outside, while the session is up for it."""
         state, ask = self.state, self.ask
@@ -333,7 +340,7 @@ class Call(Generic[T]):
         state.activity.wait_outside(ask.key, ask.agent)
         asked = time.monotonic()
         try:
-            completion = await due.wait_for(answer.arrival, lambda: state.activity.gone(ask.key))
+            completion = await due.wait_for(answer.arrival, lambda: state.activity.mark_departed(ask.key))
         except ProviderError:
             state.activity.answered(ask.key)
             raise
@@ -449,7 +456,7 @@ def _unicode(words: str) -> str:
     return words.encode("utf-8", "replace").decode()
 
 
-async def _for_ever() -> NoReturn:
+async def _wait_forever() -> NoReturn:
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody fulfils it")
 

@@ -43,11 +43,11 @@ from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.engine.timing import NOTE_SECONDS
 from consilience.journal.store import Journal
 
-MOST_REPAIRS = 10
+MAX_REPAIRS = 10
 MAX_DEADLINE_SECONDS = 86_400
 MAX_PACE = 1_000
 MAX_HUMAN_DEADLINE_SECONDS = 31_536_000
-HOTTEST = 2
+MAX_TEMPERATURE = 2
 """No provider takes a higher temperature."""
 
 
@@ -104,15 +104,17 @@ class Options:
                 raise SettingsError(
                     f"{getattr(self, name)!r:.60} is not a function", where=name, do="Give one, or None."
                 )
-        if self.repairs is not None and not (isinstance(self.repairs, int) and 0 <= self.repairs <= MOST_REPAIRS):
+        if self.repairs is not None and not (isinstance(self.repairs, int) and 0 <= self.repairs <= MAX_REPAIRS):
             raise SettingsError(
                 f"a reply cannot be asked for {self.repairs!r} times again",
-                do=f"Give repairs from 0 to {MOST_REPAIRS}.",
+                do=f"Give repairs from 0 to {MAX_REPAIRS}.",
             )
         if self.temperature is not None and not (
-            isinstance(self.temperature, int | float) and 0 <= self.temperature <= HOTTEST
+            isinstance(self.temperature, int | float) and 0 <= self.temperature <= MAX_TEMPERATURE
         ):
-            raise SettingsError(f"{self.temperature!r} is no temperature", do=f"Give a number from 0 to {HOTTEST}.")
+            raise SettingsError(
+                f"{self.temperature!r} is no temperature", do=f"Give a number from 0 to {MAX_TEMPERATURE}."
+            )
         if self.thinking is not None and self.thinking not in tuple(THINKING_TOKENS):
             raise SettingsError(
                 f"{self.thinking!r} is not a level of thinking", do=f"Give one of: {', '.join(THINKING_TOKENS)}."
@@ -267,16 +269,16 @@ def _when_still(
 ) -> None:
     """Nobody moves: after `patience` the outside world is given up on; a session that waits for nothing at all is deadlocked."""
 
-    stillness = state.activity.stirred
+    stillness = state.activity.generation
 
     def look() -> None:
-        if state.activity.running or state.activity.stirred != stillness or still.done():
+        if state.activity.running or state.activity.generation != stillness or still.done():
             return
         activity = state.activity
         if activity.outside or activity.held or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 
-    if state.activity.hopeless:
+    if state.activity.is_unanswerable:
         loop.call_soon(look)
     elif patience is not None:
         loop.call_later(patience, look)

@@ -14,7 +14,7 @@ from consilience.models.port import Completion, Model, ModelRequest, Worker
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class PendingAnswer:
     """The answer will come from outside, now or after this process has ended; `arrival` gives it if it comes now."""
 
     arrival: Awaitable[Completion]
@@ -22,8 +22,8 @@ class Awaited:
     """Whether a person is asked, so that the deadline for people applies."""
 
 
-class Later(Exception):
-    """Raised by an arrival: whoever is asked has left, and the answer will not come to this process."""
+class AnswerDeferred(Exception):
+    """Raised by an arrival if the person has left and the answer will not come to this process."""
 
 
 @runtime_checkable
@@ -33,9 +33,9 @@ class AgentPort(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def send(self, request: ModelRequest) -> Completion | Awaited: ...
+    async def send(self, request: ModelRequest) -> Completion | PendingAnswer: ...
 
-    async def collect(self, key: str, digest: str) -> Completion | Awaited | None:
+    async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
         """What has come of a request sent before, perhaps by another process; None when none was sent."""
         ...
 
@@ -90,7 +90,7 @@ class WorkerPort(_NothingToCollect):
 
 
 Put = Callable[[ModelRequest], Awaitable[str]]
-"""Puts a question to a person and gives their answer; raises `Later` when they leave without one."""
+"""Puts a question to a person and gives their answer; raises `AnswerDeferred` when they leave without one."""
 
 
 def seconds_since_epoch() -> float:
@@ -127,7 +127,7 @@ class AnswerDeadline:
 async def _arrival_of(arrival: Awaitable[Completion], departed: Callable[[], None]) -> Completion:
     try:
         return await arrival
-    except Later:
+    except AnswerDeferred:
         departed()
         never: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         return await never
@@ -141,8 +141,8 @@ class Person:
         self.name = name
         self._put = put
 
-    async def send(self, request: ModelRequest) -> Awaited:
-        return Awaited(self._answer(request), person=True)
+    async def send(self, request: ModelRequest) -> PendingAnswer:
+        return PendingAnswer(self._answer(request), person=True)
 
     async def collect(self, key: str, digest: str) -> None:
         """An answer given meanwhile is in the journal; a question without one is put again."""
@@ -150,7 +150,7 @@ class Person:
 
     async def _answer(self, request: ModelRequest) -> Completion:
         if self._put is None:
-            raise Later
+            raise AnswerDeferred
         return Completion(text=await self._put(request), model=self.name, cost=0.0)
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:

@@ -214,7 +214,7 @@ def correction(reply: str, error: str) -> str:
     return f"{quoted(head, 'your last reply')}\n\nThat reply could not be used: {error}. Reply again, as asked."
 
 
-MOST_SCHEMAS = 2048
+MAX_SCHEMAS = 2048
 """Schemas kept; one is made anew in half a millisecond."""
 
 _Schema = tuple[dict[str, object] | None, str]
@@ -230,7 +230,7 @@ def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...], caps: Ca
     if returns is str or not issubclass(returns, BaseModel):
         return None, "text"
     if (returns, labels, caps) not in _schemas:
-        if len(_schemas) >= MOST_SCHEMAS:
+        if len(_schemas) >= MAX_SCHEMAS:
             _schemas.clear()
         _schemas[returns, labels, caps] = _schema(returns, labels, caps)
     return _schemas[returns, labels, caps]

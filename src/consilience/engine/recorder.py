@@ -87,7 +87,7 @@ class Recorder:
         """The text of a recorded reply, step or answer."""
         return self._texts[id]
 
-    def unasked(self) -> list[str]:
+    def unreplayed(self) -> list[str]:
         """What is recorded and this run did not come to, by key or place."""
         keys = {key for key, _ in self._calls} - self._keys
         ends = {"SessionFinished", "SessionParked"}

@@ -54,7 +54,7 @@ from consilience.engine.state import State
 from consilience.engine.templates import Templates
 from consilience.journal.store import Journal, Store
 
-MOST_TASK = 1_000_000
+MAX_TASK_CHARS = 1_000_000
 """Characters a task may have; more belongs into documents."""
 
 
@@ -209,8 +209,10 @@ async def _again(
             if not replay:
                 await _note_lost(journal, recorder, state)
             report = await execute(setup, state)
-        if replay and (unasked := recorder.unasked()):
-            raise RequestMismatch(f"the replay of {session} did not come to what is recorded: {', '.join(unasked[:3])}")
+        if replay and (unreplayed := recorder.unreplayed()):
+            raise RequestMismatch(
+                f"the replay of {session} did not come to what is recorded: {', '.join(unreplayed[:3])}"
+            )
         if replay and finished is not None and finished.report_digest != report.digest():
             _compare(session, report, cls.report.model_validate_json(journal.store.text(finished.report)))
         return report
@@ -282,9 +284,9 @@ def _check(setup: Setup) -> None:
     task, quorum = setup.task, setup.quorum
     if not task.strip():
         raise SettingsError("the task is empty", do="Give a question or task.")
-    if len(task) > MOST_TASK:
+    if len(task) > MAX_TASK_CHARS:
         raise SettingsError(
-            f"the task has {len(task):,} characters; at most {MOST_TASK:,} are allowed",
+            f"the task has {len(task):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
             do="Give long material as documents (--source FILE) and ask about them.",
         )
     if not 0 <= quorum <= 1:
@@ -333,7 +335,7 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
     cls = report_of(protocol)
     if cls is not None:
         return cls.model_validate_json(text)
-    from consilience.reporting.markdown import AnyReport
+    from consilience.reporting.record import AnyReport
 
     return AnyReport.recorded(text, store.text(finished.presentation) if finished.presentation else "")
 

@@ -112,12 +112,12 @@ class Session:
         return self._state.render(agent, prompt).tokens / window if window else 0.0
 
     def quorate(self, alive: int, of: int) -> bool:
-        """Whether so many agents are a quorum, and at least one."""
+        """Return whether `alive` agents, at least one, are a quorum of `of`."""
         return alive > 0 and alive >= quorum_of(self._state.quorum, of)
 
     def quorum(self, seats: Sequence[tuple[object | None, Sequence[Failure]]]) -> bool:
-        """Whether those who did not fail for good are a quorum. Of each: what it came to, None for nothing, and its failures, of
-        which a refusal by a limit is no fault of its own."""
+        """Return whether enough seats are still alive. Each seat is (result or None, failures); a seat stopped only by a limit
+        counts as alive."""
         dead = sum(came is None and not exhaustion(failures) for came, failures in seats)
         return self.quorate(len(seats) - dead, len(seats))
 

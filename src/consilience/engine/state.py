@@ -37,7 +37,7 @@ def nothing_held(phase: Phase | None) -> bool:
 
 @dataclass
 class State:
-    """`ages` says of every call how many forks ago it was made; `outdated` are those that a fork had inherited and made anew."""
+    """What the branches of one running session share."""
 
     id: str
     protocol: str
@@ -77,7 +77,9 @@ class State:
     documents: dict[str, tuple[Document, ...]] = field(default_factory=dict)
     """What calls that name documents were shown of them, by key."""
     ages: dict[str, int] = field(default_factory=dict)
+    """Forks since each call was made, by key."""
     outdated: list[str] = field(default_factory=list)
+    """Inherited calls that this fork had to repeat, by key."""
     dropped: int = 0
     cancelled: Cancelled = field(default_factory=Cancelled)
     _messages: dict[str, Message] = field(default_factory=dict)
@@ -96,8 +98,8 @@ class State:
         except KeyError:
             raise ProtocolViolation(f"no message {id!r} to quote") from None
 
-    def said_by_other(self, id: str, agent: str) -> bool:
-        """Whether there is such a message, of somebody else."""
+    def is_from_other_agent(self, id: str, agent: str) -> bool:
+        """Return whether the message exists and another agent sent it."""
         found = self._messages.get(id)
         return found is not None and found.sender != agent
 

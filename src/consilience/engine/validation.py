@@ -13,7 +13,7 @@ from consilience.domain.outcome import Limits, LimitsError
 from consilience.domain.panels import Panel
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
-from consilience.engine.runner import MOST_TASK
+from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import file_text
 from consilience.journal.store import Store
@@ -62,9 +62,9 @@ def check_plain(arguments: Mapping[str, object]) -> None:
             texts = [*value, *(value.values() if name == "perspectives" else ())]
             for other in (text for text in texts if not isinstance(text, str)):
                 raise SettingsError(f"{_named(other)} is not a text", where=name, do=do)
-        if name == "task" and len(str(value)) > MOST_TASK:
+        if name == "task" and len(str(value)) > MAX_TASK_CHARS:
             raise SettingsError(
-                f"the task has {len(str(value)):,} characters; at most {MOST_TASK:,} are allowed",
+                f"the task has {len(str(value)):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
                 where=name,
                 do="Give long material as documents, sources=[…], and ask about them.",
             )

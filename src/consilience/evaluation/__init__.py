@@ -4,33 +4,42 @@ comparison = await compare(load_tasks("starter"), ["emergence", "solo", "vote"],
 print(markdown(comparison))
 """
 
-from consilience.evaluation.comparison import Foreseen, Lineup, Observer, Plan, compare, execute, foresee, plan
-from consilience.evaluation.results import Budget, Comparison, Difference, Match, RowResult, Run, Setup
-from consilience.evaluation.rows import Row
+from consilience.evaluation.comparison import (
+    ComparisonPlan,
+    Lineup,
+    Observer,
+    RowEstimate,
+    compare,
+    estimate_rows,
+    execute,
+    plan,
+)
+from consilience.evaluation.results import Budget, Comparison, Difference, Match, RowResult, RowSetup, Run
+from consilience.evaluation.rows import CompareRow
 from consilience.evaluation.table import markdown, write
-from consilience.evaluation.task_file import Task, TaskSource, choose, load_tasks
+from consilience.evaluation.task_file import Task, TaskSource, load_tasks, select_tasks
 
 __all__ = [
     "Budget",
+    "CompareRow",
     "Comparison",
+    "ComparisonPlan",
     "Difference",
-    "Foreseen",
     "Lineup",
     "Match",
     "Observer",
-    "Plan",
-    "Row",
+    "RowEstimate",
     "RowResult",
+    "RowSetup",
     "Run",
-    "Setup",
     "Task",
     "TaskSource",
-    "choose",
     "compare",
+    "estimate_rows",
     "execute",
-    "foresee",
     "load_tasks",
     "markdown",
     "plan",
+    "select_tasks",
     "write",
 ]

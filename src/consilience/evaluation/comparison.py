@@ -1,4 +1,4 @@
-"""Running the rows on the tasks. Every run is a session of its own, found again by what it is."""
+"""Running the rows on the tasks. Every run is a session, whose id follows from what is run."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from consilience.evaluation.results import Budget, Comparison, Difference, Run
 from consilience.evaluation.rows import (
     DEFAULT_ROWS,
     REFERENCES,
-    Allotment,
-    Price,
-    Row,
-    Size,
-    allot,
+    CallPrice,
+    CompareRow,
+    RowSize,
+    TaskBudget,
+    budget_for_task,
     ceiling_row,
     price_of,
     rows_of,
     setup_of,
 )
 from consilience.evaluation.scoring import position_of, score
-from consilience.evaluation.statistics import difference_of, need_libraries, notes_of, row_of
+from consilience.evaluation.statistics import deviation_notes, require_libraries, row_difference, summarize_row
 from consilience.evaluation.task_file import Task
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store
@@ -46,20 +46,20 @@ from consilience.models.port import thinks
 from consilience.models.registry import is_embedded, thinks_by_name
 
 PROBE = "probe"
-"""A small run of a row, whose cost says how large the row may be."""
+"""The role of a small run that measures the cost of a row's calls."""
 
-PROBES = 3
-"""How often at most it is asked what a call costs, where nobody answers."""
+MAX_PROBES = 3
+"""Max probes of a row, if no agent replies."""
 
-MOST_REPEATS = 1_000
+MAX_REPEATS = 1_000
 
 Lineup: TypeAlias = "One | Sequence[One]"
-"""One model for all agents, or several dealt to those of each protocol in turn; names or models."""
+"""One model for all agents, or several assigned to the agents of each protocol in turn; names or models."""
 
 
 @dataclass(frozen=True)
 class Observer:
-    """What is told while a comparison runs: a run that begins, each event of it as it is recorded, and that it ended."""
+    """Callbacks of a running comparison: a run begins, an event is recorded, a run ended."""
 
     begins: Callable[[str, Task, int], None] = lambda row, task, seed: None
     event: Callable[[Event], None] = lambda event: None
@@ -67,11 +67,11 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A comparison before it runs: what is to be run, on what, and what each run may spend."""
+class ComparisonPlan:
+    """A comparison before it runs: rows, tasks and budgets."""
 
     tasks: tuple[Task, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[CompareRow, ...]
     budget: Budget
     seeds: tuple[int, ...]
     models: Lineup
@@ -79,17 +79,17 @@ class Plan:
     money: float | None = None
     seconds: float | None = None
     options: Options = field(default_factory=Options)
-    ceiling: Row | None = None
-    allotments: dict[str, Allotment] = field(default_factory=dict)
+    ceiling: CompareRow | None = None
+    allotments: dict[str, TaskBudget] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
-        """How many there will be, probes aside."""
+        """Number of runs, without probes."""
         private = sum(task.private for task in self.tasks) if self.ceiling else 0
         return (len(self.tasks) * len(self.rows) + private) * len(self.seeds)
 
-    def rows_on(self, task: Task) -> list[tuple[Row, bool]]:
-        """Rows in the order in which they run on a task, those whose size follows from the others' cost last."""
+    def rows_on(self, task: Task) -> list[tuple[CompareRow, bool]]:
+        """Return rows in the order in which they run on a task, and whether each is resized; resized rows run last."""
         allotment = self.allotments[task.id]
         marked = [(row, allotment.resized(row)) for row in self.rows]
         ceiling = [(self.ceiling, False)] if self.ceiling and task.private else []
@@ -98,7 +98,7 @@ class Plan:
 
 def plan(
     tasks: Sequence[Task],
-    protocols: Sequence[str | Protocol | Row],
+    protocols: Sequence[str | Protocol | CompareRow],
     *,
     models: Lineup,
     budget: Budget | None = None,
@@ -108,23 +108,23 @@ def plan(
     money: float | None = None,
     seconds: float | None = None,
     options: Options | None = None,
-) -> Plan:
-    """Raises `SettingsError`, `UnknownName`. Nothing is spent or sent."""
+) -> ComparisonPlan:
+    """Plan a comparison; nothing is sent or spent. Raises `SettingsError`, `UnknownName`."""
     options = options or Options()
     detail = _detail(models, options.detail)
     options = replace(options, detail=detail)
     thinking = _thinking(models, options.thinking or DEFAULT_THINKING)
     rows = [replace(row.at(detail), thinking=thinking) for row in rows_of(protocols)]
-    if not 1 <= repeat <= MOST_REPEATS:
-        raise SettingsError(f"{repeat} repeats cannot be made", do=f"Give 1 to {MOST_REPEATS}.")
+    if not 1 <= repeat <= MAX_REPEATS:
+        raise SettingsError(f"invalid number of repeats: {repeat}", do=f"Give 1 to {MAX_REPEATS}.")
     if not tasks:
-        raise SettingsError("there is no task", do="Give one, or a file of them.")
-    if twice := [id for id, n in Counter(task.id for task in tasks).items() if n > 1]:
-        raise SettingsError(f"two tasks have the id {twice[0]!r}", do="Give each its own.")
+        raise SettingsError("no task to compare on", do="Give a task or a task file.")
+    if repeated := [id for id, n in Counter(task.id for task in tasks).items() if n > 1]:
+        raise SettingsError(f"two tasks have the id {repeated[0]!r}", do="Give each task its own id.")
     if sum(task.answer is not None for task in tasks) > 1 and len(rows) > 1:
-        need_libraries()
+        require_libraries()
     budget = budget or Budget()
-    return Plan(
+    return ComparisonPlan(
         tasks=tuple(tasks),
         rows=tuple(rows),
         budget=budget,
@@ -135,28 +135,28 @@ def plan(
         seconds=seconds,
         options=options,
         ceiling=ceiling.at(detail) if (ceiling := ceiling_row(tasks, rows)) else None,
-        allotments={task.id: allot(budget, [row.on(task) for row in rows], task) for task in tasks},
+        allotments={task.id: budget_for_task(budget, [row.on(task) for row in rows], task) for task in tasks},
     )
 
 
 def _detail(models: Lineup, choice: DetailChoice | None) -> Detail:
-    """One set of prompts for all rows, whichever models their seats are dealt."""
+    """Return one set of prompts for all rows, whatever models their seats get."""
     if choice is not None and choice != "auto":
         return choice
     return "brief" if any(map(is_embedded, model_names(models))) else "full"
 
 
 def _thinking(models: Lineup, level: ThinkingLevel) -> int:
-    """The most tokens that one of them may take for thinking before a reply."""
-    dealt = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
+    """Return the max thinking tokens before one reply, over all models."""
+    lineup = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
     return max(
-        (thinking_tokens(level, thinks_by_name(m) if isinstance(m, str) else thinks(m)) for m in dealt), default=0
+        (thinking_tokens(level, thinks_by_name(m) if isinstance(m, str) else thinks(m)) for m in lineup), default=0
     )
 
 
 async def compare(
     tasks: Sequence[Task] | Task | str,
-    protocols: Sequence[str | Protocol | Row] = DEFAULT_ROWS,
+    protocols: Sequence[str | Protocol | CompareRow] = DEFAULT_ROWS,
     *,
     models: Lineup,
     store: Store | None = None,
@@ -172,10 +172,10 @@ async def compare(
 ) -> Comparison:
     """Run protocols on the same tasks with the same models at equal budget.
 
-    Every run is a session in `store` (by default in the user's journal) whose id follows from `name` and from all that
-    decides what is run; so what was finished before is taken from there, and what was interrupted goes on. `money` and
-    `seconds` bound each run, in US dollars and in wall time. `options` are those of every run. `jobs` pairs of task and seed
-    run side by side, the rows of one in turn. Raises `UserError`s before anything is spent.
+    Every run is a session in `store` (default: the user's journal). Its id follows from `name` and from all that decides what
+    is run, so finished runs are reused and interrupted ones resume. `money` (US dollars) and `seconds` (wall time) limit each
+    run, `options` apply to all. `jobs` pairs of task and seed run concurrently, the rows of a pair in turn. Raises `UserError`s
+    before anything is spent.
     """
     if isinstance(tasks, str):
         tasks = Task(id="task", task=tasks)
@@ -197,16 +197,18 @@ async def compare(
         return await execute(planned, store=journal, jobs=jobs, observer=observer)
 
 
-async def execute(planned: Plan, *, store: Store, jobs: int = 1, observer: Observer | None = None) -> Comparison:
-    """Run what was planned. A cancelled comparison, or one that raises, leaves its runs recorded and is gone on with."""
+async def execute(
+    planned: ComparisonPlan, *, store: Store, jobs: int = 1, observer: Observer | None = None
+) -> Comparison:
+    """Run a plan. After a cancellation or an error the recorded runs are kept, and running the plan again continues it."""
     if jobs < 1:
-        raise SettingsError(f"{jobs} jobs do nothing", do="Give 1 or more.")
+        raise SettingsError(f"invalid number of jobs: {jobs}", do="Give 1 or more.")
     turns = asyncio.Semaphore(jobs)
-    bench = _Bench(planned, store, observer or Observer(), set(store.sessions()))
+    runner = _Runner(planned, store, observer or Observer(), set(store.sessions()))
 
     async def cell(task: Task, seed: int) -> tuple[list[Run], list[str]]:
         async with turns:
-            return await bench.cell(task, seed)
+            return await runner.cell(task, seed)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -217,24 +219,24 @@ async def execute(planned: Plan, *, store: Store, jobs: int = 1, observer: Obser
     return _conclude(planned, [run for runs, _ in done for run in runs], [note for _, notes in done for note in notes])
 
 
-class _Bench:
-    """Runs one after the other, or takes them from the record."""
+class _Runner:
+    """Runs rows one after the other, or reads them from the journal."""
 
-    def __init__(self, planned: Plan, store: Store, observer: Observer, known: set[str]) -> None:
+    def __init__(self, planned: ComparisonPlan, store: Store, observer: Observer, known: set[str]) -> None:
         self._planned, self._store, self._observer, self._known = planned, store, observer, known
 
     async def cell(self, task: Task, seed: int) -> tuple[list[Run], list[str]]:
-        """All rows on one task with one seed, and what is to be said of the sizes that they got."""
+        """Run all rows on one task with one seed; return the runs and notes on their sizes."""
         allotment, match = self._planned.allotments[task.id], self._planned.budget.match
         runs: dict[str, Run] = {}
         notes: list[str] = []
         target = 0.0
         for row, resized in self._planned.rows_on(task):
-            asked, size = row.on(task), None
+            task_row, size = row.on(task), None
             if resized:
-                size = await self._size(asked, task, seed, allotment, target)
-                asked = asked.sized(size.calls)
-            run = await self._run(asked, task, seed, allotment, size=resized)
+                size = await self._size(task_row, task, seed, allotment, target)
+                task_row = task_row.sized(size.calls)
+            run = await self._run(task_row, task, seed, allotment, size=resized)
             if not (resized or row.ceiling):
                 target = max(target, _spent(run, self._planned.budget))
             runs[row.label] = run
@@ -242,32 +244,32 @@ class _Bench:
             self._observer.ended(run)
         return list(runs.values()), notes
 
-    async def _size(self, row: Row, task: Task, seed: int, allotment: Allotment, target: float) -> Size:
-        """How many calls a row of any size gets: all that surely fit, or as many as cost what the most expensive other row did.
+    async def _size(self, row: CompareRow, task: Task, seed: int, allotment: TaskBudget, target: float) -> RowSize:
+        """Return how many calls a resizable row gets: all that fit the limit, or as many as match the most expensive other row.
 
-        A probe in which no agent answered of whom a price could be learnt is made again with other seeds.
+        A probe without a reply that shows the price is repeated with other seeds.
         """
         match = self._planned.budget.match
-        most, small = allotment.most_calls(row, task), allotment.probe(row, task)
+        max_calls, small = allotment.max_calls(row, task), allotment.probe(row, task)
         if small is None:
-            return Size(min(row.nearest(target), most) if allotment.budget.matched else most, most)
+            return RowSize(min(row.nearest(target), max_calls) if allotment.budget.matched else max_calls, max_calls)
         prices, lost = [], 0
-        for again in range(PROBES):
-            role = f"{PROBE} {again}" if again else PROBE
-            probe = await self._run(small, task, seed + again * MOST_REPEATS, allotment, role=role)
+        for attempt in range(MAX_PROBES):
+            role = f"{PROBE} {attempt}" if attempt else PROBE
+            probe = await self._run(small, task, seed + attempt * MAX_REPEATS, allotment, role=role)
             lost += probe.lost
             prices.append(price := price_of(small, task, self._store.read(probe.session), match))
             if price.sure:
                 break
         else:
-            # of money, what a call can cost at most is not known: then one call is what is surely not too much
-            most_of_one = small.call_tokens(task) if match == "tokens" else target
-            price = next((price for price in prices if price.each), Price(most_of_one, why=price.why, greatest=True))
+            # The max cost of a call in dollars is unknown; one call is then sure not to be too much.
+            max_price = small.call_tokens(task) if match == "tokens" else target
+            price = next((price for price in prices if price.each), CallPrice(max_price, why=price.why, is_max=True))
         calls = row.nearest((target - price.fixed) / price.each)
-        return Size(min(calls, most), most, price, len(prices), lost)
+        return RowSize(min(calls, max_calls), max_calls, price, len(prices), lost)
 
     async def _run(
-        self, row: Row, task: Task, seed: int, allotment: Allotment, *, size: bool = False, role: str = ""
+        self, row: CompareRow, task: Task, seed: int, allotment: TaskBudget, *, size: bool = False, role: str = ""
     ) -> Run:
         limits = allotment.limits.model_copy(update={"money": self._planned.money, "seconds": self._planned.seconds})
         session = session_id(self._planned, row, task, seed, limits, role)
@@ -282,7 +284,7 @@ class _Bench:
             seed=seed,
             limits=limits,
             store=self._store,
-            # nothing is gained by parking one of many runs
+            # parking one of many runs gains nothing
             options=replace(self._planned.options, observer=self._observer.event, patience=None),
         )
         report: Report = await deliberation.take_up(session, task.task)
@@ -292,18 +294,18 @@ class _Bench:
 
 
 def _spent(run: Run, budget: Budget) -> float:
-    """In the unit that is matched. Raises `SettingsError` if that is money and the price is not known or zero."""
+    """Return the cost of a run in the unit that is matched. Raises `SettingsError` for a price that is unknown or zero."""
     spent = run.spent(budget.match)
     if budget.match == "cost" and not spent:
         raise SettingsError(
-            f"what {run.row} cost is {'nothing' if spent == 0 else 'not known'}, so nothing can be matched to it",
-            do="Match tokens or calls.",
+            f"the cost of {run.row} is {'zero' if spent == 0 else 'unknown'}, so no row can be matched to it",
+            do="Match tokens or calls instead (--match).",
         )
     return float(spent or 0)
 
 
-def session_id(planned: Plan, row: Row, task: Task, seed: int, limits: Limits, role: str = "") -> str:
-    """The same for the same run: all that decides what is asked goes in, and the comparison's name."""
+def session_id(planned: ComparisonPlan, row: CompareRow, task: Task, seed: int, limits: Limits, role: str = "") -> str:
+    """Return the id of a run's session: a digest of the comparison's name and all that decides what is run."""
     what = {
         "name": planned.name,
         "task": [task.id, task.task],
@@ -314,38 +316,35 @@ def session_id(planned: Plan, row: Row, task: Task, seed: int, limits: Limits, r
         "limits": limits.model_dump(mode="json"),
         "seed": seed,
     }
-    given = {name: getattr(planned.options, name) for name in ("detail", "thinking", "temperature", "repairs")}
-    what |= {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(planned.options, name) for name in ("detail", "thinking", "temperature", "repairs")}
+    what |= {name: value for name, value in options.items() if value is not None}
     text = json.dumps(what, sort_keys=True, ensure_ascii=True, default=str)
     return f"c{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def model_names(models: Lineup) -> list[str]:
-    several = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
-    return [model if isinstance(model, str) else str(model.name) for model in several]
+    lineup = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
+    return [model if isinstance(model, str) else str(model.name) for model in lineup]
 
 
 def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:
-    """The first text of each agent that speaks before it sees another's. Replies that the protocol names asides are no texts."""
+    """Return the first draft of each agent. Replies that the protocol names asides are not drafts."""
     replies: dict[str, list[str]] = {seat: [] for seat in protocol.first_speakers}
     for event in store.read(session):
         if isinstance(event, CallCompleted) and event.agent in replies and event.kind not in protocol.report.asides:
             replies[event.agent].append(event.text)
-    found = []
-    for ids in replies.values():
-        said = next((text for id in ids if (text := _said(store.text(id)))), None)
-        found += [said] if said else []
-    return found
+    drafts = (next((text for id in ids if (text := _free_text(store.text(id)))), "") for ids in replies.values())
+    return [draft for draft in drafts if draft]
 
 
 class _Typed(BaseModel):
-    """What all typed replies that hold a text have in common."""
+    """A typed reply with a text."""
 
     text: str
 
 
-def _said(reply: str) -> str:
-    """The field `text` of a typed reply, read as the engine reads it; else all of it, which may be JSON that was asked for."""
+def _free_text(reply: str) -> str:
+    """Return the field `text` of a typed reply, parsed as the engine does; else the whole reply, which may be requested JSON."""
     try:
         return parse_reply(reply, _Typed).text.strip()
     except Malformed:
@@ -353,10 +352,18 @@ def _said(reply: str) -> str:
 
 
 def _measured(
-    row: Row, task: Task, seed: int, report: Report, firsts: Sequence[str], limit: int, *, size: bool, recorded: bool
+    row: CompareRow,
+    task: Task,
+    seed: int,
+    report: Report,
+    firsts: Sequence[str],
+    limit: int,
+    *,
+    size: bool,
+    recorded: bool,
 ) -> Run:
     spent = report.ledger.actual
-    judged = score(task, report)
+    result = score(task, report)
     return Run(
         row=row.label,
         task=task.id,
@@ -366,10 +373,10 @@ def _measured(
         size=row.protocol.estimate().max if size else None,
         answer=report.answer,
         position=position_of(report, task.answer_pattern),
-        answered=judged.answered,
-        correct=judged.correct,
-        error=judged.error,
-        orders=judged.orders,
+        answered=result.answered,
+        correct=result.correct,
+        error=result.error,
+        orders=result.orders,
         stop_reason=report.stop_reason,
         degraded=report.degraded,
         limit=limit,
@@ -389,7 +396,7 @@ def _measured(
     )
 
 
-def _conclude(planned: Plan, runs: Sequence[Run], notes: Sequence[str]) -> Comparison:
+def _conclude(planned: ComparisonPlan, runs: Sequence[Run], notes: Sequence[str]) -> Comparison:
     rows = [*planned.rows, *([planned.ceiling] if planned.ceiling else [])]
     setups = [
         setup_of(row, sized=not row.ceiling and any(a.resized(row) for a in planned.allotments.values()))
@@ -408,16 +415,16 @@ def _conclude(planned: Plan, runs: Sequence[Run], notes: Sequence[str]) -> Compa
         tasks=tuple(task.id for task in planned.tasks),
         setups=tuple(setups),
         runs=tuple(run for found in by_row.values() for run in found),
-        rows=tuple(row_of(setup, by_row[setup.row], calls=planned.budget.calls is not None) for setup in setups),
+        rows=tuple(summarize_row(setup, by_row[setup.row], calls=planned.budget.calls is not None) for setup in setups),
         differences=tuple(_differences(planned, by_row)),
         notes=(
-            *notes_of([r for found in by_row.values() for r in found], calls=planned.budget.calls is not None),
+            *deviation_notes([r for found in by_row.values() for r in found], calls=planned.budget.calls is not None),
             *notes,
         ),
     )
 
 
-def _differences(planned: Plan, by_row: dict[str, list[Run]]) -> list[Difference]:
+def _differences(planned: ComparisonPlan, by_row: dict[str, list[Run]]) -> list[Difference]:
     """Every row to every reference; where none of them is compared, to the first row."""
     labels = [row.label for row in planned.rows]
     references = [row.label for row in planned.rows if row.label in REFERENCES] or labels[:1]
@@ -426,60 +433,63 @@ def _differences(planned: Plan, by_row: dict[str, list[Run]]) -> list[Difference
     for n, reference in enumerate(references):
         for label in labels:
             if label != reference and label not in references[:n]:
-                difference = difference_of(by_row[label], by_row[reference], seed=planned.seeds[0])
+                difference = row_difference(by_row[label], by_row[reference], seed=planned.seeds[0])
                 found += [difference] if difference else []
     return found
 
 
 @dataclass(frozen=True)
-class Foreseen:
-    """A row over all its runs. `tokens` bounds runs whose every prompt is as long as it can be; `read` and `written` are the
-    most of one call. `needs` are the most calls of one run where its budget pays for fewer, `allowed` the fewest that it pays
-    for; 0 where no run can be cut short."""
+class RowEstimate:
+    """The estimate of a row over all its runs."""
 
     row: str
     runs: int
     calls: Estimate
     tokens: int
+    """Max tokens, with every prompt at its max length."""
     read: int
+    """Max input tokens of one call."""
     written: int
+    """Max output tokens of one call."""
     needs: int = 0
+    """Max calls of a run whose budget pays for fewer; 0 if no run can be cut short."""
     allowed: int = 0
+    """Min calls that such a budget pays for."""
 
 
-def foresee(planned: Plan) -> list[Foreseen]:
-    """Retries are not counted. What was finished before is: the journal is not looked at."""
+def estimate_rows(planned: ComparisonPlan) -> list[RowEstimate]:
+    """Estimate every row, without retries. Runs that are already recorded count: the journal is not read."""
     rows = [*planned.rows, *([planned.ceiling] if planned.ceiling else [])]
-    return [_foresee_row(planned, row) for row in rows]
+    return [_estimate_row(planned, row) for row in rows]
 
 
-def _foresee_row(planned: Plan, row: Row) -> Foreseen:
-    least = most = tokens = read = runs = needs = 0
+def _estimate_row(planned: ComparisonPlan, row: CompareRow) -> RowEstimate:
+    min_calls = max_calls = tokens = read = runs = needs = 0
     allowed: list[int] = []
     for task in planned.tasks:
         if row.ceiling and not task.private:
             continue
-        allotment, asked = planned.allotments[task.id], row.on(task)
-        size = allotment.call_tokens(asked, task)
-        estimate = allotment.estimate(asked, task)
-        probe = None if row.ceiling else allotment.probe(asked, task)
+        allotment, task_row = planned.allotments[task.id], row.on(task)
+        size = allotment.call_tokens(task_row, task)
+        estimate = allotment.estimate(task_row, task)
+        probe = None if row.ceiling else allotment.probe(task_row, task)
         probes = probe.protocol.estimate().max if probe else 0
-        once = estimate.max * size
+        run_tokens = estimate.max * size
         runs += 1
-        whole, pays_for = asked.protocol.estimate().max, allotment.most_calls(asked, task)
-        if not allotment.resized(asked) and whole > pays_for:
-            needs = max(needs, whole)
-            allowed.append(pays_for)
-        least += estimate.min + (probe.protocol.estimate().min if probe else 0)
-        most += estimate.max + probes
-        tokens += once if planned.budget.calls is not None else min(once, allotment.bound)
+        needed, affordable = task_row.protocol.estimate().max, allotment.max_calls(task_row, task)
+        if not allotment.resized(task_row) and needed > affordable:
+            needs = max(needs, needed)
+            allowed.append(affordable)
+        min_calls += estimate.min + (probe.protocol.estimate().min if probe else 0)
+        max_calls += estimate.max + probes
+        tokens += run_tokens if planned.budget.calls is not None else min(run_tokens, allotment.bound)
         tokens += min(probes * size, allotment.bound) if probe else 0
-        read = max(read, size - asked.protocol.max_reply_tokens)
+        read = max(read, size - task_row.protocol.max_reply_tokens)
     repeats = len(planned.seeds)
-    return Foreseen(
+    return RowEstimate(
         row=row.label,
         runs=runs * repeats,
-        calls=Estimate(min=least * repeats, max=most * repeats),
+        calls=Estimate(min=min_calls * repeats, max=max_calls * repeats),
         tokens=tokens * repeats,
         read=read,
         written=row.protocol.max_reply_tokens,

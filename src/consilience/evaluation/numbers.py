@@ -83,7 +83,7 @@ class _Token(NamedTuple):
     fraction: bool = False
 
 
-def number_in(text: str) -> float | None:
+def last_number(text: str) -> float | None:
     """The last number of a text; None where there is none.
 
     Thousands are grouped by commas, apostrophes or blanks, or not at all. Behind a plain blank three digits are thousands where
@@ -103,10 +103,10 @@ def number_around(text: str, start: int, end: int, *, sole: bool = False) -> flo
     touched = [token for token in _tokens(plain) if token.begin < stop and token.end > begin]
     if sole and len({token.value for token in touched if token.value is not None and not token.fraction}) > 1:
         return None
-    return _last(touched) if touched else number_in(text[start:end])
+    return _last(touched) if touched else last_number(text[start:end])
 
 
-def plain_number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """A text that is one number in digits, as whoever writes a reference gives it; None for all else, and for an endless one."""
     plain = _PLAIN.fullmatch(_plain(text)[0].strip())
     value = _value(plain) if plain else math.inf

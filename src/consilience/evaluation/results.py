@@ -1,4 +1,4 @@
-"""The result of a comparison, as data: every run, every row over all its runs, every difference to a reference."""
+"""The result of a comparison as data: runs, rows over all their runs, differences to the references."""
 
 from __future__ import annotations
 
@@ -11,98 +11,102 @@ Match = Literal["tokens", "calls", "cost"]
 
 
 class Budget(Frozen):
-    """What every run may spend: so many tokens, read and written, or calls, repairs and retries among them.
+    """What every run may spend, in tokens or in calls.
 
-    Calls are reserved at their greatest size, so that no run exceeds it as long as texts are estimated to hold no fewer tokens
-    than their model counts; one that does is named in the notes.
+    Calls are reserved at their max size, so a run exceeds its budget only if a text has more tokens than estimated; the notes
+    name such runs.
 
-    With neither given, runs are *matched*: the bound is what the most expensive of the protocols could need at most, so that
-    it cuts no run, and a row that comes in any size (`vote`, `solo+reviews`) gets the size that costs as much as the most
-    expensive other row really spent on the same task with the same seed.
+    With neither limit, runs are *matched*: the limit is the max need of the most expensive protocol, so that it cuts no run. A
+    resizable row (`vote`, `solo+reviews`) gets the size that costs as much as the most expensive other row spent on the same
+    task with the same seed.
     """
 
     tokens: int | None = None
+    """Input and output tokens."""
     calls: int | None = None
+    """Requests, including repairs and retries."""
     match: Match = "tokens"
-    """What a row of any size is made equal in, if runs are matched: tokens read and written, calls, or US dollars."""
+    """The unit in which resizable rows are matched: tokens, calls, or US dollars."""
 
     @property
     def matched(self) -> bool:
         return self.tokens is None and self.calls is None
 
 
-class Setup(Frozen):
-    """A row of the table: a protocol with its settings. `ceiling` rows see every private source, and are compared with nobody."""
+class RowSetup(Frozen):
+    """A row of the table: a protocol with its settings."""
 
     row: str
     protocol: str
     settings: dict[str, object]
     sized: bool = False
+    """Its size was chosen to match the budget."""
     ceiling: bool = False
+    """It sees every private source and is not compared with other rows."""
 
 
-CUT = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
+CUT_SHORT_REASONS = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
 
 
 class Run(Frozen):
-    """One row on one task with one seed; `session` is its record in the journal.
-
-    `correct` is None where the task has no reference; `error` and `orders` are those of `Score`. `limit` is the most tokens or
-    requests it might spend. `calls` are its asks, `requests` the sendings for them, repairs and retries among them; `lost`
-    calls were in flight when a process ended and are in no other figure. `tokens` are what it spent, `cost` in US dollars
-    (None: not known), `seconds` its wall time.
-    `likeness` is the mean pairwise Jaccard similarity of the texts given before anybody saw another's; `voices` the number of
-    agents that gave one, `effective` how many independent ones they count as where that is known. `changes` are changes of
-    position, `conformity` those among them that cite no argument. `size` is the number of calls of a row that was sized.
-    `recorded`: it had been finished before this comparison ran.
-    """
+    """One row on one task with one seed."""
 
     row: str
     task: str
     split: str = ""
     seed: int
     session: str
+    """Its session in the journal."""
     size: int | None = None
+    """Calls of a row that was sized."""
     answer: str | None
     position: str | None
     answered: bool
     correct: bool | None
+    """None if the task has no reference."""
     error: float | None = None
+    """As in `Score`."""
     orders: float | None = None
+    """As in `Score`."""
     stop_reason: StopReason
     degraded: str | None = None
     limit: int
+    """Max tokens, or requests if the budget is in calls."""
     calls: int
     requests: int = 0
+    """Requests sent for the calls, including repairs and retries."""
     lost: int = 0
+    """Calls in flight when a process ended; in no other figure."""
     tokens_in: int
     tokens_out: int
     cost: float | None
+    """US dollars; None if a price is unknown."""
     seconds: float
+    """Wall time."""
     likeness: float | None = None
+    """Mean pairwise Jaccard similarity of the first drafts."""
     voices: int = 0
+    """Agents that wrote a first draft."""
     effective: float | None = None
+    """How many independent voices they count as, if known."""
     changes: int = 0
+    """Changes of position."""
     conformity: int = 0
+    """Those of them that cite no argument."""
     recorded: bool = False
+    """It had finished before this comparison ran."""
 
     @property
     def tokens(self) -> int:
         return self.tokens_in + self.tokens_out
 
     def spent(self, match: Match) -> float | None:
-        """What the run cost in that unit; None if a price is unknown."""
+        """Return the cost of the run in that unit; None if a price is unknown."""
         return {"tokens": self.tokens, "calls": self.calls, "cost": self.cost}[match]
 
 
 class RowResult(Frozen):
-    """A row over all its runs. Means are over runs, `accuracy` over tasks of the share of repeats that were right.
-
-    `holds` is the mean over tasks of the share of repeats with the most frequent position, None without repeats. `orders` is the
-    mean distance in orders of magnitude over the runs that gave one. `spent` is the mean share that was spent: requests of
-    the calls allowed, where the budget is of calls, else tokens of the tokens.
-    `stops` counts the runs by the reason they stopped, the most frequent first.
-    """
+    """A row over all its runs. Numbers that are not counts are means over runs."""
 
     row: str
     ceiling: bool = False
@@ -112,30 +116,35 @@ class RowResult(Frozen):
     right: int
     unanswered: int
     accuracy: float | None
+    """Mean over tasks of the share of correct repeats."""
     tokens: float
     calls: float
     cost: float | None
     seconds: float
     spent: float
+    """Mean share of the limit that was spent, in requests or tokens."""
     likeness: float | None
     voices: float
     changes: int
     conformity: int
     holds: float | None
+    """Mean over tasks of the share of repeats with the most frequent position; None without repeats."""
     orders: float | None
+    """Mean distance in orders of magnitude, over the runs that have one."""
     stops: dict[StopReason, int] = {}
+    """Runs by stop reason, the most frequent first."""
 
     @property
     def cut_short(self) -> int:
-        """Runs that a limit ended before they had run their course."""
-        return sum(n for reason, n in self.stops.items() if reason in CUT)
+        """Runs that a limit ended early."""
+        return sum(n for reason, n in self.stops.items() if reason in CUT_SHORT_REASONS)
 
 
 Verdict = Literal["won", "lost", "cannot tell"]
 
 
 class Difference(Frozen):
-    """`row` against `reference` on the same tasks, each task by the share of its repeats that were right."""
+    """`row` against `reference` on the same tasks, by the share of correct repeats of each task."""
 
     row: str
     reference: str
@@ -153,9 +162,9 @@ class Difference(Frozen):
     p: float
     """Two-sided."""
     detectable: float | None
-    """The true difference that such a set would have shown in four cases of five; None if it could show none."""
+    """The true difference that such a set shows with probability 0.8; None if it can show none."""
     verdict: Verdict
-    """`won` or `lost` if p < 0.05 and the interval leaves out 0."""
+    """`won` or `lost` if p < 0.05 and the interval excludes 0."""
 
 
 class Comparison(Frozen):
@@ -165,7 +174,7 @@ class Comparison(Frozen):
     budget: Budget
     seeds: tuple[int, ...]
     tasks: tuple[str, ...]
-    setups: tuple[Setup, ...]
+    setups: tuple[RowSetup, ...]
     runs: tuple[Run, ...]
     rows: tuple[RowResult, ...]
     differences: tuple[Difference, ...] = ()

@@ -1,4 +1,4 @@
-"""From runs to rows, and from rows to what a set of tasks can tell about the difference between two of them."""
+"""Statistics of rows, and of the difference between two rows on the same tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from operator import attrgetter
 from statistics import fmean
 
 from consilience.domain.errors import SettingsError
-from consilience.evaluation.results import Difference, RowResult, Run, Setup, Verdict
+from consilience.evaluation.results import Difference, RowResult, RowSetup, Run, Verdict
 from consilience.reporting.formatting import count, percent
 
 RESAMPLES = 10_000
@@ -19,18 +19,18 @@ LEVEL = 0.95
 POWER = 0.8
 
 EXACT_TASKS = 16
-"""Tasks whose signs are all enumerated: 65,536 ways."""
+"""Up to this many differing tasks all choices of signs are enumerated: 65,536."""
 
 MAX_DENOMINATOR = 10_000  # of a share of repeats
 
 MIN_DIFFERING = 6
-"""The fewest differing tasks with which an exact two-sided test can fall below 5 %: 2/2⁶ = 0.031."""
+"""Min number of differing tasks with which an exact two-sided test can fall below 5 %: 2/2⁶ = 0.031."""
 
 _CELLS = 5_000_000  # of one block of resampled indices, 40 MB
 
 
-def need_libraries() -> None:
-    """Raise `SettingsError` where what the statistics are computed with is not installed."""
+def require_libraries() -> None:
+    """Raise `SettingsError` if a library for the statistics is not installed."""
     if missing := [name for name in ("numpy", "scipy") if find_spec(name) is None]:
         raise SettingsError(
             f"comparing on a set of tasks needs {' and '.join(missing)}, not installed here",
@@ -65,7 +65,7 @@ def interval(
 def mcnemar(only_row: int, only_reference: int) -> float:
     """Two-sided exact p of McNemar's test: among tasks that one of the two alone got right, either is as likely.
 
-    (McNemar, Psychometrika 12, 1947; in its exact form a binomial test.) 1.0 where they never differ.
+    (McNemar, Psychometrika 12, 1947; in its exact form a binomial test.) 1.0 if they never differ.
     """
     if only_row + only_reference == 0:
         return 1.0
@@ -87,7 +87,7 @@ def sign_flip(differences: Sequence[float], *, seed: int = 0) -> float:
     import numpy
     from scipy.stats import permutation_test
 
-    # whole numbers, so that sums that are equal are found equal
+    # integers, so that equal sums compare equal
     fractions = [Fraction(difference).limit_denominator(MAX_DENOMINATOR) for difference in differing]
     unit = math.lcm(*(fraction.denominator for fraction in fractions))
     resamples = 2 ** len(differing) if len(differing) <= EXACT_TASKS else RESAMPLES
@@ -139,15 +139,13 @@ def detectable(tasks: int, discordant: float, *, power: float = POWER, level: fl
 
 
 def _power(tasks: int, psi: float, delta: float, level: float) -> float:
-    """The probability that the exact test shows δ, summed over the numbers of differing tasks that are at all likely."""
+    """Return the probability that the exact test shows δ, summed over all likely numbers of differing tasks."""
     import numpy
     from scipy.stats import binom
 
     mean, width = tasks * psi, 9 * math.sqrt(tasks * psi * (1 - psi)) + 30
     differing = numpy.arange(max(0, int(mean - width)), min(tasks, int(mean + width)) + 1)
-    enough = (
-        binom.isf((1 - level) / 2, differing, 0.5) + 1
-    )  # the fewest of them whose upper tail is below half of 1 − level
+    enough = binom.isf((1 - level) / 2, differing, 0.5) + 1  # min number whose upper tail is below half of 1 − level
     share = min(1.0, (psi + delta) / (2 * psi)) if psi > 0 else 1.0
     likely = numpy.exp(binom.logpmf(differing, tasks, psi))  # pmf itself overflows on the smallest floats
     return float(likely @ binom.sf(enough - 1, differing, share))
@@ -156,14 +154,14 @@ def _power(tasks: int, psi: float, delta: float, level: float) -> float:
 ALPHA = 0.05
 
 
-def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResult:
-    """`calls`: the budget is of calls."""
+def summarize_row(setup: RowSetup, runs: Sequence[Run], *, calls: bool = False) -> RowResult:
+    """Return a row over all its runs. `calls`: the budget is in calls."""
     by_task = _grouped(runs, attrgetter("task"))
     scored = [run for run in runs if run.correct is not None]
     accuracies = accuracy_by_task(runs)
     orders = [run.orders for run in scored if run.orders is not None]
     costs = [run.cost for run in runs if run.cost is not None]
-    alike = [run.likeness for run in runs if run.likeness is not None]
+    similarities = [run.likeness for run in runs if run.likeness is not None]
     return RowResult(
         row=setup.row,
         ceiling=setup.ceiling,
@@ -178,18 +176,18 @@ def row_of(setup: Setup, runs: Sequence[Run], *, calls: bool = False) -> RowResu
         cost=fmean(costs) if len(costs) == len(runs) else None,
         seconds=fmean(run.seconds for run in runs),
         spent=fmean(_spent(run, calls=calls) / max(run.limit, 1) for run in runs),
-        likeness=fmean(alike) if alike else None,
+        likeness=fmean(similarities) if similarities else None,
         voices=fmean(run.voices for run in runs),
         changes=sum(run.changes for run in runs),
         conformity=sum(run.conformity for run in runs),
-        holds=fmean(holding(group) for group in by_task.values()) if len(runs) > len(by_task) else None,
+        holds=fmean(position_stability(group) for group in by_task.values()) if len(runs) > len(by_task) else None,
         orders=fmean(orders) if orders else None,
         stops=dict(Counter(run.stop_reason for run in runs).most_common()),
     )
 
 
-def notes_of(runs: Sequence[Run], *, calls: bool) -> list[str]:
-    """What went otherwise than promised: rows beyond their bound, and calls that no figure holds."""
+def deviation_notes(runs: Sequence[Run], *, calls: bool) -> list[str]:
+    """Return notes on rows that exceeded their limit and on calls missing from the figures."""
     notes = []
     by_row = _grouped(runs, attrgetter("row"))
     over = {row: [_spent(r, calls=calls) / r.limit - 1 for r in group] for row, group in by_row.items()}
@@ -198,32 +196,32 @@ def notes_of(runs: Sequence[Run], *, calls: bool) -> list[str]:
         for row, parts in over.items()
         if max(parts) > 0
     ]:
-        notes.append(f"Beyond the bound, since calls took more than was estimated: {'; '.join(beyond)}.")
+        notes.append(f"Over the limit, since calls used more than estimated: {'; '.join(beyond)}.")
     if lost := {row: n for row, group in by_row.items() if (n := sum(run.lost for run in group))}:
         counted = ", ".join(f"{row} {n}" for row, n in lost.items())
-        notes.append(f"Calls lost in flight when a process ended, perhaps paid for and in no figure: {counted}.")
+        notes.append(f"Calls interrupted when a process ended, possibly charged and in no figure: {counted}.")
     return notes
 
 
 def _spent(run: Run, *, calls: bool) -> int:
-    """What the limit counts: requests, repairs and retries among them, or tokens."""
+    """Return what the limit counts: requests, including repairs and retries, or tokens."""
     return run.requests if calls else run.tokens
 
 
-def holding(repeats: Sequence[Run]) -> float:
-    """Share of the repeats of one task that end in its most frequent position; no position is not one."""
+def position_stability(repeats: Sequence[Run]) -> float:
+    """Return the share of a task's repeats that end in its most frequent position; a missing position never counts."""
     counts = Counter(run.position for run in repeats if run.position is not None)
     return max(counts.values(), default=0) / len(repeats)
 
 
 def accuracy_by_task(runs: Iterable[Run]) -> dict[str, float]:
-    """Share of the repeats that were right, by task; tasks without a reference are left out."""
+    """Return the share of correct repeats by task, without tasks that have no reference."""
     scored = _grouped((run for run in runs if run.correct is not None), attrgetter("task"))
     return {task: fmean(run.correct is True for run in group) for task, group in scored.items()}
 
 
-def difference_of(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 0) -> Difference | None:
-    """None where fewer than two tasks were scored for both."""
+def row_difference(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 0) -> Difference | None:
+    """Return the difference between two rows; None if fewer than two tasks were scored for both."""
     ours, theirs = accuracy_by_task(row), accuracy_by_task(reference)
     shared = [task for task in ours if task in theirs]
     if len(shared) < 2:

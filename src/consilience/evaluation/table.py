@@ -1,4 +1,4 @@
-"""A comparison as Markdown, in words at its end, and as files: JSON, CSV and, where pyarrow is there, Parquet."""
+"""A comparison as Markdown with a summary, and as files: JSON, CSV and, if pyarrow is installed, Parquet."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from consilience.evaluation.results import Comparison, Difference, RowResult, Ru
 from consilience.reporting.files import write_files
 from consilience.reporting.formatting import count, duration, format_range, money, one_line, percent, printable
 
-NOTHING = "–"
-MOST_OF_AN_ANSWER = 60
-TESTS = {"mcnemar": "McNemar", "sign-flip": "sign-flip"}
+NO_VALUE = "–"
+MAX_ANSWER_CHARS = 60
+TEST_NAMES = {"mcnemar": "McNemar", "sign-flip": "sign-flip"}
 
 
 def markdown(comparison: Comparison) -> str:
-    """The whole of it; answers of more than one task are in the files."""
+    """Return the comparison as Markdown. Answers are included for a single task; the files have all of them."""
     lines = [f"# {heading(comparison)}", "", *_conditions(comparison), ""]
     if len(comparison.tasks) == 1:
         lines += ["## Answers", "", *_answers(comparison), ""]
     if any(row.scored for row in comparison.rows):
-        lines += ["## Right and wrong", "", *_accuracy(comparison), ""]
-    lines += ["## What it took", "", *_costs(comparison), ""]
+        lines += ["## Accuracy", "", *_accuracy(comparison), ""]
+    lines += ["## Cost", "", *_costs(comparison), ""]
     if comparison.differences:
         lines += ["## Differences", "", *_differences(comparison), ""]
-    lines += ["## In words", "", *(f"- {sentence}" for sentence in words(comparison))]
+    lines += ["## Summary", "", *(f"- {sentence}" for sentence in sentences(comparison))]
     return "\n".join(lines) + "\n"
 
 
@@ -37,30 +37,26 @@ def heading(comparison: Comparison) -> str:
     return f"{compared} on {count(len(comparison.tasks), 'task')}"
 
 
-def words(comparison: Comparison) -> list[str]:
-    """The sentences at the end. Losses are said like wins."""
-    said = [difference_words(difference) for difference in comparison.differences]
-    if not said:
-        said = [_no_verdict(comparison)]
-    said += _hold_words(comparison) + _ceiling_words(comparison)
+def sentences(comparison: Comparison) -> list[str]:
+    """Return the summary. Losses are reported like wins."""
+    summary = [describe_difference(difference) for difference in comparison.differences]
+    if not summary:
+        summary = [_no_verdict(comparison)]
+    summary += _hold_words(comparison) + _ceiling_words(comparison)
     unanswered = {row.row: row.unanswered for row in comparison.rows if row.unanswered}
     if unanswered:
         counted = ", ".join(f"{row} {n} of {_row(comparison, row).runs}" for row, n in unanswered.items())
-        said.append(f"Not answered, and counted as wrong where there is a reference: {counted}.")
+        summary.append(f"Not answered, and counted as wrong if the task has a reference: {counted}.")
     if cut := [f"{row.row} {row.cut_short} of {row.runs}" for row in comparison.rows if row.cut_short]:
-        said.append(
-            f"Cut short by the budget, so that it is not their whole course that was compared: {', '.join(cut)}."
-        )
+        summary.append(f"Cut short by the budget, so not compared over a whole run: {', '.join(cut)}.")
     if unequal := _unequal(comparison):
-        said.append(unequal)
-    return [*said, *comparison.notes]
+        summary.append(unequal)
+    return [*summary, *comparison.notes]
 
 
-def difference_words(d: Difference) -> str:
-    """Who won over whom, by how much, and whether the set can tell."""
-    figures = (
-        f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; {TESTS[d.test]} {_p(d.p)}"
-    )
+def describe_difference(d: Difference) -> str:
+    """Return which row won, by how much, and whether the set of tasks can show it."""
+    figures = f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; {TEST_NAMES[d.test]} {_p(d.p)}"
     if d.verdict == "won":
         return f"{d.row} won over {d.reference}: {figures}."
     if d.verdict == "lost":
@@ -78,7 +74,7 @@ def difference_words(d: Difference) -> str:
 
 
 def points(part: float, *, sign: bool = True) -> str:
-    """A difference of shares in percentage points."""
+    """Return a difference of shares in percentage points."""
     value = round(100 * part, 1) + 0.0
     return f"{value:+g}".replace("-", "−") if sign and value else f"{abs(value):g}"
 
@@ -92,11 +88,11 @@ def _conditions(comparison: Comparison) -> list[str]:
         unit = {"tokens": "to cost what", "calls": "to as many calls as", "cost": "to cost as much money as"}[
             budget.match
         ]
-        named = f"; {', '.join(sized)} sized {unit} the dearest other row spent" if sized else ""
-        said = f"what the dearest could need at most, {bounds} tokens a run{named}"
+        named = f"; {', '.join(sized)} sized {unit} the most expensive other row spent" if sized else ""
+        budget_text = f"the max need of the most expensive row, {bounds} tokens a run{named}"
     else:
-        said = f"{bounds} {'calls' if budget.calls is not None else 'tokens'} a run"
-    lines = [f"- Model: {', '.join(comparison.models)}", f"- Budget: {said}"]
+        budget_text = f"{bounds} {'calls' if budget.calls is not None else 'tokens'} a run"
+    lines = [f"- Model: {', '.join(comparison.models)}", f"- Budget: {budget_text}"]
     if len(comparison.seeds) > 1:
         lines.append(f"- Repeats: {len(comparison.seeds)}, seeds {comparison.seeds[0]} to {comparison.seeds[-1]}")
     return lines
@@ -110,8 +106,8 @@ def _answers(comparison: Comparison) -> list[str]:
         rows.append(
             [
                 setup.row,
-                first.position or NOTHING,
-                one_line(first.answer or "", MOST_OF_AN_ANSWER) or NOTHING,
+                first.position or NO_VALUE,
+                one_line(first.answer or "", MAX_ANSWER_CHARS) or NO_VALUE,
                 ", ".join(dict.fromkeys(run.stop_reason.value for run in runs)),
                 first.session,
             ]
@@ -128,24 +124,24 @@ def _accuracy(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         cells = [
             row.row,
-            NOTHING if row.accuracy is None else percent(row.accuracy),
+            NO_VALUE if row.accuracy is None else percent(row.accuracy),
             f"{row.right} of {row.scored}",
             str(row.unanswered),
         ]
-        cells += [NOTHING if row.holds is None else percent(row.holds)] if repeated else []
-        cells += [NOTHING if row.orders is None else f"{row.orders:.2f} orders"] if magnitudes else []
+        cells += [NO_VALUE if row.holds is None else percent(row.holds)] if repeated else []
+        cells += [NO_VALUE if row.orders is None else f"{row.orders:.2f} orders"] if magnitudes else []
         rows.append(cells)
     return _table(head, rows)
 
 
 def _costs(comparison: Comparison) -> list[str]:
     matched, calls = comparison.budget.matched, comparison.budget.calls is not None
-    dearest = max((row.tokens for row in comparison.rows if not row.ceiling), default=0.0)
-    last = "of the dearest" if matched else "of the calls allowed" if calls else "of the tokens allowed"
-    head = ["protocol", "calls", "tokens", last, "money", "time", "stopped", "likeness", "voices", "conformity"]
+    max_tokens = max((row.tokens for row in comparison.rows if not row.ceiling), default=0.0)
+    last = "of the most expensive" if matched else "of the calls allowed" if calls else "of the tokens allowed"
+    head = ["protocol", "calls", "tokens", last, "money", "time", "stopped", "similarity", "voices", "conformity"]
     rows = []
     for row in comparison.rows:
-        part = (row.tokens / dearest if dearest else 0.0) if matched else row.spent
+        part = (row.tokens / max_tokens if max_tokens else 0.0) if matched else row.spent
         rows.append(
             [
                 row.row,
@@ -155,19 +151,19 @@ def _costs(comparison: Comparison) -> list[str]:
                 money(row.cost),
                 duration(row.seconds),
                 ", ".join(f"{reason.value} {n}" for reason, n in row.stops.items()),
-                NOTHING if row.likeness is None else f"{row.likeness:.2f}",
+                NO_VALUE if row.likeness is None else f"{row.likeness:.2f}",
                 _voices(row, comparison.of(row.row)),
-                f"{row.conformity} of {row.changes}" if row.changes else NOTHING,
+                f"{row.conformity} of {row.changes}" if row.changes else NO_VALUE,
             ]
         )
     return _table(head, rows)
 
 
 def _voices(row: RowResult, runs: Sequence[Run]) -> str:
-    """First texts given, and how many independent ones they are worth where that is known."""
+    """Return the number of first drafts, and how many independent ones they are worth if that is known."""
     known = [run.effective for run in runs if run.effective is not None]
-    own = f"{row.voices:.3g}"
-    return f"{own} (worth {sum(known) / len(known):.2g})" if known and row.voices > 1 else own
+    drafts = f"{row.voices:.3g}"
+    return f"{drafts} (worth {sum(known) / len(known):.2g})" if known and row.voices > 1 else drafts
 
 
 def _differences(comparison: Comparison) -> list[str]:
@@ -177,8 +173,8 @@ def _differences(comparison: Comparison) -> list[str]:
             points(d.difference),
             f"{points(d.low)} to {points(d.high)}",
             f"{d.better} : {d.worse}",
-            f"{_p(d.p).removeprefix('p = ').removeprefix('p ')} ({TESTS[d.test]})",
-            NOTHING if d.detectable is None else points(d.detectable, sign=False),
+            f"{_p(d.p).removeprefix('p = ').removeprefix('p ')} ({TEST_NAMES[d.test]})",
+            NO_VALUE if d.detectable is None else points(d.detectable, sign=False),
             d.verdict,
         ]
         for d in comparison.differences
@@ -189,10 +185,12 @@ def _differences(comparison: Comparison) -> list[str]:
 
 def _no_verdict(comparison: Comparison) -> str:
     if len([setup for setup in comparison.setups if not setup.ceiling]) < 2:
-        return "One row alone is compared with nothing."
+        return "A single row is not compared with anything."
     if not any(row.scored for row in comparison.rows):
-        return "Nothing was scored: without a reference answer (--tasks) this shows what each said and cost, not who is right."
-    return "One task says nothing about which protocol is better; a set of tasks may (--tasks)."
+        return (
+            "Nothing was scored: without a reference answer (--tasks) this shows answers and costs, not who is right."
+        )
+    return "One task does not show which protocol is better; a set of tasks may (--tasks)."
 
 
 def _hold_words(comparison: Comparison) -> list[str]:
@@ -210,18 +208,18 @@ def _ceiling_words(comparison: Comparison) -> list[str]:
         f" on the {count(ceiling.tasks, 'task')} with private sources" if ceiling.tasks < len(comparison.tasks) else ""
     )
     return [
-        f"One agent that was shown every source was right in {percent(ceiling.accuracy)}{tasks}: "
-        "what no sharing of facts can be expected to exceed."
+        f"One agent with every source was right in {percent(ceiling.accuracy)}{tasks}: "
+        "the most that sharing facts can be expected to reach."
     ]
 
 
 def _unequal(comparison: Comparison) -> str:
-    """Budgets bound alike; what is spent below the bound may differ."""
+    """Return which rows spent much less than the largest; budgets are equal, spending may differ."""
     spent = {row.row: row.tokens for row in comparison.rows if not row.ceiling}
-    most = max(spent.values(), default=0.0)
-    cheaper = [f"{row} {percent(tokens / most)}" for row, tokens in spent.items() if most and tokens < 0.8 * most]
-    dearest = max(spent, key=spent.__getitem__, default="")
-    return f"Tokens spent were not equal; of what {dearest} took: {', '.join(cheaper)}." if cheaper else ""
+    max_spent = max(spent.values(), default=0.0)
+    cheaper = [f"{row} {percent(n / max_spent)}" for row, n in spent.items() if max_spent and n < 0.8 * max_spent]
+    largest = max(spent, key=spent.__getitem__, default="")
+    return f"Tokens spent were not equal; share of what {largest} spent: {', '.join(cheaper)}." if cheaper else ""
 
 
 def _row(comparison: Comparison, label: str) -> RowResult:
@@ -258,7 +256,7 @@ def write(comparison: Comparison, directory: Path) -> list[Path]:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A line per run. A text that a spreadsheet would take for a formula has a `'` in front."""
+    """Return one line per run. A text that a spreadsheet would read as a formula starts with `'`."""
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()
@@ -267,14 +265,14 @@ def as_csv(comparison: Comparison) -> str:
 
 
 def _inert_cell(cell: object) -> object:
-    """A cell that no spreadsheet computes, as OWASP advises (CSV injection). A number stays one, also where it is a text."""
+    """Return a cell that no spreadsheet computes, as OWASP advises (CSV injection). Numbers stay as they are."""
     if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
         return f"'{cell}"
     return cell
 
 
 def records(comparison: Comparison) -> list[dict[str, object]]:
-    """The runs as flat records."""
+    """Return the runs as flat records."""
     return [{**run.model_dump(mode="json"), "tokens": run.tokens} for run in comparison.runs]
 
 

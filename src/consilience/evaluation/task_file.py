@@ -1,4 +1,4 @@
-"""Tasks with a reference answer, one JSON object per line. A set that is shipped is known by name."""
+"""Tasks with a reference answer, one JSON object per line. Shipped sets are known by name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import Source
 from consilience.domain.paths import read_bounded_text
 from consilience.engine.protocol import Protocol
+from consilience.evaluation.matching import check_reference
 from consilience.protocols._common.answers import check_pattern
 
 Kind = Literal["exact", "number", "magnitude", "choice"]
@@ -22,47 +23,48 @@ MAX_TASK_FILE_BYTES = 50_000_000
 
 
 class TaskSource(BaseModel):
-    """A document of a task. `seat` n shows it to the n-th agent of the first phase alone."""
+    """A source document of a task."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: Annotated[str, Field(min_length=1)]
     name: str = ""
     seat: Annotated[int | None, Field(ge=1)] = None
+    """n: only the n-th agent of the first phase is shown it. None: every agent is."""
 
 
 class Task(BaseModel):
-    """A task and what is right. `answer` None: nothing is scored.
-
-    `kind` says how an answer is judged: `exact` and `choice` by their words, `number` within `tolerance` (absolute, 0 if not
-    given), `magnitude` within `tolerance` orders of magnitude (0.5 if not given). `answer_pattern` extracts the answer and is
-    given to protocols that take one. `split` names the part of the set the task belongs to. `formula`, arithmetic in Python's
-    notation, is how `answer` was computed.
-    """
+    """A task and its reference answer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Annotated[str, Field(min_length=1, max_length=200)]
     task: Annotated[str, Field(min_length=1)]
     answer: str | None = None
+    """None: the task is not scored."""
     answer_pattern: Annotated[str, Field(max_length=500)] = ""
+    """Extracts the answer; also passed to protocols that take one."""
     kind: Kind = "exact"
+    """How answers are scored: `exact` and `choice` by their words, `number` and `magnitude` within `tolerance`."""
     tolerance: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+    """Absolute for a `number` (default 0); in orders of magnitude for a `magnitude` (default 0.5)."""
     sources: tuple[TaskSource, ...] = ()
     split: str = ""
+    """The part of the set that the task belongs to."""
     formula: str = ""
+    """How `answer` was computed, as a Python expression."""
 
     @field_validator("id")
     @classmethod
     def _can_be_shown(cls, value: str) -> str:
         if value.isspace() or not value.isprintable():
-            raise ValueError("is blank, or has a line break or control character in it: give one that can be read")
+            raise ValueError("is blank or contains a line break or control character: use printable text")
         return value
 
     @model_validator(mode="before")
     @classmethod
     def _number_as_text(cls, data: object) -> object:
-        """A number may be written as one."""
+        """Accept a number in place of its text."""
         if isinstance(data, dict) and type(data.get("answer")) in (int, float):
             return {**data, "answer": repr(data["answer"])}
         return data
@@ -72,49 +74,49 @@ class Task(BaseModel):
         check_pattern(self.answer_pattern)
         numeric = self.kind in ("number", "magnitude")
         if self.tolerance is not None and not (numeric and self.answer is not None):
-            raise ValueError(f"a tolerance means nothing to a task of kind {self.kind!r} without an answer to compare")
+            raise ValueError("a tolerance needs a task of kind 'number' or 'magnitude' with an answer: remove it")
         if self.answer is not None:
-            from consilience.evaluation.scoring import check_reference
-
             check_reference(self.answer, self.kind, self.answer_pattern, self.tolerance)
         return self
 
     @property
     def private(self) -> bool:
-        """Whether somebody knows what others do not."""
+        """Whether a source is shown to one seat only."""
         return any(source.seat is not None for source in self.sources)
 
     def sources_for(self, protocol: Protocol, *, everything: bool = False) -> tuple[Source, ...]:
-        """The documents, those for a seat shown to the agent that sits there; with `everything`, all of them to all."""
-        found = []
+        """Return the sources, each for the agents who may read it; with `everything`, all for every agent."""
+        sources = []
         for source in self.sources:
             holder = None if source.seat is None or everything else protocol.seat(source.seat)
             if source.seat is None or everything:
-                found.append(Source(text=source.text, name=source.name))
+                sources.append(Source(text=source.text, name=source.name))
             elif holder is not None:
-                found.append(Source(text=source.text, name=source.name, agents=(holder,)))
-        return tuple(found)
+                sources.append(Source(text=source.text, name=source.name, agents=(holder,)))
+        return tuple(sources)
 
 
-def shipped() -> list[str]:
-    """Names of the sets that come with the package."""
+def shipped_sets() -> list[str]:
+    """Return the names of the shipped sets."""
     folder = files("consilience.evaluation") / "tasks"
     return sorted(entry.name.removesuffix(".jsonl") for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
 
 
 def load_tasks(where: str | Path) -> list[Task]:
-    """The tasks of a shipped set or of a JSONL file. Raises `SettingsError` naming file and line, `UnknownName`."""
-    if isinstance(where, str) and where in shipped():
+    """Read a shipped set or a JSONL file. Raises `SettingsError` with file and line, `UnknownName`."""
+    if isinstance(where, str) and where in shipped_sets():
         return read_tasks((files("consilience.evaluation") / "tasks" / f"{where}.jsonl").read_text("utf-8"), where)
     path = Path(where).expanduser()
     try:
         text = read_bounded_text(path, MAX_TASK_FILE_BYTES, encoding="utf-8-sig")
     except FileNotFoundError:
         raise UnknownName(
-            f"there is neither a task file nor a shipped set {str(where)!r}", do=f"Shipped: {', '.join(shipped())}."
+            f"no task file and no shipped set {str(where)!r}", do=f"Shipped: {', '.join(shipped_sets())}."
         ) from None
     except UnicodeDecodeError:
-        raise SettingsError("the task file is not UTF-8 text", where=str(path), do="Give JSON Lines.") from None
+        raise SettingsError(
+            "the task file is not UTF-8 text", where=str(path), do="Convert it to JSON Lines in UTF-8."
+        ) from None
     except OSError as error:
         raise SettingsError(
             f"the task file cannot be read: {error.strerror or error}",
@@ -125,8 +127,8 @@ def load_tasks(where: str | Path) -> list[Task]:
 
 
 def read_tasks(text: str, name: str) -> list[Task]:
-    """One task per line; empty lines are passed over. Raises `SettingsError` naming the line."""
-    found: dict[str, int] = {}
+    """Read one task per line; empty lines are skipped. Raises `SettingsError` with the line."""
+    lines_by_id: dict[str, int] = {}
     tasks: list[Task] = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -134,47 +136,49 @@ def read_tasks(text: str, name: str) -> list[Task]:
         where = f"{name}, line {number}"
         try:
             task = Task.model_validate_json(line)
-            json.loads(line, object_pairs_hook=_each_key_once, parse_int=str)
-        except _TwiceGiven as error:
-            raise SettingsError(f"the task cannot be used: {error}", where=where, do="Give it once.") from None
+            json.loads(line, object_pairs_hook=_reject_repeated_keys, parse_int=str)
+        except _RepeatedKey as error:
+            raise SettingsError(f"invalid task: {error}", where=where, do="Give it once.") from None
         except ValidationError as error:
-            raise SettingsError(f"the task cannot be used: {_in_words(error)}", where=where, do="Correct it.") from None
-        if task.id in found:
+            raise SettingsError(f"invalid task: {_describe_error(error)}", where=where, do="Correct it.") from None
+        if task.id in lines_by_id:
             raise SettingsError(
-                f"the id {task.id!r} is that of line {found[task.id]} too", where=where, do="Give each task its own."
+                f"the id {task.id!r} is already used in line {lines_by_id[task.id]}",
+                where=where,
+                do="Give each task its own id.",
             )
-        found[task.id] = number
+        lines_by_id[task.id] = number
         tasks.append(task)
     if not tasks:
-        raise SettingsError("the task file holds no task", where=name, do="Write one JSON object per line.")
+        raise SettingsError("the task file contains no task", where=name, do="Write one JSON object per line.")
     return tasks
 
 
-class _TwiceGiven(Exception):
-    """An object that has a key twice."""
+class _RepeatedKey(Exception):
+    """A JSON object with a repeated key."""
 
 
-def _each_key_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _reject_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise _TwiceGiven(f"{next(key for key in keys if keys.count(key) > 1)!r} is given twice")
-    return found
+        raise _RepeatedKey(f"{next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return fields
 
 
-def choose(tasks: Sequence[Task], *, only: Iterable[str] = (), limit: int | None = None) -> list[Task]:
-    """Those of the splits (or with the ids) named in `only`, the first `limit` of them. Raises `UnknownName`, `SettingsError`."""
-    wanted = list(only)
+def select_tasks(tasks: Sequence[Task], *, only: Iterable[str] = (), limit: int | None = None) -> list[Task]:
+    """Return the first `limit` tasks whose split or id is in `only`. Raises `UnknownName`, `SettingsError`."""
+    names = list(only)
     known = {task.split for task in tasks if task.split} | {task.id for task in tasks}
-    if unknown := [name for name in wanted if name not in known]:
+    if unknown := [name for name in names if name not in known]:
         splits = ", ".join(sorted({task.split for task in tasks if task.split})) or "none"
-        raise UnknownName(f"there is neither a split nor a task {unknown[0]!r}", do=f"Splits: {splits}.")
+        raise UnknownName(f"no split and no task is named {unknown[0]!r}", do=f"Splits: {splits}.")
     if limit is not None and limit < 1:
-        raise SettingsError(f"a set of {limit} tasks says nothing", where="--limit", do="Give 1 or more.")
-    return [task for task in tasks if not wanted or task.split in wanted or task.id in wanted][:limit]
+        raise SettingsError(f"invalid number of tasks: {limit}", where="--limit", do="Give 1 or more.")
+    return [task for task in tasks if not names or task.split in names or task.id in names][:limit]
 
 
-def _in_words(error: ValidationError) -> str:
+def _describe_error(error: ValidationError) -> str:
     return "; ".join(
         f"{'.'.join(map(str, p['loc'])) or 'the line'}: {p['msg'].removeprefix('Value error, ')}"
         for p in error.errors(include_url=False, include_context=False)

@@ -143,7 +143,7 @@ def _empty_log(store: SqliteStore) -> None:
     )
 
 
-def teach(db: sqlite3.Connection, raw: Callable[[str], bytes]) -> None:
+def register_sql_functions(db: sqlite3.Connection, raw: Callable[[str], bytes]) -> None:
     """Give a connection the functions that the statements above use; `raw` turns an id into the key of its row."""
     db.create_function("ids_in", 1, lambda record: json.dumps(ids_in(record)), deterministic=True)
     db.create_function("raw_id", 1, raw, deterministic=True)

@@ -48,7 +48,7 @@ from consilience.journal.sqlite_open import (
     schema_of,
     unusable,
 )
-from consilience.journal.store import Flight, OnCommit, PromptParts, ThreadReader, check_name
+from consilience.journal.store import InFlightCall, OnCommit, PromptParts, ThreadReader, check_name
 from consilience.journal.writer import Notice, Statement, Writer
 
 LONG = 2000
@@ -115,9 +115,9 @@ class SqliteRecords:
             raise newer_schema(version, self.path)
         return decode_event(body, seq)
 
-    def flights(self, session: str) -> list[Flight]:
+    def flights(self, session: str) -> list[InFlightCall]:
         rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
-        return [Flight(*map(str, row)) for row in rows]
+        return [InFlightCall(*map(str, row)) for row in rows]
 
     def parents(self) -> dict[str, str]:
         sql = (
@@ -237,7 +237,7 @@ class SqliteRecords:
             raise unusable(self.path, error) from error
 
 
-PROBED = 0.2
+LEASE_PROBE_SECONDS = 0.2
 """Seconds for which a lease may be held by somebody who only wants to know who holds it."""
 
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
@@ -297,7 +297,7 @@ class SqliteStore(SqliteRecords):
         check_name(session)
         self.must_write()
         lease = self.lease(session)
-        if not lease.acquire(patience=PROBED):
+        if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise self._taken(session)
         try:
             if self._rows("SELECT n FROM sessions WHERE id=?", session):
@@ -313,7 +313,7 @@ class SqliteStore(SqliteRecords):
         lease = self.lease(session)
         if self.refused:  # it can be read as a journal, too, and nobody has to be kept from writing it
             return SqliteJournal(self, session, number, lease)
-        if not lease.acquire(patience=PROBED):
+        if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise SessionBusy(
                 f"session {session} is being run by {live_holder(lambda: self._holder(session))}",
                 where=self.path,

@@ -73,7 +73,7 @@ def _connect(path: str) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten
-        removal.teach(db, raw_id)
+        removal.register_sql_functions(db, raw_id)
         if version == SCHEMA_VERSION:
             _check_writable(db)
         else:
@@ -130,7 +130,7 @@ def connect_reader(path: str) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
         db.execute("PRAGMA query_only=ON")
-        removal.teach(db, raw_id)
+        removal.register_sql_functions(db, raw_id)
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     return db
@@ -159,7 +159,7 @@ def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
             if not _check_version(db, path):
                 raise refused
             check_tables(db, path)
-            removal.teach(db, raw_id)
+            removal.register_sql_functions(db, raw_id)
         except BaseException as error:
             if db is not None:
                 db.close()

@@ -27,7 +27,7 @@ _FILE_NAME = frozenset('/\\:*?"<>|')
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class InFlightCall:
     """A call that was dispatched and has not ended."""
 
     key: str
@@ -134,7 +134,7 @@ class Records(Protocol):
         """Return a session's committed events with a `seq` above `after`, in order of `seq`. Raises `UnknownName`."""
         ...
 
-    def flights(self, session: str) -> list[Flight]:
+    def flights(self, session: str) -> list[InFlightCall]:
         """Calls in flight: started and not ended. Raises `UnknownName`."""
         ...
 

@@ -1,4 +1,4 @@
-"""A session as a file: JSON, Markdown, events. HTML and SVG have rooms of their own."""
+"""A session as a file: JSON, Markdown with front matter and diagrams, events, and the files of a report."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from consilience.domain.report import Report
 from consilience.reporting.files import claim_directory, write_files
 from consilience.reporting.formatting import one_line
 from consilience.reporting.markdown import markdown
-from consilience.reporting.partial_report import partial_json, partial_markdown, status_of
+from consilience.reporting.partial_report import partial_json, partial_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.views import COMMON, reads, tree, view_svg
 from consilience.reporting.views.reads import Reads
-from consilience.reporting.views.tree import Tree
+from consilience.reporting.views.tree import SeatTree
 
 SUFFIXES: Mapping[str, str] = {
     ".json": "json",
@@ -48,38 +48,30 @@ SUFFIXES: Mapping[str, str] = {
 
 
 def format_of(path: Path) -> str:
-    """What a file's name says it is to be. Raises `SettingsError` where it says nothing."""
-    found = SUFFIXES.get(path.suffix.lower())
-    if found is None:
+    """Return the format named by a file's suffix. Raises `SettingsError` for an unknown one."""
+    format = SUFFIXES.get(path.suffix.lower())
+    if format is None:
         raise SettingsError(
-            f"the name {path.name!r} does not say what to write",
+            f"the suffix of {path.name!r} names no format",
             where="--out",
-            do=f"End it in one of {', '.join(SUFFIXES)}, or say it: --format {'|'.join(FORMATS)}.",
+            do=f"Use one of {', '.join(SUFFIXES)}, or --format {'|'.join(FORMATS)}.",
         )
-    return found
+    return format
 
 
 def as_json(record: SessionRecord) -> str:
-    """The report as it is stored; how far it got for a session without one."""
+    """Return the report as stored, or the progress of a session without one."""
     finished = record.state.finished
-    if finished is not None:
-        body = json.loads(record.text(finished.report))
-    else:
-        body = partial_json(
-            record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
-        )
+    body = json.loads(record.text(finished.report)) if finished is not None else partial_json(record)
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 
 
 def as_markdown(record: SessionRecord) -> str:
-    """Front matter, the report, diagrams of who took part and who read whom, the family."""
+    """Return front matter, the report, diagrams of the agents and of who read whom, and related sessions."""
     more = "\n\n".join(filter(None, (*_diagrams(record), record.family)))
     if record.report is not None:
         return front_matter(record) + "\n" + markdown(record.report, record.presentation, more=more)
-    body = partial_markdown(
-        record.session, record.state, record.text, flights=list(record.flights), holder=record.holder
-    )
-    return "\n".join(filter(None, (front_matter(record), body, f"{more}\n" if more else "")))
+    return "\n".join(filter(None, (front_matter(record), partial_markdown(record), f"{more}\n" if more else "")))
 
 
 def _diagrams(record: SessionRecord) -> Iterator[str]:
@@ -93,11 +85,11 @@ def _diagrams(record: SessionRecord) -> Iterator[str]:
 
 
 def as_events(record: SessionRecord) -> str:
-    """One JSON object a line: the event as it is stored, its number `seq`, and the `bodies` of the texts it refers to, by id.
+    """Return one JSON object per line: the event as stored, its number `seq`, and the `bodies` of its texts by id.
 
-    A call has the `parts` of its prompt besides, with the words of its own among these. The task, the documents and the
-    messages it was shown stand in lines of their own, so that the file grows with what was said and not with what was read; the
-    instructions are the template of that name in the first line, rendered.
+    A call also has the `parts` of its prompt, and the bodies of its own text parts. The task, the sources and quoted messages
+    have lines of their own, so the file grows with what was written and not with what was read. The instructions are the
+    template of that name in the first line, rendered.
     """
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in event_rows(record))
 
@@ -147,12 +139,12 @@ REPORT_FILES: Mapping[str, str] = {
     "final_state.json": "final_state",
     "document.md": "document",
 }
-"""Files of a report directory beside the common ones, with the method of a report that gives their content: text, or data that
-becomes JSON; nothing is written where it is empty."""
+"""Further files of a report directory, with the report's method that returns their content: text, or data for JSON. Empty
+content is not written."""
 
 
 def report_files(report: Report, *, record: SessionRecord | None = None, stored: bool = True) -> dict[str, str]:
-    """File names with their contents. With the `record` of the session the page has its transcript and views."""
+    """Return file contents by name. With the `record` of the session the page has its transcript and views."""
     from consilience.reporting.html import page, report_page
 
     files = {
@@ -190,24 +182,24 @@ FORMATS: Mapping[str, Callable[[SessionRecord], str]] = {
 
 # --- front matter
 
-# What a JSON string may hold as it is, and YAML or a line reader would not take so.
-_NOT_PLAIN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+# Allowed unescaped in a JSON string, but not in YAML or by line readers.
+_NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 
 
 def front_matter(record: SessionRecord) -> str:
-    """Between lines of three hyphens. Every string is quoted as JSON is, which YAML reads alike."""
+    """Return the metadata of a session between lines of three hyphens. Strings are quoted as in JSON, which YAML reads alike."""
     lines = [f"{name}: {yaml_scalar(value)}" for name, value in _values(record).items()]
     return "---\n" + "\n".join(lines) + "\n---\n"
 
 
 def yaml_scalar(value: object) -> str:
-    """A string, number, truth value, nothing, or a list of them, in YAML's flow style."""
-    return _NOT_PLAIN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    """Return a string, number, boolean, None, or a list of these in YAML's flow style."""
+    return _NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def _values(record: SessionRecord) -> dict[str, object]:
-    course, report = record.state, record.report
-    started = course.started
+    state, report = record.state, record.report
+    started = state.started
     created = datetime.fromtimestamp(record.created, UTC) if record.created is not None else None
     spent = report.ledger.actual if report else None
     return {
@@ -215,15 +207,15 @@ def _values(record: SessionRecord) -> dict[str, object]:
         "protocol": started.protocol if started else None,
         "created": created.isoformat(timespec="seconds") if created else None,
         "task": record.text(started.task) if started else None,
-        "state": status_of(course, record.holder),
+        "state": record.status,
         "stop_reason": report.stop_reason.value if report else None,
-        "models": list(dict.fromkeys(agent.model for agent in course.agents)),
-        "agents": len(voices(course.agents)),
-        "calls": spent.calls if spent else course.made,
-        "tokens_in": spent.tokens_in if spent else course.tokens_in,
-        "tokens_out": spent.tokens_out if spent else course.tokens_out,
-        "money_usd": spent.cost if spent else course.cost,
-        "seconds": spent.seconds if spent else course.seconds,
+        "models": list(dict.fromkeys(agent.model for agent in state.agents)),
+        "agents": len(voices(state.agents)),
+        "calls": spent.calls if spent else state.made,
+        "tokens_in": spent.tokens_in if spent else state.tokens_in,
+        "tokens_out": spent.tokens_out if spent else state.tokens_out,
+        "money_usd": spent.cost if spent else state.cost,
+        "seconds": spent.seconds if spent else state.seconds,
         "parent": started.parent if started else None,
     }
 
@@ -231,11 +223,11 @@ def _values(record: SessionRecord) -> dict[str, object]:
 # --- diagrams
 
 MAX_DIAGRAM_ELEMENTS = 250
-"""Nodes or edges beyond which there is no diagram: Mermaid refuses 500 edges, and long before that nobody can read it."""
+"""Max nodes or edges of a diagram. Mermaid refuses 500 edges; a diagram is unreadable long before that."""
 
 
-def tree_diagram(tree: Tree) -> str:
-    """Empty where it would be too large."""
+def tree_diagram(tree: SeatTree) -> str:
+    """Return a diagram of the agents; "" if it would be too large."""
     joined = sum(len(circle) - 1 for circle in tree.circles)
     if not tree.seats or len(tree.seats) + joined > MAX_DIAGRAM_ELEMENTS:
         return ""
@@ -245,12 +237,12 @@ def tree_diagram(tree: Tree) -> str:
     lines += [f"  {ids[parent]} --- {ids[seat.id]}" for seat in tree.seats for parent in seat.parents if parent in ids]
     for circle in tree.circles:
         seated = [ids[id] for id in circle if id in ids]
-        lines += [f"  {one} <-.-> {other}" for one, other in pairwise(seated)]
+        lines += [f"  {a} <-.-> {b}" for a, b in pairwise(seated)]
     return _fenced(lines)
 
 
 def reads_diagram(reads: Reads, names: Mapping[str, str]) -> str:
-    """From author to reader, with how many messages were shown; one's own words are left out. Empty where too large."""
+    """Return a diagram from authors to readers with the number of messages shown, own messages left out; "" if too large."""
     edges = {pair: n for pair, n in reads.edges.items() if pair[0] != pair[1]}
     if not edges or len(edges) > MAX_DIAGRAM_ELEMENTS:
         return ""
@@ -263,8 +255,8 @@ def reads_diagram(reads: Reads, names: Mapping[str, str]) -> str:
 
 
 def mermaid_label(text: str) -> str:
-    """Words for a node: whatever is neither letter, digit nor plain punctuation becomes a character code of Mermaid's."""
-    return re.sub(r"[^\w .,()·–-]", lambda found: f"#{ord(found[0])};", one_line(text, 60))
+    """Return the label of a node. Special characters become Mermaid's character codes."""
+    return re.sub(r"[^\w .,()·–-]", lambda match: f"#{ord(match[0])};", one_line(text, 60))
 
 
 def _fenced(lines: list[str]) -> str:

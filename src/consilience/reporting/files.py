@@ -12,11 +12,11 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.paths import is_of_journal, make_private
 
 _MAX_LINKS = 40
-"""Links that are followed from one path, as by the system."""
+"""Max links followed from one path, as in Linux."""
 
 
 def claim_directory(directory: Path) -> None:
-    """Make the directory and try to write in it, so that a place that cannot be used is known before anything is spent."""
+    """Make a directory and test that it is writable, before any money is spent. Raises `SettingsError`."""
     _spare_journal(directory)
     try:
         make_private(directory)
@@ -26,30 +26,28 @@ def claim_directory(directory: Path) -> None:
         raise SettingsError(
             f"the report cannot be written there: {error.strerror or error}",
             where=str(directory),
-            do="Name a directory you may write in (--out DIR), or make room there.",
+            do="Name a writable directory (--out DIR), or free space on its disk.",
         ) from None
 
 
 def write_files(directory: Path, files: Mapping[str, str | bytes]) -> list[Path]:
-    """Write each file as `write_file` does; returns their paths. Raises `SettingsError` where that fails."""
-    written = []
+    """Write each file as `write_file` does; return their paths. Raises `SettingsError`."""
+    paths = []
     for name, body in files.items():
         path = directory / name
         write_file(path, body)
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def write_file(path: Path, body: str | bytes) -> None:
-    """Write a file whole or not at all, for its owner alone to read, in place of one that is there.
+    """Write or replace a file atomically, readable by its owner only. Links are followed.
 
-    A link is followed. An existing device, a pipe, or an open file of this process (/dev/stdout, /dev/fd/63) is written to and
-    never replaced. A file of the journal is refused. Raises `SettingsError`.
+    A device, a pipe or an open file of this process (/dev/stdout, /dev/fd/63) is written to, not replaced. Files of the journal
+    are refused. Raises `SettingsError`.
     """
     _spare_journal(path)
-    data = (
-        body if isinstance(body, bytes) else body.encode("utf-8", "backslashreplace")
-    )  # half a surrogate pair is kept
+    data = body if isinstance(body, bytes) else body.encode("utf-8", "backslashreplace")  # lone surrogates are kept
     try:
         descriptor = _descriptor(path)
         if descriptor is not None:
@@ -62,7 +60,7 @@ def write_file(path: Path, body: str | bytes) -> None:
         raise SettingsError(
             f"the report cannot be written: {error.strerror or error}",
             where=str(path),
-            do="The session is recorded all the same: see it with `consilience show last`.",
+            do="The session is recorded: read it with `consilience show last`.",
         ) from None
 
 
@@ -76,9 +74,9 @@ def _spare_journal(path: Path) -> None:
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of this process's open file that a path stands for, if it does.
+    """Return the descriptor if a path names an open file of this process.
 
-    It is written at its own place and not opened again: `>> file` would be cut, a socket or another user's pipe refused.
+    It is written to directly: opening the path again would truncate `>> file` and fail for sockets and other users' pipes.
     """
     own = (f"/proc/{os.getpid()}/fd", "/dev/fd")
     for _ in range(_MAX_LINKS):
@@ -105,6 +103,6 @@ def _replace(path: Path, data: bytes) -> None:
             file.write(data)
         os.replace(draft, path)
     except OSError:
-        with suppress(OSError):  # there may be no such directory
+        with suppress(OSError):  # the directory may not exist
             draft.unlink(missing_ok=True)
         raise

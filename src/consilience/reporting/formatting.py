@@ -1,7 +1,7 @@
-"""Words for readers: figures, endings and names; and texts of models made safe to print.
+"""Figures, stop reasons and names as text, and texts of models made safe to print.
 
-A model's Markdown keeps its lists, tables and code as a part of ours (`contained`). What could break out of its place is a heading
-as high as ours, HTML (a comment without end hides what follows), and a code block without end.
+`demote_markdown` keeps the lists, tables and code of a model's Markdown inside a document. It contains what could break out:
+high headings, HTML (an unclosed comment hides what follows), and unclosed code blocks.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from html import escape
 
 from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
@@ -25,48 +26,48 @@ STOP_PHRASES: Mapping[StopReason, str] = {
     StopReason.FAILED: "failed",
 }
 
-# Escape sequences could repaint a reader's terminal, marks of direction reorder what is read, and half a character pair,
-# which JSON can hold, cannot be written at all.
+# Escape sequences can repaint a terminal, direction marks reorder text, lone surrogates cannot be encoded as UTF-8.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_NOT_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
 _BREAK = re.compile("\r\n|[\u2028\u2029]")
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _HEADING = re.compile(r"^((?:[ \t]*(?:[-+*>]|\d{1,9}[.)]))*[ \t]*)(#{1,6})(?=\s|$)")
-"""With the marks of lists and quotations in which it may stand."""
+"""With the list and quotation marks that may precede it."""
 _UNDERLINE = re.compile(r"[ \t>]*(?:=+|-+)[ \t]*")
 _SPAN = r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
 _TAG = r"\\.|<(?=[A-Za-z/!?])"
 _TAGS = re.compile(_TAG)
-_TAGS_BESIDE_CODE = re.compile(f"{_SPAN}|{_TAG}")
+_TAGS_OUTSIDE_CODE = re.compile(f"{_SPAN}|{_TAG}")
 
 _MARKUP = re.compile(r"([\\`*\[\]<>|#]|(?<!\w)_|_(?!\w)|~(?=~)|(?<=~)~|&(?=#?\w+;))")
 _ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
-"""What makes a list, a heading or a rule where it begins a line."""
+"""What starts a list, a heading or a rule at the beginning of a line."""
 
 
 def plural(word: str) -> str:
-    """`passes`, `rounds`."""
+    """Return `passes`, `rounds`."""
     return f"{word}es" if word.endswith("s") else f"{word}s"
 
 
 def printable(text: str) -> str:
-    """Text of a model or file without characters that steer a terminal; line breaks and tabs stay."""
+    """Return text without terminal control characters; line breaks and tabs stay."""
     return _CONTROL.sub("", _BREAK.sub("\n", text))
 
 
 def escape_json(json: str) -> str:
-    """JSON whose strings hold no raw character that steers a terminal; the same to every reader of JSON."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
+    """Return equivalent JSON in which terminal control characters are escaped."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", json)
 
 
-def one_line(text: str, most: int = 0) -> str:
-    """Printable, on one line, cut at `most` characters with an ellipsis (0: never)."""
+def one_line(text: str, max_chars: int = 0) -> str:
+    """Return printable text on one line, cut with an ellipsis at `max_chars` (0: never)."""
     line = " ".join(printable(text).split())
-    return f"{line[: most - 1].rstrip()}…" if most and len(line) > most else line
+    return f"{line[: max_chars - 1].rstrip()}…" if max_chars and len(line) > max_chars else line
 
 
 def describe_output_tokens(tokens_out: int, tokens_thought: int) -> str:
-    """`1,751 written`, with the tokens that went into thinking apart: `351 written, 1,400 thinking`."""
+    """Return `1,751 written`; with thinking tokens apart: `351 written, 1,400 thinking`."""
     thinking = f", {tokens_thought:,} thinking" if tokens_thought else ""
     return f"{tokens_out - tokens_thought:,} written{thinking}"
 
@@ -80,12 +81,12 @@ def format_range(low: int, high: int) -> str:
 
 
 def describe_calls(estimate: Estimate) -> str:
-    """`1 call`, `7–15 calls`."""
+    """Return `1 call`, `7–15 calls`."""
     return f"{format_range(estimate.min, estimate.max)} {'call' if estimate.min == estimate.max == 1 else 'calls'}"
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `2 min 3 s`, `1 h 4 min`; whole seconds where whole ones are given."""
+    """Return `0.4 s`, `12 s`, `2 min 3 s`, `1 h 4 min`; an int has no decimals."""
     if seconds < 9.95 and not isinstance(seconds, int):
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -97,7 +98,7 @@ def duration(seconds: float) -> str:
 
 
 def money(dollars: float | None) -> str:
-    """US dollars, with enough digits to be told from nothing; None is a price nobody knows."""
+    """Return US dollars, with four decimals for small amounts; `not known` for None."""
     if dollars is None:
         return "not known"
     if dollars == 0:
@@ -106,7 +107,7 @@ def money(dollars: float | None) -> str:
 
 
 def size(count_of_bytes: int) -> str:
-    """`98 MB`, `1.1 GB`."""
+    """Return `98 MB`, `1.1 GB`."""
     return f"{count_of_bytes / 1e9:.1f} GB" if count_of_bytes >= 1e9 else f"{count_of_bytes / 1e6:.0f} MB"
 
 
@@ -115,12 +116,12 @@ def percent(part: float) -> str:
 
 
 def describe_agent(agent: Agent) -> str:
-    """What an agent stands for, in a few words."""
+    """Return the perspective of an agent in a few words."""
     return one_line(point_of_view(agent))
 
 
 def describe_agents(agents: Iterable[Agent]) -> str:
-    """`4 agents`, `4 agents and 2 service seats (moderator, crystallizer)`."""
+    """Return `4 agents`, `4 agents and 2 service seats (moderator, crystallizer)`."""
     agents = tuple(agents)
     service = [agent.id for agent in agents if not agent.voice]
     words = count(len(agents) - len(service), "agent")
@@ -128,12 +129,12 @@ def describe_agents(agents: Iterable[Agent]) -> str:
 
 
 def seat_labels(agents: Iterable[Agent]) -> dict[str, str]:
-    """`L2N1 (analytical)` by id; the id alone where it says the same."""
+    """Return labels by id: `L2N1 (analytical)`, or the id alone if the name equals it."""
     return {id: one_line(name) for id, name in seat_names(agents).items()}
 
 
 def describe_place(key: str) -> str:
-    """Where in a run a call stands, from its key: `round 2 · lateral` for `round-2/lateral/L2N1`, `finalize 1` for `finalize/1`."""
+    """Return the step and phase in a key: `round 2 · lateral` for `round-2/lateral/L2N1`, `finalize 1` for `finalize/1`."""
     parts = key.split("/")
     if len(parts) == 2 and parts[1].isdigit():
         return f"{parts[0]} {parts[1]}"
@@ -145,52 +146,62 @@ def describe_place(key: str) -> str:
 
 
 def demote_markdown(text: str) -> str:
-    """`text` with its headings two levels lower, and shown rather than obeyed where it is HTML; what it opens it closes."""
+    """Return `text` with headings two levels lower, HTML escaped and open code fences closed."""
     lines = printable(text).strip().split("\n")
-    tags = _TAGS_BESIDE_CODE if all(_FENCE.match(line) or _clear(line) for line in lines) else _TAGS
-    made: list[str] = []
+    tags = _TAGS_OUTSIDE_CODE if all(_FENCE.match(line) or _has_closed_code(line) for line in lines) else _TAGS
+    shown: list[str] = []
     fence = ""
     for line in lines:
         if fence:
-            made.append(line)
+            shown.append(line)
             if re.fullmatch(rf" {{0,3}}{fence[0]}{{{len(fence)},}}[ \t]*", line):
                 fence = ""
-        elif opened := _FENCE.match(line):
-            fence = opened[1]
-            made.append(line.lstrip(" "))  # at the margin no list can hold it, so it is known where it ends
+        elif opening := _FENCE.match(line):
+            fence = opening[1]
+            shown.append(line.lstrip(" "))  # at the margin it is in no list, so its end is known
         else:
-            if made and made[-1].strip() and _UNDERLINE.fullmatch(line):
-                made.append("")
-            lower = _HEADING.sub(lambda found: found[1] + "#" * min(6, len(found[2]) + 2), line)
-            made.append(tags.sub(lambda found: r"\<" if found[0] == "<" else found[0], lower))
-    return "\n".join([*made, fence] if fence else made)
+            if shown and shown[-1].strip() and _UNDERLINE.fullmatch(line):
+                shown.append("")
+            lower = _HEADING.sub(lambda match: match[1] + "#" * min(6, len(match[2]) + 2), line)
+            shown.append(tags.sub(lambda match: r"\<" if match[0] == "<" else match[0], lower))
+    return "\n".join([*shown, fence] if fence else shown)
 
 
 def escape_markdown(text: str) -> str:
-    """One line of somebody's text, with what Markdown would read as markup escaped, also at the beginning of a line."""
+    """Return text on one line with Markdown escaped, also at the beginning of the line."""
     return _ITEM.sub(r"\1\\\2", escape_inline(text))
 
 
 def escape_inline(text: str) -> str:
-    """The same where it does not begin a line."""
+    """Return text on one line with Markdown escaped, for use inside a line."""
     return _MARKUP.sub(r"\\\1", one_line(text))
 
 
-def _clear(line: str) -> bool:
-    """Whether every backtick of the line belongs to code that ends in it, however the lines around it are read.
+def strip_invalid_xml(text: str) -> str:
+    """Return printable text without characters that XML and HTML forbid."""
+    return _NOT_XML.sub("\ufffd", printable(text))
 
-    A pipe in code may end a cell of a table, and the code with it.
+
+def escape_xml(text: str) -> str:
+    """Return text as character data of XML or HTML."""
+    return escape(strip_invalid_xml(text))
+
+
+def _has_closed_code(line: str) -> bool:
+    """Whether all code in a line ends in it, whatever the lines around it.
+
+    A pipe in code may end a table cell, and with it the code.
     """
     if "`" not in line:
         return True
-    spans = [found[0] for found in re.finditer(_SPAN, line)]
+    spans = [match[0] for match in re.finditer(_SPAN, line)]
     return "\\`" not in line and "`" not in re.sub(_SPAN, "", line) and not any("|" in span for span in spans)
 
 
 def reply_text(text: str) -> str:
-    """What a reply says: the `text` of a typed one, its fields in words where it has none, else all of it.
+    """Return the free text of a reply: the `text` of a typed one, without it its fields in words, else the whole reply.
 
-    JSON that cannot be read is described, never shown: its raw text is in the report's JSON and in the transcript of the page.
+    Invalid JSON is described; its raw text is in the report's JSON and in the transcript of the page.
     """
     body = text.strip().removeprefix("```json").removeprefix("```").strip()
     if not body.startswith(("{", "[")):
@@ -207,41 +218,41 @@ def reply_text(text: str) -> str:
             )
         return f"{_unescaped(cut[1])} [cut off]"
     if isinstance(value, dict):
-        found = value.get("text")
-        return found if isinstance(found, str) else _fields(value)
-    return _fields({"": value}) if value and not isinstance(value, str) and not _is_marked(value) else text
+        free_text = value.get("text")
+        return free_text if isinstance(free_text, str) else _fields(value)
+    return _fields({"": value}) if value and not isinstance(value, str) and not _is_reference(value) else text
 
 
 _CUT_TEXT = re.compile(r'"text"\s*:\s*"((?:[^"\\]|\\.)+)"?[\s}]*$', re.DOTALL)
-"""The free text of an object that was cut off in it, or behind it."""
+"""The free text of an object that was cut in or after it."""
 
 
-def _unescaped(said: str) -> str:
+def _unescaped(text: str) -> str:
     try:
-        return str(json.loads(f'"{said}"', strict=False))
+        return str(json.loads(f'"{text}"', strict=False))
     except ValueError:
-        return said
+        return text
 
 
 def _is_json(body: str) -> bool:
     return re.match(r'\{\s*"[^"]*"\s*:|\[\s*[{\["]', body) is not None
 
 
-def _is_marked(value: object) -> bool:
-    """Whether a list is a mark in a text such as `[1]`, and no reply."""
+def _is_reference(value: object) -> bool:
+    """Whether a list is a reference in a text, such as `[1]`, not a reply."""
     return isinstance(value, list) and not any(isinstance(entry, dict) for entry in value)
 
 
 def _fields(value: Mapping[str, object]) -> str:
-    """`position: yes · reasons: a; b`."""
+    """Return `position: yes · reasons: a; b`."""
     return " · ".join(
-        f"{name}: {said}" if name else said for name, inner in value.items() if (said := _in_words(inner))
+        f"{name}: {words}" if name else words for name, inner in value.items() if (words := _in_words(inner))
     )
 
 
 def _in_words(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {said}" for name, inner in value.items() if (said := _in_words(inner)))
+        return ", ".join(f"{name} {words}" for name, inner in value.items() if (words := _in_words(inner)))
     if isinstance(value, list):
         return "; ".join(filter(None, map(_in_words, value)))
     if isinstance(value, bool):

@@ -1,15 +1,13 @@
-"""A report as Markdown, from its sections; and Markdown on a terminal."""
+"""Documents and reports as Markdown; Markdown on a terminal."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self, TextIO
+from typing import ClassVar, TextIO
 
-from pydantic import ConfigDict, PrivateAttr
-
-from consilience.domain.report import Report, find_report, present
+from consilience.domain.report import Report, present
 from consilience.domain.sections import (
     AgentText,
     Block,
@@ -24,35 +22,13 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
-from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, one_line, printable
-from consilience.reporting.report_sections import ReportPart, figures_line, folded_sections, parts_of
-from consilience.reporting.report_sections import headline as headline_words
+from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
+from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, printable
+from consilience.reporting.report_sections import headline as headline_text
+from consilience.reporting.report_sections import report_document
 
-MAX_HEADING_CHARS = 160
 MAX_TABLE_ROWS = 40
 """A longer table is cut; the report's JSON has all of it."""
-
-
-class AnyReport(Report):
-    """A report of any protocol. What it adds to the header is kept as it is."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    _stored: Presentation | None = PrivateAttr(default=None)
-
-    @classmethod
-    def recorded(cls, report: str, presentation: str) -> Self:
-        """Return a recorded report from its JSON and the JSON of the presentation stored with it; "" for none."""
-        found = cls.model_validate_json(report)
-        found._stored = Presentation.model_validate_json(presentation) if presentation else None
-        return found
-
-    def presentation(self) -> Presentation:
-        """The stored one if the report has it, else as the protocol's own code makes it, if that is present."""
-        if self._stored is not None:
-            return self._stored
-        cls = find_report(self.protocol)
-        return super().presentation() if cls is Report else cls.model_validate(self.model_dump()).presentation()
 
 
 def markdown(
@@ -64,41 +40,46 @@ def markdown(
     stored: bool = True,
     more: str = "",
 ) -> str:
-    """The report down to its line of figures. `presentation` is what was stored with it; default: what its own code makes of it.
-    `heading` puts the task on top, `more` is a section behind the figures, `files` are named at the end; `stored` tells how to
-    replay it."""
-    shown = present(report) if presentation is None else presentation
-    parts: list[str] = []
-    if heading:
-        parts.append(f"# {escape_markdown(one_line(report.task, MAX_HEADING_CHARS))}")
-    parts.append(headline(report, shown))
-    parts += [part_markdown(part) for part in parts_of(report, shown)]
-    parts += [last_line(report, shown, stored), more]
-    if files:
-        parts.append("Written: " + ", ".join(f"`{path}`" for path in files))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    """Return a report as Markdown, down to its line of figures.
+
+    `presentation` is the one stored with it; default: as its protocol's code makes it. `heading` puts the task on top,
+    `more` is a section below the figures, `files` are listed at the end, `stored` adds the commands that replay the session.
+    """
+    document = report_document(report, present(report) if presentation is None else presentation, stored=stored)
+    written = "Written: " + ", ".join(f"`{path}`" for path in files) if files else ""
+    return document_markdown(document, heading=heading, more=(more, written))
 
 
 def headline(report: Report, presentation: Presentation | None = None) -> str:
-    """How the run stopped, in bold."""
-    return f"**{escape_markdown(headline_words(report, present(report) if presentation is None else presentation))}**"
+    """Return how the run stopped, in bold."""
+    return f"**{escape_markdown(headline_text(report, present(report) if presentation is None else presentation))}**"
 
 
-def part_markdown(part: ReportPart) -> str:
-    found = [f"## {escape_markdown(part.heading)}"]
-    for section in part.sections:
-        if section.heading:
-            found.append(f"### {escape_markdown(section.heading)}")
-        found.append(blocks_markdown(section.blocks))
-    return "\n\n".join(found)
+def document_markdown(document: ReportDocument, *, heading: bool = True, more: Sequence[str] = ()) -> str:
+    """Return a document without its folded sections. `more` is Markdown below its footer."""
+    parts = [f"# {document.title}" if heading and document.title is not None else "", f"**{document.status}**"]
+    for chapter in document.chapters:
+        parts += [chapter_heading(chapter), blocks_markdown(chapter.blocks)]
+    parts += [footer_markdown(document), *more]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def blocks_markdown(blocks: Sequence[Block]) -> str:
+def chapter_heading(chapter: Chapter) -> str:
+    return f"## {escape_markdown(chapter.heading)}" if chapter.heading else ""
+
+
+def footer_markdown(document: ReportDocument) -> str:
+    return f"---\n\n{document.footer}" if document.footer else ""
+
+
+def blocks_markdown(blocks: Sequence[Block | MarkdownBlock]) -> str:
     return "\n\n".join(filter(None, map(_block, blocks)))
 
 
-def _block(block: Block) -> str:
+def _block(block: Block | MarkdownBlock) -> str:
     match block:
+        case MarkdownBlock():
+            return block.markdown
         case Paragraph():
             text = escape_inline(block.text) if block.lead or block.tone != "plain" else escape_markdown(block.text)
             text = {"plain": text, "strong": f"**{text}**", "remark": f"*{text}*"}[block.tone] if text else ""
@@ -114,7 +95,7 @@ def _block(block: Block) -> str:
         case Table():
             return _table(block.heads, block.rows)
         case KeyFigures():
-            return _table(("what", "how much"), [(one.name, one.value) for one in block.figures])
+            return _table(("what", "how much"), [(figure.name, figure.value) for figure in block.figures])
         case Diff():
             return _diff(block)
         case Details():
@@ -138,7 +119,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(map(escape_inline, heads))} |", "|---" * len(heads) + "|"]
     lines += [f"| {' | '.join(map(escape_inline, row))} |" for row in rows[:MAX_TABLE_ROWS]]
     if len(rows) > MAX_TABLE_ROWS:
-        lines += ["", f"*And {len(rows) - MAX_TABLE_ROWS:,} more rows, which stand in the report's JSON.*"]
+        lines += ["", f"*And {len(rows) - MAX_TABLE_ROWS:,} more rows in the report's JSON.*"]
     return "\n".join(lines)
 
 
@@ -147,16 +128,6 @@ def _diff(diff: Diff) -> str:
     fence = "`" * (max((len(line) - len(line.lstrip("+- `")) for line in lines), default=0) + 3)
     head = f"{escape_markdown(diff.heading)}\n\n" if diff.heading else ""
     return f"{head}{fence}diff\n" + "\n".join(lines) + f"\n{fence}"
-
-
-def last_line(report: Report, presentation: Presentation, stored: bool = True) -> str:
-    """Figures, and the commands that replay the session and show what is folded away."""
-    line = escape_markdown(figures_line(report, presentation))
-    if stored and report.session:
-        figures, *others = [section.name for section in reversed(folded_sections(report, presentation))]
-        line += f" · `consilience replay {report.session}` · more: `consilience show {report.session} --view {figures}`"
-        line += "".join(f", `--view {name}`" for name in others)
-    return f"---\n\n{line}"
 
 
 # --- on a terminal
@@ -171,11 +142,11 @@ _STYLES = {
     "markdown.table.header": "bold",
     "markdown.table.border": "dim",
 }
-"""Plain enough for light and dark backgrounds alike."""
+"""Legible on light and dark backgrounds."""
 
 
 def print_markdown(markdown: str, stream: TextIO | None = None) -> None:
-    """Print to standard output or `stream`, rendered where that is a terminal."""
+    """Print to standard output or `stream`, rendered if that is a terminal."""
     stream = stream or sys.stdout
     if stream.isatty():
         _render(markdown, stream)
@@ -190,7 +161,7 @@ def _render(text: str, stream: TextIO) -> None:
     from rich.theme import Theme
 
     class LeftHeading(Heading):
-        """Headings where reading starts; the library centres them."""
+        """Left-aligned headings; the library centres them."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             self.text.justify = "left"

@@ -1,10 +1,11 @@
-"""A session without a report: what happened so far, as Markdown and as JSON. Nothing of its protocol's code is needed."""
+"""A session without a report: its progress as a document and as JSON. Needs nothing of its protocol's code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
+from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
 from consilience.reporting.formatting import (
     count,
     describe_agents,
@@ -17,133 +18,130 @@ from consilience.reporting.formatting import (
     one_line,
     printable,
     reply_text,
-    seat_labels,
 )
-from consilience.reporting.session_state import SessionState, call_seconds
+from consilience.reporting.markdown import document_markdown
+from consilience.reporting.record import SessionRecord
+from consilience.reporting.report_sections import MAX_TITLE_CHARS
+from consilience.reporting.session_state import call_seconds
 
-Text = Callable[[str], str]
-"""A stored text by its id."""
-
-_LONGEST_EXCERPT = 400
-
-
-def status_of(course: SessionState, holder: str | None) -> str:
-    """`finished`, `running`, `waiting` or `unfinished`."""
-    if course.finished:
-        return "finished"
-    if holder:
-        return "running"
-    return "waiting" if course.awaited else "unfinished"
+MAX_EXCERPT_CHARS = 400
+MAX_ERROR_CHARS = 200
 
 
-def partial_markdown(
-    session: str, course: SessionState, text: Text, *, flights: Sequence[str], holder: str | None
-) -> str:
-    """As Markdown. `flights` are the keys of calls that were sent and have not ended, `holder` who runs it now."""
-    started = course.started
+def partial_markdown(record: SessionRecord) -> str:
+    return document_markdown(partial_document(record))
+
+
+def partial_document(record: SessionRecord) -> ReportDocument:
+    """Return what happened so far, and how to continue unless a process runs the session now."""
+    started = record.state.started
     if started is None:
-        return f"**Session `{session}` was killed before it began.** Nothing was spent; run it anew.\n"
-    names = seat_labels(course.agents)
-    parts = [
-        f"# {escape_markdown(one_line(text(started.task), 160))}",
-        f"**{_headline(course, holder)}**",
-        _so_far(course, flights, holder),
-    ]
-    if course.calls:
-        parts.append("## What was said so far\n\n" + "\n".join(_said(call, names, text) for call in course.calls))
-    if not holder:
-        again = f"Go on: `consilience resume {session}`."
-        if course.awaited:
-            again = (
-                f"What is asked, and how to answer: `consilience sessions answer {session}`. "
-                f"Once that is answered, go on: `consilience resume {session}`."
-            )
-        parts.append(f"---\n\n{again} What is recorded is not paid for again.")
-    return "\n\n".join(parts) + "\n"
+        status = f"Session `{record.session}` was killed before it began."
+        return ReportDocument(None, status, (Chapter("", (MarkdownBlock("Nothing was spent; run it again."),)),))
+    chapters = [Chapter("", (MarkdownBlock(" ".join(_progress(record))),))]
+    if record.state.calls:
+        replies = "\n".join(_call_line(call, record) for call in record.state.calls)
+        chapters.append(Chapter("Replies so far", (MarkdownBlock(replies),)))
+    return ReportDocument(
+        title=escape_markdown(one_line(record.text(started.task), MAX_TITLE_CHARS)),
+        status=_status_line(record),
+        chapters=tuple(chapters),
+        footer="" if record.holder else _next_step(record),
+    )
 
 
-def partial_json(
-    session: str, course: SessionState, text: Text, *, flights: Sequence[str], holder: str | None
-) -> dict[str, object]:
-    """The same for programs; `state` tells it from a report, which has none."""
-    started = course.started
+def partial_json(record: SessionRecord) -> dict[str, object]:
+    """Return the same for programs; `state` distinguishes it from a report, which has no such field."""
+    state, started = record.state, record.state.started
     return {
-        "session": session,
-        "state": status_of(course, holder),
-        "holder": holder,
+        "session": record.session,
+        "state": record.status,
+        "holder": record.holder,
         "protocol": started.protocol if started else None,
-        "task": text(started.task) if started else None,
+        "task": record.text(started.task) if started else None,
         "settings": started.settings if started else None,
-        "agents": [agent.model_dump(mode="json") for agent in course.agents],
+        "agents": [agent.model_dump(mode="json") for agent in state.agents],
         "estimate": started.estimate.model_dump(mode="json") if started else None,
         "spent": {
-            "calls": course.made,
-            "tokens_in": course.tokens_in,
-            "tokens_out": course.tokens_out,
-            "tokens_thought": course.tokens_thought,
-            "cost": course.cost,
-            "seconds": course.seconds,
+            "calls": state.made,
+            "tokens_in": state.tokens_in,
+            "tokens_out": state.tokens_out,
+            "tokens_thought": state.tokens_thought,
+            "cost": state.cost,
+            "seconds": state.seconds,
         },
-        "calls": [_call_json(call, text) for call in course.calls],
-        "in_flight": list(flights),
-        "lost": [event.key for event in course.lost],
-        "awaited": list(course.awaited),
-        "answered": list(course.answered),
-        "resume": f"consilience resume {session}",
+        "calls": [_call_json(call, record) for call in state.calls],
+        "in_flight": list(record.flights),
+        "lost": [event.key for event in state.lost],
+        "awaited": list(state.awaited),
+        "answered": list(state.answered),
+        "resume": f"consilience resume {record.session}",
     }
 
 
-def _headline(course: SessionState, holder: str | None) -> str:
-    if holder:
-        return f"Running now: {escape_markdown(holder)}"
-    if course.awaited:
-        return f"Waiting for an answer to: {escape_markdown(', '.join(course.awaited))}"
-    if course.answered:
-        return f"Answered, and heard when it goes on: {escape_markdown(', '.join(course.answered))}"
+def _status_line(record: SessionRecord) -> str:
+    state = record.state
+    if record.holder:
+        return f"Running now: {escape_markdown(record.holder)}"
+    if state.awaited:
+        return f"Waiting for an answer to: {escape_markdown(', '.join(state.awaited))}"
+    if state.answered:
+        return f"Answered, to be read when it is resumed: {escape_markdown(', '.join(state.answered))}"
     return "Not finished: the run was interrupted"
 
 
-def _so_far(course: SessionState, flights: Sequence[str], holder: str | None) -> str:
-    started = course.started
+def _next_step(record: SessionRecord) -> str:
+    resume = f"`consilience resume {record.session}`. Recorded calls are not paid for again."
+    if not record.state.awaited:
+        return f"Resume: {resume}"
+    return f"Read the question and answer it: `consilience sessions answer {record.session}`. Then resume: {resume}"
+
+
+def _progress(record: SessionRecord) -> Iterator[str]:
+    """Sentences on calls, tokens, cost, time and the last check."""
+    state, started = record.state, record.state.started
     assert started is not None
-    foreseen = format_range(started.estimate.min, started.estimate.max)
-    written = describe_output_tokens(course.tokens_out, course.tokens_thought)
-    line = (
-        f"{started.protocol}, {describe_agents(course.agents)}: {course.made} of {foreseen} foreseen calls done, "
-        f"{course.tokens_in:,} tokens read and {written}, {money(course.cost)}, {duration(course.seconds)}."
+    yield (
+        f"{started.protocol}, {describe_agents(state.agents)}: "
+        f"{state.made} of {format_range(started.estimate.min, started.estimate.max)} foreseen calls done, "
+        f"{state.tokens_in:,} tokens read and {describe_output_tokens(state.tokens_out, state.tokens_thought)}, "
+        f"{money(state.cost)}, {duration(state.seconds)}."
     )
-    open_calls = [key for key in flights if key not in (*course.awaited, *course.answered)]
-    if open_calls and holder:
-        line += f" In flight: {', '.join(f'`{key}`' for key in open_calls)}."
+    open_calls = [key for key in record.flights if key not in (*state.awaited, *state.answered)]
+    if open_calls and record.holder:
+        yield f"In flight: {_as_code(open_calls)}."
     elif open_calls:
-        line += (
-            f" {count(len(open_calls), 'call').capitalize()} in flight when it stopped, which may have been paid for: "
-            f"{', '.join(f'`{key}`' for key in open_calls)}."
-        )
-    if course.answered and course.awaited:
-        line += f" Answered meanwhile: {', '.join(f'`{key}`' for key in course.answered)}."
-    if course.lost:
-        line += f" Lost earlier, and possibly paid for: {count(len(course.lost), 'call')}."
-    if course.checks and course.checks[-1].check.score is not None:
-        check = course.checks[-1].check
-        line += f" Last stability score: {check.score:.2f}"
-        line += f", needed {check.threshold:g}." if check.threshold is not None else "."
-    return line
+        calls = count(len(open_calls), "call").capitalize()
+        yield f"{calls} in flight when it stopped, possibly charged: {_as_code(open_calls)}."
+    if state.answered and state.awaited:
+        yield f"Answered meanwhile: {_as_code(state.answered)}."
+    if state.lost:
+        yield f"Interrupted earlier, possibly charged: {count(len(state.lost), 'call')}."
+    if state.checks and state.checks[-1].check.score is not None:
+        check = state.checks[-1].check
+        threshold = f", needed {check.threshold:g}" if check.threshold is not None else ""
+        yield f"Last stability score: {check.score:.2f}{threshold}."
 
 
-def _said(call: Ended, names: dict[str, str], text: Text) -> str:
-    head = f"- {escape_markdown(describe_place(call.key))} · **{escape_markdown(names.get(call.agent, call.agent))}**"
+def _as_code(keys: Iterable[str]) -> str:
+    return ", ".join(f"`{key}`" for key in keys)
+
+
+def _call_line(call: Ended, record: SessionRecord) -> str:
+    agent = escape_markdown(record.names.get(call.agent, call.agent))
+    head = f"- {escape_markdown(describe_place(call.key))} · **{agent}**"
     match call:
         case CallCompleted():
-            return f"{head}: {escape_markdown(one_line(reply_text(text(call.text)), _LONGEST_EXCERPT))}"
+            return f"{head}: {escape_markdown(one_line(reply_text(record.text(call.text)), MAX_EXCERPT_CHARS))}"
         case ReplyRejected():
-            return f"{head}: *a reply that could not be used: {escape_markdown(one_line(call.error, 200))}*"
+            return f"{head}: *invalid reply: {escape_markdown(one_line(call.error, MAX_ERROR_CHARS))}*"
         case CallFailed():
-            return f"{head}: *no reply, {call.failure.value}: {escape_markdown(one_line(call.detail, 200))}*"
+            detail = escape_markdown(one_line(call.detail, MAX_ERROR_CHARS))
+            return f"{head}: *no reply, {call.failure.value}: {detail}*"
 
 
-def _call_json(call: Ended, text: Text) -> dict[str, object]:
-    found: dict[str, object] = {
+def _call_json(call: Ended, record: SessionRecord) -> dict[str, object]:
+    row: dict[str, object] = {
         "type": call.__class__.model_fields["type"].default,
         "key": call.key,
         "agent": call.agent,
@@ -152,14 +150,14 @@ def _call_json(call: Ended, text: Text) -> dict[str, object]:
     }
     match call:
         case CallCompleted():
-            found |= {
-                "text": printable(reply_text(text(call.text))),
+            row |= {
+                "text": printable(reply_text(record.text(call.text))),
                 "tokens_in": call.tokens_in,
                 "tokens_out": call.tokens_out,
                 "tokens_thought": call.tokens_thought,
             }
         case ReplyRejected():
-            found |= {"error": call.error}
+            row |= {"error": call.error}
         case CallFailed():
-            found |= {"failure": call.failure.value, "detail": call.detail}
-    return found
+            row |= {"failure": call.failure.value, "detail": call.detail}
+    return row

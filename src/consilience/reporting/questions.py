@@ -1,6 +1,6 @@
-"""What a person or an outside process is asked, as they read it: now, or from the journal when the process is gone.
+"""Questions to a person or an outside process, as they read them, from a running session or from the journal.
 
-The form of a typed reply is the JSON Schema that a model would be given: objects, lists, choices, texts, numbers, yes or no.
+The form of a typed reply is the JSON Schema that a model gets: objects, lists, choices, texts, numbers, true or false.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ Node = Mapping[str, object]
 
 
 class Form:
-    """A JSON Schema of an object. `prose` is the field that words alone fill, or nothing."""
+    """A JSON Schema of an object, and answers checked against it."""
 
     def __init__(self, schema: Node, prose: str = "") -> None:
+        """`prose`: the field that plain text fills; "" for none."""
         self.schema = schema
         self.prose = prose
-        found = schema.get("$defs")
-        self._definitions: Node = found if isinstance(found, Mapping) else {}
+        definitions = schema.get("$defs")
+        self._definitions: Node = definitions if isinstance(definitions, Mapping) else {}
 
     def fields(self, node: Node | None = None) -> dict[str, Node]:
-        found = self.resolved(self.schema if node is None else node).get("properties")
-        return {str(k): self.resolved(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
+        properties = _properties(self.resolved(self.schema if node is None else node))
+        return {str(name): self.resolved(inner) for name, inner in properties.items()}
 
     def resolved(self, node: object) -> Node:
-        """Behind references and `or nothing`."""
+        """Return the schema behind references and `or null`."""
         if not isinstance(node, Mapping):
             return {}
         if "$ref" in node:
@@ -53,19 +54,14 @@ class Form:
         return isinstance(node, Mapping) and {"type": "null"} in _listed(node.get("anyOf"))
 
     def may_be_left_out(self, node: Node) -> set[str]:
-        """Names of the fields of an object that may hold nothing."""
-        found = node.get("properties")
-        return (
-            {str(name) for name, inner in found.items() if self.optional(inner)}
-            if isinstance(found, Mapping)
-            else set()
-        )
+        """Return the names of the fields of an object that may be null."""
+        return {str(name) for name, inner in _properties(node).items() if self.optional(inner)}
 
     def items(self, node: Node) -> Node:
         return self.resolved(node.get("items"))
 
     def words(self, node: Node | None = None) -> str:
-        """`points: list of texts, at most 3; text: words`."""
+        """Return `points: list of [words], at most 3; text: words`."""
         return "; ".join(f"{name}: {self.described(inner)}" for name, inner in self.fields(node).items())
 
     def described(self, node: Node) -> str:
@@ -75,8 +71,8 @@ class Form:
             case "object":
                 return f"{{{self.words(node)}}}"
             case "array":
-                most = f", at most {node['maxItems']}" if "maxItems" in node else ""
-                return f"list of [{self.described(self.items(node))}]{most}"
+                limit = f", at most {node['maxItems']}" if "maxItems" in node else ""
+                return f"list of [{self.described(self.items(node))}]{limit}"
             case "boolean":
                 return "true or false"
             case "integer" | "number":
@@ -85,7 +81,7 @@ class Form:
         return "words"
 
     def wrong(self, value: object, node: Node | None = None, at: str = "") -> str:
-        """What is wrong with a value, as a sentence; nothing where it fits."""
+        """Return an error message for a value; "" if it is valid."""
         node = self.resolved(self.schema if node is None else node)
         where = at or "the answer"
         if options := choices(node):
@@ -96,8 +92,8 @@ class Form:
             case "array":
                 if not isinstance(value, list):
                     return f"{where} must be a list"
-                found = (self.wrong(one, self.items(node), f"{where} {n}") for n, one in enumerate(value, 1))
-                return next(filter(None, found), "")
+                errors = (self.wrong(item, self.items(node), f"{where} {n}") for n, item in enumerate(value, 1))
+                return next(filter(None, errors), "")
             case "boolean":
                 return "" if isinstance(value, bool) else f"{where} must be true or false"
             case "integer" | "number":
@@ -109,19 +105,18 @@ class Form:
     def _wrong_object(self, value: object, node: Node, at: str) -> str:
         if not isinstance(value, dict):
             return f"{at or 'the answer'} must be an object with {self.words(node)}"
-        raw = node.get("properties")
-        properties: Node = raw if isinstance(raw, Mapping) else {}
+        properties = _properties(node)
         if unknown := [name for name in value if name not in properties]:
             return f"{at} has no {unknown[0]}" if at else f"there is no field {unknown[0]}"
         for name, inner in properties.items():
             if name not in value or (value[name] is None and self.optional(inner)):
                 continue
-            if said := self.wrong(value[name], self.resolved(inner), f"{at}.{name}" if at else name):
-                return said
+            if error := self.wrong(value[name], self.resolved(inner), f"{at}.{name}" if at else name):
+                return error
         return ""
 
     def read(self, text: str) -> str:
-        """What was typed, as a reply: JSON, or words where they are enough. Raises `ValueError` saying what is wrong."""
+        """Return typed text as a reply: JSON, or plain text if that suffices. Raises `ValueError` with the error message."""
         if not text.strip():
             raise ValueError("the answer is empty")
         try:
@@ -146,17 +141,17 @@ _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exc
 
 
 def choices(node: Node) -> list[str]:
-    """What a field may hold, where it is one of a few."""
+    """Return the options of a field; empty if it is no choice."""
     return [str(option) for option in _listed(node.get("enum")) or ([node["const"]] if "const" in node else [])]
 
 
 def match_choice(text: str, options: list[str]) -> str | None:
-    """The option meant: by its words, or by its number counted from 1."""
-    said = text.strip().strip("[].").casefold()
-    named = [option for option in options if option.casefold() == said]
+    """Return the option named by its text or by its number, from 1; None if there is none."""
+    name = text.strip().strip("[].").casefold()
+    named = [option for option in options if option.casefold() == name]
     if named:
         return named[0]
-    return options[int(said) - 1] if said.isdecimal() and 0 < int(said) <= len(options) else None
+    return options[int(name) - 1] if name.isdecimal() and 0 < int(name) <= len(options) else None
 
 
 def _fits(value: object, node: Node) -> bool:
@@ -174,8 +169,13 @@ def _fits(value: object, node: Node) -> bool:
     )
 
 
-def _listed(found: object) -> list[object]:
-    return list(found) if isinstance(found, list | tuple) else []
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _properties(node: Node) -> Node:
+    properties = node.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
 
 
 # --- questions
@@ -185,7 +185,7 @@ _QUOTED = re.compile(r"<quote ([0-9a-f]+) from ([^\n>]*)>\n(.*?)\n</quote \1>", 
 
 @dataclass(frozen=True)
 class Question:
-    """`answered`: an answer is there, and is heard when the session goes on."""
+    """A call that waits for an answer from outside."""
 
     key: str
     agent: str
@@ -193,17 +193,18 @@ class Question:
     text: str
     form: Form | None
     answered: bool
+    """An answer is recorded and will be read when the session resumes."""
     until: float | None = None
-    """When the deadline for people passes, in seconds since the epoch; None without one."""
+    """The deadline for people in seconds since the epoch; None without one."""
 
 
 def pending_questions(
     events: Iterable[Event], text: Callable[[str], str], prompt: Callable[[str], tuple[str, ...]]
 ) -> list[Question]:
-    """What is awaited from outside, in the order in which it was asked."""
+    """Return the calls that wait for an answer from outside, in the order in which they were asked."""
     asked: dict[str, CallAwaited] = {}
     answered: set[str] = set()
-    said: dict[str, str] = {}
+    text_ids: dict[str, str] = {}
     started: SessionStarted | None = None
     for event in events:
         match event:
@@ -217,22 +218,22 @@ def pending_questions(
                 asked.pop(event.key, None)
                 answered.discard(event.key)
                 if isinstance(event, CallCompleted):
-                    said[event.key] = event.text
+                    text_ids[event.key] = event.text
             case MessagePublished():
-                said[event.id] = event.text
-    found = []
+                text_ids[event.id] = event.text
+    pending = []
     for event in asked.values():
         parts = prompt(event.prompt)
-        words = "\n\n".join(_part(part, started, said, text) for part in parts)
+        words = "\n\n".join(_part(part, started, text_ids, text) for part in parts)
         form = Form(json.loads(text(event.form)), event.prose) if event.form else None
         seconds = started.human_deadline if started is not None else None
         until = event.asked_at + seconds if seconds is not None and event.asked_at else None
-        found.append(Question(event.key, event.agent, event.attempt, words, form, event.key in answered, until))
-    return found
+        pending.append(Question(event.key, event.agent, event.attempt, words, form, event.key in answered, until))
+    return pending
 
 
 def quotations_as_text(sent: str) -> str:
-    """A prompt with its quotations as a person reads them."""
+    """Return a prompt with its quotations indented for a person."""
     return printable(_QUOTED.sub(lambda match: quotation(match[2], match[3]), sent))
 
 
@@ -240,11 +241,11 @@ def quotation(label: str, text: str) -> str:
     return f"{label}:\n{textwrap.indent(text, '  | ', lambda line: True)}"
 
 
-def _part(part: str, started: SessionStarted | None, said: Mapping[str, str], text: Callable[[str], str]) -> str:
+def _part(part: str, started: SessionStarted | None, text_ids: Mapping[str, str], text: Callable[[str], str]) -> str:
     kind, _, rest = part.partition(":")
     if kind == "q":
         label, _, id = rest.partition(":")
-        return printable(quotation(label, reply_text(text(said[id]))))
+        return printable(quotation(label, reply_text(text(text_ids[id]))))
     if kind == "s" and started is not None:
         id, _, lines = rest.partition(":")
         source = next(source for source in started.sources if source.id == id)

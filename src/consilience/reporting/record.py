@@ -1,4 +1,4 @@
-"""One recorded session as views and exports see it: its events, and how to look up the texts and prompts they refer to."""
+"""One recorded session as renderers, views and exports read it: events, texts, report and what follows from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Protocol
+from typing import Protocol, Self
+
+from pydantic import ConfigDict, PrivateAttr
 
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
@@ -19,20 +21,41 @@ from consilience.domain.events import (
     SessionStarted,
     place_key,
 )
-from consilience.domain.report import Progress, find_report, present
+from consilience.domain.report import Progress, Report, find_report, present
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
-from consilience.reporting.fork_tree import family
+from consilience.reporting.fork_tree import ForkTree
 from consilience.reporting.formatting import seat_labels
-from consilience.reporting.markdown import AnyReport
-from consilience.reporting.session_state import SessionState, fold_events
+from consilience.reporting.session_state import SessionState, fold_events, status_of
 
 LOGGER = logging.getLogger("consilience")
 _NUMBERED = re.compile(r"([a-z_]+)-(\d+)")
 
 
+class AnyReport(Report):
+    """A report of any protocol. Fields that the protocol adds to the header are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    _stored: Presentation | None = PrivateAttr(default=None)
+
+    @classmethod
+    def recorded(cls, report: str, presentation: str) -> Self:
+        """Return a recorded report from its JSON and the JSON of the presentation stored with it; "" for none."""
+        recorded = cls.model_validate_json(report)
+        recorded._stored = Presentation.model_validate_json(presentation) if presentation else None
+        return recorded
+
+    def presentation(self) -> Presentation:
+        """The stored one if the report has it, else as the protocol's own code makes it, if that is present."""
+        if self._stored is not None:
+            return self._stored
+        cls = find_report(self.protocol)
+        return super().presentation() if cls is Report else cls.model_validate(self.model_dump()).presentation()
+
+
 class InFlight(Protocol):
-    """A call that was sent and has not ended."""
+    """A call in flight."""
 
     @property
     def key(self) -> str: ...
@@ -42,7 +65,7 @@ class InFlight(Protocol):
 
 
 class RecordStore(Protocol):
-    """What of a store is needed to read a session back."""
+    """The part of a store that reading a session needs."""
 
     def read(self, session: str) -> list[AnyEvent]: ...
 
@@ -65,15 +88,16 @@ class RecordStore(Protocol):
 
 @dataclass(frozen=True)
 class QuotedMessage:
-    """A message as one call was shown it: under a label, by its id."""
+    """A message that a prompt quotes."""
 
     label: str
     message: str
+    """Its id."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one call had been shown of others and of its own, and the ids of the documents."""
+    """What one call was shown: messages, its own included, and documents by id."""
 
     key: str
     reader: str
@@ -84,24 +108,33 @@ class Reading:
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """`text` and `prompt` look up by id. `flights` maps the keys of calls under way to their agents, `holder` names who runs the
-    session now, `created` is in seconds since the epoch, `family` its forks as Markdown.
+    """A recorded session and what follows from it.
 
-    Every property is computed once, in time linear in the events and in what their prompts quote.
+    Every property is computed once, in time linear in the events and in the quotations of their prompts.
     """
 
     session: str
     events: Sequence[AnyEvent]
     text: Callable[[str], str]
+    """Returns a stored text by its id."""
     prompt: Callable[[str], Sequence[str]]
+    """Returns the parts of a stored prompt by its id."""
     created: float | None = None
+    """Seconds since the epoch."""
     flights: Mapping[str, str] = field(default_factory=dict)
+    """Agents of the calls in flight, by key."""
     holder: str | None = None
+    """The process that runs the session now."""
     family: str = ""
+    """Ancestors and forks as Markdown; "" if there are none."""
 
     @cached_property
     def state(self) -> SessionState:
         return fold_events(self.events)
+
+    @cached_property
+    def status(self) -> str:
+        return status_of(self.state, self.holder)
 
     @cached_property
     def report(self) -> AnyReport | None:
@@ -111,12 +144,26 @@ class SessionRecord:
 
     @cached_property
     def presentation(self) -> Presentation:
-        """What the protocol adds to how the session is shown."""
-        return presentation_of(self.session, self.state, self.events, self.text)
+        """What the protocol adds to how the session is shown: as stored, else by its code, if that is installed, else nothing.
+
+        Code that cannot read an old report adds nothing and logs a warning: what is recorded is shown in any case.
+        """
+        finished, started = self.state.finished, self.state.started
+        if finished and finished.presentation:
+            return Presentation.model_validate_json(self.text(finished.presentation))
+        if self.report is not None and started is not None:
+            return present(self.report)
+        if started is None:
+            return Presentation()
+        try:
+            return find_report(started.protocol).progress(Progress(started, self.events, self.text))
+        except Exception:
+            LOGGER.warning("the sections of session %s could not be built", self.session, exc_info=True)
+            return Presentation()
 
     @cached_property
     def agents(self) -> dict[str, Agent]:
-        """By id: who has a seat, and whoever else the topology names."""
+        """By id: the agents of the session, and those that only the topology names."""
         known = {agent.id: agent for agent in self.state.agents}
         return known | {id: Agent(id=id, role="") for id in self.topology.agents if id not in known}
 
@@ -131,26 +178,21 @@ class SessionRecord:
 
     @cached_property
     def calls(self) -> list[Ended]:
-        """Every ended attempt in program order, which is the same whatever the order of arrival was; of what a fork inherited, that
-        which it did not ask for again."""
-        anew = {call.key for call in self.state.calls if not call.inherited and call.attempt == 1}
-        counting = [call for call in self.state.calls if not (call.inherited and call.key in anew)]
+        """Every ended attempt in program order, whatever the order of arrival; without inherited calls that a fork repeated."""
+        repeated = {call.key for call in self.state.calls if not call.inherited and call.attempt == 1}
+        counting = [call for call in self.state.calls if not (call.inherited and call.key in repeated)]
         return sorted(counting, key=lambda call: (place_key(call.place), call.attempt))
 
     @cached_property
     def authors(self) -> dict[str, str]:
-        """Who said a message, by its id."""
-        found = {event.key: event.agent for event in self.events if isinstance(event, CallCompleted)}
-        return found | {event.id: event.sender for event in self.events if isinstance(event, MessagePublished)}
+        """The agent of every reply and message, by its id."""
+        replies = {event.key: event.agent for event in self.events if isinstance(event, CallCompleted)}
+        return replies | {event.id: event.sender for event in self.events if isinstance(event, MessagePublished)}
 
     @cached_property
     def readings(self) -> dict[str, Reading]:
-        """By key, for every call that got a reply, usable or not; in program order."""
-        found: dict[str, Reading] = {}
-        for call in self.calls:
-            if not isinstance(call, CallFailed) and call.prompt:
-                found[call.key] = self._reading(call)
-        return found
+        """By key, in program order, for every call with a reply, valid or not."""
+        return {c.key: self._reading(c) for c in self.calls if not isinstance(c, CallFailed) and c.prompt}
 
     def _reading(self, call: Ended) -> Reading:
         quoted: list[QuotedMessage] = []
@@ -166,7 +208,7 @@ class SessionRecord:
 
 
 def read_record(store: RecordStore, session: str) -> SessionRecord:
-    """A session of a store, read back; each text and prompt is looked up at most once."""
+    """Return a session of a store. Each text and prompt is looked up at most once."""
     events = store.read(session)
     finished = any(event.type == "session_finished" for event in events)
     known = set(store.sessions())
@@ -179,48 +221,30 @@ def read_record(store: RecordStore, session: str) -> SessionRecord:
         created=store.created(session),
         flights={} if finished else {flight.key: flight.agent for flight in store.flights(session)},
         holder=None if finished else store.holder(session),
-        family=family(session, store.parents(), lambda id: store.beginning(id) if id in known else None, text),
+        family=ForkTree(
+            session, store.parents(), lambda id: store.beginning(id) if id in known else None, text
+        ).markdown(),
     )
 
 
-def presentation_of(
-    session: str, course: SessionState, events: Sequence[AnyEvent], text: Callable[[str], str]
-) -> Presentation:
-    """What a protocol adds to how a session is shown: as stored; else by its code, where that is present; else nothing.
-
-    Code that cannot read an old report adds nothing, with a warning in the log: what is recorded is shown in any case.
-    """
-    if course.finished and course.finished.presentation:
-        return Presentation.model_validate_json(text(course.finished.presentation))
-    if course.started is None:
-        return Presentation()
-    if course.finished:
-        return present(AnyReport.model_validate_json(text(course.finished.report)))
-    try:
-        return find_report(course.started.protocol).progress(Progress(course.started, events, text))
-    except Exception:
-        LOGGER.warning("the sections of session %s could not be built", session, exc_info=True)
-        return Presentation()
-
-
 def phase_of(call: Ended) -> str:
-    """`leaf_respond 1`, or the beginning of its key for a call in no phase."""
+    """Return the phase of a call, `leaf_respond 1`; without one the first part of its key."""
     return f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key.partition("/")[0]
 
 
 def step_of(call: Ended) -> str:
-    """The round, pass or stage a call belongs to: `round 2` for the key `round-2/…`, else its phase."""
-    found = _NUMBERED.fullmatch(call.key.partition("/")[0])
-    return f"{found[1]} {found[2]}" if found else phase_of(call)
+    """Return the step of a call: `round 2` for the key `round-2/…`, else its phase."""
+    match = _NUMBERED.fullmatch(call.key.partition("/")[0])
+    return f"{match[1]} {match[2]}" if match else phase_of(call)
 
 
 def has_step_number(call: Ended) -> bool:
-    """Whether a call says by its key which round, pass or stage it belongs to."""
+    """Whether the key of a call names its step."""
     return _NUMBERED.fullmatch(call.key.partition("/")[0]) is not None
 
 
 def steps_of(calls: Iterable[Ended]) -> list[str]:
-    """Steps as they first came up, those of one name in the order of their numbers: an opening ballot is `round 0`."""
+    """Return steps in order of appearance, those of one name by number: an opening ballot is `round 0`."""
     names: dict[str, list[str]] = {}
     for step in dict.fromkeys(step_of(call) for call in calls):
         names.setdefault(step.rpartition(" ")[0], []).append(step)

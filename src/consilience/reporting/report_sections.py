@@ -1,13 +1,12 @@
-"""The sections of a report as data: those that follow from the header common to all protocols, and the protocol's own.
+"""A report as a document: sections that follow from the header common to all protocols, and the protocol's own.
 
-The order is that of the parts: the answer, what it rests on, where the agents differed and the outcome, what would overturn it,
-how far to trust it. Figures are one line. Folded sections, the other figures among them, are collapsed in HTML and views elsewhere.
+Parts are in a fixed order: the answer, its basis, differences and their outcome, what would overturn it, trust. Figures are one
+line. Folded sections, such as all figures, open on demand in HTML and are views elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
 
@@ -28,11 +27,13 @@ from consilience.domain.sections import (
     Section,
     Subheading,
 )
+from consilience.reporting.document import Chapter, ReportDocument
 from consilience.reporting.formatting import (
     STOP_PHRASES,
     count,
     describe_output_tokens,
     duration,
+    escape_markdown,
     format_range,
     money,
     one_line,
@@ -41,6 +42,7 @@ from consilience.reporting.formatting import (
     seat_labels,
 )
 
+MAX_TITLE_CHARS = 160
 MAX_REASON_CHARS = 200
 MAX_DEGRADED_CHARS = 400
 MAX_LISTED_QUOTATIONS = 5
@@ -62,29 +64,41 @@ Names = Mapping[str, str]
 """Names of agents by id."""
 
 
-@dataclass(frozen=True)
-class ReportPart:
-    """Sections under one heading; each has blocks."""
-
-    name: Part
-    heading: str
-    sections: tuple[Section, ...]
-
-
-def parts_of(report: Report, presentation: Presentation) -> list[ReportPart]:
-    """Every part that has content, in order, without folded sections."""
-    found = [section for section in _sections(report, presentation) if not section.folded]
+def report_document(report: Report, presentation: Presentation, *, stored: bool = True) -> ReportDocument:
+    """Return a report as a document. `stored`: the session is in a journal, and the footer names the commands that read it."""
+    sections = _sections(report, presentation)
     headings = HEADINGS if report.answer is not None else {**HEADINGS, "answer": "No answer"}
-    return [ReportPart(name, headings[name], tuple(some)) for name, some in groupby(found, lambda s: s.part)]
+    parts = groupby((section for section in sections if not section.folded), lambda section: section.part)
+    folded = tuple(section for section in sections if section.folded)
+    footer = escape_markdown(figures_line(report, presentation))
+    if stored and report.session:
+        figures, *others = [section.name for section in reversed(folded)]
+        show = f"consilience show {report.session} --view {figures}"
+        footer += f" · `consilience replay {report.session}` · more: `{show}`"
+        footer += "".join(f", `--view {name}`" for name in others)
+    return ReportDocument(
+        title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
+        status=escape_markdown(headline(report, presentation)),
+        chapters=tuple(Chapter(headings[part], tuple(_part_blocks(some))) for part, some in parts),
+        footer=footer,
+        folded=folded,
+    )
+
+
+def _part_blocks(sections: Iterable[Section]) -> Iterator[Block]:
+    for section in sections:
+        if section.heading:
+            yield Subheading(text=section.heading)
+        yield from section.blocks
 
 
 def folded_sections(report: Report, presentation: Presentation) -> list[Section]:
-    """Sections to be shown on demand only, each with a heading; the last one holds the figures."""
+    """Return the sections shown on demand, each with a heading; the last one has the figures."""
     return [section for section in _sections(report, presentation) if section.folded]
 
 
 def _sections(report: Report, presentation: Presentation) -> list[Section]:
-    """Sections with content, in the order of their parts. One of the protocol replaces the common one of the same name."""
+    """Return sections with content, ordered by part. A protocol's section replaces the common one of the same name."""
     own = {section.name: section for section in presentation.sections}
     common = [own.pop(section.name, section) for section in _common(report, presentation)]
     order = {part: n for n, part in enumerate(get_args(Part))}
@@ -92,7 +106,7 @@ def _sections(report: Report, presentation: Presentation) -> list[Section]:
 
 
 def headline(report: Report, presentation: Presentation) -> str:
-    """How the run stopped, what keeps it from counting as converged, how many agents and calls gave no reply."""
+    """Return how the run stopped, why it does not count as converged, and how many agents and calls failed."""
     words = describe_stop(report, presentation)
     if report.stop_reason is StopReason.FAILED:
         words = "too few agents replied" if not report.quorum_met else "nothing could be concluded"
@@ -101,28 +115,28 @@ def headline(report: Report, presentation: Presentation) -> str:
     if report.degraded:
         line += f" · {_degraded(report, report.degraded)}"
         if not report.quorum_met:
-            line += " · too few to rest an answer on"
+            line += " · too few replies for an answer"
     return line
 
 
 def describe_stop(report: Report, presentation: Presentation) -> str:
-    """How a run stopped, in words."""
+    """Return how a run stopped, in words."""
     if presentation.ending:
         return presentation.ending
     if report.stop_reason is StopReason.EXHAUSTED_STEPS:
-        asked = presentation.max_steps
-        if asked == 1:
+        max_steps = presentation.max_steps
+        if max_steps == 1:
             return f"finished after the one {presentation.step} asked for"
-        if asked:
-            return f"reached the limit of {asked} {plural(presentation.step)} before the answer was stable"
+        if max_steps:
+            return f"reached the limit of {max_steps} {plural(presentation.step)} before the answer was stable"
     return STOP_PHRASES[report.stop_reason]
 
 
 def figures_line(report: Report, presentation: Presentation) -> str:
-    """Calls, with those that money may have gone to unseen, tokens, money, time and how the run stopped."""
+    """Return calls (with those possibly charged unseen), tokens, money, time and how the run stopped."""
     spent = report.ledger.actual
-    apart = ", ".join(_calls_apart(spent))
-    calls = count(spent.calls, "call") + (f" ({apart})" if apart else "")
+    uncounted = ", ".join(_uncounted_calls(spent))
+    calls = count(spent.calls, "call") + (f" ({uncounted})" if uncounted else "")
     tokens = f"{spent.tokens_in:,} tokens read, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}"
     price = "price not known" if spent.cost is None else money(spent.cost)
     figures = (calls, tokens, price, duration(spent.seconds), describe_stop(report, presentation))
@@ -130,17 +144,17 @@ def figures_line(report: Report, presentation: Presentation) -> str:
 
 
 def is_single_reply(report: Report) -> bool:
-    """Whether the answer is one agent's, of several, and no other replied."""
+    """Whether only one of several agents replied, so that the answer is its own."""
     return report.answer is not None and len(voices(report.agents)) > 1 and report.replied == 0
 
 
 def author_of(message: str, names: Names) -> str:
-    """The agent that a message id names as its author; the id itself if it names none."""
+    """Return the label of the author that a message id names; without one, the id."""
     return next((names[part] for part in reversed(message.split("/")) if part in names), message)
 
 
 def _degraded(report: Report, degraded: str) -> str:
-    """In short, where the failed calls are listed further down."""
+    """Return the description of a degraded run, shortened if the failed calls are listed below."""
     if not report.failed_calls:
         return one_line(degraded, MAX_DEGRADED_CHARS)
     agents, _, _ = degraded.partition("no reply: ")
@@ -168,8 +182,8 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
 
 
 def _list(items: Iterable[Item]) -> tuple[Block, ...]:
-    found = tuple(items)
-    return (Bullets(items=found),) if found else ()
+    listed = tuple(items)
+    return (Bullets(items=listed),) if listed else ()
 
 
 # --- answer, basis
@@ -201,12 +215,12 @@ def _claims(report: Report, names: Names) -> Iterator[Item]:
 
 
 def _authors(report: Report, ids: Iterable[str], names: Names) -> str:
-    """The authors of messages, once each, with a mark at those whose text was cut."""
+    """Return the authors of messages, once each, with a mark at those whose text was cut."""
     return ", ".join(dict.fromkeys(f"{author_of(id, names)}{_cut_mark(report, id)}" for id in ids))
 
 
 def _cut_mark(report: Report, id: str) -> str:
-    """A mark for a message from a reply that was cut at its token limit."""
+    """Return a mark for a message from a reply that was cut at its token limit."""
     is_cut = any(id == key or id.startswith(f"{key}/") for key in report.cut_replies)
     return " [its text was cut off]" if is_cut else ""
 
@@ -219,7 +233,7 @@ def _has_one_voice(report: Report) -> bool:
 
 
 def _differences(report: Report, names: Names, presentation: Presentation) -> Iterator[Block]:
-    """Disagreements with the answer and every objection with its fate; what is both stands once."""
+    """Yield disagreements with the answer and objections with their outcome; an objection that is both is listed once."""
     listed = {objection.id for objection in report.objections}
     items = [
         Item(
@@ -230,7 +244,7 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
         for dissent in report.dissent
         if dissent.id not in listed
     ]
-    items += [_unanswered(report, one, names) for one in report.objections if one.fate is None]
+    items += [_unanswered(report, objection, names) for objection in report.objections if objection.fate is None]
     met = [objection for objection in report.objections if objection.fate is not None]
     if items:
         yield Subheading(text="Dissent and open objections")
@@ -244,11 +258,13 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
 
 
 def _open_first(objections: Iterable[Objection]) -> list[Objection]:
-    return sorted(objections, key=lambda one: (not one.is_open, FATES.index(one.fate or "unanswered")))
+    return sorted(
+        objections, key=lambda objection: (not objection.is_open, FATES.index(objection.fate or "unanswered"))
+    )
 
 
 def _objection_item(report: Report, objection: Objection, names: Names) -> Item:
-    """An objection led by its outcome: how its target met it, or where that left it open, a ruling that upholds it."""
+    """Return an objection, led by its outcome: how its target met it, or the ruling on an open one."""
     lead, notes = objection.outcome, [objection.how]
     if lead == "Upheld":
         parents = report.topology.parents.get(objection.agent, ())
@@ -268,7 +284,7 @@ def _objection_item(report: Report, objection: Objection, names: Names) -> Item:
 
 
 def _unanswered(report: Report, objection: Objection, names: Names) -> Item:
-    """An objection of a session whose agents did not declare how objections were met."""
+    """Return an objection of a session whose agents did not declare how they met objections."""
     to = f" to {names.get(objection.to, objection.to)}" if objection.to else ""
     unread = "" if objection.read else "; no agent read it"
     who = names.get(objection.agent, objection.agent)
@@ -299,7 +315,7 @@ def _conditions(report: Report, names: Names) -> Iterator[Item]:
 
 
 def _failed(report: Report, names: Names) -> Iterator[Item]:
-    """Every failed call, those of one phase and reason together."""
+    """Yield failed calls, grouped by phase and reason."""
     agents: dict[tuple[str, str], dict[str, None]] = {}
     for call in report.failed_calls:
         phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
@@ -377,14 +393,14 @@ def _calls(report: Report) -> str:
         f"{spent.repairs} asked again" if spent.repairs else "",
         count(spent.retries, "retry", "retries") if spent.retries else "",
         f"{spent.fallbacks} answered by a fallback model" if spent.fallbacks else "",
-        *_calls_apart(spent),
+        *_uncounted_calls(spent),
     ]
     more = ", ".join(filter(None, extra))
     return f"{text}; {more}" if more else text
 
 
-def _calls_apart(spent: Spent) -> list[str]:
-    """Calls whose cost is not, or not here, in the figures."""
+def _uncounted_calls(spent: Spent) -> list[str]:
+    """Return numbers of calls whose cost is not in the figures."""
     named = (
         (spent.lost, "interrupted, possibly charged"),
         (spent.timed_out, "ended by a time limit, possibly charged"),
@@ -396,12 +412,14 @@ def _calls_apart(spent: Spent) -> list[str]:
 
 def _tokens(report: Report) -> str:
     spent = report.ledger.actual
-    reused = (
+    cached = (
         f" ({percent(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
     )
-    guessed = (
-        f"; estimated for {count(spent.estimated, 'reply', 'replies')} whose model told none" if spent.estimated else ""
+    estimated = (
+        f"; estimated for {count(spent.estimated, 'reply', 'replies')} without figures from the model"
+        if spent.estimated
+        else ""
     )
     return (
-        f"{spent.tokens_in:,} read{reused}, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}{guessed}"
+        f"{spent.tokens_in:,} read{cached}, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}{estimated}"
     )

@@ -1,4 +1,4 @@
-"""JSON Schemas of what is exported: reports, and events as JSON lines."""
+"""JSON Schemas of exported reports and events."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ REPORT, EVENTS = "report", "events"
 
 
 def report_schema(report: type[Report] = Report) -> Schema:
-    """Of a protocol's report; of the header common to all for `Report` itself. Other fields may stand beside those named."""
+    """Return the schema of a protocol's report; for `Report`, of the common header. Further fields are allowed."""
     return {"$schema": DIALECT, **_open(report.model_json_schema(mode="serialization"))}
 
 
 def events_schema() -> Schema:
-    """Of one line of `export --format events`: any event as stored, with what the export adds to it."""
-    made = EVENT.json_schema(mode="serialization")
-    mapping: dict[str, str] = made["discriminator"]["mapping"]
+    """Return the schema of one line of `export --format events`: an event as stored, with the fields that the export adds."""
+    schema = EVENT.json_schema(mode="serialization")
+    mapping: dict[str, str] = schema["discriminator"]["mapping"]
     for reference in mapping.values():
-        event = made["$defs"][reference.rpartition("/")[2]]
+        event = schema["$defs"][reference.rpartition("/")[2]]
         event["properties"] |= _added(prompt="prompt" in event["properties"])
         event["required"] = ["type", "seq", "bodies", *(name for name in event.get("required", []) if name != "type")]
     return {
         "$schema": DIALECT,
         "title": "Event",
         "description": f"One line of an export of events, schema version {SCHEMA_VERSION}.",
-        **_open(made),
+        **_open(schema),
     }
 
 
 def _open(node: Any, *, names: bool = False) -> Any:
-    """Without what forbids fields of later days, and without titles that repeat a name; `names` maps names to schemas."""
+    """Return a schema that allows unknown fields, without titles that repeat a name. `names`: the node maps names to schemas."""
     if isinstance(node, list):
-        return [_open(one) for one in node]
+        return [_open(item) for item in node]
     if not isinstance(node, dict):
         return node
     noise = set() if names else {"title"} if "enum" not in node and "properties" not in node else set()

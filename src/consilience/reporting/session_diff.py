@@ -1,15 +1,18 @@
-"""What differs between two sessions: how they were set up, where they part, and what they came to."""
+"""The differences between two sessions: their setup, where their replies diverge, and their results."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
-from consilience.domain.events import AnyEvent, CallCompleted
+from consilience.domain.events import CallCompleted
 from consilience.domain.report import Report
-from consilience.domain.sections import Presentation
-from consilience.reporting.fork_tree import Text, setup
+from consilience.domain.sections import Block, Diff, Paragraph, Table
+from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
+from consilience.reporting.fork_tree import changed_settings
 from consilience.reporting.formatting import (
     count,
     describe_place,
@@ -17,168 +20,141 @@ from consilience.reporting.formatting import (
     escape_markdown,
     money,
     one_line,
+    percent,
     printable,
     reply_text,
 )
-from consilience.reporting.markdown import AnyReport
-from consilience.reporting.record import presentation_of
+from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import describe_stop
-from consilience.reporting.session_state import SessionState, fold_events
 
-_LONGEST = 120
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of two sessions, read back."""
-
-    session: str
-    course: SessionState
-    report: Report | None
-    presentation: Presentation
-    said: Mapping[str, str]
-    """Texts of replies by key."""
+MAX_SETTING_CHARS = 120
+MAX_EXCERPT_CHARS = 240
 
 
 @dataclass(frozen=True)
-class Changes:
-    """`setup` maps what was set to the two values; `parted` is the first call, in the order of `a`, that has another reply."""
+class SessionDiff:
+    """Two sessions, compared by the keys of their calls. A reply is the same if its text is."""
 
-    a: Side
-    b: Side
-    setup: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    same: tuple[str, ...] = ()
-    differing: tuple[str, ...] = ()
-    only_a: tuple[str, ...] = ()
-    only_b: tuple[str, ...] = ()
+    a: SessionRecord
+    b: SessionRecord
 
-    @property
-    def parted(self) -> str | None:
-        return self.differing[0] if self.differing else None
+    @cached_property
+    def settings(self) -> dict[str, tuple[str, str]]:
+        """Settings that differ, by name."""
+        return changed_settings(self.a.state.started, self.b.state.started, self.a.text)
+
+    @cached_property
+    def replies(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Texts of the replies of either session, by key."""
+        return _replies(self.a), _replies(self.b)
+
+    @cached_property
+    def same(self) -> list[str]:
+        first, second = self.replies
+        return [key for key in first if key in second and first[key] == second[key]]
+
+    @cached_property
+    def differing(self) -> list[str]:
+        """In the order of `a`: the sessions diverge at the first of these."""
+        first, second = self.replies
+        return [key for key in first if key in second and first[key] != second[key]]
+
+    @cached_property
+    def only(self) -> tuple[list[str], list[str]]:
+        """Calls that only one of the sessions made."""
+        first, second = self.replies
+        return [key for key in first if key not in second], [key for key in second if key not in first]
+
+    @cached_property
+    def results(self) -> dict[str, tuple[str, str]]:
+        first, second = _results(self.a), _results(self.b)
+        return {name: (first[name], second[name]) for name in first}
 
     def as_json(self) -> dict[str, object]:
+        only_a, only_b = self.only
         return {
             "a": self.a.session,
             "b": self.b.session,
-            "setup": {name: list(pair) for name, pair in self.setup.items()},
-            "calls": {
-                "same": len(self.same),
-                "differing": list(self.differing),
-                "only_a": list(self.only_a),
-                "only_b": list(self.only_b),
-            },
-            "outcome": {name: list(pair) for name, pair in _outcome(self.a, self.b).items()},
+            "setup": {name: list(pair) for name, pair in self.settings.items()},
+            "calls": {"same": len(self.same), "differing": self.differing, "only_a": only_a, "only_b": only_b},
+            "outcome": {name: list(pair) for name, pair in self.results.items()},
             "answers": [side.report.answer if side.report else None for side in (self.a, self.b)],
         }
 
 
-def side(session: str, events: Sequence[AnyEvent], text: Text) -> Side:
-    """A session as one side. Reads the texts of its replies."""
-    course = fold_events(events)
-    report = AnyReport.model_validate_json(text(course.finished.report)) if course.finished else None
-    said = {event.key: text(event.text) for event in events if isinstance(event, CallCompleted)}
-    return Side(session, course, report, presentation_of(session, course, events, text), said)
+def _replies(record: SessionRecord) -> dict[str, str]:
+    return {event.key: record.text(event.text) for event in record.events if isinstance(event, CallCompleted)}
 
 
-def changes(a: Side, b: Side, text: Text) -> Changes:
-    """Compare by key: a reply is the same when its words are."""
-    both = [key for key in a.said if key in b.said]
-    return Changes(
-        a,
-        b,
-        setup=setup(a.course.started, b.course.started, text),
-        same=tuple(key for key in both if a.said[key] == b.said[key]),
-        differing=tuple(key for key in both if a.said[key] != b.said[key]),
-        only_a=tuple(key for key in a.said if key not in b.said),
-        only_b=tuple(key for key in b.said if key not in a.said),
-    )
-
-
-def _outcome(a: Side, b: Side) -> dict[str, tuple[str, str]]:
-    return {name: (first, second) for (name, first), (_, second) in zip(_came_to(a), _came_to(b), strict=True)}
-
-
-def _came_to(one: Side) -> list[tuple[str, str]]:
-    course, report = one.course, one.report
-    score = course.checks[-1].check.score if course.checks else None
+def _results(record: SessionRecord) -> dict[str, str]:
+    state, report = record.state, record.report
+    score = state.checks[-1].check.score if state.checks else None
     level = report.confidence.level if report else None
-    return [
-        (
-            "stopped",
-            f"{describe_stop(report, one.presentation)} ({report.stop_reason.value})" if report else "not finished",
-        ),
-        ("steps", str(report.steps) if report else "–"),
-        ("last score", "–" if score is None else f"{score:.2f}"),
-        ("confidence", "–" if level is None else f"{level:.0%}".replace("%", " %")),
-        ("dissent", str(_against(report)) if report else "–"),
-        ("calls made", str(course.made)),
-        ("tokens", f"{course.tokens_in + course.tokens_out:,}"),
-        ("money", money(course.cost)),
-        ("time", duration(course.seconds)),
+    stop = f"{describe_stop(report, record.presentation)} ({report.stop_reason.value})" if report else "not finished"
+    return {
+        "stopped": stop,
+        "steps": str(report.steps) if report else "–",
+        "last score": "–" if score is None else f"{score:.2f}",
+        "confidence": "–" if level is None else percent(level),
+        "dissent": str(_count_dissent(report)) if report else "–",
+        "calls made": str(state.made),
+        "tokens": f"{state.tokens_in + state.tokens_out:,}",
+        "money": money(state.cost),
+        "time": duration(state.seconds),
+    }
+
+
+def _count_dissent(report: Report) -> int:
+    """Disagreements and open objections; one that is both counts once."""
+    return sum(dissent.id is None for dissent in report.dissent) + sum(o.is_open for o in report.objections)
+
+
+def diff_document(diff: SessionDiff) -> ReportDocument:
+    a, b = diff.a.session, diff.b.session
+    status = f"{count(len(diff.settings), 'setting')} differ" if diff.settings else "The same settings"
+    chapters = [
+        Chapter("Replies", (MarkdownBlock("\n".join(_reply_lines(diff))),)),
+        Chapter("Results", (_pairs_table(diff, diff.results),)),
+        Chapter("Answers", (_answers(diff),)),
     ]
+    if diff.settings:
+        chapters.insert(0, Chapter("Settings", (_pairs_table(diff, diff.settings),)))
+    return ReportDocument(f"`{a}` and `{b}`", status, tuple(chapters))
 
 
-def _against(report: Report) -> int:
-    """Who is against the answer, and open objections; one that is both counts once."""
-    return sum(dissent.id is None for dissent in report.dissent) + sum(one.is_open for one in report.objections)
+def _pairs_table(diff: SessionDiff, pairs: Mapping[str, tuple[str, str]]) -> Table:
+    rows = [(name, one_line(x, MAX_SETTING_CHARS), one_line(y, MAX_SETTING_CHARS)) for name, (x, y) in pairs.items()]
+    return Table(heads=("what", diff.a.session, diff.b.session), rows=tuple(rows))
 
 
-def changes_markdown(found: Changes) -> str:
-    """For readers: settings, where they part, outcome, the answers' lines that differ."""
-    a, b = found.a.session, found.b.session
-    parts = [f"# `{a}` and `{b}`"]
-    if found.setup:
-        rows = [
-            f"| {escape_markdown(name)} | {escape_markdown(one_line(x, _LONGEST))} | {escape_markdown(one_line(y, _LONGEST))} |"
-            for name, (x, y) in found.setup.items()
-        ]
-        parts.append(f"## Set differently\n\n| what | `{a}` | `{b}` |\n|---|---|---|\n" + "\n".join(rows))
-    else:
-        parts.append("Both were set alike.")
-    parts.append("## What was said\n\n" + "\n".join(_said(found)))
-    rows = [
-        f"| {name} | {escape_markdown(x)} | {escape_markdown(y)} |"
-        for name, (x, y) in _outcome(found.a, found.b).items()
-    ]
-    parts.append(f"## Results\n\n| | `{a}` | `{b}` |\n|---|---|---|\n" + "\n".join(rows))
-    parts.append("## Answers\n\n" + _answers(found))
-    return "\n\n".join(parts) + "\n"
-
-
-def _said(found: Changes) -> list[str]:
-    lines = [f"- {count(len(found.same), 'reply', 'replies')} the same in both"]
-    if found.differing:
-        lines.append(f"- {count(len(found.differing), 'reply', 'replies')} to the same call, in other words")
-    for name, keys in ((found.a.session, found.only_a), (found.b.session, found.only_b)):
+def _reply_lines(diff: SessionDiff) -> Iterator[str]:
+    yield f"- {count(len(diff.same), 'reply', 'replies')} the same in both"
+    if diff.differing:
+        yield f"- {count(len(diff.differing), 'reply', 'replies')} to the same call, in other words"
+    for record, keys in zip((diff.a, diff.b), diff.only, strict=True):
         if keys:
-            lines.append(
-                f"- {count(len(keys), 'reply', 'replies')} only in `{name}`, from {escape_markdown(describe_place(keys[0]))} on"
-            )
-    if found.parted is not None:
-        lines.append(f"- They part at `{found.parted}`:")
-        for side in (found.a, found.b):
-            lines.append(
-                f"  - `{side.session}`: {escape_markdown(one_line(reply_text(side.said[found.parted]), 2 * _LONGEST))}"
-            )
-    return lines
+            replies = count(len(keys), "reply", "replies")
+            yield f"- {replies} only in `{record.session}`, from {escape_markdown(describe_place(keys[0]))} on"
+    if diff.differing:
+        key = diff.differing[0]
+        yield f"- They diverge at `{key}`:"
+        for record, replies_by_key in zip((diff.a, diff.b), diff.replies, strict=True):
+            excerpt = one_line(reply_text(replies_by_key[key]), MAX_EXCERPT_CHARS)
+            yield f"  - `{record.session}`: {escape_markdown(excerpt)}"
 
 
-def _answers(found: Changes) -> str:
-    first, second = (side.report.answer if side.report else None for side in (found.a, found.b))
+def _answers(diff: SessionDiff) -> Block:
+    first, second = (side.report.answer if side.report else None for side in (diff.a, diff.b))
     if first is None and second is None:
-        return "Neither has one."
+        return Paragraph(text="Neither has an answer.")
     if first == second:
-        return "The same, word for word."
+        return Paragraph(text="The same, word for word.")
     lines = difflib.unified_diff(
-        _lines(first), _lines(second), found.a.session, found.b.session, lineterm="", n=1_000_000
+        _sentences(first), _sentences(second), diff.a.session, diff.b.session, lineterm="", n=1_000_000
     )
-    kept = [line for line in lines if not line.startswith("@@")]
-    fence = "`" * (max((len(line) - len(line.lstrip("+- `")) for line in kept), default=0) + 3)
-    return f"{fence}diff\n" + "\n".join(kept) + f"\n{fence}"
+    return Diff(text="\n".join(line for line in lines if not line.startswith("@@")))
 
 
-def _lines(answer: str | None) -> list[str]:
-    """Sentences, so that a changed word does not mark a whole paragraph."""
-    import re
-
+def _sentences(answer: str | None) -> list[str]:
+    """Sentences, so that one changed word does not mark a whole paragraph."""
     return [line for line in re.split(r"(?<=[.!?])\s+|\n+", printable(answer or "")) if line.strip()]

@@ -1,4 +1,4 @@
-"""A session so far, folded from its events: the same fold for a run that is watched and for one that is read back."""
+"""The state of a session, folded from its events: the same fold for a run that is watched and for one that is read."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ from consilience.domain.events import (
 
 @dataclass
 class SessionState:
-    """`calls` are ended attempts in the order they were recorded, `flying` those under way by key, `awaited` the keys of those
-    that somebody outside has still to answer, `answered` of those answered while nobody ran it, until the answer is heard; `cost`
-    is None once a price was not known, `seconds` are those in which a process held the session. What an agent with tools took of
-    steps in a call that has not ended counts too."""
+    """What the events so far amount to. Steps of a tool agent count while its call is still in flight."""
 
     started: SessionStarted | None = None
     calls: list[Ended] = field(default_factory=list)
+    """Ended attempts in the order they were recorded."""
     flying: dict[str, CallStarted] = field(default_factory=dict)
+    """Calls in flight, by key."""
     lost: list[CallLost] = field(default_factory=list)
     checks: list[CheckRecorded] = field(default_factory=list)
     awaited: tuple[str, ...] = ()
+    """Keys of calls that a person or an outside process still has to answer."""
     answered: tuple[str, ...] = ()
+    """Keys of calls answered while no process ran the session, until the answer is read."""
     finished: SessionFinished | None = None
     seconds: float = 0.0
+    """Time during which a process held the session."""
     _tokens_in: int = 0
     _tokens_out: int = 0
     _tokens_thought: int = 0
     _cost: float | None = 0.0
-    _made: set[str] = field(default_factory=set)
-    _further: int = 0
+    _ended_keys: set[str] = field(default_factory=set)
+    _extra_steps: int = 0
     _steps: dict[str, list[StepCompleted]] = field(default_factory=dict)
 
     @property
@@ -55,13 +57,13 @@ class SessionState:
 
     @property
     def repairs(self) -> int:
-        """How often a reply that cannot be used is asked for again."""
+        """Max times that an invalid reply is asked for again."""
         return self.started.repairs if self.started else 1
 
     @property
     def made(self) -> int:
-        """Calls that came to an end, each step of an agent with tools counted, refusals by a limit not."""
-        return len(self._made) + self._further + sum(step.kind == "model" for step in self._open_steps)
+        """Calls that ended, including each step of a tool agent; excludes calls refused by a limit."""
+        return len(self._ended_keys) + self._extra_steps + sum(step.kind == "model" for step in self._open_steps)
 
     @property
     def tokens_in(self) -> int:
@@ -73,11 +75,12 @@ class SessionState:
 
     @property
     def tokens_thought(self) -> int:
-        """The part of `tokens_out` that went into thinking."""
+        """The part of `tokens_out` spent on thinking."""
         return self._tokens_thought + sum(step.tokens_thought for step in self._open_steps)
 
     @property
     def cost(self) -> float | None:
+        """US dollars; None if any price is unknown."""
         cost = self._cost
         for step in self._open_steps:
             cost = None if cost is None or step.cost is None else cost + step.cost
@@ -107,13 +110,13 @@ class SessionState:
         elif isinstance(event, SessionParked):
             self.awaited = event.awaited
         elif isinstance(event, AnswerReceived):
-            self._hear_of(event)
+            self._record_answer(event)
         elif isinstance(event, SessionResumed):
             self.awaited = ()
         elif isinstance(event, SessionFinished):
             self.finished = event
 
-    def _hear_of(self, answer: AnswerReceived) -> None:
+    def _record_answer(self, answer: AnswerReceived) -> None:
         if not answer.inherited:  # else it belongs to the session this was forked from
             self.awaited = tuple(key for key in self.awaited if key != answer.key)
             self.answered = tuple(dict.fromkeys((*self.answered, answer.key)))
@@ -126,8 +129,8 @@ class SessionState:
         if event.inherited or (isinstance(event, CallCompleted) and event.cached):
             return
         if not (isinstance(event, CallFailed) and event.unsent):
-            self._made.add(event.key)
-            self._further += event.steps - 1
+            self._ended_keys.add(event.key)
+            self._extra_steps += event.steps - 1
         self._tokens_in += event.tokens_in
         self._tokens_out += event.tokens_out
         self._tokens_thought += event.tokens_thought
@@ -135,13 +138,22 @@ class SessionState:
 
 
 def fold_events(events: Iterable[Event]) -> SessionState:
-    course = SessionState()
+    state = SessionState()
     for event in events:
-        course.take(event)
-    return course
+        state.take(event)
+    return state
 
 
 def call_seconds(event: CallEvent) -> float | None:
-    """Seconds a call took, where that was recorded."""
+    """Return how long a call took, None if that was not recorded."""
     seconds = event.volatile.get("s")
     return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def status_of(state: SessionState, holder: str | None) -> str:
+    """Return `finished`, `running`, `waiting` or `unfinished`. `holder` is the process that runs the session now."""
+    if state.finished:
+        return "finished"
+    if holder:
+        return "running"
+    return "waiting" if state.awaited else "unfinished"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from consilience.domain.messages import Message, says_nothing
 from consilience.domain.outcome import Check
 from consilience.domain.positions import LEVELS, exact
-from consilience.engine.analysis import Said, sentences
+from consilience.engine.analysis import SentenceIndex, sentences
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
@@ -313,7 +313,7 @@ def _echo(issue: str, text: str) -> bool:
     """Whether an issue is the text itself, which small critics give back as a whole. It counts as an issue all the same: what
     words say decides nothing."""
     written = sentences(text)
-    return bool(written) and all(map(Said(sentences(issue)).holds, written))
+    return bool(written) and all(map(SentenceIndex(sentences(issue)).holds, written))
 
 
 def _issues(one: Judgement | BriefJudgement) -> tuple[str, ...]:

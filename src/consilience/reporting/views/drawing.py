@@ -1,15 +1,17 @@
-"""A picture of boxes, lines and words as SVG: text escaped, a title and a description for who cannot see it, and colours
-that are told apart by the colour-blind, on light and on dark ground. No meaning rests on colour alone."""
+"""Pictures of boxes, lines and words as SVG, and the measuring of text.
+
+Text is escaped; every picture has a title and a description. Colours are distinguishable for the colour-blind, on light and
+dark ground, and never carry meaning alone.
+"""
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from html import escape
 
-from consilience.reporting.formatting import one_line, printable
+from consilience.reporting.formatting import escape_xml
+from consilience.reporting.terminal import fitted
 
 # Blue, vermilion and green of Okabe and Ito's palette, made lighter on dark ground.
 STYLE = """
@@ -33,13 +35,6 @@ STYLE = """
 @media print{.cv-ground{fill:none}}
 """.strip()
 
-_NO_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
-
-_PERHAPS_WIDE = re.compile("[\u1100-\U0010ffff]")
-
-Measure = Callable[[str], float]
-"""How wide a text is; as wide as its letters together."""
-
 _EMS: Mapping[float, str] = {
     0.30: "ijlIJ'ł",
     0.34: " .,:;/\\|·‘’",
@@ -48,34 +43,19 @@ _EMS: Mapping[float, str] = {
     0.82: "w&#<=>+~^",
     1.0: "mMW%@—…æœÆŒ",
 }
-"""Letters by how wide DejaVu Sans sets them; of an accented one, its base."""
+"""Letters by their width in DejaVu Sans, in ems; accented letters count as their base."""
 _BOLD = 1.15
 
 
-def strip_invalid_xml(text: str) -> str:
-    """Somebody's text without the characters that neither XML nor HTML may hold."""
-    return _NO_XML.sub("\ufffd", printable(text))
-
-
-def escape_xml(text: str) -> str:
-    """Somebody's text as character data of XML or HTML."""
-    return escape(strip_invalid_xml(text))
-
-
-def cells(text: str) -> int:
-    """How wide a text is, in widths of a Latin letter."""
-    return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in _PERHAPS_WIDE.findall(text))
-
-
 def pixels(text: str, style: str = "") -> float:
-    """How wide a text may be in a picture: in DejaVu Sans, the widest of the fonts that it may be set in."""
+    """Return the max width of a text in a picture: in DejaVu Sans, the widest of the fonts in its style."""
     size = 11 if "cv-small" in style else 14 if "cv-head" in style else 13
     bold = _BOLD if "cv-strong" in style or "cv-head" in style else 1.0
     return size * bold * sum(map(_em, text))
 
 
 def _em(letter: str) -> float:
-    """How wide a letter is, in sizes of its font, rounded up."""
+    """Return the width of a letter in ems, rounded up."""
     plain = letter if letter.isascii() else unicodedata.normalize("NFD", letter)[0]
     for em, letters in _EMS.items():
         if plain in letters:
@@ -87,50 +67,19 @@ def _em(letter: str) -> float:
     return 0.64 if "a" <= plain <= "z" or plain.isdigit() else 0.79 if plain.isascii() else 0.88
 
 
-def fitted(text: str, width: float, measure: Measure = cells) -> str:
-    """One line of at most `width` cells, or of what else it is measured in."""
-    line = one_line(text)
-    if measure(line) <= width:
-        return line
-    return f"{_longest(line, width - measure('…'), measure).rstrip()}…"
-
-
-def wrapped(text: str, width: float, most: int, measure: Measure = cells) -> list[str]:
-    """At most `most` lines of at most `width`, the last cut with an ellipsis; breaks at spaces where it can."""
-    lines: list[str] = []
-    rest = one_line(text, int(width) * (most + 1))
-    while rest and len(lines) < most - 1 and measure(rest) > width:
-        head = _longest(rest, width, measure) or rest[0]
-        at = head.rfind(" ")
-        if measure(head[: max(at, 0)]) > width / 2 and not rest[len(head)].isspace():
-            head = head[:at]
-        lines.append(head.rstrip())
-        rest = rest[len(head) :].lstrip()
-    return [*lines, fitted(rest, width, measure)] if rest else lines
-
-
-def _longest(line: str, width: float, measure: Measure) -> str:
-    """The longest beginning that is no wider."""
-    if measure is cells and cells(head := line[: int(width)]) <= width:
-        return head
-    room = width
-    for n, letter in enumerate(line):
-        room -= measure(letter)
-        if room < 0:
-            return line[:n]
-    return line
-
-
 class Drawing:
-    """Shapes in the order they are put down. `name` makes the ids of this picture unique on a page of several."""
+    """Shapes in the order in which they are drawn."""
 
-    def __init__(self, name: str, title: str, description: str) -> None:
+    def __init__(self, name: str, title: str, description: str, *, empty: bool = False) -> None:
+        """`name` makes the ids of this picture unique on a page. An `empty` picture shows its description."""
         self.name = name
         self.title = title
         self.description = description
         self._shapes: list[str] = []
         self._right = 0.0
         self._bottom = 0.0
+        if empty:
+            self.words(16, 28, description.strip())
 
     def box(
         self,
@@ -143,7 +92,7 @@ class Drawing:
         tip: str = "",
         shade: float = 1,
     ) -> None:
-        """`shade` is how much of its colour covers the ground, from 0 to 1."""
+        """`shade`: opacity of its colour, from 0 to 1."""
         self._grow(x + width, y + height)
         shaded = f' fill-opacity="{shade:.2f}"' if shade < 1 else ""
         body = f"{shaded}><title>{escape_xml(tip)}</title></rect>" if tip else f"{shaded}/>"
@@ -166,8 +115,9 @@ class Drawing:
     def words(
         self, x: float, y: float, text: str, style: str = "", anchor: str = "start", room: float = 0, within: float = 0
     ) -> None:
-        """`y` is the base line; `room` the width the picture keeps for it, by default what the text may need; `within` the width
-        at which it is cut."""
+        """`y`: base line. `room`: width kept for the text, default its max width. `within`: the width at which it is cut."""
+        if not text:
+            return
         if within:
             text = fitted(text, within, partial(pixels, style=style))
         width = room or pixels(text, style)
@@ -186,7 +136,7 @@ class Drawing:
             self.words(x, y + n * step, text, style, room=room)
 
     def svg(self) -> str:
-        """A file of its own, or part of a page: it brings its style along."""
+        """Return the picture with its style, as a file or as a part of a page."""
         width, height = self._right + 16, self._bottom + 16
         title, description = f"{self.name}-title", f"{self.name}-description"
         return (

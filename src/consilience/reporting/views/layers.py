@@ -1,31 +1,47 @@
-"""Where the nodes of a layered graph stand: few edges cross, none runs through a node (Sugiyama, Tagawa and Toda 1981)."""
+"""Layout of a layered graph: few edges cross, none runs through a node (Sugiyama, Tagawa and Toda 1981)."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 _SWEEPS = 6
 
 Edge = tuple[str, str]
+Point = tuple[float, float]
 Node = str | tuple[str, str, int]
-"""A node, or the place that an edge keeps for itself on a level which it crosses."""
+"""A node, or the place that an edge takes on a level which it crosses."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """`across` counts widths of a node from 0; `routes` holds for each edge the points between its ends, as (across, level)."""
+    """Places of the nodes of a layered graph."""
 
+    levels: Mapping[str, int]
     across: Mapping[str, float]
+    """Place of each node on its level, from 0, in widths of a node."""
     routes: Mapping[Edge, Sequence[tuple[float, int]]]
+    """Points between the ends of each edge, as (across, level)."""
+
+    def path(self, edge: Edge, at: Callable[[float, int], Point], half: float) -> list[Point]:
+        """Return the corners of an edge from the lower side of its source to the upper side of its target.
+
+        `at` maps (across, level) to the middle of a node, `half` is half a node's height.
+        """
+        source, target = edge
+        x, y = at(self.across[source], self.levels[source])
+        points = [(x, y + half)]
+        for x, y in (at(*between) for between in self.routes[edge]):
+            points += [(x, y - half), (x, y + half)]
+        x, y = at(self.across[target], self.levels[target])
+        return [*points, (x, y - half)]
 
 
 def layered(levels: Mapping[str, int], edges: Sequence[Edge]) -> Layers:
-    """`levels` grow along every edge from parent to child; those of one level stand in the order given where no edge says
-    otherwise."""
+    """Return the layout. `levels` grow along every edge; nodes of one level keep the order given unless edges change it."""
     rows: dict[int, list[Node]] = {}
     for node, level in levels.items():
         rows.setdefault(level, []).append(node)
@@ -37,12 +53,13 @@ def layered(levels: Mapping[str, int], edges: Sequence[Edge]) -> Layers:
             chain.append((parent, child, level))
             rows.setdefault(level, []).append(chain[-1])
         chain.append(child)
-        for one, other in pairwise(chain):
-            below.setdefault(one, []).append(other)
-            above.setdefault(other, []).append(one)
+        for upper, lower in pairwise(chain):
+            below.setdefault(upper, []).append(lower)
+            above.setdefault(lower, []).append(upper)
     ordered = _ordered([rows[level] for level in sorted(rows)], above, below)
     at = _placed(ordered, above, below)
     return Layers(
+        levels,
         {node: at[node] for node in levels},
         {
             (parent, child): [(at[parent, child, level], level) for level in range(levels[parent] + 1, levels[child])]
@@ -55,7 +72,7 @@ Neighbours = Mapping[Node, list[Node]]
 
 
 def _ordered(rows: list[list[Node]], above: Neighbours, below: Neighbours) -> list[list[Node]]:
-    """Every row sorted by the middle of its neighbours, down and up in turn; the order with the fewest crossings."""
+    """Sort every row by the mean place of its neighbours, down and up in turn; return the order with the fewest crossings."""
     best, least = rows, _crossings(rows, below)
     for sweep in range(_SWEEPS):
         if not least:
@@ -65,7 +82,7 @@ def _ordered(rows: list[list[Node]], above: Neighbours, below: Neighbours) -> li
         for row in rows if sweep % 2 == 0 else reversed(rows):
             place = {node: n for n, node in enumerate(swept[-1])} if swept else {}
             here = {node: n for n, node in enumerate(row)}
-            middles = {node: _mean([place[one] for one in towards.get(node, ()) if one in place]) for node in row}
+            middles = {node: _mean([place[other] for other in towards.get(node, ()) if other in place]) for node in row}
             wanted = {node: here[node] if middle is None else middle for node, middle in middles.items()}
             swept.append(sorted(row, key=wanted.__getitem__))
         rows = swept if sweep % 2 == 0 else swept[::-1]
@@ -75,27 +92,27 @@ def _ordered(rows: list[list[Node]], above: Neighbours, below: Neighbours) -> li
 
 
 def _crossings(rows: Sequence[Sequence[Node]], below: Neighbours) -> int:
-    found = 0
+    crossings = 0
     for upper, lower in pairwise(rows):
         place = {node: n for n, node in enumerate(lower)}
         seen: list[int] = []
         for node in upper:
-            ends = [place[one] for one in below.get(node, ()) if one in place]
-            found += sum(len(seen) - bisect_left(seen, end + 1) for end in ends)
+            ends = [place[other] for other in below.get(node, ()) if other in place]
+            crossings += sum(len(seen) - bisect_left(seen, end + 1) for end in ends)
             for end in ends:
                 insort(seen, end)
-    return found
+    return crossings
 
 
 def _placed(rows: Sequence[Sequence[Node]], above: Neighbours, below: Neighbours) -> dict[Node, float]:
-    """Every node as near to the middle of its neighbours as its order and a width between any two allow."""
+    """Return each node's place: as near to the mean of its neighbours as the order and the min distance allow."""
     at = {node: float(n) for row in rows for n, node in enumerate(row)}
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 1
         for row in rows if down else reversed(rows):
             wanted = []
             for node in row:
-                middle = _mean([at[one] for one in (above if down else below).get(node, ())])
+                middle = _mean([at[other] for other in (above if down else below).get(node, ())])
                 wanted.append(at[node] if middle is None else middle)
             at.update(zip(row, _apart(wanted), strict=True))
     left = min(at.values(), default=0.0)
@@ -103,7 +120,7 @@ def _placed(rows: Sequence[Sequence[Node]], above: Neighbours, below: Neighbours
 
 
 def _apart(wanted: Sequence[float]) -> list[float]:
-    """Half-way between pushing everything to the right and everything to the left until each has its width."""
+    """Return places at least 1 apart: half-way between pushing all nodes to the right and all to the left."""
     right: list[float] = []
     for x in wanted:
         right.append(max(x, right[-1] + 1) if right else x)

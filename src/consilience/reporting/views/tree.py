@@ -1,4 +1,4 @@
-"""Who took part: agents by level, who is above whom, who read each other, and what became of each."""
+"""The agents of a session: levels, parents, who read each other, and the state of each."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended
 from consilience.domain.sections import SeatNote
 from consilience.reporting.formatting import count, describe_agent, one_line
 from consilience.reporting.record import SessionRecord
-from consilience.reporting.views.drawing import Drawing, cells, wrapped
-from consilience.reporting.views.layers import layered
-from consilience.reporting.views.words import paragraph
+from consilience.reporting.terminal import cells, paragraph, wrapped
+from consilience.reporting.views.drawing import Drawing
+from consilience.reporting.views.layers import Point, layered
 
-_RING = 12
-"""The most agents of one circle that are drawn with a line for every pair; beyond, the lines would be a blot."""
-_ROOMY = 12
-"""The most agents side by side that are drawn with all that is said of them."""
+HEADING = "Who took part"
+NO_AGENTS = "No agents: the session was killed before it began."
+MAX_RING_AGENTS = 12
+"""Agents of one circle that are drawn with a line for every pair."""
+MAX_LARGE_BOXES = 12
+"""Agents side by side that are drawn with all details."""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """`state` is in words; `well` is False where a lasting failure was the last thing heard of it. `note` is what
-    its protocol adds."""
+    """An agent in the view."""
 
     id: str
     name: str
-    """What it stands for, and its id."""
+    """Its perspective and its id."""
     stands_for: str
     model: str
     level: int
@@ -37,19 +38,22 @@ class Seat:
     replies: int
     failures: int
     state: str
+    """In words."""
     well: bool
+    """False after a permanent failure."""
     note: SeatNote | None = None
+    """What the protocol adds."""
 
 
 @dataclass(frozen=True)
-class Tree:
+class SeatTree:
     kind: str
     seats: tuple[Seat, ...]
     circles: tuple[tuple[str, ...], ...]
     legend: str = ""
 
 
-def fold(record: SessionRecord) -> Tree:
+def fold(record: SessionRecord) -> SeatTree:
     ended: dict[str, list[Ended]] = {}
     for call in record.state.calls:
         ended.setdefault(call.agent, []).append(call)
@@ -80,7 +84,7 @@ def fold(record: SessionRecord) -> Tree:
                 note=notes.get(id),
             )
         )
-    return Tree(topology.kind, tuple(seats), topology.circles, record.presentation.seats_legend)
+    return SeatTree(topology.kind, tuple(seats), topology.circles, record.presentation.seats_legend)
 
 
 def _state(calls: list[Ended], outside: str, flying: bool, record: SessionRecord) -> tuple[str, bool]:
@@ -103,9 +107,9 @@ def _named(key: str, record: SessionRecord) -> str:
     return next((part for part in reversed(key.split("/")) if part in record.agents), "")
 
 
-def text(tree: Tree, width: int) -> str:
+def text(tree: SeatTree, width: int) -> str:
     if not tree.seats:
-        return "Nobody: the session was killed before it began.\n"
+        return f"{NO_AGENTS}\n"
     models = Counter(seat.model for seat in tree.seats)
     shared = next(iter(models)) if len(models) == 1 else ""
     head = f"{count(len(tree.seats), 'agent')}, {tree.kind}" + (f", all on {one_line(shared)}" if shared else "")
@@ -135,9 +139,9 @@ def _branch(
     model = "" if shared or not seat.model else f" · {one_line(seat.model)}"
     rated = f" · {seat.note.text}" if seat.note else ""
     children = below.get(seat.id, [])
-    said = one_line(f"{seat.name}{also}: {_words(seat)}{rated}{model}")
+    entry = one_line(f"{seat.name}{also}: {_describe_replies(seat)}{rated}{model}")
     room = width - len(first)
-    lines = [said] if cells(said) <= room else wrapped(said, max(room - 2, 20), len(said))
+    lines = [entry] if cells(entry) <= room else wrapped(entry, max(room - 2, 20), len(entry))
     yield f"{first}{lines[0]}"
     yield from (f"{rest}{'│ ' if children else '  '}{line}" for line in lines[1:])
     for n, child in enumerate(children, 1):
@@ -153,37 +157,35 @@ def _branch(
         )
 
 
-def _words(seat: Seat) -> str:
-    said = count(seat.replies, "reply", "replies")
-    lost = f", {seat.failures} failed" if seat.failures else ""
-    return f"{seat.state}, {said}{lost}" if seat.state != "replied" else f"{said}{lost}"
+def _describe_replies(seat: Seat) -> str:
+    replies = count(seat.replies, "reply", "replies")
+    failed = f", {seat.failures} failed" if seat.failures else ""
+    return f"{replies}{failed}" if seat.state == "replied" else f"{seat.state}, {replies}{failed}"
 
 
 def _first_parent(seat: Seat, by_id: Mapping[str, Seat]) -> str:
     return next((parent for parent in seat.parents if parent in by_id), "")
 
 
-def _below(tree: Tree) -> dict[str, list[str]]:
-    """Children by the parent beneath which they are written: their first."""
+def _below(tree: SeatTree) -> dict[str, list[str]]:
+    """Return children by the parent below which they are listed: their first."""
     by_id = {seat.id: seat for seat in tree.seats}
-    found: dict[str, list[str]] = {}
+    children: dict[str, list[str]] = {}
     for seat in tree.seats:
         if parent := _first_parent(seat, by_id):
-            found.setdefault(parent, []).append(seat.id)
-    return found
+            children.setdefault(parent, []).append(seat.id)
+    return children
 
 
 # --- as a picture
 
-Point = tuple[float, float]
-
 _DARKEST = 0.55
-"""Of the colour of a shade of 1, so that words on it can still be read."""
+"""Opacity of a shade of 1; text on it stays readable."""
 
 
 @dataclass(frozen=True)
 class _Size:
-    """Of a box, and the gaps beside and beneath it."""
+    """The size of a box, and the gaps beside and below it."""
 
     width: float
     height: float
@@ -194,28 +196,22 @@ class _Size:
 _LARGE, _SMALL = _Size(186, 62, 26, 56), _Size(92, 44, 14, 56)
 
 
-def draw(tree: Tree) -> Drawing:
-    drawing = Drawing("tree", "Who took part", text(tree, 100))
+def draw(tree: SeatTree) -> Drawing:
+    drawing = Drawing("tree", HEADING, text(tree, 100), empty=not tree.seats)
     if not tree.seats:
-        drawing.words(16, 28, "Nobody: the session was killed before it began.")
         return drawing
     flat = not any(seat.parents for seat in tree.seats)
     widest = max(Counter(seat.level for seat in tree.seats).values())
-    ring = flat and len(tree.circles) == 1 and len(tree.circles[0]) == len(tree.seats) and widest <= _RING
-    size = _LARGE if ring or flat or widest <= _ROOMY else _SMALL
-    shared = any(len(seat.parents) > 1 for seat in tree.seats)
-    if shared:
-        places = _dag(drawing, tree, size)
-    else:
-        places = _ring(tree, size) if ring else _grid(tree, size) if flat else _layers(tree, size)
-        _edges(drawing, tree, places, size)
+    ring = flat and len(tree.circles) == 1 and len(tree.circles[0]) == len(tree.seats) and widest <= MAX_RING_AGENTS
+    size = _LARGE if ring or flat or widest <= MAX_LARGE_BOXES else _SMALL
+    places = _ring(tree, size) if ring else _grid(tree, size) if flat else _layers(drawing, tree, size)
     if ring:
         _chords(drawing, tree.circles[0], places)
-        drawing.words(16, max(y for _, y in places.values()) + size.height, _said_of(tree.circles), "cv-small")
+        drawing.words(16, max(y for _, y in places.values()) + size.height, _circles_text(tree.circles), "cv-small")
     elif flat and tree.circles:
         right, bottom = max(x for x, _ in places.values()), max(y for _, y in places.values())
         drawing.box(20, 36, right + size.width / 2, bottom + size.height / 2 - 20, "cv-side", round=12)
-        drawing.words(24, 26, _said_of(tree.circles), "cv-small")
+        drawing.words(24, 26, _circles_text(tree.circles), "cv-small")
     else:
         _chains(drawing, tree, places, size)
     for seat in tree.seats:
@@ -230,7 +226,7 @@ def draw(tree: Tree) -> Drawing:
     return drawing
 
 
-def _said_of(circles: tuple[tuple[str, ...], ...]) -> str:
+def _circles_text(circles: tuple[tuple[str, ...], ...]) -> str:
     return (
         "all of them read each other"
         if len(circles) == 1
@@ -246,57 +242,27 @@ def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
     elif not seat.replies and seat.well:
         style = "cv-box cv-quiet"
     note = seat.note or SeatNote(text="")
-    said = ", ".join(filter(None, (_words(seat), note.text)))
-    drawing.box(x, y, size.width, size.height, style, tip=f"{seat.name}: {said}, {seat.model}")
+    state = ", ".join(filter(None, (_describe_replies(seat), note.text)))
+    drawing.box(x, y, size.width, size.height, style, tip=f"{seat.name}: {state}, {seat.model}")
     if note.shade is not None:
         shade = _DARKEST * min(1.0, max(0.0, note.shade))
         drawing.box(x + 1, y + 1, size.width - 2, size.height - 2, "cv-shade", shade=shade)
     drawing.words(x + 10, y + 18, seat.name, "cv-strong", within=room)
     if size is _LARGE:
         second = note.short or note.text
-        third = note.alert or _words(seat)
+        third = note.alert or _describe_replies(seat)
         if second:
             drawing.words(x + 10, y + 36, second, within=room)
         drawing.words(x + 10, y + (52 if second else 40), third, "cv-small", within=room)
     else:
-        drawing.words(x + 10, y + 34, _words(seat), "cv-small", within=room)
+        drawing.words(x + 10, y + 34, _describe_replies(seat), "cv-small", within=room)
 
 
-def _layers(tree: Tree, size: _Size) -> dict[str, Point]:
-    """Leaves side by side in the order of the tree, everybody else above the middle of those written beneath it."""
-    below = _below(tree)
-    by_id = {seat.id: seat for seat in tree.seats}
-    across: dict[str, float] = {}
-    free = 0
-
-    def put(id: str) -> float:
-        nonlocal free
-        children = [put(child) for child in below.get(id, [])]
-        if children:
-            across[id] = (children[0] + children[-1]) / 2
-        else:
-            across[id] = free
-            free += 1
-        return across[id]
-
-    for seat in tree.seats:
-        if not _first_parent(seat, by_id):
-            put(seat.id)
-    stride = size.width + size.across
-    return {
-        id: (
-            16 + size.width / 2 + x * stride,
-            16 + size.height / 2 + (by_id[id].level - 1) * (size.height + size.down),
-        )
-        for id, x in across.items()
-    }
-
-
-def _dag(drawing: Drawing, tree: Tree, size: _Size) -> dict[str, Point]:
-    """Nodes with several parents: placed so that few edges cross; an edge past a level goes through a gap in it."""
+def _layers(drawing: Drawing, tree: SeatTree, size: _Size) -> dict[str, Point]:
+    """Draw the lines from parents to children; return the places of the agents, one row for each level."""
     levels = {seat.id: seat.level for seat in tree.seats}
     edges = [(parent, seat.id) for seat in tree.seats for parent in seat.parents if parent in levels]
-    found = layered(levels, edges)
+    layers = layered(levels, edges)
 
     def at(across: float, level: int) -> Point:
         return (
@@ -304,18 +270,13 @@ def _dag(drawing: Drawing, tree: Tree, size: _Size) -> dict[str, Point]:
             16 + size.height / 2 + (level - 1) * (size.height + size.down),
         )
 
-    places = {id: at(x, levels[id]) for id, x in found.across.items()}
-    half = size.height / 2
-    for parent, child in edges:
-        points = [(places[parent][0], places[parent][1] + half)]
-        for x, y in (at(*point) for point in found.routes[parent, child]):
-            points += [(x, y - half), (x, y + half)]
-        drawing.line([*points, (places[child][0], places[child][1] - half)])
-    return places
+    for edge in edges:
+        drawing.line(layers.path(edge, at, size.height / 2))
+    return {id: at(across, levels[id]) for id, across in layers.across.items()}
 
 
-def _ring(tree: Tree, size: _Size) -> dict[str, Point]:
-    """Far enough apart that no box covers its neighbour; a little flattened, since boxes are wider than tall."""
+def _ring(tree: SeatTree, size: _Size) -> dict[str, Point]:
+    """Place agents far enough apart that no box covers another; flattened, since boxes are wider than tall."""
     number = len(tree.seats)
     radius = (size.width + 20) / (2 * math.sin(math.pi / number)) if number > 1 else 0.0
     tall = 0.75 * radius
@@ -329,7 +290,7 @@ def _ring(tree: Tree, size: _Size) -> dict[str, Point]:
     }
 
 
-def _grid(tree: Tree, size: _Size) -> dict[str, Point]:
+def _grid(tree: SeatTree, size: _Size) -> dict[str, Point]:
     columns = max(1, math.ceil(math.sqrt(len(tree.seats) / 2)))
     return {
         seat.id: (
@@ -340,27 +301,15 @@ def _grid(tree: Tree, size: _Size) -> dict[str, Point]:
     }
 
 
-def _edges(drawing: Drawing, tree: Tree, places: Mapping[str, Point], size: _Size) -> None:
-    """From the lower edge of a parent, over a level half-way, to the upper edge of its child."""
-    for seat in tree.seats:
-        for parent in seat.parents:
-            if parent in places:
-                (x0, y0), (x1, y1) = places[parent], places[seat.id]
-                half = y1 - size.height / 2 - size.down / 2
-                start, end = (x0, y0 + size.height / 2), (x1, y1 - size.height / 2)
-                drawing.line([start, (x0, half), (x1, half), end])
-
-
 def _chords(drawing: Drawing, circle: tuple[str, ...], places: Mapping[str, Point]) -> None:
-    for n, one in enumerate(circle):
-        for other in circle[n + 1 :]:
-            drawing.line([places[one], places[other]], "cv-side")
+    for a, b in combinations(circle, 2):
+        drawing.line([places[a], places[b]], "cv-side")
 
 
-def _chains(drawing: Drawing, tree: Tree, places: Mapping[str, Point], size: _Size) -> None:
-    """Neighbours of a circle are joined, side by side; those of different levels by a slanting line."""
+def _chains(drawing: Drawing, tree: SeatTree, places: Mapping[str, Point], size: _Size) -> None:
+    """Join the neighbours of a circle side by side; those of different levels by a slanting line."""
     for circle in tree.circles:
         seated = sorted((id for id in circle if id in places), key=lambda id: places[id])
-        for one, other in pairwise(seated):
-            (x0, y0), (x1, y1) = places[one], places[other]
+        for a, b in pairwise(seated):
+            (x0, y0), (x1, y1) = places[a], places[b]
             drawing.line([(x0 + size.width / 2, y0), (x1 - size.width / 2, y1)], "cv-side")

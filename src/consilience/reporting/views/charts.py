@@ -1,38 +1,57 @@
-"""Pictures that protocols describe as data: layered graphs, matrices, bar charts, timelines."""
+"""Pictures described as data: layered graphs, matrices, bar charts, timelines, curves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
+from math import ceil
 
-from consilience.domain.sections import Bars, Graph, Grid, GridCell, GridColumn, Matrix, Panel, Series, View
-from consilience.reporting.views import convergence
-from consilience.reporting.views.drawing import Drawing, fitted, pixels, wrapped
+from consilience.domain.sections import (
+    Bars,
+    Curve,
+    Graph,
+    Grid,
+    GridCell,
+    GridColumn,
+    Matrix,
+    Panel,
+    Picture,
+    Point,
+    Series,
+    View,
+)
+from consilience.reporting.formatting import one_line
+from consilience.reporting.terminal import fitted, view_text, wrapped
+from consilience.reporting.views.drawing import Drawing, pixels
 from consilience.reporting.views.layers import Layers, layered
-from consilience.reporting.views.words import view_lines
 
 _MAX_NAME_CELLS = 22
 
 
 def draw(view: View) -> Drawing:
-    """The picture of a view; its words where it has none."""
-    words = view_lines(view, 100)
-    drawing = Drawing(view.name, view.heading, words)
-    match view.picture:
-        case Graph():
-            _draw_graph(drawing, view.picture)
-        case Matrix():
-            _draw_matrix(drawing, view.picture)
-        case Bars():
-            _draw_bars(drawing, view.picture)
-        case Series():
-            convergence.draw_curves(drawing, view.picture)
-        case Grid():
-            _draw_grid(drawing, view.picture)
-        case None:
-            drawing.lines(16, 28, words.splitlines())
+    """Return the picture of a view; its text if it has none."""
+    text = view_text(view, 100)
+    drawing = Drawing(view.name, view.heading, text)
+    if view.picture is None:
+        drawing.lines(16, 28, text.splitlines())
+    else:
+        draw_picture(drawing, view.picture)
     return drawing
+
+
+def draw_picture(drawing: Drawing, picture: Picture) -> None:
+    match picture:
+        case Graph():
+            _draw_graph(drawing, picture)
+        case Matrix():
+            _draw_matrix(drawing, picture)
+        case Bars():
+            _draw_bars(drawing, picture)
+        case Series():
+            _draw_series(drawing, picture)
+        case Grid():
+            _draw_grid(drawing, picture)
 
 
 def _legend(drawing: Drawing, y: float, lines: tuple[str, ...]) -> None:
@@ -57,19 +76,18 @@ def _draw_graph(drawing: Drawing, graph: Graph) -> None:
     pairs = dict.fromkeys((edge.source, edge.target) for panel in graph.panels for edge in panel.edges)
     edges = [(a, b) for a, b in pairs if a in levels and b in levels and levels[a] < levels[b]]
     ranks = {level: n for n, level in enumerate(sorted(set(levels.values())))}
-    rank = {id: ranks[level] for id, level in levels.items()}
-    placed = layered(rank, edges)
+    placed = layered({id: ranks[level] for id, level in levels.items()}, edges)
     top = 16.0
     for panel in graph.panels:
         if panel.title:
             drawing.words(16, top + 14, panel.title, "cv-head")
             top += 32
-        _draw_panel(drawing, panel, placed, rank, top)
+        _draw_panel(drawing, panel, placed, top)
         top += len(ranks) * (_HIGH + _BENEATH) - _BENEATH + 34
     _legend(drawing, top, graph.legend)
 
 
-def _draw_panel(drawing: Drawing, panel: Panel, placed: Layers, rank: Mapping[str, int], top: float) -> None:
+def _draw_panel(drawing: Drawing, panel: Panel, placed: Layers, top: float) -> None:
     def at(across: float, row: int) -> tuple[float, float]:
         return 16 + _WIDE / 2 + across * (_WIDE + _BESIDE), top + _HIGH / 2 + row * (_HIGH + _BENEATH)
 
@@ -78,13 +96,7 @@ def _draw_panel(drawing: Drawing, panel: Panel, placed: Layers, rank: Mapping[st
         pair = (edge.source, edge.target)
         if pair not in placed.routes:
             continue
-        x, y = at(placed.across[edge.source], rank[edge.source])
-        points = [(x, y + _HIGH / 2)]
-        for between in placed.routes[pair]:
-            x, y = at(*between)
-            points += [(x, y - _HIGH / 2), (x, y + _HIGH / 2)]
-        x, y = at(placed.across[edge.target], rank[edge.target])
-        points.append((x, y - _HIGH / 2))
+        points = placed.path(pair, at, _HIGH / 2)
         drawing.line(points, _LINES[edge.tone])
         if edge.near_source:
             labels.append((*_along(points[0], points[1], 0.36), edge.near_source, edge.tip))
@@ -94,7 +106,7 @@ def _draw_panel(drawing: Drawing, panel: Panel, placed: Layers, rank: Mapping[st
         drawing.box(x - 25, y - 9, 50, 18, "cv-ground", round=3, tip=tip)
         drawing.words(x, y + 4, words, "cv-small", "middle", room=50)
     for node in panel.nodes:
-        x, y = at(placed.across[node.id], rank[node.id])
+        x, y = at(placed.across[node.id], placed.levels[node.id])
         drawing.box(x - _WIDE / 2, y - _HIGH / 2, _WIDE, _HIGH, _BOXES[node.tone], tip=node.tip or node.id)
         left, base = x - _WIDE / 2 + 10, y + (-3 if node.note else 5)
         drawing.words(left, base, node.label or node.id, "cv-strong", within=_WIDE - 20)
@@ -110,13 +122,13 @@ def _along(start: tuple[float, float], end: tuple[float, float], part: float) ->
 
 _CELL_HIGH, _CELLS_TOP = 36.0, 62.0
 _DARKEST = 0.5
-"""How much of its colour the greatest value has; with more, its number could not be read on it."""
+"""Opacity of the max value's colour; a number on a darker ground would be unreadable."""
 
 
 def _draw_matrix(drawing: Drawing, matrix: Matrix) -> None:
-    """The greater a value, the more colour, and the number in every cell."""
+    """Draw values as shades, with the number in every cell."""
     cells = {(cell.row, cell.column): cell for cell in matrix.cells}
-    most = max((cell.value for cell in matrix.cells if cell.value is not None), default=0.0)
+    max_value = max((cell.value for cell in matrix.cells if cell.value is not None), default=0.0)
     heads = [fitted(name, _MAX_NAME_CELLS) for name in matrix.columns]
     rows = [fitted(name, _MAX_NAME_CELLS) for name in matrix.rows]
     wide = max(52.0, *(pixels(head, "cv-small") + 10 for head in heads))
@@ -133,7 +145,7 @@ def _draw_matrix(drawing: Drawing, matrix: Matrix) -> None:
             if cell is None:
                 continue
             if cell.value is not None:
-                shade = _DARKEST * min(1.0, max(0.0, cell.value / most)) if most > 0 else 0.0
+                shade = _DARKEST * min(1.0, max(0.0, cell.value / max_value)) if max_value > 0 else 0.0
                 drawing.box(x + 1, y + 1, wide - 2, _CELL_HIGH - 2, "cv-shade", round=2, tip=cell.tip, shade=shade)
             drawing.words(x + wide / 2, y + _CELL_HIGH / 2 + 5, cell.text, "", "middle", room=10)
             if cell.framed:
@@ -147,30 +159,30 @@ def _draw_matrix(drawing: Drawing, matrix: Matrix) -> None:
 
 _BARS_LEFT, _BARS_TOP, _BAR_STEP, _BAR_WIDE = 190.0, 64.0, 30.0, 220.0
 _LINES_WIDE, _MAX_LINES = 460.0, 5
-"""How wide the lines of a bar are set, and how many there are at most; all of them stand in words."""
+"""Width and max number of the lines of a bar; the view's text has all of them."""
 
 
 def _draw_bars(drawing: Drawing, bars: Bars) -> None:
-    """A bar for each row, a dot for each single value, a line for what is needed."""
+    """Draw a bar for each row, a dot for each single value, a line for the threshold."""
     drawing.words(16, 28, bars.title, "cv-head")
     small = partial(pixels, style="cv-small")
     lines = [
         [part for line in row.lines for part in wrapped(line, _LINES_WIDE, _MAX_LINES, small)] for row in bars.rows
     ]
-    tops = list(accumulate((_BAR_STEP + 14 * len(some) for some in lines), initial=_BARS_TOP))
+    tops = list(accumulate((_BAR_STEP + 14 * len(row_lines) for row_lines in lines), initial=_BARS_TOP))
     bottom = tops.pop()
     for share in (0.0, 0.5, 1.0):
         x = _BARS_LEFT + share * _BAR_WIDE
         drawing.line([(x, _BARS_TOP - 8), (x, bottom)], "cv-faint")
         drawing.words(x, _BARS_TOP - 14, f"{share:g}", "cv-small", "middle")
-    for row, some, y in zip(bars.rows, lines, tops, strict=True):
+    for row, row_lines, y in zip(bars.rows, lines, tops, strict=True):
         drawing.words(16, y + 16, row.name, "cv-strong", within=_BARS_LEFT - 26)
         if row.value is not None:
             drawing.box(_BARS_LEFT, y + 4, max(1.0, _unit(row.value) * _BAR_WIDE), 16, "cv-cell", round=2)
         for dot in row.dots:
             drawing.dot(_BARS_LEFT + _unit(dot) * _BAR_WIDE, y + 12, "cv-dot", 3.5)
         drawing.words(_BARS_LEFT + _BAR_WIDE + 14, y + 16, row.note, "cv-small")
-        drawing.lines(_BARS_LEFT + _BAR_WIDE + 14, y + 31, some, "cv-small", 14)
+        drawing.lines(_BARS_LEFT + _BAR_WIDE + 14, y + 31, row_lines, "cv-small", 14)
     if bars.threshold is not None:
         x = _BARS_LEFT + _unit(bars.threshold) * _BAR_WIDE
         drawing.line([(x, _BARS_TOP - 8), (x, bottom)], "cv-needed")
@@ -183,19 +195,23 @@ def _unit(value: float) -> float:
 
 # --- timelines
 
-_COLUMN, _GAP, _METER = 226.0, 12.0, 120.0
+CELL_ROOM = 206.0
+"""Width of the lines in a cell of a timeline."""
+_COLUMN, _GAP, _METER = CELL_ROOM + 20, 12.0, 120.0
 _HEAD, _LINE = 92.0, 18.0
 
 
 def _draw_grid(drawing: Drawing, grid: Grid) -> None:
-    """A column for each step, a row for each agent or part."""
+    """Draw a column for each step, a row for each agent or part."""
     measured = any(cell.value_text for cell in grid.cells)
-    height = (42.0 if measured else 18.0) + _LINE * max((len(cell.lines) for cell in grid.cells), default=0)
-    rows = {name: _HEAD + 16 + n * (height + _GAP) for n, name in enumerate(grid.rows)}
-    for name, y in rows.items():
-        drawing.words(16, y + 24, fitted(name, _MAX_NAME_CELLS), "cv-strong")
+    names = {row: wrapped(row, _MAX_NAME_CELLS, 3) for row in grid.rows}
+    lines = max([len(cell.lines) for cell in grid.cells] + [len(name) - 1 for name in names.values()], default=0)
+    height = (42.0 if measured else 18.0) + _LINE * lines
+    rows = {row: _HEAD + 16 + n * (height + _GAP) for n, row in enumerate(grid.rows)}
+    for row, y in rows.items():
+        drawing.lines(16, y + 24, names[row], "cv-strong")
     drawing.words(16, 42, grid.head, "cv-strong")
-    left = 36 + max(pixels(fitted(name, _MAX_NAME_CELLS), "cv-strong") for name in (grid.head, *grid.rows))
+    left = 36 + ceil(max(pixels(line, "cv-strong") for line in (grid.head, *chain.from_iterable(names.values()))))
     across = {column.name: left + n * (_COLUMN + _GAP) for n, column in enumerate(grid.columns)}
     for column in grid.columns:
         _draw_column(drawing, across[column.name], column, grid.threshold)
@@ -206,7 +222,8 @@ def _draw_grid(drawing: Drawing, grid: Grid) -> None:
 
 def _draw_column(drawing: Drawing, x: float, column: GridColumn, threshold: float | None) -> None:
     drawing.words(x + 10, 36, column.label or column.name, "cv-head", within=_COLUMN - 20)
-    drawing.box(x, 16, _COLUMN, _HEAD - 12, "cv-frame" if column.framed else "cv-none")
+    if column.framed:
+        drawing.box(x, 16, _COLUMN, _HEAD - 12, "cv-frame")
     if column.value_text:
         _meter(drawing, x + 10, 46, column.value)
         drawing.words(x + 20 + _METER, 58, column.value_text, "cv-strong")
@@ -231,3 +248,79 @@ def _meter(drawing: Drawing, x: float, y: float, value: float | None) -> None:
     drawing.box(x, y, _METER, 12, "cv-box cv-quiet", round=2)
     if value is not None:
         drawing.box(x, y, _METER * _unit(value), 12, "cv-dot", round=2)
+
+
+# --- curves
+
+MAX_DETAIL_CHARS = 120
+_AXIS, _CURVE_HIGH, _POINT_STEP = 64.0, 180.0, 84.0
+
+
+def curve_min(curve: Curve) -> float:
+    return min([0.0, *_values(curve)])
+
+
+def curve_max(curve: Curve) -> float:
+    return max([1.0, *_values(curve)])
+
+
+def _values(curve: Curve) -> Iterator[float]:
+    for point in curve.points:
+        yield from (value for value in (point.value, point.threshold) if value is not None)
+
+
+def describe_point(point: Point) -> str:
+    needed = f", needed {point.threshold:g}" if point.threshold is not None else ""
+    score = "no score" if point.value is None else f"{point.value:.2f}"
+    return f"{score}{needed}: {'met' if point.met else 'not met'}"
+
+
+def _draw_series(drawing: Drawing, series: Series) -> None:
+    """Draw a panel for each curve, and a list for one without a value."""
+    top = 0.0
+    for curve in series.curves:
+        if any(point.value is not None for point in curve.points):
+            _draw_curve(drawing, curve, top, series.step)
+            top += _CURVE_HIGH + 126
+        else:
+            drawing.words(16, top + 28, curve.name, "cv-head")
+            lines = [
+                f"after {series.step} {point.index}: {describe_point(point)}; {one_line(point.detail, MAX_DETAIL_CHARS)}".rstrip(
+                    "; "
+                )
+                for point in curve.points
+            ]
+            drawing.lines(16, top + 48, lines)
+            top += 60 + 16 * len(lines)
+
+
+def _draw_curve(drawing: Drawing, curve: Curve, top: float, step: str) -> None:
+    first, last = curve.points[0].index, curve.points[-1].index
+    base = top + 66 + _CURVE_HIGH
+    right = _AXIS + 40 + max(1, last - first) * _POINT_STEP + 40
+
+    def x(point: Point) -> float:
+        return _AXIS + 40 + (point.index - first) * _POINT_STEP
+
+    def y(value: float) -> float:
+        return base - (value - curve_min(curve)) / (curve_max(curve) - curve_min(curve)) * _CURVE_HIGH
+
+    drawing.words(16, top + 28, f"{curve.name}, {step} by {step}", "cv-head")
+    for quarter in range(5):
+        value = curve_min(curve) + (curve_max(curve) - curve_min(curve)) * quarter / 4
+        drawing.line([(_AXIS, y(value)), (right, y(value))], "cv-faint")
+        drawing.words(_AXIS - 8, y(value) + 4, f"{value:.2f}", "cv-small", "end")
+    needed = [(x(point), y(point.threshold)) for point in curve.points if point.threshold is not None]
+    if needed:
+        drawing.line([(_AXIS, needed[0][1]), *needed, (right, needed[-1][1])], "cv-needed")
+        drawing.words(right + 6, needed[-1][1] + 4, f"needed {curve.points[-1].threshold or 0:g}", "cv-small")
+    scored = [(point, y(point.value)) for point in curve.points if point.value is not None]
+    drawing.line([(x(point), at) for point, at in scored], "cv-curve")
+    for point in curve.points:
+        drawing.words(x(point), base + 20, f"{step} {point.index}", "cv-small", "middle")
+    for n, (point, at) in enumerate(scored):
+        drawing.dot(x(point), at, "cv-dot" if point.met else "cv-ring")
+        rises = n + 1 < len(scored) and scored[n + 1][1] < at
+        beside = at + 20 if rises and at + 20 < base else at - 10
+        drawing.words(x(point), beside, f"{point.value:.2f}{' met' if point.met else ''}", "cv-strong", "middle")
+    drawing.words(_AXIS, base + 42, "● met · ○ not met · dashed: what is needed", "cv-small")
