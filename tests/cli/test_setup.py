@@ -228,8 +228,8 @@ def test_doctor_does_not_say_that_a_model_that_is_none_is_paid_for(cli: Cli, her
 def test_doctor_says_where_no_journal_could_be_made(cli: Cli, here: Path) -> None:
     (here / "file").write_text("x")
     for home, said in (
-        (here / "file", f"{here / 'file'} is no directory"),
-        (here / "file" / "below", f"{here / 'file'} is no directory"),
+        (here / "file", f"{here / 'file'} is not a directory"),
+        (here / "file" / "below", f"{here / 'file'} is not a directory"),
         *([(Path("/proc/town"), "/proc is not writable")] if Path("/proc/self").exists() else []),
     ):
         result = cli("doctor", env={"CONSILIENCE_HOME": str(home)})

@@ -89,7 +89,15 @@ async def test_positions_decided_against_conditions_and_unknowns_are_in_the_head
 
 
 async def test_entries_without_content_take_no_place_from_others() -> None:
-    conditions = ["None.", "", *(f"condition {n}" for n in range(MAX_CONDITIONS + 1))]
+    conditions = [
+        "None.",
+        "",
+        "A",
+        "A1.flag2",
+        "1ef433c8",
+        "unknown",
+        *(f"condition {n}" for n in range(MAX_CONDITIONS + 1)),
+    ]
     report = await close({"would_change": conditions, "unknown": ["n/a"], "against": [{"text": "none"}]})
     assert report.would_change == tuple(f"condition {n}" for n in range(MAX_CONDITIONS))
     assert (report.unknown, report.against) == ((), ())

@@ -131,7 +131,10 @@ class Solo(Baseline):
         bool, Field(description="ask for options, cruxes, what would change the answer and what speaks against it")
     ] = False
     reviews: Annotated[
-        int, Field(ge=0, le=MAX_REVIEWS, description="times that the model criticises its answer and rewrites it")
+        int,
+        Field(
+            ge=0, le=MAX_REVIEWS, description="reviews, in each of which the model criticises and rewrites its answer"
+        ),
     ] = 0
 
     @property

@@ -41,7 +41,7 @@ class Vote(Baseline):
     report: ClassVar[type[VoteReport]] = VoteReport
     closing: ClassVar[bool] = False
 
-    votes: Annotated[int, Field(ge=1, le=MOST_VOTES, description="how many independent answers")] = 5
+    votes: Annotated[int, Field(ge=1, le=MOST_VOTES, description="number of independent answers")] = 5
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -39,14 +39,14 @@ class BroadcastSettings(TreeProtocol):
     ] = 1
     max_iterations: Annotated[int, Field(ge=1, le=20, description="max broadcasts of a parent per execution")] = 2
     satisfaction_threshold: Annotated[
-        float, Field(ge=0, le=1, description="mean rating of the children at which a parent is satisfied")
+        float, Field(ge=0, le=1, description="mean rating of the children that satisfies a parent")
     ] = 0.7
     critical_flags: Annotated[
         tuple[Tag, ...],
         Field(description=f"flags that send a parent back to broadcast again; of {', '.join(SEVERITY)}"),
     ] = ("goal_mismatch", "needs_reframing")
     skip_when_satisfied: Annotated[
-        bool, Field(description="siblings who all rate themselves above 0.9 and flag nothing do not coordinate")
+        bool, Field(description="skip coordination if all siblings rate themselves above 0.9 without a flag")
     ] = True
     strange_loops: Annotated[int, Field(ge=0, le=10, description="self-reviews of the root's answer")] = 0
     domain_instructions: Annotated[

@@ -20,7 +20,9 @@ class Settings(TreeProtocol):
     name: ClassVar[str] = "decompose"
     summary: ClassVar[str] = "a parent splits the task, its children do their parts alone, and it puts them together"
 
-    children: Annotated[int, Field(ge=1, le=64, description="children of every internal node, and most parts")] = 3
+    children: Annotated[
+        int, Field(ge=1, le=64, description="children of every internal node, which is also the max number of parts")
+    ] = 3
     strange_loops: Annotated[int, Field(ge=0, le=10, description="self-reviews of the root's answer")] = 0
     domain_instructions: Annotated[
         str, Field(max_length=20_000, description="instructions for the last of the strange loops")

@@ -42,7 +42,7 @@ class Propose(Protocol):
     report: ClassVar[type[ProposeReport]] = ProposeReport
     closing: ClassVar[bool] = True
 
-    personas: Annotated[int, Field(ge=2, le=12, description="how many personas")] = 4
+    personas: Annotated[int, Field(ge=2, le=12, description="number of personas")] = 4
 
     @property
     def max_quoted_replies(self) -> int:

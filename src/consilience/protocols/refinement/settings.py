@@ -35,18 +35,18 @@ class Settings(Protocol):
         HierarchySetting,
         Field(
             validate_default=True,
-            description="who writes what, and who helps: a shipped hierarchy (consilience hierarchies) or a TOML file",
+            description="roles of the authors: a shipped hierarchy (consilience hierarchies) or a TOML file",
         ),
     ] = "document"  # type: ignore[assignment]
     max_passes: Annotated[int, Field(ge=1, le=100, description="max passes")] = 3
-    threshold: Annotated[float, Field(ge=0, le=1, description="quality at which the text is good enough")] = 0.8
+    threshold: Annotated[float, Field(ge=0, le=1, description="stop when the text has this quality")] = 0.8
     confidence: Annotated[
         Literal["critic", "length", "self"],
-        Field(description="what quality is: the critic's scores, the length of a part, or what its author declares"),
+        Field(description="measure of quality: the critic's scores, the length of a part, or its author's declaration"),
     ] = "critic"
     critic: Annotated[
         Literal["model", "heuristic"],
-        Field(description="who judges: a model, or two rules of thumb about length and confidence, without a call"),
+        Field(description="judge of quality: a model, or two heuristics on length and confidence without a call"),
     ] = "model"
     filter: Annotated[
         Literal["auto", "always", "never"],
@@ -55,12 +55,10 @@ class Settings(Protocol):
             "prompt would exceed half of its model's context window"
         ),
     ] = "auto"
-    draft: Annotated[str, Field(max_length=1_000_000, description="a text to start from, instead of nothing"), FILE] = (
-        ""
-    )
+    draft: Annotated[str, Field(max_length=1_000_000, description="text to start from"), FILE] = ""
     protect: Annotated[
         tuple[Part, ...],
-        Field(description="parts of the draft that nobody may change: code, front_matter"),
+        Field(description="parts of the draft that must not change: code, front_matter"),
     ] = ("code", "front_matter")
     length: Annotated[
         int,
@@ -68,7 +66,7 @@ class Settings(Protocol):
             ge=0, le=100_000, description="target length in words; 0 for the draft's length, or none without a draft"
         ),
     ] = 0
-    tone: Annotated[str, Field(max_length=500, description="the tone it should have, in a few words")] = ""
+    tone: Annotated[str, Field(max_length=500, description="target tone, in a few words")] = ""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
