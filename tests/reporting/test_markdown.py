@@ -309,6 +309,8 @@ def test_commands_of_an_answer_stay_as_they_are_to_be_typed() -> None:
     text = blocks_markdown([AgentText(text=answer)])
     assert r"`kubectl -n <NS> undo` \<ask>" in text
     assert "<code>kubectl -n &lt;NS&gt; undo</code> &lt;ask&gt;" in html_of(text)
+    apart = blocks_markdown([AgentText(text="Post `SEV | next`.\n\nRun `undo <deploy>` here.")])
+    assert "`undo <deploy>`" in apart, "a pipe in the code of another paragraph changes nothing"
     split = blocks_markdown([AgentText(text="| a `<b> | <c>` |\n|---|---|")])
     assert r"`\<b> | \<c>`" in split, "the pipe ends the cell, and the code with it"
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import groupby
 
 from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
@@ -148,10 +149,9 @@ def describe_place(key: str) -> str:
 def demote_markdown(text: str) -> str:
     """Return `text` with headings two levels lower, HTML escaped and open code fences closed."""
     lines = printable(text).strip().split("\n")
-    tags = _TAGS_OUTSIDE_CODE if all(_FENCE.match(line) or _has_closed_code(line) for line in lines) else _TAGS
     shown: list[str] = []
     fence = ""
-    for line in lines:
+    for line, tags in zip(lines, _tags_by_line(lines), strict=True):
         if fence:
             shown.append(line)
             if re.fullmatch(rf" {{0,3}}{fence[0]}{{{len(fence)},}}[ \t]*", line):
@@ -185,6 +185,14 @@ def strip_invalid_xml(text: str) -> str:
 def escape_xml(text: str) -> str:
     """Return text as character data of XML or HTML."""
     return escape(strip_invalid_xml(text))
+
+
+def _tags_by_line(lines: Sequence[str]) -> Iterator[re.Pattern[str]]:
+    """Yield for each line what to escape in it. Code within a line never reaches beyond its paragraph."""
+    for _, paragraph in groupby(lines, key=lambda line: bool(line.strip())):
+        together = list(paragraph)
+        closed = all(_FENCE.match(line) or _has_closed_code(line) for line in together)
+        yield from [_TAGS_OUTSIDE_CODE if closed else _TAGS] * len(together)
 
 
 def _has_closed_code(line: str) -> bool:
