@@ -117,6 +117,8 @@ class TestResolve:
             ("antropic:claude", "anthropic"),
             ("google-gla:gemini", "google"),
             ("zzz:model", "openai-chat:MODEL"),
+            ("openai:gpt-4o,anthropic:claude-haiku-4-5", "--models A,B"),
+            ("gpt-4o,mistral", "--models A,B"),
         ],
     )
     def test_an_unknown_name_gets_the_nearest(self, name: str, says: str) -> None:

@@ -152,7 +152,7 @@ def _check_model(name: str, *, keys: bool) -> None:
     known = provider in known_providers() or provider.startswith("gateway/")
     variables = key_variables(provider)
     keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
-    if not known or not model or keyless:
+    if not known or not model or "," in model or keyless:
         resolve(name)  # raises the error that names the problem
 
 

@@ -233,7 +233,7 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
         )
     if is_endpoint(asked):
         provider = endpoints.parse_endpoint(asked).account
-    elif not colon or not model:
+    elif not colon or not model or "," in model:
         raise _incomplete(asked, provider)
     elif provider not in _PROVIDERS and not provider.startswith("gateway/"):
         raise _unknown_provider(asked, provider)
@@ -334,6 +334,10 @@ def _incomplete(asked: str, provider: str) -> UnknownName:
 
     if not asked:
         return UnknownName("No model is named", do="Use local, or PROVIDER:MODEL.")
+    if "," in asked:
+        return UnknownName(
+            f"There is no model named {asked!r}", do="Name several models with --models A,B, or in Python as a list."
+        )
     if provider in known_providers():
         return UnknownName(f"{asked!r} names a provider without a model", do=f"Write {provider}:MODEL.")
     from consilience.models.weights import CATALOGUE
