@@ -110,10 +110,10 @@ def test_a_loopback_endpoint_is_not_assumed_to_be_free(env: dict[str, str], here
         assert (plan["most_money"], plan["paid"]) == (None, [name])
         assert server.asked == []
         agreed = command(*run, "--yes", env=env, cwd=here)
-        assert "price unknown" in agreed.stdout
+        assert "price not known" in agreed.stdout
         by_variable = command(*run, env={**env, "CONSILIENCE_FREE_ENDPOINTS": f"{server.url}/v1"}, cwd=here)
         assert "costs nothing" in by_variable.stderr
-        assert "price unknown" not in by_variable.stdout
+        assert "price not known" not in by_variable.stdout
         chain = command("solo", QUESTION, "--model", f"local|{name}", "--dry-run", env=env, cwd=here)
         assert f"the price of {name} is not known" in chain.stdout
 
@@ -291,7 +291,7 @@ def test_doctor_names_the_ways_and_what_answers(env: dict[str, str], here: Path,
     section = next(rows for name, rows in json.loads(plain.stdout).items() if "OpenAI-compatible" in name)
     for title, example in EXAMPLES.items():
         assert section[title] == f"--model {example}"
-    assert section["OPENAI_BASE_URL"].startswith("(not set); with it, --model openai-chat:MODEL")
+    assert section["OPENAI_BASE_URL"].startswith("(not set); if set, --model openai-chat:MODEL")
     listing = {"data": [{"id": f"m{number}"} for number in range(20)]}
     with provider(listing=listing) as server, provider() as closed:
         free(home, server.url)
@@ -301,7 +301,7 @@ def test_doctor_names_the_ways_and_what_answers(env: dict[str, str], here: Path,
     assert f"{server.url}/v1" in done.stdout
     assert "answers, lists m0, m1, m2" in done.stdout
     assert "m11, …; free, as configured" in done.stdout
-    assert "answers, but lists no models (HTTP 404); price unknown" in done.stdout
+    assert "answers, but lists no models (HTTP 404); price not known" in done.stdout
     assert f"would be used    {server.url}/v1#m1: CONSILIENCE_MODEL is set; it costs nothing" in done.stdout
     assert KEY not in done.stdout + done.stderr
     (home / "consilience.toml").unlink()

@@ -322,7 +322,7 @@ def test_what_is_no_answer_is_said(sit: Sit, program: list[str]) -> None:
         assert f"the answer to {LEAF} is empty" in empty.stderr
     unknown = run(program, "sessions", "answer", session, "round-9/x", "Yes.")
     assert unknown.returncode == 2
-    assert f"Awaited: {LEAF}" in unknown.stderr
+    assert f"Open questions: {LEAF}" in unknown.stderr
     assert len(said(session)) == 1
 
 

@@ -152,11 +152,11 @@ async def test_the_answer_states_what_speaks_against_it_and_what_is_unknown() ->
     body = {
         "against": [{"text": "Part B is cheaper.", "ids": ["part B"]}],
         "would_change": ["A flood"],
-        "unknown": ["none", "Rain"],
+        "unknown": ["none", "The rain"],
     }
     report, _, _ = await go(Decompose(children=2), ScriptedModel(splitting(2, **body)))
     assert [(against.text, against.ids) for against in report.against] == [("Part B is cheaper.", ("execute/L2N2",))]
-    assert (report.would_change, report.unknown) == (("A flood",), ("Rain",))
+    assert (report.would_change, report.unknown) == (("A flood",), ("The rain",))
 
 
 async def test_a_part_has_one_label_in_the_whole_session_and_a_missing_one_is_named() -> None:

@@ -267,7 +267,7 @@ def _reached(address: str) -> str:
     elif isinstance(prices, tuple):
         cost = f"${prices[0]:g} in and ${prices[1]:g} out per million tokens, as configured"
     else:
-        cost = "price as listed for its provider" if prices == "listed" else "price unknown"
+        cost = "price as listed for its provider" if prices == "listed" else "price not known"
     return f"{f'answers, lists {names}' if names else listing.problem}; {cost}"
 
 
