@@ -302,7 +302,7 @@ def test_doctor_names_the_ways_and_what_answers(env: dict[str, str], here: Path,
     assert "answers, lists m0, m1, m2" in done.stdout
     assert "m11, …; free, as configured" in done.stdout
     assert "answers, but lists no models (HTTP 404); price not known" in done.stdout
-    assert f"would be used    {server.url}/v1#m1: CONSILIENCE_MODEL is set; it costs nothing" in done.stdout
+    assert f"{server.url}/v1#m1: CONSILIENCE_MODEL is set; it costs nothing" in done.stdout
     assert KEY not in done.stdout + done.stderr
     (home / "consilience.toml").unlink()
     assert "#m1: CONSILIENCE_MODEL is set; its price is not known" in command("doctor", env=env, cwd=here).stdout
