@@ -103,9 +103,24 @@ def test_refused_process_names_the_holder_and_not_an_earlier_one_that_ended(stor
         assert holder.stdout
         assert holder.stdin
         assert holder.stdout.readline() == f"leased {holder.pid}\n" != f"leased {ended[1]}\n"
+        assert str(store.holder("s")).startswith(f"process {holder.pid} on ")
         with pytest.raises(SessionBusy, match=f"is being run by process {holder.pid} on "):
             store.open("s")
         holder.stdin.close()
+
+
+@pytest.mark.processes
+def test_a_lease_without_a_recorded_holder_names_no_process_that_ended(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consilience.journal.lease.HOLDER_SECONDS", 0.05)
+    store.create("s").release()
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "journal.db"), "0"]
+    subprocess.run(command, capture_output=True, check=True, timeout=60)
+    lease = SqliteStore(tmp_path / "journal.db").lease("s")
+    assert lease.acquire()
+    assert store.holder("s") == "another process"
+    lease.release()
 
 
 def test_one_file_has_one_lease_by_whatever_path_it_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,9 +98,9 @@ async def test_entries_without_content_take_no_place_from_others() -> None:
         "unknown",
         *(f"condition {n}" for n in range(MAX_CONDITIONS + 1)),
     ]
-    report = await close({"would_change": conditions, "unknown": ["n/a"], "against": [{"text": "none"}]})
+    report = await close({"would_change": conditions, "unknown": ["n/a", "Inflation"], "against": [{"text": "none"}]})
     assert report.would_change == tuple(f"condition {n}" for n in range(MAX_CONDITIONS))
-    assert (report.unknown, report.against) == ((), ())
+    assert (report.unknown, report.against) == (("Inflation",), ())
 
 
 def test_text_is_the_last_field_and_alone_required_whatever_a_protocol_adds() -> None:

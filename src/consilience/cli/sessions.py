@@ -259,7 +259,7 @@ def diff_command(
     b: Annotated[str, typer.Argument(help="The other session.", metavar="ID", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Show what differs between two sessions: their set-up, the first different event, their results."""
+    """Show what differs between two sessions: their set-up, where their replies diverge, their results."""
     from consilience.reporting.markdown import document_markdown, print_markdown
     from consilience.reporting.session_diff import SessionDiff, diff_document
 

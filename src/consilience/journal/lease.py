@@ -25,17 +25,17 @@ def describe_process() -> str:
 
 
 def live_holder(read: Callable[[], str | None]) -> str:
-    """Return the recorded holder of a lease that was refused; `read` reads it, as `describe_process` wrote it.
+    """Return the recorded holder of a lease that is taken; `read` reads it, as `describe_process` wrote it.
 
     A process records itself just after it takes the lease. Until then the record names an earlier holder, so a holder that has
-    ended is read again, for up to `HOLDER_SECONDS`.
+    ended is read again, for up to `HOLDER_SECONDS`; after that it is "another process".
     """
     deadline = time.monotonic() + HOLDER_SECONDS
-    while True:
-        holder = read()
-        if (holder and not _has_ended(holder)) or time.monotonic() > deadline:
-            return holder or "another process"
+    while (holder := read()) is None or _has_ended(holder):
+        if time.monotonic() > deadline:
+            return "another process"
         time.sleep(0.01)
+    return holder
 
 
 def _has_ended(holder: str) -> bool:

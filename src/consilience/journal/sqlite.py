@@ -132,7 +132,7 @@ class SqliteRecords:
 
     def holder(self, session: str) -> str | None:
         self._number(session)  # raises for an unknown session
-        return self._holder(session) or "another process" if self.lease(session).is_taken() else None
+        return live_holder(lambda: self._holder(session)) if self.lease(session).is_taken() else None
 
     def _holder(self, session: str) -> str | None:
         """The process that last recorded itself as the holder."""

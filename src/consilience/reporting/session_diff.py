@@ -111,7 +111,7 @@ def _count_dissent(report: Report) -> int:
 
 def diff_document(diff: SessionDiff) -> ReportDocument:
     a, b = diff.a.session, diff.b.session
-    status = f"{count(len(diff.settings), 'setting')} differ" if diff.settings else "The same settings"
+    status = f"Different settings: {len(diff.settings)}" if diff.settings else "The same settings"
     chapters = [
         Chapter("Replies", (MarkdownBlock("\n".join(_reply_lines(diff))),)),
         Chapter("Results", (_pairs_table(diff, diff.results),)),

@@ -15,7 +15,7 @@ from consilience.engine.work import Reply
 
 MAX_AGAINST, MAX_CONDITIONS = 3, 5
 """Entries of one reply that a report keeps: positions decided against; conditions and unknowns each."""
-_BARE_WORD = re.compile(r"[!-~]+")
+_BARE_LABEL = re.compile(r"[A-Z](\d+[a-z]?)*(\.\w+)?|[0-9a-f]{8}|unknown")
 
 
 class AgainstReply(BaseModel):
@@ -72,7 +72,7 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
 def _conditions(entries: Iterable[str]) -> tuple[str, ...]:
     """Small models fill these lists with labels and ids that they were shown; a bare one is no statement."""
     stated = [entry.strip() for entry in entries if not says_nothing(entry)]
-    return tuple([entry for entry in stated if not _BARE_WORD.fullmatch(entry)][:MAX_CONDITIONS])
+    return tuple([entry for entry in stated if not _BARE_LABEL.fullmatch(entry)][:MAX_CONDITIONS])
 
 
 def claims_of(session: Session, answer: Reply[Any] | None) -> tuple[Claim, ...]:
