@@ -186,6 +186,17 @@ def test_exported_names_are_those_of_the_reference() -> None:
     )
 
 
+JOURNEYS = (ROOT / "docs" / "design" / "README.md").read_text()
+STEPS = sorted(set(re.findall(r'(?<=[`"])[a-z_]+(?:\.\w+)+(?=[`"])', JOURNEYS)))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_step_of_a_journey_exists_in_the_code(step: str) -> None:
+    from pkgutil import resolve_name
+
+    resolve_name(f"consilience.{step}")
+
+
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     listed = [page for section in SITE["nav"] for pages in section.values() for page in pages]
     assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
