@@ -144,8 +144,8 @@ def _fences(text: str) -> list[tuple[int, int, str]]:
     """First line, the one behind the last, and what stands between, of every fenced block that stands in no other."""
     from markdown_it import MarkdownIt
 
-    token_set = MarkdownIt("commonmark").parse(text)
-    return [(token.map[0], token.map[1], token.content) for token in token_set if token.type == "fence" and token.map]
+    tokens = MarkdownIt("commonmark").parse(text)
+    return [(token.map[0], token.map[1], token.content) for token in tokens if token.type == "fence" and token.map]
 
 
 def _bare(written: str, markers: Collection[str]) -> str:
