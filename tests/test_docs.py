@@ -164,13 +164,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_table_of_protocols_is_that_of_the_package() -> None:
     from importlib.metadata import entry_points
 
-    from consilience.engine.protocol import GROUP, find_protocol
+    from consilience.engine.protocol import ENTRY_POINT_GROUP, find_protocol
     from consilience.protocols.broadcast import Broadcast
     from consilience.protocols.decompose import Decompose
     from consilience.protocols.emergence import Emergence
 
     listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
-    assert sorted(listed) == sorted(point.name for point in entry_points(group=GROUP))
+    assert sorted(listed) == sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP))
     assert all(find_protocol(name).name == name for name in listed)
     assert Emergence(children=3, max_rounds=2).estimate().max == 15
     assert Broadcast(children=3, max_iterations=2).estimate().max == 24
@@ -243,9 +243,9 @@ def test_calls_of_a_protocols_page_are_those_of_its_dry_run(name: str, options: 
 def test_every_protocol_has_a_page_with_its_costs() -> None:
     from importlib.metadata import entry_points
 
-    from consilience.engine.protocol import GROUP
+    from consilience.engine.protocol import ENTRY_POINT_GROUP
 
-    assert {name for name, *_ in COSTS} == {point.name for point in entry_points(group=GROUP)}
+    assert {name for name, *_ in COSTS} == {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 RUNS = ROOT / "tests" / "fixtures" / "runs"

@@ -27,7 +27,7 @@ from consilience.engine.templates import Templates, load
 if TYPE_CHECKING:
     from consilience.engine.session import Session
 
-GROUP = "consilience.protocols"
+ENTRY_POINT_GROUP = "consilience.protocols"
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
@@ -37,7 +37,7 @@ _defined: dict[str, type[Protocol]] = {}
 """The class last defined under each name, so that sessions of a script's or notebook's protocol resume and replay there."""
 
 
-class Reporting(Structural[R_co]):
+class ReportingProtocol(Structural[R_co]):
     """A protocol as type checkers see it where its own type of report matters."""
 
     async def run(self, session: Session) -> R_co: ...
@@ -86,7 +86,7 @@ class Protocol(BaseModel, ABC):
             super().__init__(**settings)
         except ValidationError as error:
             raise SettingsError(
-                _in_words(error), where=f"settings of {type(self).name}", do="Change them and try again."
+                _describe_errors(error), where=f"settings of {type(self).name}", do="Change them and try again."
             ) from None
 
     reply_tokens: Annotated[
@@ -176,7 +176,7 @@ def register(protocol: type[Protocol]) -> type[Protocol]:
 
 @cache
 def _installed() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=GROUP)}
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def protocol_names() -> list[str]:
@@ -220,7 +220,7 @@ def recorded_protocol(name: str) -> type[Protocol]:
         ) from None
 
 
-def report_of(name: str) -> type[Report] | None:
+def report_type(name: str) -> type[Report] | None:
     """The report of the protocol of that name; None where its code is not installed or cannot be imported."""
     try:
         return find_protocol(name).report
@@ -228,10 +228,10 @@ def report_of(name: str) -> type[Report] | None:
         return None
 
 
-present_with(report_of)
+present_with(report_type)
 
 
-def _in_words(error: ValidationError) -> str:
+def _describe_errors(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_context=False)
     return "; ".join(
         (f"{'.'.join(map(str, p['loc']))}: " if p["loc"] else "")
