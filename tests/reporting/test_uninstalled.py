@@ -8,7 +8,7 @@ import pytest
 
 from consilience.domain.events import SessionFinished
 from consilience.domain.report import Report, register_report_finder
-from consilience.engine.protocol import report_of
+from consilience.engine.protocol import report_type
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.export import as_events, as_html, as_json, as_markdown
@@ -24,7 +24,7 @@ SHOWN = [case for case in CASES if case.outside is None and case.tools is None]
 @pytest.fixture(autouse=True)
 def _installed_again() -> object:
     yield
-    register_report_finder(report_of)
+    register_report_finder(report_type)
 
 
 def everything(record: SessionRecord) -> dict[str, object]:

@@ -24,7 +24,7 @@ from consilience.domain.paths import too_long
 from consilience.domain.validation import describe_invalid, similar_names
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MAX_TASK_CHARS
-from consilience.engine.sources import MAX_SOURCE_BYTES, decoded, file_text
+from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.models.registry import alternatives
 from consilience.models.weights import DEFAULT
 
@@ -36,12 +36,12 @@ def read_text(argument: str) -> str:
     """Return the argument, or the text of standard input for `-` and of a file for `@FILE`. Raises `SourceError`."""
     if argument == "-":
         return _standard_input()
-    return file_text(Path(argument[1:]).expanduser(), "the text") if argument.startswith("@") else argument
+    return read_text_file(Path(argument[1:]).expanduser(), "the text") if argument.startswith("@") else argument
 
 
 def read_file(path: str, what: str) -> str:
     """Return the text of a file, or of standard input for `-`. Raises `SourceError`, also if it is empty."""
-    text = _standard_input() if path == "-" else file_text(Path(path).expanduser(), what)
+    text = _standard_input() if path == "-" else read_text_file(Path(path).expanduser(), what)
     return _filled(text, "standard input" if path == "-" else path, what)
 
 
@@ -54,7 +54,7 @@ def read_task(argument: str) -> str:
     if argument == "-":
         task, where = _standard_input(), "standard input"
     elif argument.startswith("@"):
-        task, where = file_text(Path(argument[1:]).expanduser(), "the task"), argument[1:]
+        task, where = read_text_file(Path(argument[1:]).expanduser(), "the task"), argument[1:]
     if not task.strip():
         raise SettingsError("the task is empty", where=where, do="Give a question or task.")
     if len(task) > MAX_TASK_CHARS:
@@ -84,7 +84,7 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
         elif not Path(path).expanduser().exists() and _all_exist(path.split(",")):
             raise _one_at_a_time("--source", "FILE", argument)
         else:
-            text = file_text(Path(path).expanduser(), "the document")
+            text = read_text_file(Path(path).expanduser(), "the document")
             sources.append(Source(text=_filled(text, path), name=path, agents=only))
     return sources
 
@@ -311,7 +311,7 @@ def _directory(directory: Path, only: tuple[str, ...] | None) -> list[Source]:
         if not path.is_file():
             continue
         try:
-            text = file_text(path, "the document")
+            text = read_text_file(path, "the document")
         except SourceError:
             not_text.append(str(inside))
             continue
@@ -362,7 +362,7 @@ def _standard_input() -> str:
             where="standard input",
             do="Shorten it.",
         )
-    return decoded(data, "the text", "standard input")
+    return decode_text(data, "the text", "standard input")
 
 
 def _filled(text: str, where: str, what: str = "the document") -> str:

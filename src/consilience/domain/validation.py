@@ -63,8 +63,9 @@ def _clause(detail: ErrorDetails, data: object, model: type[BaseModel] | None, o
         model, place = model_at(model, place[:1]), place[2:]
     if not place and kind.startswith("model_"):
         return f"{owner} {_table_demand(model, value)}"
+    is_own = kind in ("value_error", "assertion_error")
     if not place:
-        return _message(detail)
+        return _message(detail) if is_own else _demand(detail, None)
     key = _key(place, quoted=bool(owner))
     if kind == "missing":
         return f"{owner} has no {key}" if owner else f"{key} is missing"
@@ -73,15 +74,15 @@ def _clause(detail: ErrorDetails, data: object, model: type[BaseModel] | None, o
         hint = f" (did you mean {similar}?)" if similar else ""
         return f"{owner} has an unknown key {key}{hint}" if owner else f"{key} is unknown{hint}"
     name = f"{key} of {owner}" if owner else key
-    if kind in ("value_error", "assertion_error"):
+    if is_own:
         return f"{name}: {_message(detail)}"
     return f"{name} {_demand(detail, model_at(model, place))}"
 
 
 def _message(detail: ErrorDetails) -> str:
-    """Return the message of an error that names its own place."""
+    """Return the message of a validator of this project."""
     raised = detail.get("ctx", {}).get("error")
-    return str(getattr(raised, "reason", raised)).rstrip(".") if isinstance(raised, Exception) else detail["msg"]
+    return str(getattr(raised, "reason", raised)).rstrip(".")
 
 
 def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:

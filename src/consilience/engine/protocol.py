@@ -28,7 +28,7 @@ from consilience.engine.templates import Templates, load
 if TYPE_CHECKING:
     from consilience.engine.session import Session
 
-GROUP = "consilience.protocols"
+ENTRY_POINT_GROUP = "consilience.protocols"
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
@@ -38,7 +38,7 @@ _defined: dict[str, type[Protocol]] = {}
 """The class last defined under each name, so that sessions of a script's or notebook's protocol resume and replay there."""
 
 
-class Reporting(Structural[R_co]):
+class ReportingProtocol(Structural[R_co]):
     """A protocol as type checkers see it where its own type of report matters."""
 
     async def run(self, session: Session) -> R_co: ...
@@ -179,7 +179,7 @@ def register(protocol: type[Protocol]) -> type[Protocol]:
 
 @cache
 def _installed() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=GROUP)}
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def protocol_names() -> list[str]:
@@ -223,7 +223,7 @@ def recorded_protocol(name: str) -> type[Protocol]:
         ) from None
 
 
-def report_of(name: str) -> type[Report] | None:
+def report_type(name: str) -> type[Report] | None:
     """The report of the protocol of that name; None where its code is not installed or cannot be imported."""
     try:
         return find_protocol(name).report
@@ -231,7 +231,7 @@ def report_of(name: str) -> type[Report] | None:
         return None
 
 
-register_report_finder(report_of)
+register_report_finder(report_type)
 
 
 class PanelSeats(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consilience.domain.messages import Message, is_empty_remark
-from consilience.engine.analysis import RESTATED
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply
@@ -52,7 +52,9 @@ class Publisher:
         made: list[RaisedFlag] = []
         for given in value.flags[:MAX_FLAGS]:
             text = f"{given.tag}: {given.text.strip()}".rstrip(": ")
-            again = any(flag.tag == given.tag and jaccard(flag.message.text, text) >= RESTATED for flag in run.flags)
+            again = any(
+                flag.tag == given.tag and jaccard(flag.message.text, text) >= MIN_RESTATED_OVERLAP for flag in run.flags
+            )
             if again or any(flag.message.text == text for flag in made):
                 continue
             message = self._message(reply, "flag", len(made) + 1, text, self._above(run.agent))

@@ -313,7 +313,7 @@ def _echo(issue: str, text: str) -> bool:
     """Whether an issue is the text itself, which small critics give back as a whole. It counts as an issue all the same: what
     words say decides nothing."""
     written = sentences(text)
-    return bool(written) and all(map(SentenceIndex(sentences(issue)).holds, written))
+    return bool(written) and all(map(SentenceIndex(sentences(issue)).contains, written))
 
 
 def _issues(one: Judgement | BriefJudgement) -> tuple[str, ...]:
