@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consilience.domain.messages import Message, says_nothing
+from consilience.domain.messages import Message, is_empty_remark
 from consilience.domain.outcome import Check
 from consilience.domain.positions import LEVELS, exact
 from consilience.engine.analysis import SentenceIndex, sentences
@@ -319,4 +319,4 @@ def _echo(issue: str, text: str) -> bool:
 def _issues(one: Judgement | BriefJudgement) -> tuple[str, ...]:
     """Those that say something; small models write "None" where nothing is wrong."""
     found = (" ".join(issue.split()) for issue in one.issues)
-    return tuple(issue for issue in found if not says_nothing(issue))
+    return tuple(issue for issue in found if not is_empty_remark(issue))
