@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from consilience.domain.outcome import Check, Estimate, StopReason
 from consilience.domain.positions import Ballot, one_sided, unchanged
-from consilience.engine.conditions import Progress, StopCondition, TextStable
+from consilience.engine.conditions import ConditionInput, StopCondition, TextStable
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
@@ -165,7 +165,7 @@ class Emergence(TreeProtocol):
         check = None
         if index >= 2 and len(run.texts) >= 2 and run.rounds[-1][ROOT].response is not None:
             async with session.phase("check_convergence", index):
-                progress = Progress(index, run.texts, run.ballots, len(session.topology.leaves))
+                progress = ConditionInput(index, run.texts, run.ballots, len(session.topology.leaves))
                 check = (await self.stop_test(run).check(session, progress)).vetoed(*run.silences)
                 run.failures.extend(progress.failures)
             session.record_check(check, index)
@@ -300,7 +300,7 @@ class StanceKept(StopCondition):
     waiting: int
     """Objections that wait for their target."""
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         return Check(
             met=self.speaking > 0 and self.kept == self.speaking and not self.waiting,
             kind="declared",
@@ -314,7 +314,7 @@ class StanceKept(StopCondition):
 class PositionsSettled(StopCondition):
     """No ballot changed side and no confidence moved since the step before (protocols §0), and a quorum cast one."""
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         before, after = progress.ballots[-2:]
         score = unchanged(before, after)
         quorum = session.quorate(len(after), progress.voters)
@@ -337,7 +337,7 @@ class JudgedSame(StopCondition):
 
     threshold: float
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         before, after = progress.texts[-2:]
         reply = await session.ask(
             ROOT,

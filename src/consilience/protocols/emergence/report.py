@@ -12,10 +12,10 @@ from consilience.domain.events import (
     Noted,
     load_note,
 )
-from consilience.domain.messages import says_nothing
+from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
-from consilience.domain.report import Claim, Dissent, Frozen, Objection, Progress
+from consilience.domain.report import Claim, Dissent, Frozen, Objection, UnfinishedSession
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, Table, View
 from consilience.domain.topology import Topology
 from consilience.engine.analysis import novelty
@@ -171,7 +171,7 @@ class EmergenceReport(TreeReport):
             yield Paragraph(lead="Kept their answer:", text=", ".join(kept))
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Show the objections so far, with their fates as far as they are decided."""
         notes = [event for event in progress.events if isinstance(event, Noted)]
         raised = [load_note(ObjectionRaised, n, progress.text) for n in notes if n.name == "objection_raised"]
@@ -328,7 +328,7 @@ async def conclude(
 def _answer_changes(session: Session, run: EmergenceRun) -> Iterator[AnswerChange]:
     for reply in (*run.texts, *run.reviews):
         if isinstance(reply.value, RootRevision):
-            changes = [change for change in reply.value.changes if not says_nothing(change.text)]
+            changes = [change for change in reply.value.changes if not is_empty_remark(change.text)]
             yield AnswerChange(
                 key=reply.key,
                 stance=reply.value.stance,

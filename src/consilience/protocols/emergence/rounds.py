@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from consilience.domain.messages import LeafReply, Message, says_nothing
+from consilience.domain.messages import LeafReply, Message, is_empty_remark
 from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
@@ -158,7 +158,9 @@ class RoundRun:
         return turn.responded(reply, self._points(reply.value) if isinstance(reply, Reply) else ())
 
     def _points(self, reply: LeafReply) -> tuple[str, ...]:
-        return tuple([point.strip() for point in reply.points if not says_nothing(point)][: self.session.caps.points])
+        return tuple(
+            [point.strip() for point in reply.points if not is_empty_remark(point)][: self.session.caps.points]
+        )
 
     # lateral_leaves and lateral_Lk
 
@@ -360,7 +362,7 @@ class RoundRun:
             entry
             for entry in reply.value.objections
             if bare_label(entry.to) in targets
-            and not says_nothing(entry.text)
+            and not is_empty_remark(entry.text)
             and not is_restated(entry.text, texts)
             and not any(find_words(entry.text, text) for text in texts)
         ]

@@ -14,7 +14,7 @@ from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, 
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import Ballot, last_of
 from consilience.domain.report import Objection, ObjectionFate
-from consilience.engine.analysis import RESTATED
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.models.parsing import parse_reply
@@ -370,7 +370,7 @@ def find_words(words: str, text: str) -> str:
 
 def is_restated(text: str, others: Iterable[str]) -> bool:
     """Return whether one of the other texts is in nearly the same words."""
-    return any(jaccard(text, other) >= RESTATED for other in others)
+    return any(jaccard(text, other) >= MIN_RESTATED_OVERLAP for other in others)
 
 
 def addressed(text: TextReply | None, pending: Sequence[ObjectionRaised]) -> dict[str, Hashable]:
