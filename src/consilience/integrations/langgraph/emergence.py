@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from consilience.deliberation import Deliberation, configured
+from consilience.deliberation import Deliberation, deliberation_from
 from consilience.domain.errors import SessionHeld, SettingsError
 from consilience.domain.events import CallEvent, CheckRecorded, Event, SessionStarted
 from consilience.domain.messages import Source
@@ -22,7 +22,7 @@ from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine import validation
-from consilience.engine.branch import Phase
+from consilience.engine.activity import Phase
 from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
 from consilience.integrations import need
@@ -31,9 +31,8 @@ from consilience.journal.open_store import opened
 from consilience.journal.store import Store
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence import Emergence, EmergenceReport
-from consilience.protocols.emergence.outcome import round_of
-from consilience.protocols.emergence.report import Round, agent_state
-from consilience.protocols.emergence.restore import course_of
+from consilience.protocols.emergence.report import Round, agent_state, round_of
+from consilience.protocols.emergence.turns import restore_rounds
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig
@@ -111,7 +110,7 @@ def emergence_graph(
     if protocol is not None and settings:
         raise SettingsError("settings are given both as a protocol and by name", do="Give one of the two.")
     protocol = protocol or Emergence(**settings)
-    how = configured(protocol, locals(), sources=validation.load_sources(sources))
+    how = deliberation_from(protocol, locals(), sources=validation.load_sources(sources))
     build = need("langgraph.graph", "langgraph")
     order = nodes_of(protocol)
     graph = build.StateGraph(EmergenceState)
@@ -224,7 +223,7 @@ class _Node(Visit[Seen]):
         report: Report | None = None
         ahead: list[Moment] = []
         try:
-            report = await replace(self.deliberation, options=options).take_up(self.session, self.task)
+            report = await replace(self.deliberation, options=options).run_or_resume(self.session, self.task)
         except SessionHeld as stopped:
             ahead = [self._moment(phase) for phase in stopped.held.values() if phase is not None]
         return self._seen(report, ahead)
@@ -234,11 +233,15 @@ class _Node(Visit[Seen]):
         with opened(self.deliberation.store) as store:
             events = store.read(self.session)
             started = next(event for event in events if isinstance(event, SessionStarted))
-            course = course_of([e for e in events if self._made_at(e) <= self.here], store.text, spoken=self._spoken)
+            course = restore_rounds(
+                [e for e in events if self._made_at(e) <= self.here], store.text, spoken=self._spoken
+            )
         made = [*ahead, *map(self._made_at, events)]
         check = course.checks[-1] if course.checks else None
         return Seen(
-            rounds=tuple(round_of(started.agents, self.protocol, course, n) for n in range(1, len(course.rounds) + 1)),
+            rounds=tuple(
+                round_of(started.agents, self.protocol.threshold, course, n) for n in range(1, len(course.rounds) + 1)
+            ),
             met=check is not None and check.met,
             another=any((self.here[0] + 1, 0) <= moment < END for moment in made),
             report=report,

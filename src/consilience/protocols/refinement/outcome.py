@@ -17,7 +17,7 @@ from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
-from consilience.protocols._common.claims import claims_of
+from consilience.protocols._common.conclusion import claims_of
 from consilience.protocols.refinement.passes import IntegratedReply, RoleOutput
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import (

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from consilience.domain.hierarchies import CRITIC, Hierarchy
 from consilience.domain.messages import Claims, FreeText, Message
-from consilience.domain.positions import Confidence
+from consilience.domain.positions import ConfidenceLevel
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Pending, Reply
@@ -35,7 +35,7 @@ CRITIQUE_OF_WHOLE, CRITIQUE_OF_DRAFT = "critique of the whole", "critique of the
 class DraftReply(BaseModel):
     """A piece of text, and its author's confidence in it."""
 
-    confidence: Confidence = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     text: FreeText
 
 
@@ -90,7 +90,7 @@ class RoleOutput:
     failures: tuple[Failure, ...] = ()
 
     @property
-    def declared(self) -> Confidence | None:
+    def declared(self) -> ConfidenceLevel | None:
         """The confidence that its author declares."""
         return self.text.value.confidence if self.text is not None else None
 

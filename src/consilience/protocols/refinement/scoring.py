@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import Message, says_nothing
+from consilience.domain.messages import Message, is_empty_remark
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import LEVELS, exact
 from consilience.engine.analysis import SentenceIndex, sentences
@@ -306,13 +306,13 @@ def _assessment(
 def _stated_issues(judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
     """Return the issues with content. Small models write "None" if nothing is wrong."""
     issues = (" ".join(issue.split()) for issue in judgement.issues)
-    return tuple(issue for issue in issues if not says_nothing(issue))
+    return tuple(issue for issue in issues if not is_empty_remark(issue))
 
 
 def _is_echo(issue: str, text: str) -> bool:
     """Whether an issue is the text itself, which small critics return. It counts as an issue: wording decides nothing."""
     written = sentences(text)
-    return bool(written) and all(map(SentenceIndex(sentences(issue)).holds, written))
+    return bool(written) and all(map(SentenceIndex(sentences(issue)).contains, written))
 
 
 def mark_of(kind: str, output: RoleOutput, scores: Scores | None) -> int | None:

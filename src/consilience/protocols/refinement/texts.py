@@ -14,7 +14,7 @@ from difflib import SequenceMatcher, unified_diff
 from functools import cached_property
 
 from consilience.engine.analysis import sentences
-from consilience.engine.similarity import shared, tokens
+from consilience.engine.similarity import set_jaccard, token_set
 
 _FRONT = re.compile(
     r"\A(?:---[ \t]*\n(?P<yaml>(?:.*\n)*?)(?:---|\.\.\.)|\+\+\+[ \t]*\n(?:.*\n)*?\+\+\+)[ \t]*(?:\n|\Z)"
@@ -205,7 +205,7 @@ class _Paragraphs:
             self._learn(at, paragraph)
 
     def _learn(self, at: int, paragraph: str) -> None:
-        self._words.append(tokens(paragraph))
+        self._words.append(token_set(paragraph))
         for word in self._words[at]:
             self._holders[word].append(at)
 
@@ -225,7 +225,7 @@ class _Paragraphs:
 
         The rarest words are looked up first: a paragraph without any of them has too few words in common to be the best.
         """
-        words = tokens(after)
+        words = token_set(after)
         heading, best = after.startswith("#"), 0.0
         similarity: dict[int, float] = {}
         for passed, word in enumerate(sorted(words, key=lambda word: len(self._holders.get(word, ())))):
@@ -234,7 +234,7 @@ class _Paragraphs:
             for at in self._holders.get(word, ()):
                 if at not in similarity:
                     same = self._texts[at].lstrip("\n").startswith("#") == heading
-                    similarity[at] = shared(words, self._words[at]) if same else 0.0
+                    similarity[at] = set_jaccard(words, self._words[at]) if same else 0.0
                     best = max(best, similarity[at])
         equals = {at for at, value in similarity.items() if value == best > 0}
         if not equals:
