@@ -14,7 +14,7 @@ from consilience.deliberation import Deliberation, Live, deliberation_from
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
-from consilience.domain.report import Display, Report, display_with
+from consilience.domain.report import Report, ReportRenderers, register_renderers
 from consilience.engine.fork import END
 from consilience.engine.protocol import ReportingProtocol
 from consilience.engine.runner import Models, Options
@@ -144,4 +144,4 @@ def _save(report: Report, directory: Path) -> list[Path]:
     return save_report(report, directory)
 
 
-display_with(Display(markdown=_markdown, html=_html, fragment=_fragment, save=_save))
+register_renderers(ReportRenderers(markdown=_markdown, html=_html, fragment=_fragment, save=_save))

@@ -21,7 +21,7 @@ from consilience.domain.events import Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
-from consilience.domain.report import Report, Spent
+from consilience.domain.report import Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol
@@ -345,7 +345,7 @@ def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
     return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
 
 
-def _remaining_limits(limits: Limits, used: Spent) -> Limits:
+def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
     """Return the limits less what a session used."""
     tokens = used.tokens_in + used.tokens_out
     return limits.model_copy(

@@ -10,7 +10,7 @@ from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.positions import exact
-from consilience.domain.report import FailedCall, LedgerReport, Missing, Spent
+from consilience.domain.report import FailedCall, LedgerReport, MissingAgent, UsageTotals
 from consilience.engine.analysis import independence
 from consilience.engine.call_failures import NO_FURTHER_ATTEMPT
 from consilience.engine.sizes import MIN_FIT
@@ -81,7 +81,7 @@ def _unanswered(ended: Sequence[Ended]) -> list[Ended]:
     return [event for event in ended if event.key not in answered]
 
 
-def usage_totals(ended: Sequence[Ended], state: State) -> Spent:
+def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
     def total(name: str) -> int:
         return sum(int(event.volatile.get(name) or 0) for event in ended)
 
@@ -94,7 +94,7 @@ def usage_totals(ended: Sequence[Ended], state: State) -> Spent:
     requests = sum(event.requests for event in ended)
     further = sum(event.steps - 1 for event in made)
     costs = [event.cost for event in ended]
-    return Spent(
+    return UsageTotals(
         calls=len({event.key for event in made}) + further,
         requests=requests,
         retries=sum(max(event.requests - event.steps - int(event.volatile.get("fallback") or 0), 0) for event in made),
@@ -114,9 +114,9 @@ def usage_totals(ended: Sequence[Ended], state: State) -> Spent:
     )
 
 
-def missing_agents(ended: Sequence[Ended]) -> tuple[Missing, ...]:
+def missing_agents(ended: Sequence[Ended]) -> tuple[MissingAgent, ...]:
     """Agents whose last call failed, except for calls refused by a limit."""
-    since: dict[str, Missing] = {}
+    since: dict[str, MissingAgent] = {}
     answered = replies_by_key(ended)
     for event in ended:
         if isinstance(event, CallCompleted):
@@ -128,7 +128,7 @@ def missing_agents(ended: Sequence[Ended]) -> tuple[Missing, ...]:
             continue
         reason = f"{event.failure.value}: {event.error if isinstance(event, ReplyRejected) else event.detail}"
         begun = since[event.agent].since if event.agent in since else event.key
-        since[event.agent] = Missing(agent=event.agent, since=begun, reason=reason.rstrip(": "))
+        since[event.agent] = MissingAgent(agent=event.agent, since=begun, reason=reason.rstrip(": "))
     return tuple(since.values())
 
 

@@ -20,8 +20,9 @@ from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import NO_OPTION
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import MAX_PERSONAS, Panel
-from consilience.domain.report import Report, present_with
+from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
+from consilience.domain.validation import describe_invalid
 from consilience.engine.templates import Templates, load
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ class Protocol(BaseModel, ABC):
             super().__init__(**settings)
         except ValidationError as error:
             raise SettingsError(
-                _describe_errors(error), where=f"settings of {type(self).name}", do="Change them and try again."
+                describe_invalid(error, model=type(self)),
+                where=f"settings of {type(self).name}",
+                do="Change them and try again.",
             ) from None
 
     reply_tokens: Annotated[
@@ -230,17 +233,7 @@ def report_type(name: str) -> type[Report] | None:
         return None
 
 
-present_with(report_type)
-
-
-def _describe_errors(error: ValidationError) -> str:
-    problems = error.errors(include_url=False, include_context=False)
-    return "; ".join(
-        (f"{'.'.join(map(str, p['loc']))}: " if p["loc"] else "")
-        + p["msg"].removeprefix("Value error, ")
-        + (f" (given: {p['input']!r:.60})" if p["loc"] else "")
-        for p in problems
-    )
+register_report_finder(report_type)
 
 
 class PanelSeats(Protocol):
