@@ -93,10 +93,23 @@ class Debaters:
             case "flip":
                 return {"side": side, "would_flip": True, "confidence": "certain", "why": "it hangs on it"}
             case "final":
-                return {**fields, "confidence": "fairly sure", "cause": None, "reason": "still", "claim": f"still {side}"}
+                return {
+                    **fields,
+                    "confidence": "fairly sure",
+                    "cause": None,
+                    "reason": "still",
+                    "claim": f"still {side}",
+                }
             case "closing":
-                decided = {name: "UNDECIDED" for name in fields}
-                return {**decided, "claims": [], "against": [], "would_change": [], "unknown": [], "text": f"Closing: {text}"}
+                decided = dict.fromkeys(fields, "UNDECIDED")
+                return {
+                    **decided,
+                    "claims": [],
+                    "against": [],
+                    "would_change": [],
+                    "unknown": [],
+                    "text": f"Closing: {text}",
+                }
             case "reframe" | "spawn":
                 return {"question": f"Would it lose orders, asks {request.key}?", "second": ""}
             case "same":

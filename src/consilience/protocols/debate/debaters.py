@@ -161,7 +161,7 @@ class Debater:
         thread = self.floor.threads[message.thread]
         if not thread.active or thread.busy or not thread.has_room:
             return False
-        if thread.stage == "CRUX_LOCK" and self.agent not in message.mentions:
+        if thread.stage == "CRUX_LOCK" and (self.agent not in message.mentions or lock.awaits_delivery(thread)):
             return False
         composing = sum(m.composing for m in self.floor.members.values() if m is not self.me) if thread.in_flight else 0
         return (
@@ -214,6 +214,7 @@ class Debater:
         else:
             await self._publish(intent, reply, phase)
         me.ready_at = floor.now + rest
+        await self.moderator.lead(thread)
 
     async def _publish(self, intent: Intent, reply: Reply[Any], phase: tuple[str, int]) -> None:
         floor, thread = self.floor, intent.thread
@@ -294,7 +295,6 @@ class Debater:
             for due in (thread.to_commit,) if intent.kind == "commit" else (thread.to_falsify,):
                 if self.agent in due:
                     due.remove(self.agent)
-            self.moderator.without(thread)
 
     # asking
 

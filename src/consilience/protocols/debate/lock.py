@@ -44,11 +44,12 @@ def pending_pairs(thread: Thread) -> list[tuple[str, str]]:
 
 def is_due(thread: Thread) -> bool:
     """Whether the lock is to be attempted: all have committed and no required pair is ungraded, or the budget has ended."""
-    if thread.stage != "CRUX_LOCK":
-        return False
-    if thread.in_stage >= thread.budget:
-        return True
-    return not (thread.to_commit or thread.to_falsify or thread.required is None or _awaits_grade(thread))
+    return thread.stage == "CRUX_LOCK" and (thread.in_stage >= thread.budget or not awaits_delivery(thread))
+
+
+def awaits_delivery(thread: Thread) -> bool:
+    """Whether a commitment, falsifier, steelman or grade is still to come before the next attempt."""
+    return bool(thread.to_commit or thread.to_falsify or thread.required is None or _awaits_grade(thread))
 
 
 def _awaits_grade(thread: Thread) -> bool:

@@ -99,29 +99,31 @@ class Moderator:
             ModeratorIntervention(at=floor.now, thread=thread.id, kind=kind, message=message.id),
         )
 
-    # after each message
+    # after each turn
 
     async def after(self, thread: Thread, message: DebateMessage) -> None:
-        """Lead on, after a message of a debater was published."""
+        """Take in a message of a debater that was just published."""
         floor = self.floor
         thread.signal = convergence_signal(thread)
         await self._seek_advocate(thread)
-        if thread.stage == "DISCOVERY":
+        if thread.stage != "CRUX_LOCK":
             await self.spawning.consider(thread, message)
-            await self._lead_discovery(thread)
-        elif thread.stage == "CRUX_LOCK":
-            await self._lead_lock(thread)
-        else:
-            await self.spawning.consider(thread, message)
-            if thread.is_stable or thread.signal >= floor.settings.convergence_threshold:
-                self.end_evidence(thread, "the evidence was stable" if thread.is_stable else "positions were stable")
-        stagnant = floor.settings.stagnation * max(1, len(floor.active))
-        if floor.spoken - floor.last_progress >= stagnant:
+        if floor.spoken - floor.last_progress >= floor.settings.stagnation * max(1, len(floor.active)):
             floor.end("stalled")
 
-    def without(self, thread: Thread) -> None:
-        """Lead on where a delivery failed for good."""
-        self.floor.session.clock.spawn(MODERATOR, self._lead_lock(thread))
+    async def lead(self, thread: Thread) -> None:
+        """Lead a thread on after a turn in it, published or not. The end of a stage waits for what is being composed."""
+        if thread.busy or not thread.active or self.floor.over:
+            return
+        if thread.stage == "CRUX_LOCK":
+            await self._lead_lock(thread)
+        elif thread.stage == "DISCOVERY":
+            await self._lead_discovery(thread)
+        elif not thread.in_flight:
+            if thread.is_stable:
+                self.end_evidence(thread, "the evidence was stable")
+            elif thread.signal >= self.floor.settings.convergence_threshold:
+                self.end_evidence(thread, "positions were stable")
 
     async def _seek_advocate(self, thread: Thread) -> None:
         """Where the first messages brought no challenge, ask the least committed agent to argue the other side."""
@@ -140,7 +142,7 @@ class Moderator:
     # discovery
 
     async def _lead_discovery(self, thread: Thread) -> None:
-        if thread.busy:
+        if thread.in_flight:
             return
         if thread.ready_to_lock:
             self._start(thread, self._enter_lock(thread))
@@ -174,8 +176,7 @@ class Moderator:
             second = " ".join(reply.value.second.split())
             if second:
                 await self.spawning.split(thread, second)
-        if thread.active:
-            await self._lead_discovery(thread)
+        await self.lead(thread)
 
     async def ask_question(self, thread: Thread, template: str, **values: str) -> Reply[QuestionReply] | Failure | None:
         """Ask the moderator's model for a yes/no question; None once the debate's framings are used up."""
@@ -252,8 +253,6 @@ class Moderator:
         self.floor.note("stage_transition", note)
 
     async def _lead_lock(self, thread: Thread) -> None:
-        if thread.stage != "CRUX_LOCK" or not thread.active or thread.busy:
-            return
         if not thread.to_commit and thread.required is None:
             await self._require(thread)
         if lock.is_due(thread):
@@ -325,7 +324,7 @@ class Moderator:
             thread.grant(len(thread.participants))
         await self.intervene(thread, "binary", tuple(thread.participants))
         if not isinstance(reply, Reply):
-            await self._lead_lock(thread)
+            await self.lead(thread)
 
     async def _derive(self, thread: Thread) -> None:
         """Derive missing falsifiers from what their agents said; they are marked as derived."""
@@ -355,7 +354,7 @@ class Moderator:
                 falsifier = Falsifier(**parts, deadline=found.deadline.strip(), derived=True)
                 thread.commitments[agent] = thread.commitments[agent].model_copy(update={"falsifier": falsifier})
                 thread.to_falsify = [other for other in thread.to_falsify if other != agent]
-        await self._lead_lock(thread)
+        await self.lead(thread)
 
     # evidence
 

@@ -90,8 +90,8 @@ ADVOCATE_AFTER = 20
 
 IDLE_MS, PASS_MS, THINK_MS, COOLDOWN_MS = (2_000, 5_000), (5_000, 10_000), (3_000, 8_000), (6_000, 12_000)
 HOLD_BACK_MESSAGES = 3
-QUIET_MS = 10_000
-"""Silence of all threads after which the moderator calls on the quietest agent."""
+QUIET_MS = 18_000
+"""Silence of a thread after which the moderator calls on the quietest agent: by then every cooldown has ended."""
 
 MAX_CHARS = {"full": 1_200, "brief": 400}
 """Characters of a message, by detail."""

@@ -119,7 +119,10 @@ class Thread:
 
     @property
     def has_room(self) -> bool:
-        """Whether another free message may be composed: what is published and being composed is within budget and cap."""
+        """Whether another free message may be composed: what is published and being composed is within budget and cap, and the
+        stage has not found its end, which waits for what is being composed."""
+        if self.ready_to_lock if self.stage == "DISCOVERY" else self.stage == "EVIDENCE" and self.is_stable:
+            return False
         return self.in_stage + self.in_flight < self.budget and len(self.spoken) + self.in_flight < self.cap
 
     def moves(self, last: int) -> list[str]:
