@@ -123,16 +123,16 @@ async def test_taken_up_session_is_begun_resumed_or_returned(store: SqliteStore)
 
     broken = Broken(lambda request: f"{request.agent} has a view of {request.key}.")
     with pytest.raises(KeyError):
-        await deliberation(store, broken).take_up("s", TASK)
+        await deliberation(store, broken).run_or_resume("s", TASK)
     paid = {event.key for event in completed(store, "s")}
     assert paid
     model = speaking()
-    report = await deliberation(store, model).take_up("s", TASK)
+    report = await deliberation(store, model).run_or_resume("s", TASK)
     assert not paid & {request.key for request in model.requests}
     silent = ScriptedModel([])
-    assert (await deliberation(store, silent).take_up("s", TASK)) == report
+    assert (await deliberation(store, silent).run_or_resume("s", TASK)) == report
     prepared = await deliberation(store).prepare(TASK, session="p")
-    assert (await deliberation(store).take_up(prepared, TASK)).answer == report.answer
+    assert (await deliberation(store).run_or_resume(prepared, TASK)).answer == report.answer
 
 
 async def test_session_of_another_protocol_is_refused_and_read_without_one(store: SqliteStore) -> None:
@@ -220,11 +220,11 @@ async def test_what_is_recorded_of_another_deliberation_is_not_taken_for_this_on
     model = ScriptedModel(lambda request: '{"rating": "good", "text": "It is."}')
     limits = Limits(calls=40)
     how = Deliberation(Broadcast(children=2), model=model, panel="markets", sources=[NOTE], limits=limits, store=store)
-    report = await how.take_up("mine", TASK)
+    report = await how.run_or_resume("mine", TASK)
     asked = len(model.requests)
-    assert (await how.take_up("mine", TASK)).digest() == report.digest()
+    assert (await how.run_or_resume("mine", TASK)).digest() == report.digest()
     with pytest.raises(SettingsError, match=f"session mine is recorded with {what}"):
-        await replace(how, sources=sources, **changed).take_up("mine", TASK)  # type: ignore[arg-type]
+        await replace(how, sources=sources, **changed).run_or_resume("mine", TASK)  # type: ignore[arg-type]
     assert len(model.requests) == asked
 
 

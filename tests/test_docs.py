@@ -16,7 +16,7 @@ import pytest
 
 from consilience.domain.errors import ServerError
 from consilience.domain.events import StepCompleted
-from consilience.domain.outcome import StopReason
+from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.report import Report
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
@@ -127,6 +127,8 @@ def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pyte
     (tmp_path / "my-hierarchy.toml").write_text("\n".join(blocks("toml", "\n".join(GUIDES))))
     (tmp_path / "my-agent").write_text("#!/bin/sh\ncat\n")
     (tmp_path / "my-agent").chmod(0o755)
+    (tmp_path / "my-prompts").mkdir()
+    (tmp_path / "my-prompts" / "leaf_respond.j2").write_text("{{ seat }} Answer in one line.\n")
     arguments = shlex.split(command, comments=True)[1:]
     if "--dry-run" not in arguments:
         arguments.append("--dry-run")
@@ -162,13 +164,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_table_of_protocols_is_that_of_the_package() -> None:
     from importlib.metadata import entry_points
 
-    from consilience.engine.protocol import GROUP, find_protocol
+    from consilience.engine.protocol import ENTRY_POINT_GROUP, find_protocol
     from consilience.protocols.broadcast import Broadcast
     from consilience.protocols.decompose import Decompose
     from consilience.protocols.emergence import Emergence
 
     listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
-    assert sorted(listed) == sorted(point.name for point in entry_points(group=GROUP))
+    assert sorted(listed) == sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP))
     assert all(find_protocol(name).name == name for name in listed)
     assert Emergence(children=3, max_rounds=2).estimate().max == 15
     assert Broadcast(children=3, max_iterations=2).estimate().max == 24
@@ -184,6 +186,33 @@ def test_exported_names_are_those_of_the_reference() -> None:
     assert sorted(re.findall(r"^::: consilience\.([A-Z]\w*|[a-z]+(?:_\w+)?)$", pages, re.MULTILINE)) == sorted(
         [*consilience.__all__, "protocol", "testing"]
     )
+
+
+@pytest.mark.parametrize("names", [StopReason, FailureKind])
+def test_recipes_explain_every_stop_reason_and_failure(names: type[StopReason] | type[FailureKind]) -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    listed = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[\w`, ]+`) \|", page, re.MULTILINE)))
+    assert {name.value for name in names} <= set(listed)
+
+
+PATHS = sorted({(page.name, path) for page in PAGES for path in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text())})
+ROOTS = [ROOT, ROOT / "src" / "consilience"]
+
+
+@pytest.mark.parametrize(("page", "path"), PATHS)
+def test_module_path_on_a_page_exists(page: str, path: str) -> None:
+    assert any((root / path).exists() for root in ROOTS), f"{page} names {path}"
+
+
+JOURNEYS = (ROOT / "docs" / "design" / "README.md").read_text()
+STEPS = sorted(set(re.findall(r'(?<=[`"])[a-z_]+(?:\.\w+)+(?=[`"])', JOURNEYS)))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_step_of_a_journey_exists_in_the_code(step: str) -> None:
+    from pkgutil import resolve_name
+
+    resolve_name(f"consilience.{step}")
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
@@ -214,9 +243,9 @@ def test_calls_of_a_protocols_page_are_those_of_its_dry_run(name: str, options: 
 def test_every_protocol_has_a_page_with_its_costs() -> None:
     from importlib.metadata import entry_points
 
-    from consilience.engine.protocol import GROUP
+    from consilience.engine.protocol import ENTRY_POINT_GROUP
 
-    assert {name for name, *_ in COSTS} == {point.name for point in entry_points(group=GROUP)}
+    assert {name for name, *_ in COSTS} == {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 RUNS = ROOT / "tests" / "fixtures" / "runs"

@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("protocol",),
     ("engine", "simulation"),
     ("models", "journal", "coordination", "reporting", "ui"),
-    ("domain",),
+    ("domain", "blocking"),
 )
 
 

@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from consilience.deliberation import Deliberation, Live, blocking_form, configured
+from consilience.blocking import as_blocking
+from consilience.deliberation import Deliberation, Live, deliberation_from
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
-from consilience.domain.report import Display, Report, display_with
+from consilience.domain.report import Report, ReportRenderers, register_renderers
 from consilience.engine.fork import END
-from consilience.engine.protocol import Reporting
+from consilience.engine.protocol import ReportingProtocol
 from consilience.engine.runner import Models, Options
-from consilience.engine.seats import One
+from consilience.engine.seats import AnyModel
 from consilience.engine.similarity import Encoder
 from consilience.journal.store import Store
 
@@ -26,7 +27,7 @@ R = TypeVar("R", bound=Report)
 
 async def deliberate(
     task: str,
-    protocol: Reporting[R],
+    protocol: ReportingProtocol[R],
     *,
     model: Models | None = None,
     panel: Panel | str | Path | None = None,
@@ -48,12 +49,12 @@ async def deliberate(
     The session is recorded in `store`, by default the user's journal. Raises `UserError`s before anything is spent; a
     limit, or a model that fails, is no exception but a report that says so.
     """
-    return await configured(protocol, locals()).run(task, session=session)
+    return await deliberation_from(protocol, locals()).run(task, session=session)
 
 
 def run_sync(
     task: str,
-    protocol: Reporting[R],
+    protocol: ReportingProtocol[R],
     *,
     model: Models | None = None,
     panel: Panel | str | Path | None = None,
@@ -71,12 +72,12 @@ def run_sync(
 
     Ctrl-C stops the run; what is recorded is kept and `consilience.resume` goes on.
     """
-    return configured(protocol, locals()).run_sync(task, session=session)
+    return deliberation_from(protocol, locals()).run_sync(task, session=session)
 
 
 def live(
     task: str,
-    protocol: Reporting[R],
+    protocol: ReportingProtocol[R],
     *,
     model: Models | None = None,
     panel: Panel | str | Path | None = None,
@@ -94,7 +95,7 @@ def live(
 
     Takes what `deliberate` takes. `session.report()` gives the report; leaving the block before stops the run.
     """
-    return configured(protocol, locals()).stream(task, session=session)
+    return deliberation_from(protocol, locals()).stream(task, session=session)
 
 
 async def resume(
@@ -115,7 +116,7 @@ async def fork(
     at: int | str = END,
     settings: Mapping[str, object] | None = None,
     model: Models | None = None,
-    replace: Mapping[str, One] | None = None,
+    replace: Mapping[str, AnyModel] | None = None,
     perspectives: Mapping[str, str] | None = None,
     sources: Sequence[Source | Path] = (),
     task: str | None = None,
@@ -129,7 +130,7 @@ async def fork(
 
     `at` is the number of an event, the key of a call, PHASE/INDEX, or "end". See `Deliberation.fork`.
     """
-    how: Deliberation[Report] = configured(None, locals(), sources=())
+    how: Deliberation[Report] = deliberation_from(None, locals(), sources=())
     return await how.fork(
         session,
         at=at,
@@ -142,9 +143,9 @@ async def fork(
     )
 
 
-resume_sync = blocking_form(resume)
-replay_sync = blocking_form(replay)
-fork_sync = blocking_form(fork)
+resume_sync = as_blocking(resume)
+replay_sync = as_blocking(replay)
+fork_sync = as_blocking(fork)
 
 
 def _markdown(report: Report) -> str:
@@ -171,4 +172,4 @@ def _save(report: Report, directory: Path) -> list[Path]:
     return save_report(report, directory)
 
 
-display_with(Display(markdown=_markdown, html=_html, fragment=_fragment, save=_save))
+register_renderers(ReportRenderers(markdown=_markdown, html=_html, fragment=_fragment, save=_save))

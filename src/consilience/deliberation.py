@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future, wait
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, cast
+from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
+from consilience.blocking import as_blocking, run_blocking
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.detail import DetailChoice
 from consilience.domain.errors import SettingsError, UserError
@@ -24,21 +21,19 @@ from consilience.domain.events import Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
-from consilience.domain.report import Report, Spent
+from consilience.domain.report import Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
-from consilience.engine.protocol import Protocol, Reporting
+from consilience.engine.protocol import Protocol, ReportingProtocol
 from consilience.engine.runner import Models, Options
-from consilience.engine.seats import One, deadline_of, deal, detail_of, with_own_models
+from consilience.engine.seats import AnyModel, choose_detail, make_seats, request_deadline, with_own_models
 from consilience.engine.similarity import Encoder
-from consilience.engine.sources import documents, references
+from consilience.engine.sources import document_refs, number_documents
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store, check_name
 from consilience.models.registry import choose
 from consilience.protocols.propose import Propose, ProposeReport
 
-P = ParamSpec("P")
-T = TypeVar("T")
 R = TypeVar("R", bound=Report, default=Report)
 
 AUTO_PANEL = "auto"
@@ -46,21 +41,6 @@ AUTO_PANEL = "auto"
 
 MIN_PERSONAS, MAX_PERSONAS = 2, 6
 """Bounds on the size of a proposed panel."""
-
-CANCEL_POLL_SECONDS = 0.1
-"""Interval between two checks whether a task that waits for a run was cancelled."""
-
-
-def blocking_form(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a function that runs `coroutine` to its end; like `run_sync` it also works where a loop runs already."""
-
-    @wraps(coroutine)
-    def blocked(*args: P.args, **kwargs: P.kwargs) -> T:
-        return blocking(coroutine(*args, **kwargs))
-
-    blocked.__name__ = blocked.__qualname__ = f"{coroutine.__name__}_sync"
-    blocked.__doc__ = f"`{coroutine.__name__}` for code that is not asynchronous, and for notebooks."
-    return blocked
 
 
 @dataclass(frozen=True)
@@ -71,7 +51,7 @@ class Deliberation(Generic[R]):
     that outcome. `dataclasses.replace` returns a copy with other fields.
     """
 
-    protocol: Reporting[R] | None = None
+    protocol: ReportingProtocol[R] | None = None
     """The protocol with its settings. None serves to resume, replay and fork sessions of any protocol."""
     _: KW_ONLY
     model: Models | None = None
@@ -119,7 +99,7 @@ class Deliberation(Generic[R]):
 
         Ctrl-C stops the run; what is recorded is kept, and `resume` continues.
         """
-        return blocking(self.run(task, session=session))
+        return run_blocking(self.run(task, session=session))
 
     def stream(self, task: str, *, session: str | None = None) -> Live[R]:
         """A new session to watch while it runs: `async for event in (live := deliberation.stream(task))`, then `live.report()`."""
@@ -165,7 +145,7 @@ class Deliberation(Generic[R]):
         *,
         at: int | str = forks.END,
         settings: Mapping[str, object] | None = None,
-        replace: Mapping[str, One] | None = None,
+        replace: Mapping[str, AnyModel] | None = None,
         perspectives: Mapping[str, str] | None = None,
         sources: Sequence[Source | Path] = (),
         task: str | None = None,
@@ -182,8 +162,8 @@ class Deliberation(Generic[R]):
         is shown a reply that the fork received itself is asked again. The report lists inherited replies without a use.
         """
         changed = {"at": at, "settings": settings, "replace": replace, "perspectives": perspectives, "name": name}
-        validation.check_plain(changed if task is None else {**changed, "task": task})
-        changes = forks.Changes(
+        validation.check_types(changed if task is None else {**changed, "task": task})
+        changes = forks.ForkChanges(
             settings=settings or {},
             models=self.model,
             replace=replace or {},
@@ -200,11 +180,11 @@ class Deliberation(Generic[R]):
             planned = forks.plan_fork(session, store=store, at=at, changes=changes)
             return cast(R, await forks.fork(planned, store=store, session=name, options=self.options))
 
-    resume_sync = blocking_form(resume)
-    replay_sync = blocking_form(replay)
-    fork_sync = blocking_form(fork)
+    resume_sync = as_blocking(resume)
+    replay_sync = as_blocking(replay)
+    fork_sync = as_blocking(fork)
 
-    async def take_up(self, session: str, task: str) -> R:
+    async def run_or_resume(self, session: str, task: str) -> R:
         """Begin the session, or resume it if it is recorded; a finished one returns its report. Nothing is paid for twice.
 
         Raises `SettingsError` if another deliberation is recorded under this id.
@@ -215,6 +195,8 @@ class Deliberation(Generic[R]):
             return await (
                 here.resume(session) if here._is_begun(store, session, task) else here.run(task, session=session)
             )
+
+    take_up = run_or_resume  # its name until 2026-11
 
     def proposing(self) -> Deliberation[ProposeReport]:
         """Return the deliberation, of one call, that proposes a panel for the seats of this one; see `with_proposed`.
@@ -247,7 +229,7 @@ class Deliberation(Generic[R]):
                 where=f"session {report.session}",
                 do="Name a panel (consilience panels lists them), or describe personas with --persona.",
             )
-        return replace(self, panel=report.panel, limits=_left(self._limits, report.ledger.actual))
+        return replace(self, panel=report.panel, limits=_remaining_limits(self._limits, report.ledger.actual))
 
     def _is_begun(self, store: Store, session: str, task: str) -> bool:
         panel, choice = self._panel, self._options.detail
@@ -266,7 +248,11 @@ class Deliberation(Generic[R]):
             ("other settings", started.settings, protocol.model_dump(mode="json")),
             ("another seed", started.seed, self.seed),
             ("another task", store.text(started.task), task),
-            ("other documents", started.sources, references(documents(validation.load_sources(self.sources)))),
+            (
+                "other documents",
+                started.sources,
+                document_refs(number_documents(validation.load_sources(self.sources))),
+            ),
             ("other limits", started.limits, self._limits),
             ("another quorum", started.quorum, self.quorum),
             ("another panel", _seats(started.agents), _seats(protocol.agents(panel))),
@@ -285,12 +271,12 @@ class Deliberation(Generic[R]):
         sources = validation.load_sources(self.sources)
         validation.check_seats(sources, [agent.id for agent in agents])
         models = with_own_models(agents, choose(os.environ, {}).name if self.model is None else self.model)
-        detail = detail_of(options.detail, agents, models)
+        detail = choose_detail(options.detail, agents, models)
         protocol = protocol.with_detail(detail)
         return runner.Setup(
             protocol=protocol,
             task=task,
-            documents=documents(sources),
+            documents=number_documents(sources),
             seed=self.seed,
             limits=self._limits,
             quorum=self.quorum,
@@ -298,7 +284,7 @@ class Deliberation(Generic[R]):
             templates=protocol.load_templates(self.prompts, detail),
             detail=detail,
             options=options,
-            seats=deal(agents, models, deadline_of(options.deadline, options.thinking)),
+            seats=make_seats(agents, models, request_deadline(options.deadline, options.thinking)),
         )
 
     def _checked(self, **arguments: object) -> Protocol:
@@ -308,7 +294,7 @@ class Deliberation(Generic[R]):
 
     def _check_protocol(self, store: Store, session: str) -> None:
         """Raise `SettingsError` if a session is of another protocol than this deliberation, or its id can be no session's."""
-        validation.check_plain({"id": session})
+        validation.check_types({"id": session})
         check_name(session)
         if self.protocol is None or session not in store.sessions():
             return
@@ -343,10 +329,12 @@ class Deliberation(Generic[R]):
         return load_panel(self.panel) if isinstance(self.panel, str | Path) else self.panel
 
 
-def configured(protocol: Reporting[R] | None, arguments: Mapping[str, Any], **others: Any) -> Deliberation[R]:
-    """Return a deliberation from the arguments of a function that has its fields as parameters: `configured(protocol, locals())`.
+def deliberation_from(
+    protocol: ReportingProtocol[R] | None, arguments: Mapping[str, Any], **others: Any
+) -> Deliberation[R]:
+    """Return a deliberation from the arguments of a function whose parameters are named like its fields: pass `locals()`.
 
-    So such a function lists its parameters once, in its signature. `others` are fields whose value is not the argument's.
+    `others` are fields whose value is not the argument's.
     """
     names = {field.name for field in fields(Deliberation)} - {"protocol"}
     return Deliberation(protocol, **{**{name: arguments[name] for name in names & arguments.keys()}, **others})
@@ -357,7 +345,7 @@ def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
     return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
 
 
-def _left(limits: Limits, used: Spent) -> Limits:
+def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
     """What a session that used so much leaves of its limits."""
     tokens = used.tokens_in + used.tokens_out
     return limits.model_copy(
@@ -448,53 +436,3 @@ class Live(Generic[R]):
         news, self._news = self._news, None
         if news is not None and not news.done():
             news.set_result(None)
-
-
-def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; in a thread of its own where this thread has a running loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        beside = False
-    else:
-        beside = True
-    return (
-        _in_a_thread(work) if beside else asyncio.run(work)
-    )  # out of the handler, which would show in every traceback
-
-
-def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result. An interrupt, or the end of the task that waits here, cancels it and waits until it has ended."""
-    ended: Future[T] = Future()
-    stop: Future[None] = Future()
-
-    async def main() -> T:
-        loop, running = asyncio.get_running_loop(), asyncio.current_task()
-        assert running is not None
-
-        def cancel(_: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed: it has ended meanwhile
-                loop.call_soon_threadsafe(running.cancel)
-
-        stop.add_done_callback(cancel)
-        return await work
-
-    def target() -> None:
-        try:
-            ended.set_result(asyncio.run(main()))
-        except BaseException as raised:  # handed to the caller's thread
-            ended.set_exception(raised)
-
-    threading.Thread(target=target, name="consilience", daemon=True).start()
-    waiting = asyncio.current_task()
-    before = waiting.cancelling() if waiting else 0
-    try:
-        while not wait((ended,), timeout=CANCEL_POLL_SECONDS).done:
-            # `asyncio.run` turns the first Ctrl-C into a cancellation, which a task that does not await never sees.
-            if waiting is not None and waiting.cancelling() > before:
-                raise asyncio.CancelledError
-    except BaseException:
-        stop.set_result(None)
-        wait((ended,))
-        raise
-    return ended.result()

@@ -15,7 +15,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Estimate, FailureKind, StopReason
 from consilience.domain.positions import PositionChange
-from consilience.domain.report import Claim, Dissent, FailedCall, LedgerReport, Missing, Objection, Spent
+from consilience.domain.report import Claim, Dissent, FailedCall, LedgerReport, MissingAgent, Objection, UsageTotals
 from consilience.domain.topology import tree
 from consilience.reporting.formatting import demote_markdown, escape_markdown
 from consilience.reporting.markdown import markdown, print_markdown
@@ -50,12 +50,12 @@ def report(said: str) -> AnyReport:
         quorum_met=True,
         steps=2,
         answer=said,
-        ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=Spent(calls=9)),
+        ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=UsageTotals(calls=9)),
         claims=(Claim(text=f"x{said}", ids=("round-1/lateral/L2N1",)), Claim(text=f"{said}x")),
         dissent=(Dissent(agent="L2N1", text=said, position=said),),
         objections=(Objection(id="o", agent="L2N1", to="L2N2", text=said, read=False),),
         position_changes=(PositionChange(agent="L2N1", before=said, after=said, step=1, cause=said),),
-        missing=(Missing(agent="L2N2", since="round-2/lateral/L2N2", reason=said),),
+        missing=(MissingAgent(agent="L2N2", since="round-2/lateral/L2N2", reason=said),),
         quotations=(Quotation(words=said, source="S1", line=1, verified=False),),
         failed_calls=(FailedCall(key=said, agent="L2N2", kind=FailureKind.REJECTED, detail=said),),
         unmet=(said,),

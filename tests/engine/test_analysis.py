@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consilience.engine.analysis import RESTATED, bare, novelty, sentences
-from consilience.engine.similarity import shared
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP, bare_tokens, novelty, sentences
+from consilience.engine.similarity import set_jaccard
 
 ODD = st.text(
     alphabet=st.one_of(st.characters(), st.sampled_from("AD. \u00a0\u2028\u2029\u0085\u3000!?\n字é")), max_size=40
@@ -42,7 +42,9 @@ WORDS = st.lists(
 
 @given(WORDS, st.lists(WORDS, max_size=6))
 def test_what_is_new_is_what_no_sentence_resembles(answer: str, inputs: list[str]) -> None:
-    said = [bare(sentence) for text in inputs for sentence in sentences(text)]
-    own = [bare(sentence) for sentence in sentences(answer)]
-    new = [not any(shared(one, other) >= RESTATED if one else not other for other in said) for one in own]
+    said = [bare_tokens(sentence) for text in inputs for sentence in sentences(text)]
+    own = [bare_tokens(sentence) for sentence in sentences(answer)]
+    new = [
+        not any(set_jaccard(one, other) >= MIN_RESTATED_OVERLAP if one else not other for other in said) for one in own
+    ]
     assert novelty(answer, inputs) == (sum(new) / len(new) if new else None)

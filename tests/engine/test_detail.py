@@ -154,10 +154,10 @@ async def test_fork_keeps_a_reply_size_that_was_set(store: SqliteStore) -> None:
 
 
 async def test_taking_up_a_session_with_another_detail_is_refused(store: SqliteStore) -> None:
-    await Deliberation(Solo(), model=model(), detail="brief", store=store).take_up("s", "Why?")
-    await Deliberation(Solo(), model=model(), store=store).take_up("s", "Why?")
+    await Deliberation(Solo(), model=model(), detail="brief", store=store).run_or_resume("s", "Why?")
+    await Deliberation(Solo(), model=model(), store=store).run_or_resume("s", "Why?")
     with pytest.raises(SettingsError, match="another detail"):
-        await Deliberation(Solo(), model=model(), detail="full", store=store).take_up("s", "Why?")
+        await Deliberation(Solo(), model=model(), detail="full", store=store).run_or_resume("s", "Why?")
 
 
 @pytest.mark.parametrize("name", protocol_names())

@@ -18,7 +18,7 @@ from consilience.engine.faults import Crash, Fault
 from consilience.engine.prompt import Prompt
 from consilience.engine.runner import Options
 from consilience.engine.session import Session
-from consilience.engine.similarity import cosine, cosines, quantised
+from consilience.engine.similarity import cosine, cosines, quantise
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from kit import runner
@@ -193,7 +193,7 @@ async def test_vectors_of_another_encoder_are_refused(tmp_path: Path) -> None:
 def test_a_matrix_of_cosines_is_exactly_that_of_single_cosines() -> None:
     rng = random.Random(1)
     extremes = [bytes([127] * 384), bytes([129] * 384), bytes(384), bytes([127, 129] * 192)]
-    vectors = [*extremes, *(quantised([rng.gauss(0, 1) for _ in range(384)]) for _ in range(40))]
+    vectors = [*extremes, *(quantise([rng.gauss(0, 1) for _ in range(384)]) for _ in range(40))]
     expected = [[cosine(a, b) for b in vectors] for a in vectors]
     assert cosines(vectors, vectors) == expected
     assert cosines(vectors[:1], vectors[3:4]) == [[expected[0][3]]]

@@ -10,7 +10,7 @@ import pytest
 from consilience.domain.errors import SessionHeld, SessionWaiting
 from consilience.domain.events import SessionParked
 from consilience.domain.outcome import Limits
-from consilience.engine.branch import Phase
+from consilience.engine.activity import Phase
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.emergence import Emergence

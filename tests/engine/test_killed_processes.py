@@ -16,8 +16,8 @@ import pytest
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import canonical_digest
-from consilience.engine.faults import POINTS, crash, from_spec
-from consilience.engine.protocol import GROUP, find_protocol, protocol_names
+from consilience.engine.faults import POINTS, crash, parse_fault
+from consilience.engine.protocol import ENTRY_POINT_GROUP, find_protocol, protocol_names
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
@@ -43,7 +43,7 @@ def processes() -> Iterator[Processes]:
 def test_every_installed_protocol_has_a_case() -> None:
     """A protocol joins these tests by a line in `kit.cases`."""
     shaken = {type(case.protocol) for case in CASES}
-    installed = {point.name for point in entry_points(group=GROUP)}
+    installed = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
     assert "emergence" in installed <= set(protocol_names())
     missing = sorted(name for name in installed if find_protocol(name) not in shaken)
     assert not missing, f"add a case to tests/kit/cases.py for: {', '.join(missing)}"
@@ -187,9 +187,9 @@ async def test_a_second_process_is_told_who_runs_the_session_and_disturbs_nothin
 
 
 def test_a_fault_is_spelt_with_point_phase_index_and_count() -> None:
-    fault = from_spec("after_commit@leaf_respond/2#3", crash)
+    fault = parse_fault("after_commit@leaf_respond/2#3", crash)
     assert (fault.point, fault.phase, fault.index, fault.nth) == ("after_commit", "leaf_respond", 2, 3)
-    assert from_spec("before_finish").nth == 1
+    assert parse_fault("before_finish").nth == 1
     for wrong in ("nowhere", "after_commit#", "after_commit@x/y", ""):
         with pytest.raises(SettingsError, match="fault point"):
-            from_spec(wrong)
+            parse_fault(wrong)

@@ -15,11 +15,11 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import FailureKind, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
 from consilience.engine.faults import Crash, Fault
-from consilience.engine.prompt import TOKEN_BYTES, Opening, tokens_in
+from consilience.engine.prompt import BYTES_PER_TOKEN, Opening, estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.engine.sizes import CallSizes
-from consilience.engine.sources import documents
+from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, retry_allowed
@@ -41,7 +41,7 @@ agreeable = well_formed(emergent)
 def priced(request: ModelRequest) -> Scripted:
     """As many tokens as the text really has; a dollar for a thousand."""
     text = agreeable(request)
-    read, written = tokens_in(request.text), min(tokens_in(text), request.max_tokens)
+    read, written = estimate_tokens(request.text), min(estimate_tokens(text), request.max_tokens)
     return Scripted(text, tokens_in=read, tokens_out=written, cost=(read + written) / 1000)
 
 
@@ -86,7 +86,7 @@ async def test_fifty_agents_never_overspend_by_more_than_the_estimate_errs(kind:
 
 async def test_an_estimate_that_errs_overspends_by_no_more_than_it_erred() -> None:
     def dear(request: ModelRequest) -> Scripted:
-        return Scripted(agreeable(request), tokens_in=tokens_in(request.text) + 500, tokens_out=64)
+        return Scripted(agreeable(request), tokens_in=estimate_tokens(request.text) + 500, tokens_out=64)
 
     store = SqliteStore(":memory:")
     model = ScriptedModel(dear)
@@ -219,7 +219,7 @@ async def test_replies_longer_than_their_tokens_foresaw_still_end_in_an_answer()
     def long(request: ModelRequest) -> Scripted:
         words = "w" * 100_000 if request.agent.startswith("L2") else request.key
         text = json.dumps({"text": words}) if request.returns is not str and request.returns else "Why? How?"
-        return Scripted(text, tokens_in=tokens_in(request.text), tokens_out=1024)
+        return Scripted(text, tokens_in=estimate_tokens(request.text), tokens_out=1024)
 
     for tokens in range(10_000, 40_000, 3_000):
         store = SqliteStore(":memory:")
@@ -264,7 +264,7 @@ async def test_a_retry_that_was_permitted_and_not_sent_is_given_back() -> None:
             assert retry_allowed()
             raise ServerError("500")
 
-        def price(self, tokens_in: int, tokens_out: int) -> float:
+        def price(self, estimate_tokens: int, tokens_out: int) -> float:
             return 0.0
 
         async def close(self) -> None:
@@ -286,14 +286,14 @@ class OneWay(ScriptedModel):
     def __init__(self, read: float, written: float) -> None:
         def billed(request: ModelRequest) -> Scripted:
             text = agreeable(request)
-            asked = (tokens_in(request.text), request.max_tokens)
+            asked = (estimate_tokens(request.text), request.max_tokens)
             return Scripted(text, tokens_in=asked[0], tokens_out=asked[1], cost=self.price(*asked))
 
         super().__init__(billed)
         self.prices = (read, written)
 
-    def price(self, tokens_in: int, tokens_out: int) -> float:
-        return tokens_in * self.prices[0] + tokens_out * self.prices[1]
+    def price(self, estimate_tokens: int, tokens_out: int) -> float:
+        return estimate_tokens * self.prices[0] + tokens_out * self.prices[1]
 
 
 @pytest.mark.parametrize("prices", [(0.0, 0.001), (0.001, 0.0)])
@@ -331,7 +331,7 @@ async def test_tokens_for_the_greatest_need_are_enough(protocol: Protocol) -> No
     script = well_formed(emergent if isinstance(protocol, Emergence) else refining)
 
     def counted(request: ModelRequest) -> Scripted:
-        return Scripted(script(request), tokens_in=tokens_in(request.text), tokens_out=request.max_tokens)
+        return Scripted(script(request), tokens_in=estimate_tokens(request.text), tokens_out=request.max_tokens)
 
     free, unlimited, _ = await play(Limits(), protocol, script=counted)
     bound, limited, _ = await play(Limits(tokens=tokens), protocol, script=counted)
@@ -348,7 +348,7 @@ def longest(request: ModelRequest) -> str:
     share = {"observe": 1.0, "self_reflect": 1.0, "lateral": 0.5, "coordinate-1": 0.5}.get(what, 0.0) if more else 0.0
     if agent == "L1N1":
         share = 0.0
-    room = int(request.max_tokens * TOKEN_BYTES) - 160
+    room = int(request.max_tokens * BYTES_PER_TOKEN) - 160
 
     def words(characters: int) -> str:
         """No two agents' texts are alike, nor those of one agent's two calls."""
@@ -389,7 +389,7 @@ async def test_the_longest_replies_fit_the_greatest_size_of_a_call(protocol: Tre
         Opening(protocol.load_templates().render(INSTRUCTIONS), TASK), protocol, protocol.agents(None)
     ).max_call.tokens
     for request in model.requests:
-        asked = tokens_in(request.system) + tokens_in(request.user) + 16 + request.max_tokens
+        asked = estimate_tokens(request.system) + estimate_tokens(request.user) + 16 + request.max_tokens
         assert asked <= size, f"{request.key}: {asked} tokens, the greatest call has {size}"
 
 
@@ -400,7 +400,7 @@ def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:
     def size(*sources: Source) -> float:
         instructions = protocol.load_templates().render(INSTRUCTIONS)
         return CallSizes(
-            Opening(instructions, TASK, documents(sources)), protocol, protocol.agents(None)
+            Opening(instructions, TASK, number_documents(sources)), protocol, protocol.agents(None)
         ).max_call.tokens
 
     public, short, long = Source(text="a" * 700), "b" * 700, "c" * 1400
@@ -422,4 +422,4 @@ def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:
 )
 def test_tokens_are_foreseen_high_in_any_script(text: str, told: int) -> None:
     """`told` is what qwen2.5-coder-0.5b counts. (smollm2-135m, made for English, counts 261, 840 and 881.)"""
-    assert told <= tokens_in(text) <= 2 * told
+    assert told <= estimate_tokens(text) <= 2 * told

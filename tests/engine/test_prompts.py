@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from consilience.domain.messages import LeafReply, Message, Source
 from consilience.domain.outcome import StopReason
-from consilience.engine.prompt import Opening, Prompt, Quote, fence, quoted, render, schema_for
-from consilience.engine.sources import Document, documents, quotations
+from consilience.engine.prompt import Opening, Prompt, Quote, fence_mark, fence_quote, render, schema_for
+from consilience.engine.sources import Document, find_quotations, number_documents
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
@@ -29,10 +29,10 @@ SAID = {
 
 @given(st.text())
 def test_a_fence_is_the_texts_own_digest_and_does_not_occur_in_it(text: str) -> None:
-    mark = fence(text)
+    mark = fence_mark(text)
     assert hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest().startswith(mark)
     assert mark not in text
-    assert quoted(text, "A").count(mark) == 2
+    assert fence_quote(text, "A").count(mark) == 2
 
 
 def test_a_text_that_holds_eight_digits_of_its_digest_gets_a_longer_fence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +43,13 @@ def test_a_text_that_holds_eight_digits_of_its_digest_gets_a_longer_fence(monkey
 
     digest = "0123456789abcdef" * 4
     monkeypatch.setattr(module, "hashlib", SimpleNamespace(sha256=lambda _: SimpleNamespace(hexdigest=lambda: digest)))
-    assert fence("it holds 01234567, but no more of it") == "012345678"
+    assert fence_mark("it holds 01234567, but no more of it") == "012345678"
 
 
 def test_parts_run_from_the_shared_to_the_private() -> None:
-    opening = Opening("rules", "the task", documents([Source(text="secret", agents=("Y",)), Source(text="open")]))
+    opening = Opening(
+        "rules", "the task", number_documents([Source(text="secret", agents=("Y",)), Source(text="open")])
+    )
     prompt = Prompt("now answer", (Quote("m2", "you"),), (Quote("m1", "A"),))
     sent = render(opening, "Y", prompt, SAID.__getitem__)
     order = [sent.user.index(word) for word in ("the task", "open", "secret", "first", "mine", "now answer")]
@@ -106,13 +108,13 @@ DOCUMENT = "The plant opened in 1998.\nIt employs   about 300 people,\nmost of t
     ],
 )
 def test_a_quotation_must_stand_where_it_says(said: str, true: bool) -> None:
-    (found,) = quotations(f"They say {said}.", documents([Source(text=DOCUMENT)]), "A")
+    (found,) = find_quotations(f"They say {said}.", number_documents([Source(text=DOCUMENT)]), "A")
     assert found.verified is true
 
 
 def test_a_quotation_does_not_stand_on_the_empty_line_before_it() -> None:
-    given = documents([Source(text="one two\n\nthree four\n")])
-    said = [quotations(f'They say "three four" [S1:{line}].', given, "A")[0].verified for line in (1, 2, 3)]
+    given = number_documents([Source(text="one two\n\nthree four\n")])
+    said = [find_quotations(f'They say "three four" [S1:{line}].', given, "A")[0].verified for line in (1, 2, 3)]
     assert said == [False, False, True]
 
 
@@ -129,7 +131,7 @@ def test_a_quotation_is_judged_as_if_all_that_follows_its_line_were_read(text: s
     if words.split() and 1 <= line <= len(lines):
         here, below = (" ".join(" ".join(part).split()) for part in ([lines[line - 1]], lines[line - 1 :]))
         true = 0 <= below.find(" ".join(words.split())) < len(here)
-    assert Document("S1", "", text).holds(words, line) is true
+    assert Document("S1", "", text).contains(words, line) is true
 
 
 class Counted(str):
@@ -147,7 +149,7 @@ def test_a_document_is_read_once_however_much_is_quoted_from_it() -> None:
     text = Counted("\n".join(f"line {n} of the document" for n in range(1, 301)))
     document = Document("S1", "", text)
     said = " ".join(f'"{n} of the document line {n + 1}" [S1:{n}]' for n in range(1, 300, 3))
-    found = quotations(said, [document], "A")
+    found = find_quotations(said, [document], "A")
     assert len(found) == 100
     assert all(quotation.verified for quotation in found)
     assert "300| line 300" in document.numbered
@@ -165,16 +167,16 @@ def test_a_document_is_read_once_however_much_is_quoted_from_it() -> None:
 )
 def test_case_quotation_marks_and_dashes_make_no_difference(said: str) -> None:
     document = Document("S1", "", "It’s shut – since 1998 or so.")
-    (found,) = quotations(said, [document], "A")
+    (found,) = find_quotations(said, [document], "A")
     assert found.verified
-    (other,) = quotations(said.replace("1998", "1999"), [document], "A")
+    (other,) = find_quotations(said.replace("1998", "1999"), [document], "A")
     assert not other.verified
 
 
 def test_a_document_closed_to_an_agent_verifies_nothing_for_it() -> None:
-    closed = documents([Source(text=DOCUMENT, agents=("B",))])
-    assert not quotations('"opened in 1998" [S1:1]', closed, "A")[0].verified
-    assert quotations('"opened in 1998" [S1:1]', closed, "B")[0].verified
+    closed = number_documents([Source(text=DOCUMENT, agents=("B",))])
+    assert not find_quotations('"opened in 1998" [S1:1]', closed, "A")[0].verified
+    assert find_quotations('"opened in 1998" [S1:1]', closed, "B")[0].verified
 
 
 async def test_a_run_shows_documents_to_whom_they_are_open_and_counts_false_quotations() -> None:
@@ -216,6 +218,6 @@ async def test_what_a_quoted_text_says_changes_nothing_in_the_control_flow(attac
     assert len(model.requests) == protocol.estimate().max
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     root = next(r for r in model.requests if r.key == "round-1/observe/L1N1")
-    mark = fence(attack)
+    mark = fence_mark(attack)
     inside = root.text.partition(f"<quote {mark} from A>\n")[2].partition(f"\n</quote {mark}>")[0]
     assert inside == attack

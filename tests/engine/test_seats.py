@@ -88,9 +88,9 @@ async def test_service_seats_are_last_wherever_a_protocol_lists_them(store: Sqli
         def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
             return tuple(reversed(super().agents(panel)))
 
-    from consilience.engine.seats import deal
+    from consilience.engine.seats import make_seats
 
-    agents = deal(Forward().agents(None), [model("a"), model("b")]).agents
+    agents = make_seats(Forward().agents(None), [model("a"), model("b")]).agents
     assert [(agent.id, agent.model) for agent in agents] == [
         ("A3", "a"),
         ("A2", "b"),
@@ -148,12 +148,12 @@ def test_optional_fields_of_a_persona_are_read_and_mistakes_in_them_are_named(tm
     )
     assert persona.evidence is None
     for text, words in {
-        'interests = "cost"': "'interests' of persona 1 (CFO) must be a list of texts",
+        'interests = "cost"': "'interests' of persona 1 (CFO) must be a list in square brackets, not 'cost'",
         'interests = ["cost", ""]': "'interests' number 2 of persona 1 (CFO) is empty",
         'interests = ["a\\nb"]': "'interests' number 1 of persona 1 (CFO) has a line break",
-        f"interests = {['x'] * 13}": "'interests' of persona 1 (CFO) has more than 12 texts",
+        f"interests = {['x'] * 13}": "'interests' of persona 1 (CFO) must have at most 12 entries, not 13",
         'horizon = ""': "'horizon' of persona 1 (CFO) is empty",
-        "claim = 3": "'claim' of persona 1 (CFO) must be a text",
+        "claim = 3": "'claim' of persona 1 (CFO) must be text, not 3",
         f'evidence = "{"x" * 501}"': "'evidence' of persona 1 (CFO) has 501 characters, at most 500",
         'modle = "local"': "persona 1 (CFO) has an unknown key 'modle' (did you mean 'model'?)",
         'model = "exec:rm -rf /"': "'model' of persona 1 (CFO) names a program; seat it yourself",
@@ -225,10 +225,10 @@ async def test_a_session_with_a_personas_model_is_taken_up_with_the_model_of_the
     panel = BRINGING.model_copy(update={"personas": personas})
     for given in (model("a"), model("a")):
         here = consilience.Deliberation(Council(), panel=panel, model=given, store=store)
-        report = await here.take_up("s", TASK)
+        report = await here.run_or_resume("s", TASK)
         assert [agent.model for agent in report.agents] == ["brought:x", "a", "a", "a", "a"]
     with pytest.raises(SettingsError, match="other settings"):
-        await consilience.Deliberation(Council(), panel=PANEL, model="a", store=store).take_up("s", TASK)
+        await consilience.Deliberation(Council(), panel=PANEL, model="a", store=store).run_or_resume("s", TASK)
     fault = Fault("after_commit", nth=2)
     with pytest.raises(Crash):
         await play(SqliteStore(tmp_path / "k.db"), model("a"), panel=panel, options=Options(faults=fault.hit))

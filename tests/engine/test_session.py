@@ -23,7 +23,7 @@ from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, FailureKind, Limits, StopReason
 from consilience.domain.report import Report
 from consilience.engine import recorder
-from consilience.engine.conditions import Progress, StopCondition
+from consilience.engine.conditions import ConditionInput, StopCondition
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.runner import Options
@@ -384,14 +384,14 @@ class Said(StopCondition):
     def __init__(self, met: bool) -> None:
         self.met = met
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         return Check(met=self.met, kind="said", score=0.5)
 
 
 @pytest.mark.parametrize(("left", "right"), [(True, True), (True, False), (False, True), (False, False)])
 async def test_conditions_compose_and_average_nothing(left: bool, right: bool) -> None:
-    both = await (Said(left) & Said(right)).check(None, Progress(2, []))  # type: ignore[arg-type]
-    either = await (Said(left) | Said(right)).check(None, Progress(2, []))  # type: ignore[arg-type]
+    both = await (Said(left) & Said(right)).check(None, ConditionInput(2, []))  # type: ignore[arg-type]
+    either = await (Said(left) | Said(right)).check(None, ConditionInput(2, []))  # type: ignore[arg-type]
     assert (both.met, either.met) == (left and right, left or right)
     assert both.score is either.score is None
     assert len(both.parts) == 2

@@ -30,7 +30,7 @@ from consilience.domain.events import CallCompleted, CallFailed, TextsEmbedded
 from consilience.domain.outcome import FailureKind, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
 from consilience.engine import execution, recorder
-from consilience.engine.branch import Phase
+from consilience.engine.activity import Phase
 from consilience.engine.faults import Crash
 from consilience.engine.ledger import deliberation_seconds
 from consilience.engine.ports import Person
@@ -488,7 +488,7 @@ async def test_time_in_which_nothing_was_recorded_counts_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of the journal, made while all calls hang, is what a kill leaves."""
-    monkeypatch.setattr(execution, "NOTE_SECONDS", 0.05)
+    monkeypatch.setattr(execution, "NOTE_INTERVAL_SECONDS", 0.05)
     path, copy = tmp_path / "j.db", tmp_path / "copy.db"
     store = SqliteStore(path)
     hanging = ScriptedModel(agreeable, latency=60.0)

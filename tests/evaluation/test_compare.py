@@ -15,7 +15,7 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.report import Report
 from consilience.engine import protocol as registry
 from consilience.engine.execution import Options
-from consilience.engine.prompt import Prompt, tokens_in
+from consilience.engine.prompt import Prompt, estimate_tokens
 from consilience.engine.protocol import find_protocol
 from consilience.engine.session import Session
 from consilience.evaluation import (
@@ -161,7 +161,7 @@ def held_by(*seats: int) -> Task:
 
 
 def counted(request: ModelRequest) -> Scripted:
-    return Scripted("Answer: 3", tokens_in=tokens_in(request.text), tokens_out=request.max_tokens)
+    return Scripted("Answer: 3", tokens_in=estimate_tokens(request.text), tokens_out=request.max_tokens)
 
 
 @pytest.mark.parametrize("seats", [(), (1, 2, 3), (2,), (1, 1), (1, 4), (2, 900)])
@@ -171,12 +171,12 @@ async def test_a_vote_costs_as_much_wherever_documents_are_private(store: Sqlite
     planned = plan([task], ROWS, models=model)
     comparison = await execute(planned, store=store)
     spent = {run.row: run.tokens for run in comparison.runs}
-    plain = min(tokens_in(r.text) + r.max_tokens for r in model.requests)
+    plain = min(estimate_tokens(r.text) + r.max_tokens for r in model.requests)
     assert abs(spent["circle"] - spent["vote"]) <= 0.52 * plain
     foreseen = estimate_rows(planned)
     assert len(model.requests) <= sum(row.calls.max for row in foreseen)
-    assert sum(tokens_in(r.text) + r.max_tokens for r in model.requests) <= sum(row.tokens for row in foreseen)
-    assert max(map(tokens_in, (r.text for r in model.requests))) <= max(row.read for row in foreseen)
+    assert sum(estimate_tokens(r.text) + r.max_tokens for r in model.requests) <= sum(row.tokens for row in foreseen)
+    assert max(map(estimate_tokens, (r.text for r in model.requests))) <= max(row.read for row in foreseen)
 
 
 @pytest.mark.parametrize("tokens", [5_000, 20_000, 60_000])

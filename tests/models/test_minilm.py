@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import UnavailableModel
-from consilience.engine.similarity import cosine, quantised
+from consilience.engine.similarity import cosine, quantise
 from consilience.models import minilm, weights
 from consilience.models.embeddings import check_encoder, open_encoder
 from consilience.models.minilm import MiniLM
@@ -46,8 +46,8 @@ def encoder(encoder_weights: Path, home: Path) -> MiniLM:
 
 
 async def test_paraphrases_are_close_and_unrelated_sentences_are_not(encoder: MiniLM) -> None:
-    left = [quantised(vector) for vector in await encoder.encode([a for a, _ in PARAPHRASES])]
-    right = [quantised(vector) for vector in await encoder.encode([b for _, b in PARAPHRASES])]
+    left = [quantise(vector) for vector in await encoder.encode([a for a, _ in PARAPHRASES])]
+    right = [quantise(vector) for vector in await encoder.encode([b for _, b in PARAPHRASES])]
     for i, a in enumerate(left):
         assert cosine(a, right[i]) > 0.55, PARAPHRASES[i]
         for j, b in enumerate(right):
@@ -57,7 +57,7 @@ async def test_paraphrases_are_close_and_unrelated_sentences_are_not(encoder: Mi
 async def test_the_published_example_of_the_model_gives_its_published_similarities(encoder: MiniLM) -> None:
     """The example of the sentence-transformers documentation for all-MiniLM-L6-v2, within the error of int8 weights."""
     sentences = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
-    vectors = [quantised(vector) for vector in await encoder.encode(sentences)]
+    vectors = [quantise(vector) for vector in await encoder.encode(sentences)]
     assert cosine(vectors[0], vectors[1]) == pytest.approx(0.6660, abs=0.05)
     assert cosine(vectors[0], vectors[2]) == pytest.approx(0.1046, abs=0.05)
     assert cosine(vectors[1], vectors[2]) == pytest.approx(0.1411, abs=0.05)

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from consilience.domain.events import EVENT
-from consilience.engine.protocol import GROUP
+from consilience.engine.protocol import ENTRY_POINT_GROUP
 from consilience.reporting.export import as_events, as_json
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.schema import events_schema, report_schema
@@ -30,7 +30,7 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
 
 def test_every_installed_protocol_is_published() -> None:
     there = {path.name.removesuffix(".schema.json") for path in PUBLISHED.glob("*.schema.json")}
-    ours = {point.name for point in entry_points(group=GROUP) if point.value.startswith("consilience.")}
+    ours = {point.name for point in entry_points(group=ENTRY_POINT_GROUP) if point.value.startswith("consilience.")}
     assert there == {"report", "events", "error", *ours}
 
 

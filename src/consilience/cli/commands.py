@@ -119,7 +119,10 @@ class LazyGroup(TyperGroup):
 
     def invoke(self, ctx: Context) -> Any:
         """Run the command. An exception is reported in one paragraph, with --json also as JSON, and becomes an exit code."""
+        from pydantic import ValidationError
+
         from consilience.cli.errors import EXIT_USAGE, exit_code_of, is_handled_by_typer, print_error_json
+        from consilience.domain.validation import describe_invalid
 
         with _exit_on_broken_pipe():
             try:
@@ -127,6 +130,8 @@ class LazyGroup(TyperGroup):
             except (Exception, KeyboardInterrupt) as error:
                 if not is_handled_by_typer(error):
                     raise typer.Exit(exit_code_of(error, as_json=ctx.meta[AS_JSON])) from error
+                if isinstance(error.__cause__, ValidationError) and hasattr(error, "message"):  # of an option
+                    error.message = describe_invalid(error.__cause__)
                 if ctx.meta[AS_JSON] and hasattr(error, "show"):  # an invalid option
                     error.show()
                     print_error_json(error, EXIT_USAGE)

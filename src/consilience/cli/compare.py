@@ -23,6 +23,7 @@ from consilience.cli.setup import ensure_weights
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Estimate, Limits
+from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Options
 from consilience.evaluation import (
@@ -279,7 +280,7 @@ def _checked_task(**fields: object) -> Task:
     try:
         return Task.model_validate(fields)
     except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        reason = describe_invalid(error, model=Task)
         raise SettingsError(f"invalid task: {reason}", where="--answer, --kind", do="Correct it.") from None
 
 

@@ -23,7 +23,7 @@ from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, Think
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
-from consilience.engine.sources import documents
+from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.models.endpoints import how_to_free, in_dollars, is_endpoint, parse_endpoint, prices_of
 from consilience.models.registry import (
@@ -181,7 +181,7 @@ def make_plan(
     level = thinking or DEFAULT_THINKING
     thinking_of = {name: thinking_tokens(level, thinks_by_name(name)) for name in links(models.values())}
     max_thinking = max(thinking_of.values())
-    opening = Opening(instructions, task, documents(sources))
+    opening = Opening(instructions, task, number_documents(sources))
     call_tokens = int(CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking}).max_call.tokens)
     estimate = protocol.estimate()
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)

@@ -42,7 +42,7 @@ from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine import fork as forks
 from consilience.engine.protocol import Protocol, recorded_protocol
-from consilience.engine.seats import detail_of
+from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.models.embeddings import ProviderEncoder, check_encoder, open_encoder
@@ -121,7 +121,7 @@ def _prepare(cls: type[Protocol], request: RunRequest, settings: Mapping[str, ob
             check_models([agent.model], keys=keys, origin=f"the model of the persona {agent.persona}")
     check_models(models.values(), keys=keys, origin=choice.why if choice.name else "")
     check_models(unassigned_models(request, agents), keys=False)
-    detail = detail_of(request.detail, agents, models)
+    detail = choose_detail(request.detail, agents, models)
     protocol = protocol.with_detail(detail)
     deliberation: Deliberation[Report] = Deliberation(
         protocol,
@@ -228,8 +228,8 @@ def fork(request: ForkRequest) -> int:
 def _plan_fork(request: ForkRequest, store: Store) -> tuple[forks.Fork, dict[str, str]]:
     """Return the fork and the model's name by agent. Limits that are not given are the parent's."""
     parent = find_session(store, request.id)
-    old = forks.beginning(parent, store.read(parent))
-    changes = forks.Changes(
+    old = forks.start_event(parent, store.read(parent))
+    changes = forks.ForkChanges(
         settings=_parse_settings(old, _pairs("--set", "KEY=VALUE", request.set)),
         replace=_pairs("--replace-agent", "ID=MODEL", request.replace_agent),
         perspectives=_pairs("--perspective", "ID=TEXT", request.perspective),
@@ -254,7 +254,7 @@ def _parse_settings(old: SessionStarted, settings: Mapping[str, str]) -> dict[st
     for name, text in settings.items():
         values[name] = text
         try:
-            forks.changed(old, {name: text})
+            forks.changed_protocol(old, {name: text})
         except SettingsError:
             with suppress(ValueError):  # the fork reports invalid text
                 values[name] = json.loads(text)

@@ -59,7 +59,7 @@ class StrangeLoop(Frozen):
     domain: bool = False
 
 
-class Spent(Frozen):
+class UsageTotals(Frozen):
     """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `fallbacks` calls that another model answered
     than the one asked first; `cost` in US dollars, None where unknown; `estimated` replies whose model told no tokens.
 
@@ -91,7 +91,7 @@ class Spent(Frozen):
 
 class LedgerReport(Frozen):
     estimated: Estimate
-    actual: Spent
+    actual: UsageTotals
     reserve_drawn: bool = False
 
 
@@ -102,7 +102,7 @@ class Confidence(Frozen):
     kind: str = "none"
 
 
-class Missing(Frozen):
+class MissingAgent(Frozen):
     """A seat without a reply where one was due; `since` is the key of the first call it failed."""
 
     agent: str
@@ -182,7 +182,7 @@ class Independence(Frozen):
 
 
 @dataclass(frozen=True)
-class Progress:
+class UnfinishedSession:
     """A session that has no report yet, as its protocol sees it to show it. `text` looks up a stored text by its id."""
 
     started: SessionStarted
@@ -204,7 +204,7 @@ INCIDENTAL: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Display:
+class ReportRenderers:
     """How a report is written."""
 
     markdown: Callable[[Report], str]
@@ -215,26 +215,26 @@ class Display:
     save: Callable[[Report, Path], list[Path]]
 
 
-_display: list[Display] = []
+_renderers: list[ReportRenderers] = []
 
 
-def display_with(display: Display) -> None:
+def register_renderers(display: ReportRenderers) -> None:
     """Have reports show themselves so from now on. The layer that can write them calls this: what is plain data knows no
     rendering, and imports nothing that does."""
-    _display[:] = [display]
+    _renderers[:] = [display]
 
 
-_finders: list[Callable[[str], type[Report] | None]] = []
+_report_finders: list[Callable[[str], type[Report] | None]] = []
 
 
-def present_with(finder: Callable[[str], type[Report] | None]) -> None:
+def register_report_finder(finder: Callable[[str], type[Report] | None]) -> None:
     """Have recorded sessions find the report of a protocol by its name. The layer that knows protocols calls this."""
-    _finders[:] = [finder]
+    _report_finders[:] = [finder]
 
 
 def find_report(protocol: str) -> type[Report]:
     """The report of that protocol, which knows how to show it; the common header where its code is not present."""
-    return (_finders[0](protocol) if _finders else None) or Report
+    return (_report_finders[0](protocol) if _report_finders else None) or Report
 
 
 def present(report: Report) -> Presentation:
@@ -255,7 +255,7 @@ class Report(Frozen):
     one did not. `unmet` names what keeps the run from counting as converged or satisfied; a report with an entry there is never
     `converged` and states no confidence.
 
-    In a notebook it shows itself as the command line does, once `consilience` was imported from (see `display_with`).
+    In a notebook it shows itself as the command line does, once `consilience` was imported from (see `register_renderers`).
     """
 
     step: ClassVar[str] = "round"
@@ -298,7 +298,7 @@ class Report(Frozen):
     unknown: tuple[str, ...] = ()
     """What the answer's author did not know."""
     ledger: LedgerReport
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingAgent, ...] = ()
     failed_calls: tuple[FailedCall, ...] = ()
     warnings: tuple[str, ...] = ()
     independence: Independence = Independence()
@@ -329,7 +329,7 @@ class Report(Frozen):
         return self._presentation()
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Return what the protocol adds to how an unfinished session is shown: a fold over its messages and notes."""
         return cls._presentation()
 
@@ -339,11 +339,11 @@ class Report(Frozen):
 
     def markdown(self) -> str:
         """Return the report as Markdown, as the command line prints it."""
-        return self._shown().markdown(self)
+        return self._required_renderers().markdown(self)
 
     def html(self) -> str:
         """Return the report as one HTML page, which loads nothing."""
-        return self._shown().html(self)
+        return self._required_renderers().html(self)
 
     def save(self, directory: Path | str) -> list[Path]:
         """Write `report.json`, `report.md`, `report.html` and the protocol's own files; return their paths.
@@ -351,16 +351,16 @@ class Report(Frozen):
         The directory is made if it is missing. Files are for their owner alone to read and replace those of the same name. Raises
         `SettingsError` where that fails.
         """
-        return self._shown().save(self, Path(directory))
+        return self._required_renderers().save(self, Path(directory))
 
     @staticmethod
-    def _shown() -> Display:
-        if not _display:
+    def _required_renderers() -> ReportRenderers:
+        if not _renderers:
             raise RuntimeError("nothing that writes reports is loaded; import a name from consilience first")
-        return _display[0]
+        return _renderers[0]
 
     def _repr_markdown_(self) -> str | None:
-        return _display[0].markdown(self) if _display else None
+        return _renderers[0].markdown(self) if _renderers else None
 
     def _repr_html_(self) -> str | None:
-        return _display[0].fragment(self) if _display else None
+        return _renderers[0].fragment(self) if _renderers else None

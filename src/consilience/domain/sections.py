@@ -58,7 +58,7 @@ class AgentText(_Data):
     text: str
 
 
-class Quote(_Data):
+class QuoteBlock(_Data):
     """Words of an agent or a document, on one line."""
 
     kind: Literal["quote"] = "quote"
@@ -126,7 +126,7 @@ class Details(_Data):
 
 
 Block = Annotated[
-    Paragraph | Subheading | AgentText | Quote | Bullets | Table | KeyFigures | Diff | Details,
+    Paragraph | Subheading | AgentText | QuoteBlock | Bullets | Table | KeyFigures | Diff | Details,
     Field(discriminator="kind"),
 ]
 
@@ -173,7 +173,7 @@ class Edge(_Data):
     tip: str = ""
 
 
-class Panel(_Data):
+class GraphPanel(_Data):
     """One state of a graph."""
 
     title: str = ""
@@ -185,7 +185,7 @@ class Graph(_Data):
     """A graph in layers, drawn once for each panel; a node stands at the same place in all of them."""
 
     form: Literal["graph"] = "graph"
-    panels: tuple[Panel, ...]
+    panels: tuple[GraphPanel, ...]
     legend: tuple[str, ...] = ()
 
 

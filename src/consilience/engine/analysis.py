@@ -10,9 +10,9 @@ from itertools import accumulate, pairwise
 
 from consilience.domain.agents import Agent
 from consilience.domain.report import Independence, SharedModel
-from consilience.engine.similarity import shared
+from consilience.engine.similarity import set_jaccard
 
-RESTATED = 0.7
+MIN_RESTATED_OVERLAP = 0.7
 """Two sentences this alike say the same thing (protocols §0)."""
 
 
@@ -40,42 +40,42 @@ def _segmenter() -> Callable[[str], list[str]]:
 _PUNCTUATION = ".,;:!?\"'()[]“”‘’"
 
 
-def bare(sentence: str) -> frozenset[str]:
+def bare_tokens(sentence: str) -> frozenset[str]:
     """Its tokens, lower-cased and without punctuation at their ends."""
     return frozenset([bared for word in sentence.lower().split() if (bared := word.strip(_PUNCTUATION))])
 
 
 class SentenceIndex:
-    """Sentences to look others up in. Two say the same when their tokens overlap by `RESTATED` (Jaccard).
+    """Sentences to look others up in. Two say the same when their tokens overlap by `MIN_RESTATED_OVERLAP` (Jaccard).
 
     So much overlap needs a shared token among the few rarest ones of the sentence looked up, and only those that have it are
     compared: the cost of a look-up follows what is alike, not all that was said.
     """
 
     def __init__(self, sentences: Iterable[str]) -> None:
-        self._said = [bare(sentence) for sentence in sentences]
-        self._holding: dict[str, list[int]] = {}
-        for n, tokens in enumerate(self._said):
+        self._token_sets = [bare_tokens(sentence) for sentence in sentences]
+        self._by_token: dict[str, list[int]] = {}
+        for n, tokens in enumerate(self._token_sets):
             for token in tokens:
-                self._holding.setdefault(token, []).append(n)
-        self._empty = frozenset() in self._said
+                self._by_token.setdefault(token, []).append(n)
+        self._empty = frozenset() in self._token_sets
 
-    def holds(self, sentence: str) -> bool:
+    def contains(self, sentence: str) -> bool:
         """Whether one of them says the same as this one, in nearly the same words."""
-        tokens = bare(sentence)
+        tokens = bare_tokens(sentence)
         if not tokens:
             return self._empty
-        rarest = sorted(tokens, key=lambda token: (len(self._holding.get(token, ())), token))[: _needed(tokens)]
-        candidates = {n for token in rarest for n in self._holding.get(token, ())}
-        return any(shared(tokens, self._said[n]) >= RESTATED for n in candidates)
+        rarest = sorted(tokens, key=lambda token: (len(self._by_token.get(token, ())), token))[: _probe_count(tokens)]
+        candidates = {n for token in rarest for n in self._by_token.get(token, ())}
+        return any(set_jaccard(tokens, self._token_sets[n]) >= MIN_RESTATED_OVERLAP for n in candidates)
 
 
 def survival(points: Sequence[str], answer: str, statements: Iterable[str] = ()) -> float | None:
     """Share of points restated by a sentence of the answer or by one of its `statements`; None without points."""
     if not points:
         return None
-    said = SentenceIndex([*sentences(answer), *statements])
-    return sum(said.holds(point) for point in points) / len(points)
+    index = SentenceIndex([*sentences(answer), *statements])
+    return sum(index.contains(point) for point in points) / len(points)
 
 
 def novelty(answer: str, inputs: Iterable[str]) -> float | None:
@@ -83,17 +83,17 @@ def novelty(answer: str, inputs: Iterable[str]) -> float | None:
     own = sentences(answer)
     if not own:
         return None
-    unmatched = dict(enumerate(map(bare, own)))
+    unmatched = dict(enumerate(map(bare_tokens, own)))
     index = _prefix_index(unmatched)
     for text in inputs:
         if not unmatched:
             break
         if _may_restate(text, unmatched.values()):
             for sentence in sentences(text):
-                tokens = bare(sentence)
+                tokens = bare_tokens(sentence)
                 candidates = {n for token in index.keys() & tokens for n in index[token]} if tokens else set(unmatched)
                 for n in candidates & unmatched.keys():
-                    if shared(unmatched[n], tokens) >= RESTATED:
+                    if set_jaccard(unmatched[n], tokens) >= MIN_RESTATED_OVERLAP:
                         del unmatched[n]
     return len(unmatched) / len(own)
 
@@ -105,21 +105,23 @@ def _prefix_index(sentences: Mapping[int, frozenset[str]]) -> dict[str, list[int
     """
     index: dict[str, list[int]] = {}
     for n, tokens in sentences.items():
-        for token in sorted(tokens, key=lambda token: (-len(token), token))[: _needed(tokens)]:
+        for token in sorted(tokens, key=lambda token: (-len(token), token))[: _probe_count(tokens)]:
             index.setdefault(token, []).append(n)
     return index
 
 
-def _needed(tokens: frozenset[str]) -> int:
-    """How many tokens of a sentence suffice to find every sentence that says the same (Jaccard at least `RESTATED`)."""
-    return len(tokens) - math.ceil(RESTATED * len(tokens) - 1e-9) + 1
+def _probe_count(tokens: frozenset[str]) -> int:
+    """How many tokens of a sentence suffice to find every sentence that says the same (Jaccard at least `MIN_RESTATED_OVERLAP`)."""
+    return len(tokens) - math.ceil(MIN_RESTATED_OVERLAP * len(tokens) - 1e-9) + 1
 
 
 def _may_restate(text: str, wanted: Iterable[frozenset[str]]) -> bool:
     """False only where no sentence of the text can be like a wanted one: too few of its tokens are in it at all. A text that ends
     here costs a fifth of taking it apart."""
     lowered = text.lower()
-    return any(sum(token in lowered for token in tokens) >= RESTATED * len(tokens) - 1e-9 for tokens in wanted)
+    return any(
+        sum(token in lowered for token in tokens) >= MIN_RESTATED_OVERLAP * len(tokens) - 1e-9 for tokens in wanted
+    )
 
 
 def effective_voices(n: int, rho: float) -> float:
@@ -133,11 +135,11 @@ def independence(agents: Sequence[Agent], rho: float | None = None) -> Independe
     by_model: dict[str, list[str]] = {}
     for agent in agents:
         by_model.setdefault(agent.model, []).append(agent.id)
-    shared = tuple(SharedModel(model=m, agents=tuple(ids)) for m, ids in by_model.items() if len(ids) > 1)
-    if not shared:
+    set_jaccard = tuple(SharedModel(model=m, agents=tuple(ids)) for m, ids in by_model.items() if len(ids) > 1)
+    if not set_jaccard:
         effective: float | None = float(len(agents))
     elif rho is None:
         effective = None
     else:
         effective = sum(effective_voices(len(ids), rho) for ids in by_model.values())
-    return Independence(shared=shared, rho=rho, effective=effective)
+    return Independence(shared=set_jaccard, rho=rho, effective=effective)

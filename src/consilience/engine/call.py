@@ -32,8 +32,9 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
-from consilience.engine.branch import Branch, Phase, current_phase
-from consilience.engine.call_failures import failed, refused
+from consilience.engine.activity import Phase
+from consilience.engine.branch import Branch, current_phase
+from consilience.engine.call_failures import failure_event, refusal_event
 from consilience.engine.ledger import CallBudget, TimeLeft
 from consilience.engine.ports import (
     AgentPort,
@@ -46,17 +47,17 @@ from consilience.engine.ports import (
 from consilience.engine.prompt import (
     Parameters,
     Rendered,
-    correction,
+    correction_text,
+    estimate_tokens,
     request_digest,
+    request_seed,
     schema_for,
-    seed_of,
-    tokens_in,
 )
 from consilience.engine.sizes import ONE_REQUEST, Usage
 from consilience.engine.state import State
-from consilience.engine.steps import StepLog, worked
-from consilience.engine.telemetry import describe, span
-from consilience.engine.timing import TimeUp, within
+from consilience.engine.steps import StepLog, run_worker
+from consilience.engine.telemetry import set_outcome, span
+from consilience.engine.timing import TimeLimitReached, await_within
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field, without_trace
@@ -120,7 +121,7 @@ class Call(Generic[T]):
                     break
                 enlarged = state.ledger.sizes.reply(ask.agent, ask.max_tokens, enlarged=True)
                 self.size = self.size.doubled() if ask.closing and made.text.strip() else enlarged
-            fix = correction(made.text, error) if made.text.strip() or kind is FailureKind.MALFORMED else None
+            fix = correction_text(made.text, error) if made.text.strip() or kind is FailureKind.MALFORMED else None
         return Failure(ask.key, ask.agent, kind, error)
 
     def _may_ask_again(self, attempt: int) -> bool:
@@ -176,7 +177,7 @@ class Call(Generic[T]):
         rendered = state.render(ask.agent, ask.prompt, fix)
         returns: type[Any] = ask.returns
         schema, schema_digest = schema_for(returns, rendered.kinds, CAPS[state.detail])
-        seed = seed_of(state.seed, ask.key, attempt)
+        seed = request_seed(state.seed, ask.key, attempt)
         digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(), seed, schema_digest)
         ended = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
         value: T | None
@@ -207,7 +208,7 @@ class Call(Generic[T]):
         limit = await self.budget.reserve(need, attempt, forced=asked)
         if limit is not None:
             taken = state.recorder.steps_of(ask.key, attempt)
-            return self._refuse(refused(common, limit, error, taken, again=attempt > 1), rendered), "", None
+            return self._refuse(refusal_event(common, limit, error, taken, again=attempt > 1), rendered), "", None
         state.faults("before_call", self.phase)
         if ask.closing:
             state.faults("closing_call", self.phase)
@@ -218,12 +219,12 @@ class Call(Generic[T]):
             try:
                 completion = await self._send(attempt, rendered, schema, digest, steps)
             except ProviderError as failure:
-                state.ledger.late = state.ledger.late or (isinstance(failure, TimeUp) and not failure.whose)
+                state.ledger.late = state.ledger.late or (isinstance(failure, TimeLimitReached) and not failure.whose)
                 if steps is not None:
                     steps.ended = True
                 paid = failure.completion if isinstance(failure.completion, Completion) else None
                 told = with_estimated_tokens(paid, rendered, self.port) if paid is not None else None
-                event: Ended = failed(
+                event: Ended = failure_event(
                     common,
                     failure,
                     steps=steps,
@@ -238,7 +239,7 @@ class Call(Generic[T]):
                 )
                 more = {"steps": steps.taken if steps else 1, "estimated": estimated}
                 event, text, value = self._read({**common, **more}, completion)
-            describe(current, event)
+            set_outcome(current, event)
         seconds = time.monotonic() - began - self.outside
         self.budget.settle(_usage_of(event), seconds)
         event.volatile["s"] = round(seconds, 3)
@@ -304,15 +305,15 @@ class Call(Generic[T]):
             attempt=attempt,
             max_tokens=self.size.answer,
             temperature=state.temperature,
-            seed=seed_of(state.seed, ask.key, attempt),
+            seed=request_seed(state.seed, ask.key, attempt),
             thinking=state.thinking,
             thinking_tokens=self.size.thinking,
             shared=rendered.shared if state.estimate.max > 1 else (),
         )
         left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
         if steps is not None and isinstance(self.port, WorkerPort):
-            return await within(left, worked(self.port.worker, request, steps), state.cancelled)
-        answer = await within(left, self._answer(request, digest), state.cancelled)
+            return await await_within(left, run_worker(self.port.worker, request, steps), state.cancelled)
+        answer = await await_within(left, self._answer(request, digest), state.cancelled)
         return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
 
     async def _answer(self, request: ModelRequest, digest: str) -> Completion | PendingAnswer:
@@ -406,10 +407,10 @@ class Call(Generic[T]):
         untouched = isinstance(ended, CallCompleted) and ended.cached
         if isinstance(ended, CallFailed) and ended.unsent:
             untouched = ended.failure is FailureKind.TIME or bool(ended.limit)
-        refused = isinstance(ended, CallFailed) and ended.unsent and not ended.limit
+        refusal_event = isinstance(ended, CallFailed) and ended.unsent and not ended.limit
         if not untouched:
-            await self.budget.reserve(need, ended.attempt, forced=True, refused=refused)
-        self.budget.branch.decide(refused=refused)
+            await self.budget.reserve(need, ended.attempt, forced=True, refused=refusal_event)
+        self.budget.branch.decide(refused=refusal_event)
         if ended.reserve:
             self.budget.draw_reserve()
         self.budget.settle(_usage_of(ended), float(ended.volatile.get("s") or 0))
@@ -469,7 +470,7 @@ def with_estimated_tokens(completion: Completion, rendered: Rendered, port: Agen
     """Return the completion with missing token counts estimated from its texts, and whether any were. A model that was asked has
     read some tokens, and one that answered has written some. Uncounted, they would escape every limit."""
     read = completion.tokens_in or rendered.tokens
-    written = completion.tokens_out or (tokens_in(completion.text) if completion.text.strip() else 0)
+    written = completion.tokens_out or (estimate_tokens(completion.text) if completion.text.strip() else 0)
     told = (read, written) == (completion.tokens_in, completion.tokens_out)
     if told or not completion.requests or not isinstance(port, ModelPort):
         return completion, False

@@ -17,16 +17,16 @@ from consilience.domain.errors import (
 from consilience.domain.events import CallFailed, StepCompleted
 from consilience.domain.outcome import FailureKind
 from consilience.engine.ledger import LimitHit
-from consilience.engine.steps import OutOfBudget, StepLog
-from consilience.engine.timing import TimeUp
+from consilience.engine.steps import StepLog, StepRefused
+from consilience.engine.timing import TimeLimitReached
 from consilience.models.port import Completion
 
-CUT_OFF = "a limit allowed no further attempt; "
+NO_FURTHER_ATTEMPT = "a limit allowed no further attempt; "
 """Opens the detail of a call whose last attempt failed when a limit allowed no further one."""
 
-KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
-    (TimeUp, FailureKind.TIME),
-    (OutOfBudget, FailureKind.BUDGET),
+FAILURE_KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
+    (TimeLimitReached, FailureKind.TIME),
+    (StepRefused, FailureKind.BUDGET),
     (RateLimited, FailureKind.RATE_LIMITED),
     (ServerError, FailureKind.SERVER),
     (Timeout, FailureKind.DEADLINE),
@@ -36,7 +36,7 @@ KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
 )
 
 
-def refused(
+def refusal_event(
     common: Mapping[str, object], refusal: LimitHit, error: str, taken: Sequence[StepCompleted], *, again: bool
 ) -> CallFailed:
     """An attempt that a limit refuses, `again` one after a reply with that `error`; `taken` are the requests that an agent with
@@ -63,7 +63,7 @@ def refused(
     )
 
 
-def failed(
+def failure_event(
     common: Mapping[str, object],
     failure: ProviderError,
     *,
@@ -80,14 +80,14 @@ def failed(
         figures = {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
         figures["tokens_thought"] = steps.tokens_thought
         figures["steps"] = max(steps.taken, 1)
-        requests = int(steps.spent.calls) + (failure.requests if isinstance(failure, TimeUp) else 0)
+        requests = int(steps.spent.calls) + (failure.requests if isinstance(failure, TimeLimitReached) else 0)
     elif paid is not None:
         said, estimated = paid
         figures = {"tokens_in": said.tokens_in, "tokens_out": said.tokens_out, "cost": said.cost}
         figures["tokens_thought"] = said.tokens_thought
         figures["estimated"] = estimated
-    kind = next((kind for cls, kind in KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
-    if isinstance(failure, TimeUp):
+    kind = next((kind for cls, kind in FAILURE_KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
+    if isinstance(failure, TimeLimitReached):
         refusal, figures["limit"] = None, failure.whose
         figures["possibly_charged"] = failure.possibly_charged
     elif refusal is not None:
@@ -95,7 +95,7 @@ def failed(
     return CallFailed(
         **{**common, **figures},
         failure=refusal.kind if refusal else kind,
-        detail=(CUT_OFF if refusal else "") + failure.detail[:500],
+        detail=(NO_FURTHER_ATTEMPT if refusal else "") + failure.detail[:500],
         reserve=reserve,
         volatile={"requests": requests},
     )

@@ -14,7 +14,7 @@ from consilience.engine.work import Failure, Reply
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ConditionInput:
     """What a condition may judge: the outcome's text after each step, as messages, and the ballots after each.
 
     `voters` is how many may cast one. Calls that a condition makes and that fail are put into `failures`.
@@ -29,7 +29,7 @@ class Progress:
 
 class StopCondition(ABC):
     @abstractmethod
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         """Judge. May make calls in the current branch; a judgement that cannot be had is not met."""
 
     def __and__(self, other: StopCondition) -> StopCondition:
@@ -43,7 +43,7 @@ class StopCondition(ABC):
 class _Both(StopCondition):
     parts: tuple[StopCondition, ...]
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         parts = tuple([await part.check(session, progress) for part in self.parts])
         return Check(met=all(p.met for p in parts), kind="all", detail=_details(parts), parts=parts)
 
@@ -52,7 +52,7 @@ class _Both(StopCondition):
 class _Either(StopCondition):
     parts: tuple[StopCondition, ...]
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         parts = tuple([await part.check(session, progress) for part in self.parts])
         return Check(met=any(p.met for p in parts), kind="any", detail=_details(parts), parts=parts)
 
@@ -64,7 +64,7 @@ class TextStable(StopCondition):
     kind: Literal["jaccard", "embedding"]
     threshold: float
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         before, after = progress.texts[-2:]
         score = await session.similarity(self.kind, before.text, after.text)
         detail = "" if score is not None else "the texts could not be compared"

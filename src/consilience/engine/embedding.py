@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from consilience.domain.errors import ProtocolViolation, ProviderError, RequestMismatch
 from consilience.domain.events import TextsEmbedded, text_id
 from consilience.engine.ledger import TimeLeft
-from consilience.engine.similarity import Encoder, quantised
+from consilience.engine.similarity import Encoder, quantise
 from consilience.engine.state import State
-from consilience.engine.timing import within
+from consilience.engine.timing import await_within
 
 
 class EmbeddingFailed(Exception):
@@ -95,8 +95,8 @@ class Embeddings:
             try:
                 left = TimeLeft(self._state.ledger.seconds_left(closing=False))
                 encoding = encoder.encode([texts[id] for id in mine])
-                vectors = await within(left, encoding, self._state.cancelled)
-                self._vectors.update(zip(mine, map(quantised, vectors), strict=True))
+                vectors = await await_within(left, encoding, self._state.cancelled)
+                self._vectors.update(zip(mine, map(quantise, vectors), strict=True))
             finally:
                 for id in mine:
                     del self._encoding[id]

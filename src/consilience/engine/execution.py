@@ -26,8 +26,9 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
 from consilience.domain.report import Report, present
-from consilience.engine.branch import Activity, Branch, Phase, current_branch
-from consilience.engine.faults import Crash, from_spec
+from consilience.engine.activity import Activity, Phase
+from consilience.engine.branch import Branch, current_branch
+from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
@@ -37,10 +38,10 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import Encoder
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import Document
-from consilience.engine.state import Faults, State
+from consilience.engine.state import FaultHook, State
 from consilience.engine.telemetry import span
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.engine.timing import NOTE_SECONDS
+from consilience.engine.timing import NOTE_INTERVAL_SECONDS
 from consilience.journal.store import Journal
 
 MAX_REPAIRS = 10
@@ -164,10 +165,10 @@ class Setup:
         return Opening(self.templates.render(INSTRUCTIONS), self.task, self.documents, self.protocol.readers)
 
 
-def faults_of(options: Options) -> Faults | None:
+def fault_hook(options: Options) -> FaultHook | None:
     """Where this process is to be killed, if anywhere. Raises `SettingsError` for a point that is spelt wrongly."""
     spec = os.environ.get("CONSILIENCE_FAULT")
-    return options.faults or (from_spec(spec).hit if spec else None)
+    return options.faults or (parse_fault(spec).hit if spec else None)
 
 
 @asynccontextmanager
@@ -233,13 +234,13 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
         current.set_attribute("consilience.stop_reason", report.stop_reason.value)
     state.faults("before_finish", None)
     if not state.recorder.replay:
-        event, texts = await asyncio.to_thread(_finished, report)
+        event, texts = await asyncio.to_thread(_finish_event, report)
         await state.recorder.commit(event, texts)
     state.faults("after_finish", None)
     return report
 
 
-def _finished(report: Report) -> tuple[SessionFinished, tuple[str, str]]:
+def _finish_event(report: Report) -> tuple[SessionFinished, tuple[str, str]]:
     body, shown = report.model_dump_json(), present(report).model_dump_json()
     event = SessionFinished(
         stop_reason=report.stop_reason,
@@ -254,7 +255,7 @@ async def _note_time(state: State) -> None:
     """Store the time used while there is a limit on it, so that after a kill at most a second is used twice."""
     with suppress(StoreUnusable):  # the next commit raises it
         while state.limits.seconds is not None and not state.recorder.replay:
-            await asyncio.sleep(NOTE_SECONDS)
+            await asyncio.sleep(NOTE_INTERVAL_SECONDS)
             state.recorder.note_time()
 
 
@@ -284,14 +285,14 @@ def _when_still(
         loop.call_later(patience, look)
 
 
-def state_of(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
+def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
     """What the branches of the session share."""
     protocol, options, opening = setup.protocol, setup.options, setup.opening
     sizes = CallSizes(
         opening, protocol, started.agents, started.prices, started.thinking_tokens, started.steps, started.fit
     )
     activity = Activity()
-    faults = faults_of(options)
+    faults = fault_hook(options)
     state = State(
         id=recorder.journal.session,
         protocol=started.protocol,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from consilience.domain.report import FactsKept
-from consilience.engine.sources import QUOTES, same_form
+from consilience.engine.sources import PLAIN_MARKS, same_form
 from consilience.engine.work import Failure, Reply
 
 NOUN_SHARE = 0.22
@@ -47,7 +47,7 @@ def facts_kept(
 
 def _plain(text: str) -> str:
     """`text` with plain quotation marks and dashes, and without marks between thousands."""
-    return _THOUSANDS.sub("", text).translate(QUOTES)
+    return _THOUSANDS.sub("", text).translate(PLAIN_MARKS)
 
 
 def _form(word: str) -> str:

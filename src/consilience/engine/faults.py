@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from consilience.domain.errors import SettingsError
-from consilience.engine.branch import Phase
+from consilience.engine.activity import Phase
 
 POINTS = (
     "before_call",
@@ -74,7 +74,7 @@ class Fault:
             self.strike()
 
 
-def from_spec(spec: str, strike: Callable[[], None] = kill) -> Fault:
+def parse_fault(spec: str, strike: Callable[[], None] = kill) -> Fault:
     """A fault from its spelling. Raises `SettingsError` for one that cannot be."""
     match = _SPEC.match(spec)
     if not match or match["point"] not in POINTS:

@@ -31,9 +31,9 @@ from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, recorded_protocol
 from consilience.engine.runner import Inheritance, begin, encoder_for
-from consilience.engine.seats import Models, One, deadline_of, deal, detail_of
+from consilience.engine.seats import AnyModel, Models, choose_detail, make_seats, request_deadline
 from consilience.engine.similarity import Encoder
-from consilience.engine.sources import Document, recorded
+from consilience.engine.sources import Document, document_from_ref
 from consilience.engine.templates import Templates
 from consilience.journal.store import Store
 
@@ -41,14 +41,14 @@ END = "end"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changes:
+class ForkChanges:
     """What a fork changes. What is not given is as in the parent."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     """Settings of the protocol, by name."""
     models: Models | None = None
     """Models in place of all of the parent's."""
-    replace: Mapping[str, One] = field(default_factory=dict)
+    replace: Mapping[str, AnyModel] = field(default_factory=dict)
     """Models of single agents, by id."""
     perspectives: Mapping[str, str] = field(default_factory=dict)
     """Points of view of single agents, by id."""
@@ -75,7 +75,7 @@ class Fork:
     """How the parent began."""
     protocol: Protocol
     agents: tuple[Agent, ...]
-    models: Mapping[str, One]
+    models: Mapping[str, AnyModel]
     task: str
     documents: tuple[Document, ...]
     templates: Templates
@@ -83,7 +83,7 @@ class Fork:
     encoder: str | Encoder | None
     detail: Detail
     events: tuple[AnyEvent, ...]
-    """The parent's events that may be inherited, as `inheritance` marks them."""
+    """The parent's events that may be inherited, as `inherited_events` marks them."""
 
     def with_sources(self, sources: Sequence[Source], *, limits: Limits) -> Fork:
         """This fork with other limits, and with documents added as `Changes.sources` says."""
@@ -95,16 +95,16 @@ class Fork:
         return sum(isinstance(event, CallCompleted) for event in self.events)
 
 
-def plan_fork(parent: str, *, store: Store, at: int | str, changes: Changes) -> Fork:
-    """Return what a fork would be. `at` is as `position` reads it. Raises `UserError`s; nothing is recorded or opened."""
+def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges) -> Fork:
+    """Return what a fork would be. `at` is as `fork_position` reads it. Raises `UserError`s; nothing is recorded or opened."""
     events = store.read(parent)
-    old = beginning(parent, events)
-    last = position(parent, events, at)
-    protocol = changed(old, changes.settings)
+    old = start_event(parent, events)
+    last = fork_position(parent, events, at)
+    protocol = changed_protocol(old, changes.settings)
     agents = _agents(old, protocol, changes.perspectives)
     encoder = old.encoder if changes.encoder is None else changes.encoder
-    models = _dealt(old, agents, changes.models, changes.replace)
-    detail = old.detail if changes.detail is None else detail_of(changes.detail, agents, models)
+    models = _assign_models(old, agents, changes.models, changes.replace)
+    detail = old.detail if changes.detail is None else choose_detail(changes.detail, agents, models)
     if detail != old.detail and "reply_tokens" not in changes.settings:
         protocol = _resized(protocol, old.detail, detail)
     return Fork(
@@ -115,13 +115,15 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: Changes) -> 
         agents=agents,
         models=models,
         task=store.text(old.task) if changes.task is None else changes.task,
-        documents=_with_added([recorded(ref, store.text(ref.text), forks=1) for ref in old.sources], changes.sources),
+        documents=_with_added(
+            [document_from_ref(ref, store.text(ref.text), forks=1) for ref in old.sources], changes.sources
+        ),
         templates=_templates(old, protocol, changes.prompts, store, detail),
         limits=old.limits if changes.limits is None else changes.limits,
         encoder=encoder,
         detail=detail,
         events=tuple(
-            inheritance(events, last, encoder if encoder is None or isinstance(encoder, str) else encoder.name)
+            inherited_events(events, last, encoder if encoder is None or isinstance(encoder, str) else encoder.name)
         ),
     )
 
@@ -133,14 +135,14 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
     younger than the reply. Raises `UserError`s first.
     """
     old = planned.started
-    options = _settled(old, options or Options())
+    options = _inherited_options(old, options or Options())
     setup = Setup(
         protocol=planned.protocol,
         task=planned.task,
         documents=planned.documents,
         templates=planned.templates,
         encoder=encoder_for(planned.protocol, planned.encoder),
-        seats=deal(planned.agents, planned.models, deadline_of(options.deadline, options.thinking)),
+        seats=make_seats(planned.agents, planned.models, request_deadline(options.deadline, options.thinking)),
         detail=planned.detail,
         seed=old.seed,
         quorum=old.quorum,
@@ -151,7 +153,7 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
     return await begin(setup, store=store, session=session, inherited=inherited)
 
 
-def _settled(old: SessionStarted, options: Options) -> Options:
+def _inherited_options(old: SessionStarted, options: Options) -> Options:
     """What options settle for a whole session: as given, else as in the parent."""
     names = ("repairs", "cache", "temperature", "thinking", "human_deadline")
     return replace(options, **{name: getattr(old, name) for name in names if getattr(options, name) is None})
@@ -167,7 +169,7 @@ def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tup
     return tuple(by_id.values())
 
 
-def beginning(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:
+def start_event(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:
     started = events[0] if events else None
     if not isinstance(started, SessionStarted):
         raise SettingsError(
@@ -176,7 +178,7 @@ def beginning(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:
     return started
 
 
-def position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:
+def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:
     """The last event to inherit: its number, the key of a call, PHASE/INDEX for the last call of that phase, or `end`.
 
     Raises `SettingsError` for a number that is none, `UnknownName` for a key that is not recorded.
@@ -206,7 +208,7 @@ def position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:
     return max(found)
 
 
-def inheritance(events: Sequence[AnyEvent], last: int, encoder: str | None) -> list[AnyEvent]:
+def inherited_events(events: Sequence[AnyEvent], last: int, encoder: str | None) -> list[AnyEvent]:
     """What a fork is given: replies, failures, answers and this encoder's vectors up to `last`, marked. Refusals by a limit are
     not, nor what the parent had inherited itself and asked for again."""
     found: list[AnyEvent] = []
@@ -234,7 +236,7 @@ def inheritance(events: Sequence[AnyEvent], last: int, encoder: str | None) -> l
     return found
 
 
-def changed(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
+def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
     """The parent's protocol with some settings changed. Raises `SettingsError`."""
     cls = recorded_protocol(old.protocol)
     unknown = [name for name in settings if name not in cls.model_fields]
@@ -254,7 +256,7 @@ def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, 
     """The agents of the changed protocol, without models, service seats last. Who sat in the parent, and whom the settings leave
     alone, is the same."""
     before = {agent.id: agent for agent in old.agents}
-    as_set = {agent.id: agent for agent in changed(old, {}).agents(None)}
+    as_set = {agent.id: agent for agent in changed_protocol(old, {}).agents(None)}
     now = in_dealing_order(protocol.agents(None))
     unknown = [id for id in perspectives if id not in {agent.id for agent in now}]
     if unknown:
@@ -274,9 +276,9 @@ def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, 
     return tuple(found)
 
 
-def _dealt(
-    old: SessionStarted, agents: Sequence[Agent], models: Models | None, replace: Mapping[str, One]
-) -> Mapping[str, One]:
+def _assign_models(
+    old: SessionStarted, agents: Sequence[Agent], models: Models | None, replace: Mapping[str, AnyModel]
+) -> Mapping[str, AnyModel]:
     """A model for each agent: replaced, else dealt from `models`, else the parent's. New agents take the parent's in turn."""
     ids = [agent.id for agent in agents]
     unknown = [id for id in replace if id not in ids]
@@ -287,9 +289,11 @@ def _dealt(
     if isinstance(models, Mapping):
         return {**models, **replace}
     if models is None:
-        recorded = {agent.id: agent.model for agent in old.agents}
+        document_from_ref = {agent.id: agent.model for agent in old.agents}
         in_turn = [agent.model for agent in old.agents]
-        dealt: dict[str, One] = {id: recorded.get(id, in_turn[n % len(in_turn)]) for n, id in enumerate(ids)}
+        dealt: dict[str, AnyModel] = {
+            id: document_from_ref.get(id, in_turn[n % len(in_turn)]) for n, id in enumerate(ids)
+        }
     else:
         several = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
         if not several:

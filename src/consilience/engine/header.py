@@ -10,26 +10,26 @@ from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.positions import exact
-from consilience.domain.report import FailedCall, LedgerReport, Missing, Spent
+from consilience.domain.report import FailedCall, LedgerReport, MissingAgent, UsageTotals
 from consilience.engine.analysis import independence
-from consilience.engine.call_failures import CUT_OFF
+from consilience.engine.call_failures import NO_FURTHER_ATTEMPT
 from consilience.engine.sizes import MIN_FIT
-from consilience.engine.sources import quotations, repeatable
+from consilience.engine.sources import find_quotations, repeatable_quotations
 from consilience.engine.state import State
-from consilience.engine.timing import TIME_LIMIT
+from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.engine.work import Failure, Reply
 
 
-def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
+def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
     """Header fields that follow from the journal; `first` are the results of the first phase, for quorum and degradation;
     those of service seats do not count."""
-    ended = calls(state)
+    ended = ended_calls(state)
     failures = failed_calls(ended)
     voiced = {agent.id for agent in voices(state.agents)}
     first = [result for result in first if result.agent in voiced]
     replied = sum(isinstance(result, Reply) for result in first)
     needed = quorum_of(state.quorum, len(first))
-    cited = all_quotations(state)
+    cited = quotations_in_replies(state)
     said = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
         "session": state.id,
@@ -44,15 +44,15 @@ def header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, 
         "quorum_met": bool(first) and replied >= max(needed, 1),
         "degraded": _degraded(failures, replied, len(first)),
         "ledger": LedgerReport(
-            estimated=state.estimate, actual=spent(ended, state), reserve_drawn=state.ledger.reserve_drawn
+            estimated=state.estimate, actual=usage_totals(ended, state), reserve_drawn=state.ledger.reserve_drawn
         ),
-        "missing": tuple(seat for seat in missing(ended) if seat.agent in voiced),
+        "missing": tuple(seat for seat in missing_agents(ended) if seat.agent in voiced),
         "failed_calls": failures,
         "warnings": (*_warnings(state, ended), *(text for _, text in said)),
         "independence": independence(voices(state.agents)),
         "same_material": _same_material(state),
         "quotations": tuple(cited),
-        "cut_replies": tuple(key for key, event in replies(ended).items() if event.cut),
+        "cut_replies": tuple(key for key, event in replies_by_key(ended).items() if event.cut),
     }
 
 
@@ -66,23 +66,23 @@ def quorum_of(share: float, n: int) -> int:
     return math.ceil(exact(share) * n)
 
 
-def calls(state: State) -> list[Ended]:
+def ended_calls(state: State) -> list[Ended]:
     """Ended attempts that the run came to, in program order."""
     return sorted(state.recorder.reached.values(), key=lambda event: (place_key(event.place), event.attempt))
 
 
-def replies(ended: Sequence[Ended]) -> dict[str, CallCompleted]:
+def replies_by_key(ended: Sequence[Ended]) -> dict[str, CallCompleted]:
     """What each call that was answered came to, by key: a closing call whose reply was cut may have a later, longer one."""
     return {event.key: event for event in ended if isinstance(event, CallCompleted)}
 
 
 def _unanswered(ended: Sequence[Ended]) -> list[Ended]:
     """Attempts of calls that got no reply at all."""
-    answered = replies(ended)
+    answered = replies_by_key(ended)
     return [event for event in ended if event.key not in answered]
 
 
-def spent(ended: Sequence[Ended], state: State) -> Spent:
+def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
     def total(name: str) -> int:
         return sum(int(event.volatile.get(name) or 0) for event in ended)
 
@@ -90,12 +90,12 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
     ended = [event for event in ended if not event.inherited]
     cached = sum(isinstance(event, CallCompleted) and event.cached for event in ended)
     ended = [event for event in ended if not (isinstance(event, CallCompleted) and event.cached)]
-    made = [event for event in ended if not _unfunded(event)]
-    repairs = sum(map(_repair, ended))
+    made = [event for event in ended if not _is_refusal(event)]
+    repairs = sum(map(_is_repair, ended))
     requests = sum(event.requests for event in ended)
     further = sum(event.steps - 1 for event in made)
     costs = [event.cost for event in ended]
-    return Spent(
+    return UsageTotals(
         calls=len({event.key for event in made}) + further,
         requests=requests,
         retries=sum(max(event.requests - event.steps - int(event.volatile.get("fallback") or 0), 0) for event in made),
@@ -115,10 +115,10 @@ def spent(ended: Sequence[Ended], state: State) -> Spent:
     )
 
 
-def missing(ended: Sequence[Ended]) -> tuple[Missing, ...]:
+def missing_agents(ended: Sequence[Ended]) -> tuple[MissingAgent, ...]:
     """Agents whose last call failed for good, limits aside."""
-    since: dict[str, Missing] = {}
-    answered = replies(ended)
+    since: dict[str, MissingAgent] = {}
+    answered = replies_by_key(ended)
     for event in ended:
         if isinstance(event, CallCompleted):
             since.pop(event.agent, None)
@@ -129,15 +129,15 @@ def missing(ended: Sequence[Ended]) -> tuple[Missing, ...]:
             continue
         reason = f"{event.failure.value}: {event.error if isinstance(event, ReplyRejected) else event.detail}"
         begun = since[event.agent].since if event.agent in since else event.key
-        since[event.agent] = Missing(agent=event.agent, since=begun, reason=reason.rstrip(": "))
+        since[event.agent] = MissingAgent(agent=event.agent, since=begun, reason=reason.rstrip(": "))
     return tuple(since.values())
 
 
-def all_quotations(state: State) -> list[Quotation]:
+def quotations_in_replies(state: State) -> list[Quotation]:
     """Every quotation of a document in what was said, in program order, judged once per place where it stands."""
     found: list[Quotation] = []
     if state.opening.documents:
-        for event in replies(calls(state)).values():
+        for event in replies_by_key(ended_calls(state)).values():
             if event.key in state.messages:
                 found.extend(quotations_in(state, state.messages[event.key].text, event.key, event.agent))
     return found
@@ -149,9 +149,11 @@ def quotations_in(state: State, text: str, key: str, agent: str) -> list[Quotati
     documents = state.opening.documents
     named = state.documents.get(key)
     if named is None:
-        return quotations(text, documents, agent)
+        return find_quotations(text, documents, agent)
     read = (state.message(id).text for id in state.shown.get(key, ()))
-    return quotations(text, named, agent, (found for said in read for found in repeatable(said, documents, agent)))
+    return find_quotations(
+        text, named, agent, (found for said in read for found in repeatable_quotations(said, documents, agent))
+    )
 
 
 def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
@@ -186,7 +188,7 @@ def _degraded(failures: Sequence[FailedCall], replied: int, of: int) -> str | No
 def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     found: list[str] = []
     found += sorted(_unread(state))
-    cut = [key for key, event in replies(ended).items() if event.cut]
+    cut = [key for key, event in replies_by_key(ended).items() if event.cut]
     if cut:
         found.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
     if state.ledger.sizes.fit < 1:
@@ -201,7 +203,7 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     if (
         rejected
     ):  # the report rests on inherited replies too, though the ledger says only what this session was charged for
-        again = sum(map(_repair, ended))
+        again = sum(map(_is_repair, ended))
         asked = f"; {again} had to be asked for again" if again else ""
         found.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
     if estimated := sum(event.estimated for event in ended):
@@ -211,12 +213,14 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     if any(event.cost is None for event in ended):
         found.append("the price of a model is not known; money is not counted in full")
     unanswered = _unanswered(ended)
-    timed_out = [event for event in unanswered if isinstance(event, CallFailed) and event.detail.startswith(TIME_LIMIT)]
+    timed_out = [
+        event for event in unanswered if isinstance(event, CallFailed) and event.detail.startswith(TIME_LIMIT_DETAIL)
+    ]
     found += _timed_out(timed_out)
     failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
     refused = Counter(event.limit for event in failures if event.limit)
     found += [f"{counted(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())]
-    cut_off = [e.detail.removeprefix(CUT_OFF) for e in failures if e.detail.startswith(CUT_OFF)]
+    cut_off = [e.detail.removeprefix(NO_FURTHER_ATTEMPT) for e in failures if e.detail.startswith(NO_FURTHER_ATTEMPT)]
     if cut_off:
         found.append(
             f"{counted(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
@@ -259,20 +263,20 @@ def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
     for event in failures:
         keys.setdefault((event.limit, event.possibly_charged), []).append(event.key)
     return [
-        f"{counted(len(some), 'call', 'calls')} {TIME_LIMIT}{f' of {whose}' if whose else ''}, "
+        f"{counted(len(some), 'call', 'calls')} {TIME_LIMIT_DETAIL}{f' of {whose}' if whose else ''}, "
         f"{'possibly charged' if charged else 'no request in flight'}: {', '.join(some)}"
         for (whose, charged), some in sorted(keys.items())
     ]
 
 
-def _unfunded(event: Ended) -> bool:
+def _is_refusal(event: Ended) -> bool:
     """An attempt that a limit refused: nothing was sent. (An agent with tools may have been refused a later step.)"""
     return isinstance(event, CallFailed) and event.unsent
 
 
-def _repair(event: Ended) -> bool:
+def _is_repair(event: Ended) -> bool:
     """A further attempt at a call, made because the reply before could not be used."""
-    return event.attempt > 1 and not _unfunded(event)
+    return event.attempt > 1 and not _is_refusal(event)
 
 
 def counted(n: int, one: str, many: str) -> str:

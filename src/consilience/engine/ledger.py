@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from consilience.domain.events import place_key
 from consilience.domain.outcome import FailureKind, Limits, SpendingLimits
-from consilience.engine.branch import Activity, Phase
+from consilience.engine.activity import Activity, Phase
 from consilience.engine.sizes import NOTHING, ONE_REQUEST, UNLIMITED, CallSizes, Demand, Usage, usage_allowed
 
 MAX_RETRIES = 9

@@ -89,7 +89,7 @@ class WorkerPort(_NothingToCollect):
         await self.worker.close()
 
 
-Put = Callable[[ModelRequest], Awaitable[str]]
+AskPerson = Callable[[ModelRequest], Awaitable[str]]
 """Puts a question to a person and gives their answer; raises `AnswerDeferred` when they leave without one."""
 
 
@@ -137,7 +137,7 @@ class Person:
     """A person in a seat: `human`, or `human:NAME`. Without `put` they cannot be asked in this process, and the answer comes
     through the store; the session can wait for it for days."""
 
-    def __init__(self, name: str = "human", put: Put | None = None) -> None:
+    def __init__(self, name: str = "human", put: AskPerson | None = None) -> None:
         self.name = name
         self._put = put
 
@@ -160,7 +160,7 @@ class Person:
         return None
 
 
-def as_port(agent: object) -> AgentPort:
+def to_port(agent: object) -> AgentPort:
     """Whatever can take a seat, as a port. Raises `SettingsError` for what cannot."""
     if isinstance(agent, AgentPort):
         return agent

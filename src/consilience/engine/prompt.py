@@ -20,12 +20,12 @@ from pydantic import BaseModel
 from consilience.domain.detail import CAP, CAPS, Caps
 from consilience.domain.events import MAX_CACHED_CHARS, text_id
 from consilience.domain.messages import LABELLED_APART, Message
-from consilience.engine.sources import Document, named
+from consilience.engine.sources import Document, select_documents
 from consilience.journal.store import PromptParts
 
 PROMPT_FORMAT = 2
 
-TOKEN_BYTES = 3.5
+BYTES_PER_TOKEN = 3.5
 """Per token, low for English text so that estimates lie high."""
 
 
@@ -86,7 +86,7 @@ class Opening:
         """
         if references is None:
             return self.documents_for(agent)
-        return tuple(sorted(named(references, self.documents, agent), key=lambda d: d.agents is not None))
+        return tuple(sorted(select_documents(references, self.documents, agent), key=lambda d: d.agents is not None))
 
 
 Block = str | tuple[str, str]
@@ -113,13 +113,13 @@ class Rendered:
     @property
     def shared(self) -> tuple[int, ...]:
         """Lengths in characters of the beginnings of `user` that these blocks make."""
-        lengths = [len("\n\n".join(map(_block, self.blocks[:n]))) + 2 for n in self.common]
+        lengths = [len("\n\n".join(map(_block_text, self.blocks[:n]))) + 2 for n in self.common]
         return tuple(dict.fromkeys(lengths))
 
     @cached_property
     def user(self) -> str:
         """Joined when first asked for: a replay sends nothing."""
-        return "\n\n".join(map(_block, self.blocks))
+        return "\n\n".join(map(_block_text, self.blocks))
 
     @cached_property
     def parts(self) -> PromptParts:
@@ -133,15 +133,15 @@ class Rendered:
 
     @property
     def tokens(self) -> int:
-        return tokens_in(self.system) + tokens_in(self.user) + 16
+        return estimate_tokens(self.system) + estimate_tokens(self.user) + 16
 
 
-def tokens_in(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Estimated tokens of a text. Its bytes in UTF-8 tell them in any script, as long as the tokenizer was made for that."""
-    return int(len(text.encode("utf-8", "surrogatepass")) / TOKEN_BYTES) + 1
+    return int(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN) + 1
 
 
-def fence(text: str) -> str:
+def fence_mark(text: str) -> str:
     """The first 8 hex digits of the text's SHA-256, more if the text holds them."""
     return _short_fence(text) if len(text) <= MAX_CACHED_CHARS else _make_fence(text)
 
@@ -155,19 +155,19 @@ def _make_fence(text: str) -> str:
 _short_fence = lru_cache(maxsize=4096)(_make_fence)
 
 
-def quoted(text: str, label: str) -> str:
-    mark = fence(text)
+def fence_quote(text: str, label: str) -> str:
+    mark = fence_mark(text)
     return f"<quote {mark} from {label}>\n{text}\n</quote {mark}>"
 
 
-def _block(block: Block) -> str:
-    return block if isinstance(block, str) else quoted(*block)
+def _block_text(block: Block) -> str:
+    return block if isinstance(block, str) else fence_quote(*block)
 
 
 def render(
-    opening: Opening, agent: str, prompt: Prompt, message: Callable[[str], Message], correction: str | None = None
+    opening: Opening, agent: str, prompt: Prompt, message: Callable[[str], Message], correction_text: str | None = None
 ) -> Rendered:
-    """The prompt for one attempt. `message` finds a quoted message; `correction` says what was wrong with the last reply."""
+    """The prompt for one attempt. `message` finds a quoted message; `correction_text` says what was wrong with the last reply."""
     digested = list(opening.refs)
     blocks: list[Block] = [f"# Task\n{opening.task}"]
     visible = opening.shown(agent, prompt.documents)
@@ -191,7 +191,7 @@ def render(
         if said.sender != agent:
             labels[quote.label] = quote.id
             kinds.append((quote.label, said.kind))
-    own = (prompt.request, correction) if correction else (prompt.request,)
+    own = (prompt.request, correction_text) if correction_text else (prompt.request,)
     for words in own:
         digested.append(f"t:{text_id(words)}")
         blocks.append(words)
@@ -208,10 +208,10 @@ def render(
     )
 
 
-def correction(reply: str, error: str) -> str:
+def correction_text(reply: str, error: str) -> str:
     """What a corrective retry adds: the reply that failed, as a quotation, and why."""
     head = reply if len(reply) <= 600 else reply[:600] + " …"
-    return f"{quoted(head, 'your last reply')}\n\nThat reply could not be used: {error}. Reply again, as asked."
+    return f"{fence_quote(head, 'your last reply')}\n\nThat reply could not be used: {error}. Reply again, as asked."
 
 
 MAX_SCHEMAS = 2048
@@ -261,7 +261,7 @@ def _tighten(node: object, allowed: Mapping[str, list[str]], definitions: Mappin
         return
     properties = node.get("properties")
     if isinstance(properties, dict):
-        for name in [n for n, p in properties.items() if _unnameable(p, allowed, definitions)]:
+        for name in [n for n, p in properties.items() if _lacks_labels(p, allowed, definitions)]:
             del properties[name]
         node["required"] = list(properties)
         node["additionalProperties"] = False
@@ -278,7 +278,7 @@ def _tighten(node: object, allowed: Mapping[str, list[str]], definitions: Mappin
         _tighten(child, allowed, definitions, caps)
 
 
-def _unnameable(
+def _lacks_labels(
     node: object, allowed: Mapping[str, list[str]], definitions: Mapping[str, object], within: tuple[str, ...] = ()
 ) -> bool:
     """True for a property that can only be written by naming a label, when there is none to name. `within` are the references
@@ -293,9 +293,9 @@ def _unnameable(
         if name in within or not isinstance(target, dict):
             return False
         inside = (*within, name)
-        return any(_unnameable(p, allowed, definitions, inside) for p in target.get("properties", {}).values())
+        return any(_lacks_labels(p, allowed, definitions, inside) for p in target.get("properties", {}).values())
     inner = [node["items"]] if "items" in node else [n for n in node.get("anyOf", []) if n != {"type": "null"}]
-    return bool(inner) and all(_unnameable(n, allowed, definitions, within) for n in inner)
+    return bool(inner) and all(_lacks_labels(n, allowed, definitions, within) for n in inner)
 
 
 Parameters = tuple[tuple[str, object], ...]
@@ -316,7 +316,7 @@ def _frame(agent: str, model: str, parameters: Parameters, schema: str) -> tuple
     return f"{before}{name[:-1]}", behind[:-2]
 
 
-def seed_of(seed: int, key: str, attempt: int) -> int:
+def request_seed(seed: int, key: str, attempt: int) -> int:
     """The seed that a model is asked with: its own for every attempt of every call."""
     digest = hashlib.sha256(f"{seed}/{key}/{attempt}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

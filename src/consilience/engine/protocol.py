@@ -20,14 +20,15 @@ from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import NO_OPTION
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import MAX_PERSONAS, Panel
-from consilience.domain.report import Report, present_with
+from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
+from consilience.domain.validation import describe_invalid
 from consilience.engine.templates import Templates, load
 
 if TYPE_CHECKING:
     from consilience.engine.session import Session
 
-GROUP = "consilience.protocols"
+ENTRY_POINT_GROUP = "consilience.protocols"
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
@@ -37,7 +38,7 @@ _defined: dict[str, type[Protocol]] = {}
 """The class last defined under each name, so that sessions of a script's or notebook's protocol resume and replay there."""
 
 
-class Reporting(Structural[R_co]):
+class ReportingProtocol(Structural[R_co]):
     """A protocol as type checkers see it where its own type of report matters."""
 
     async def run(self, session: Session) -> R_co: ...
@@ -86,7 +87,9 @@ class Protocol(BaseModel, ABC):
             super().__init__(**settings)
         except ValidationError as error:
             raise SettingsError(
-                _in_words(error), where=f"settings of {type(self).name}", do="Change them and try again."
+                describe_invalid(error, model=type(self)),
+                where=f"settings of {type(self).name}",
+                do="Change them and try again.",
             ) from None
 
     reply_tokens: Annotated[
@@ -176,7 +179,7 @@ def register(protocol: type[Protocol]) -> type[Protocol]:
 
 @cache
 def _installed() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=GROUP)}
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def protocol_names() -> list[str]:
@@ -220,7 +223,7 @@ def recorded_protocol(name: str) -> type[Protocol]:
         ) from None
 
 
-def report_of(name: str) -> type[Report] | None:
+def report_type(name: str) -> type[Report] | None:
     """The report of the protocol of that name; None where its code is not installed or cannot be imported."""
     try:
         return find_protocol(name).report
@@ -228,17 +231,7 @@ def report_of(name: str) -> type[Report] | None:
         return None
 
 
-present_with(report_of)
-
-
-def _in_words(error: ValidationError) -> str:
-    problems = error.errors(include_url=False, include_context=False)
-    return "; ".join(
-        (f"{'.'.join(map(str, p['loc']))}: " if p["loc"] else "")
-        + p["msg"].removeprefix("Value error, ")
-        + (f" (given: {p['input']!r:.60})" if p["loc"] else "")
-        for p in problems
-    )
+register_report_finder(report_type)
 
 
 class PanelSeats(Protocol):

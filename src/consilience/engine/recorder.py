@@ -26,7 +26,7 @@ from consilience.domain.events import (
     age_of,
 )
 from consilience.engine.prompt import Rendered
-from consilience.engine.telemetry import log
+from consilience.engine.telemetry import log_event
 from consilience.journal.store import Journal, PromptParts
 
 Observer = Callable[[Event], None]
@@ -226,7 +226,7 @@ class Recorder:
         found = self._derived.get((event.place, type(event).__name__))
         self._matched.add((event.place, type(event).__name__))
         if found is not None:
-            if not _same(found, event):
+            if not _is_same(found, event):
                 raise RequestMismatch(f"the journal has another {type(event).__name__} at {event.place}")
             self._ahead -= 1
             return
@@ -244,7 +244,7 @@ class Recorder:
         if getattr(event, "inherited", False) or self._observer_error is not None:
             return
         try:
-            log(self.journal.session, event)
+            log_event(self.journal.session, event)
             if self._observer is not None:
                 self._observer(event)
             if isinstance(event, Ended):
@@ -299,7 +299,7 @@ class Recorder:
         )
 
 
-def _same(a: Event, b: Event) -> bool:
+def _is_same(a: Event, b: Event) -> bool:
     mine, other = vars(a), vars(b)
     return all(mine[name] == other[name] for name in mine if name != "seq" and name not in a.incidental)
 
@@ -307,7 +307,7 @@ def _same(a: Event, b: Event) -> bool:
 CONTEXT_CHARS = 40
 """Characters shown on either side of where two texts part."""
 
-NAMES = {"i": "instructions", "k": "task", "s": "document", "q": "quotation", "t": "words"}
+PART_NAMES = {"i": "instructions", "k": "task", "s": "document", "q": "quotation", "t": "words"}
 
 
 def _prompt_difference(recorded: Sequence[str], now: Rendered, text: Callable[[str], str]) -> str:
@@ -319,32 +319,32 @@ def _prompt_difference(recorded: Sequence[str], now: Rendered, text: Callable[[s
     if at is None:
         more, whose = (recorded, "recorded") if len(recorded) > len(parts) else (parts, "now")
         rest = more[min(len(recorded), len(parts)) :]
-        return f"{whose}, the prompt goes on with {_named(rest[0])}"
+        return f"{whose}, the prompt goes on with {_part_name(rest[0])}"
     was, is_ = recorded[at], parts[at]
     if was[0] == is_[0] and was[0] in "ikt":
-        words = now.system if was[0] == "i" else _words(now, at)
+        words = now.system if was[0] == "i" else _part_text(now, at)
         try:
-            return f"its {NAMES[was[0]]} {_parting(text(was[2:]), words)}"
+            return f"its {PART_NAMES[was[0]]} {_text_difference(text(was[2:]), words)}"
         except StoreUnusable:  # journals of the first days do not hold the instructions as rendered
-            return f"its {NAMES[was[0]]} are others"
-    return f"part {at + 1} was {_named(was)}, now {_named(is_)}"
+            return f"its {PART_NAMES[was[0]]} are others"
+    return f"part {at + 1} was {_part_name(was)}, now {_part_name(is_)}"
 
 
-def _words(now: Rendered, at: int) -> str:
+def _part_text(now: Rendered, at: int) -> str:
     """The text of a part of the prompt now: blocks stand in the order of parts, without the instructions."""
     block = now.blocks[at - 1]
     return block.removeprefix("# Task\n") if isinstance(block, str) else block[0]
 
 
-def _named(part: str) -> str:
+def _part_name(part: str) -> str:
     kind, _, rest = part.partition(":")
     if kind == "q":
         label, _, id = rest.partition(":")
         return f"the quotation of {id} as {label}"
-    return f"document {rest}" if kind == "s" else f"its {NAMES[kind]}"
+    return f"document {rest}" if kind == "s" else f"its {PART_NAMES[kind]}"
 
 
-def _parting(before: str, now: str) -> str:
+def _text_difference(before: str, now: str) -> str:
     at = next((n for n, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
     start = max(0, at - CONTEXT_CHARS)
     end = at + CONTEXT_CHARS

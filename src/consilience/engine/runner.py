@@ -27,29 +27,29 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import DEFAULT_THINKING, FailureKind
 from consilience.domain.report import Report
-from consilience.engine.collector import CollectorPause
-from consilience.engine.execution import Options, Setup, execute, faults_of, leased, state_of
+from consilience.engine.execution import Options, Setup, build_state, execute, fault_hook, leased
+from consilience.engine.gc_pause import CollectorPause
 from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.prompt import PROMPT_FORMAT
-from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol, report_of
+from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol, report_type
 from consilience.engine.recorder import Recorder
 from consilience.engine.seats import (
     Models,
     Seats,
-    deadline_of,
-    deal,
-    foreseen,
+    estimate_with_steps,
+    make_seats,
+    max_steps_by_agent,
     open_encoder,
-    prices_of,
+    prices_by_agent,
     replay_seats,
-    steps_of,
-    thinking_of,
-    windows_of,
+    request_deadline,
+    thinking_by_agent,
+    windows_by_agent,
     with_own_models,
 )
 from consilience.engine.similarity import Encoder
 from consilience.engine.sizes import CallSizes
-from consilience.engine.sources import recorded, references
+from consilience.engine.sources import document_from_ref, document_refs
 from consilience.engine.state import State
 from consilience.engine.templates import Templates
 from consilience.journal.store import Journal, Store
@@ -89,7 +89,7 @@ async def _recorded(
     """Record the beginning of a session, with the texts that it names and what it inherits, and hold the session."""
     async with aclosing(setup.seats):
         _check(setup)
-        started = _beginning(setup)
+        started = _start_event(setup)
         if inherited is not None:
             started = started.model_copy(update={"parent": inherited.parent, "forked_at": inherited.forked_at})
         try:
@@ -105,17 +105,21 @@ async def _recorded(
             recorder = Recorder(journal, events, replay=False, observer=setup.options.observer)
             texts = [setup.task, *(d.text for d in setup.documents), *setup.templates.sources.values()]
             await recorder.begin(started, texts)
-            yield state_of(setup, started, recorder)
+            yield build_state(setup, started, recorder)
 
 
-def _beginning(setup: Setup) -> SessionStarted:
+def _start_event(setup: Setup) -> SessionStarted:
     protocol, options, seats = setup.protocol, setup.options, setup.seats
     level = options.thinking or DEFAULT_THINKING
-    steps, prices, thinking = steps_of(seats.ports), prices_of(seats.ports), thinking_of(seats.ports, level)
+    steps, prices, thinking = (
+        max_steps_by_agent(seats.ports),
+        prices_by_agent(seats.ports),
+        thinking_by_agent(seats.ports, level),
+    )
     sizes = CallSizes(setup.opening, protocol, seats.agents, prices, thinking, steps)
     return SessionStarted(
         task=text_id(setup.task),
-        sources=references(setup.documents),
+        sources=document_refs(setup.documents),
         seed=setup.seed,
         limits=setup.limits,
         quorum=setup.quorum,
@@ -126,7 +130,7 @@ def _beginning(setup: Setup) -> SessionStarted:
         thinking=level,
         thinking_tokens=thinking,
         detail=setup.detail,
-        windows=windows_of(seats.ports),
+        windows=windows_by_agent(seats.ports),
         schema_version=SCHEMA_VERSION,
         prompt_format=PROMPT_FORMAT,
         protocol=protocol.name,
@@ -134,7 +138,7 @@ def _beginning(setup: Setup) -> SessionStarted:
         settings=protocol.model_dump(mode="json"),
         agents=seats.agents,
         topology=protocol.topology(),
-        estimate=foreseen(protocol.estimate(), steps),
+        estimate=estimate_with_steps(protocol.estimate(), steps),
         steps=steps,
         prices=prices,
         fit=sizes.largest_fit(setup.limits),
@@ -156,7 +160,7 @@ async def resume(
     Models and encoder are those recorded unless given. Raises `UnknownName`, `SessionBusy`, `VersionMismatch`, `RequestMismatch`.
     """
     with CollectorPause() as pause:
-        return await _again(session, store, models, encoder, options or Options(), pause, replay=False)
+        return await _rerun(session, store, models, encoder, options or Options(), pause, replay=False)
 
 
 async def replay(session: str, *, store: Store, options: Options | None = None) -> Report:
@@ -165,10 +169,10 @@ async def replay(session: str, *, store: Store, options: Options | None = None) 
     Raises `ReplayMiss` where the journal has no answer, `RequestMismatch` where something differs.
     """
     with CollectorPause() as pause:
-        return await _again(session, store, None, None, options or Options(), pause, replay=True)
+        return await _rerun(session, store, None, None, options or Options(), pause, replay=True)
 
 
-async def _again(
+async def _rerun(
     session: str,
     store: Store,
     models: Models | None,
@@ -186,7 +190,7 @@ async def _again(
             raise SettingsError(
                 f"session {session} has no beginning", do="It was killed before it started; run it anew."
             )
-        finished = _finished(events)
+        finished = _finish_event(events)
         if finished is not None and not replay:
             return _recorded_report(started.protocol, finished, journal.store)
         cls = recorded_protocol(started.protocol)
@@ -195,17 +199,17 @@ async def _again(
             seats = replay_seats(started.agents)
         else:
             names = {agent.id: agent.model for agent in started.agents}
-            deadline = deadline_of(options.deadline, started.thinking)
+            deadline = request_deadline(options.deadline, started.thinking)
             models = names if models is None else with_own_models(started.agents, models)
-            seats = deal(started.agents, models, deadline)
+            seats = make_seats(started.agents, models, deadline)
         async with aclosing(seats):
             _check_models(session, started, seats.ports)
             recorder = Recorder(journal, events, replay=replay, observer=options.observer)
             recorder.on_live = pause.release
-            setup = _restored(started, journal, seats, options)
+            setup = _recorded_setup(started, journal, seats, options)
             if not replay:
                 setup = replace(setup, encoder=open_encoder(started.encoder if encoder is None else encoder))
-            state = _state_again(setup, started, recorder)
+            state = _resumed_state(setup, started, recorder)
             if not replay:
                 await _note_lost(journal, recorder, state)
             report = await execute(setup, state)
@@ -214,7 +218,7 @@ async def _again(
                 f"the replay of {session} did not come to what is recorded: {', '.join(unreplayed[:3])}"
             )
         if replay and finished is not None and finished.report_digest != report.digest():
-            _compare(session, report, cls.report.model_validate_json(journal.store.text(finished.report)))
+            _check_report(session, report, cls.report.model_validate_json(journal.store.text(finished.report)))
         return report
 
 
@@ -241,12 +245,12 @@ def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -
         )
 
 
-def _restored(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
+def _recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
     """What the session was begun with."""
     return Setup(
         protocol=recorded_protocol(started.protocol).model_validate(started.settings),
         task=journal.store.text(started.task),
-        documents=tuple(recorded(ref, journal.store.text(ref.text)) for ref in started.sources),
+        documents=tuple(document_from_ref(ref, journal.store.text(ref.text)) for ref in started.sources),
         templates=Templates({name: journal.store.text(id) for name, id in started.templates.items()}),
         seats=seats,
         detail=started.detail,
@@ -254,8 +258,8 @@ def _restored(started: SessionStarted, journal: Journal, seats: Seats, options: 
     )
 
 
-def _state_again(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
-    state = state_of(setup, started, recorder)
+def _resumed_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
+    state = build_state(setup, started, recorder)
     state.resumed = True
     state.ledger.late = any(
         isinstance(e, CallFailed) and e.failure is FailureKind.TIME and not e.limit for e in recorder.events
@@ -300,7 +304,7 @@ def _check(setup: Setup) -> None:
                 "the document is empty", where=document.name or f"source {n}", do="Leave it out or fill it."
             )
     _check_name(setup.protocol)
-    faults_of(setup.options)  # raises for a fault point that is misspelt
+    fault_hook(setup.options)  # raises for a fault point that is misspelt
 
 
 def _check_unicode(words: str, what: str) -> None:
@@ -325,14 +329,14 @@ def _check_name(protocol: Protocol) -> None:
         )
 
 
-def _finished(events: Sequence[AnyEvent]) -> SessionFinished | None:
+def _finish_event(events: Sequence[AnyEvent]) -> SessionFinished | None:
     return next((event for event in events if isinstance(event, SessionFinished)), None)
 
 
 def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> Report:
     """The report of a finished session. Without the code of its protocol it is an `AnyReport`, shown as it was stored."""
     text = store.text(finished.report)
-    cls = report_of(protocol)
+    cls = report_type(protocol)
     if cls is not None:
         return cls.model_validate_json(text)
     from consilience.reporting.record import AnyReport
@@ -340,7 +344,7 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
     return AnyReport.recorded(text, store.text(finished.presentation) if finished.presentation else "")
 
 
-def _compare(session: str, report: Report, before: Report) -> None:
+def _check_report(session: str, report: Report, before: Report) -> None:
     """Raise if a replay ended in another report. One written before a field was added is read with that field's default."""
     if before.digest() == report.digest():
         return

@@ -10,7 +10,7 @@ from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Estimate, ThinkingLevel, thinking_tokens
-from consilience.engine.ports import AgentPort, ModelPort, Person, WorkerPort, as_port
+from consilience.engine.ports import AgentPort, ModelPort, Person, WorkerPort, to_port
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
 from consilience.models.port import Completion, Model, ModelRequest, Worker, context_window, thinks
@@ -19,10 +19,10 @@ from consilience.models.registry import SERVER_DEADLINE, is_embedded, is_person,
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
-One: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
+AnyModel: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
 """A model by name, a model, an agent with tools, or whatever else answers."""
 
-Models: TypeAlias = "One | Sequence[One] | Mapping[str, One]"
+Models: TypeAlias = "AnyModel | Sequence[AnyModel] | Mapping[str, AnyModel]"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Seats:
             await model.close()
 
 
-def deal(agents: Sequence[Agent], models: Models, deadline: float | None = None) -> Seats:
+def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None = None) -> Seats:
     """Give every agent its model: one for all, several in turn in the order of agents, or by agent id.
 
     Service seats are dealt last, and stand last in the result. Names are resolved once each; `deadline` is max seconds of one
@@ -51,7 +51,7 @@ def deal(agents: Sequence[Agent], models: Models, deadline: float | None = None)
     ports_by_model: dict[int, AgentPort] = {}
     agents = in_dealing_order(agents)
 
-    def port(model: One) -> AgentPort:
+    def port(model: AnyModel) -> AgentPort:
         if isinstance(model, str):
             if is_person(model):
                 return Person(model)
@@ -59,10 +59,10 @@ def deal(agents: Sequence[Agent], models: Models, deadline: float | None = None)
                 opened[model] = resolve(model, deadline=deadline)
             model = opened[model]
         if id(model) not in ports_by_model:
-            ports_by_model[id(model)] = as_port(model)
+            ports_by_model[id(model)] = to_port(model)
         return ports_by_model[id(model)]
 
-    dealt = assigned(agents, models)
+    dealt = models_by_agent(agents, models)
     ports = {id: port(model) for id, model in dealt.items()}
 
     def seated(agent: Agent) -> Agent:
@@ -72,7 +72,7 @@ def deal(agents: Sequence[Agent], models: Models, deadline: float | None = None)
     return Seats(tuple(map(seated, agents)), ports, tuple(opened.values()))
 
 
-def assigned(agents: Sequence[Agent], models: Models) -> dict[str, One]:
+def models_by_agent(agents: Sequence[Agent], models: Models) -> dict[str, AnyModel]:
     """The model of each agent, by id, in dealing order. Raises `SettingsError` if an agent has none, or an id is unknown."""
     ids = [agent.id for agent in in_dealing_order(agents)]
     if isinstance(models, Mapping):
@@ -90,11 +90,11 @@ def assigned(agents: Sequence[Agent], models: Models) -> dict[str, One]:
     return {id: in_turn[i % len(in_turn)] for i, id in enumerate(ids)}
 
 
-def detail_of(choice: DetailChoice | None, agents: Sequence[Agent], models: Models) -> Detail:
+def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: Models) -> Detail:
     """The set of prompts: as chosen, else brief if an agent with a voice has a model of the embedded catalogue."""
     if choice is not None and choice != "auto":
         return choice
-    dealt = assigned(agents, models)
+    dealt = models_by_agent(agents, models)
     voices = [dealt[agent.id] for agent in agents if agent.voice]
     names = [model if isinstance(model, str) else getattr(model, "name", None) for model in voices]
     return "brief" if any(isinstance(name, str) and is_embedded(name) for name in names) else "full"
@@ -102,7 +102,7 @@ def detail_of(choice: DetailChoice | None, agents: Sequence[Agent], models: Mode
 
 def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
     """`models`, where an agent whose persona brings a model has that one unless `models` names its seat."""
-    own: dict[str, One] = {agent.id: agent.model for agent in agents if agent.own_model and agent.model}
+    own: dict[str, AnyModel] = {agent.id: agent.model for agent in agents if agent.own_model and agent.model}
     if not own or isinstance(models, Mapping):
         return {**own, **models} if isinstance(models, Mapping) else models
     dealt = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
@@ -110,7 +110,7 @@ def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
     return {agent.id: own.get(agent.id, dealt[n % len(dealt)]) for n, agent in enumerate(seats)} if dealt else models
 
 
-def prices_of(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
+def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
     """US dollars per token (input, output) by agent, taken from a million tokens; of a chain, its most expensive known links.
 
     Free agents are left out, and agents without any known price.
@@ -126,18 +126,18 @@ def prices_of(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def deadline_of(given: float | None, level: ThinkingLevel | None) -> float | None:
+def request_deadline(given: float | None, level: ThinkingLevel | None) -> float | None:
     """Max seconds of one request: as given, else longer than is usual where models think at length."""
     return SERVER_DEADLINE if given is None and level in ("medium", "high") else given
 
 
-def thinking_of(ports: Mapping[str, AgentPort], level: ThinkingLevel) -> dict[str, int]:
+def thinking_by_agent(ports: Mapping[str, AgentPort], level: ThinkingLevel) -> dict[str, int]:
     """Tokens for the thinking before one reply, by agent; an agent whose model never thinks is left out."""
     found = {id: thinks(_answering(port)) for id, port in ports.items()}
     return {id: thinking_tokens(level, one) for id, one in found.items() if one != "never"}
 
 
-def windows_of(ports: Mapping[str, AgentPort]) -> dict[str, int]:
+def windows_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, int]:
     """Tokens of context of each agent's model; agents for which they are unknown are left out."""
     return {id: window for id, port in ports.items() if (window := context_window(_answering(port)))}
 
@@ -152,12 +152,12 @@ def _answering(port: AgentPort) -> object:
             return port
 
 
-def steps_of(ports: Mapping[str, AgentPort]) -> dict[str, int]:
+def max_steps_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, int]:
     """The most steps of agents with tools, by agent; recorded, since a replay must fund their calls as the run did."""
     return {agent: port.worker.max_steps for agent, port in ports.items() if isinstance(port, WorkerPort)}
 
 
-def foreseen(estimate: Estimate, steps: Mapping[str, int]) -> Estimate:
+def estimate_with_steps(estimate: Estimate, steps: Mapping[str, int]) -> Estimate:
     """An estimate of calls with their steps. A protocol does not say who makes how many calls, so any may be the longest."""
     return Estimate(min=estimate.min, max=estimate.max * max(steps.values(), default=1))
 

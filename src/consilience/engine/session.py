@@ -35,11 +35,12 @@ from consilience.domain.messages import Message, Quotation
 from consilience.domain.outcome import Check, Limits, StopReason
 from consilience.domain.report import Confidence, Report
 from consilience.domain.topology import Topology
-from consilience.engine.branch import Activity, Branch, current_branch, current_phase
+from consilience.engine.activity import Activity
+from consilience.engine.branch import Branch, current_branch, current_phase
 from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
 from consilience.engine.facts import facts_kept
-from consilience.engine.header import header, quorum_of, quotations_in
+from consilience.engine.header import quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.schedule import Clock
@@ -420,7 +421,7 @@ class Session:
         if "dissent" in given:
             given["dissent"] = tuple(one for one in given["dissent"] if self.agent(one.agent).voice)
         # in a thread: after thousands of calls it takes long enough to hold up the other sessions of the loop
-        return await asyncio.to_thread(lambda: cls(**{**header(self._state, first), **verdict, **given}))
+        return await asyncio.to_thread(lambda: cls(**{**report_header(self._state, first), **verdict, **given}))
 
     def warn(self, text: str) -> None:
         """A sentence for the report's warnings."""

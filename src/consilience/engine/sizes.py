@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import THINKING_TOKENS, Limits, SpendingLimits
-from consilience.engine.prompt import Opening, tokens_in
+from consilience.engine.prompt import Opening, estimate_tokens
 from consilience.engine.protocol import Protocol
 
 MONEY_DIGITS = 12
@@ -118,10 +118,10 @@ class CallSizes:
         """The size of a reply whose answer may have `max_tokens`; `enlarged` after one that its thinking used up."""
         return _reply_size(max_tokens, self.thinking_tokens.get(agent, 0), self.fit, enlarged=enlarged)
 
-    def request(self, agent: str, tokens_in: int, tokens_out: int) -> Usage:
+    def request(self, agent: str, estimate_tokens: int, tokens_out: int) -> Usage:
         """One request of this size. An unknown price counts as 0."""
         read, written = self.prices.get(agent, (0.0, 0.0))
-        return Usage(1, tokens_in + tokens_out, tokens_in * read + tokens_out * written)
+        return Usage(1, estimate_tokens + tokens_out, estimate_tokens * read + tokens_out * written)
 
     def ask(self, agent: str, prompt_tokens: int, max_tokens: int) -> Demand:
         """A retry has more room if thinking used up the first attempt."""
@@ -184,8 +184,8 @@ class CallSizes:
         text = self.opening.instructions + self.opening.task
         text += "".join(value for value in vars(self.protocol).values() if isinstance(value, str))
         text += max((_description(agent) for agent in self.agents), key=len, default="")
-        common = tokens_in(text)
-        documents = {document.id: tokens_in(document.numbered) for document in self.opening.documents}
+        common = estimate_tokens(text)
+        documents = {document.id: estimate_tokens(document.numbered) for document in self.opening.documents}
         return {
             agent.id: common + sum(documents[shown.id] for shown in self.opening.documents_for(agent.id))
             for agent in self.agents

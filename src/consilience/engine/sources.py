@@ -18,7 +18,7 @@ from consilience.domain.paths import read_bounded
 MAX_SOURCE_BYTES = 10_000_000
 """Of a document, a task or an answer; what is larger is refused."""
 
-QUOTES = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
+PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
 """Typographic quotation marks, dashes and minus signs, and the plain ones."""
 
 _REFERENCE = re.compile(r"(S\d+)(?::([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?)?")
@@ -63,7 +63,7 @@ class Document:
         """The id of the text that is shown."""
         return text_id("\n".join(self._lines[self.lines[0] - 1 : self.lines[1]])) if self.lines else self.text_id
 
-    def holds(self, words: str, line: int) -> bool:
+    def contains(self, words: str, line: int) -> bool:
         """True if the words begin in that line (from 1) and stand in the lines shown, whatever their case, whitespace, quotation
         marks and dashes, and whatever punctuation ends them."""
         wanted = same_form(words).rstrip(".,;: ")
@@ -93,7 +93,7 @@ class Document:
         return " ".join(parts), spans
 
 
-def file_text(path: Path, what: str) -> str:
+def read_text_file(path: Path, what: str) -> str:
     """Return the text of a file; `what` names it in errors. Raises `SourceError` if it is missing, too large or not UTF-8 text."""
     try:
         data = read_bounded(path, MAX_SOURCE_BYTES)
@@ -104,10 +104,10 @@ def file_text(path: Path, what: str) -> str:
         too_large = getattr(error, "errno", None) == errno.EFBIG
         do = "Give the part that matters." if too_large else "Check the path and your rights."
         raise SourceError(f"{what} cannot be read: {reason}", where=str(path), do=do) from None
-    return decoded(data, what, str(path))
+    return decode_text(data, what, str(path))
 
 
-def decoded(data: bytes, what: str, where: str) -> str:
+def decode_text(data: bytes, what: str, where: str) -> str:
     """Return bytes as text with line ends as `\\n`. Raises `SourceError` if they are not UTF-8 text."""
     try:
         text = data.decode("utf-8-sig")
@@ -120,31 +120,31 @@ def decoded(data: bytes, what: str, where: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def documents(sources: Iterable[Source]) -> tuple[Document, ...]:
+def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
     """Numbered S1, S2, … in the order given."""
     return tuple(Document(f"S{n}", s.name, s.text, s.agents) for n, s in enumerate(sources, 1))
 
 
-def recorded(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
+def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
     """The document that a session was recorded with, in that session or that many `forks` later."""
     generations = None if ref.generations is None else ref.generations + forks
     return Document(ref.id, ref.name, text, ref.agents, generations=generations)
 
 
-def references(found: Sequence[Document]) -> tuple[SourceRef, ...]:
+def document_refs(found: Sequence[Document]) -> tuple[SourceRef, ...]:
     return tuple(
         SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations) for d in found
     )
 
 
-def named(references: Iterable[str], found: Sequence[Document], agent: str) -> tuple[Document, ...]:
+def select_documents(document_refs: Iterable[str], found: Sequence[Document], agent: str) -> tuple[Document, ...]:
     """The documents, or parts of them (`S4`, `S4:120-380`, `S4:7`), that a call names, in its order, once each.
 
     Raises `ProtocolViolation` for a reference to no document or no lines of it, or to one that the agent may not see.
     """
     by_id = {document.id: document for document in found}
     parts: dict[str, Document] = {}
-    for reference in references:
+    for reference in document_refs:
         match = _REFERENCE.fullmatch(reference)
         document = by_id.get(match[1]) if match else None
         if match is None or document is None:
@@ -161,7 +161,7 @@ def named(references: Iterable[str], found: Sequence[Document], agent: str) -> t
     return tuple(parts.values())
 
 
-def quotations(
+def find_quotations(
     text: str, found: Sequence[Document], agent: str, read: Iterable[tuple[str, str, int]] = ()
 ) -> list[Quotation]:
     """Every `"words" [S2:41]` in the text, judged; a document closed to the agent verifies nothing.
@@ -175,16 +175,18 @@ def quotations(
             source=source,
             line=line,
             verified=(same_form(words), source, line) in known
-            or any(d.holds(words, line) for d in found if d.id == source and (d.agents is None or agent in d.agents)),
+            or any(
+                d.contains(words, line) for d in found if d.id == source and (d.agents is None or agent in d.agents)
+            ),
             agent=agent,
         )
         for words, source, line in _quoted(text)
     ]
 
 
-def repeatable(text: str, found: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
+def repeatable_quotations(text: str, found: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
     """The verified quotations in a text that `agent` reads, as it may repeat them: words, document, line."""
-    return {(same_form(q.words), q.source, q.line) for q in quotations(text, found, agent) if q.verified}
+    return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, found, agent) if q.verified}
 
 
 def _quoted(text: str) -> list[tuple[str, str, int]]:
@@ -198,4 +200,4 @@ def _line(digits: str) -> int:
 
 def same_form(text: str) -> str:
     """`text` without differences of case, whitespace, typographic quotation marks and dashes."""
-    return " ".join(normalize("NFKC", text).translate(QUOTES).casefold().split())
+    return " ".join(normalize("NFKC", text).translate(PLAIN_MARKS).casefold().split())

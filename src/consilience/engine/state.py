@@ -14,7 +14,7 @@ from consilience.domain.errors import ProtocolViolation
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Estimate, Limits, ThinkingLevel
 from consilience.domain.topology import Topology
-from consilience.engine.branch import Activity, Phase
+from consilience.engine.activity import Activity, Phase
 from consilience.engine.ledger import Ledger
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Opening, Prompt, Rendered, render
@@ -22,9 +22,9 @@ from consilience.engine.recorder import Recorder
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
 from consilience.engine.templates import Templates
-from consilience.engine.timing import Cancelled
+from consilience.engine.timing import CancelledTasks
 
-Faults = Callable[[str, Phase | None], None]
+FaultHook = Callable[[str, Phase | None], None]
 
 
 def no_faults(point: str, phase: Phase | None) -> None:
@@ -70,7 +70,7 @@ class State:
     pace: float = 0.0
     """Real seconds per virtual second; 0 runs virtual time as fast as replies come."""
     human_deadline: float | None = None
-    faults: Faults = no_faults
+    faults: FaultHook = no_faults
     hold: Callable[[Phase | None], bool] = nothing_held
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class State:
     outdated: list[str] = field(default_factory=list)
     """Inherited calls that this fork had to repeat, by key."""
     dropped: int = 0
-    cancelled: Cancelled = field(default_factory=Cancelled)
+    cancelled: CancelledTasks = field(default_factory=CancelledTasks)
     _messages: dict[str, Message] = field(default_factory=dict)
 
     def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:

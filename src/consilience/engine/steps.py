@@ -10,7 +10,7 @@ from typing import Literal
 
 from consilience.domain.errors import ProviderError, Rejected
 from consilience.domain.events import StepCompleted, text_id
-from consilience.engine.branch import Phase
+from consilience.engine.activity import Phase
 from consilience.engine.ledger import CallBudget
 from consilience.engine.sizes import Usage
 from consilience.engine.state import State
@@ -18,7 +18,7 @@ from consilience.models.limiter import running_count
 from consilience.models.port import Completion, ModelRequest, Taken, Worker
 
 
-class OutOfBudget(ProviderError):
+class StepRefused(ProviderError):
     """A limit refused a further step."""
 
 
@@ -50,22 +50,22 @@ class StepLog:
     ended: bool = False
 
     @property
-    def most(self) -> int:
+    def max_steps(self) -> int:
         return self.state.ledger.sizes.steps.get(self.agent, 1)
 
     @property
     def last(self) -> bool:
-        if self.taken + 1 >= self.most:
+        if self.taken + 1 >= self.max_steps:
             return True
         return self.closing and not self.budget.covers(self.size * (2 if self.taken else 1))
 
     async def ask(self, digest: str, send: Callable[[], Awaitable[Taken]]) -> Taken:
-        if self.taken >= self.most:
-            raise Rejected(f"no answer within {self.most} steps")
+        if self.taken >= self.max_steps:
+            raise Rejected(f"no answer within {self.max_steps} steps")
         self.taken += 1
         if self.taken > 1 and not self.budget.reserve_step(self.size):
             self.taken -= 1
-            raise OutOfBudget("no budget for another step")
+            raise StepRefused("no budget for another step")
         key = f"{self.call}/step-{self.taken}"
         try:
             taken = await self._step("model", key, f"{self.place}.{self.taken}.0", digest, send)
@@ -140,7 +140,7 @@ class StepLog:
             raise asyncio.CancelledError
 
 
-async def worked(worker: Worker, request: ModelRequest, steps: StepLog) -> Completion:
+async def run_worker(worker: Worker, request: ModelRequest, steps: StepLog) -> Completion:
     """The answer of an agent with tools, and what all its steps came to. Until its first step it has sent nothing."""
     running_count().expect()
     text = await worker.work(request, steps)

@@ -43,29 +43,29 @@ def _tracer() -> Tracer:
 
 
 @cache
-def _unwatched() -> tuple[Callable[[], object], type, AbstractContextManager[Span]]:
+def _tracing_defaults() -> tuple[Callable[[], object], type, AbstractContextManager[Span]]:
     """What gives the receiver of spans, its type where nobody set one up, and the span that records nothing then."""
     from opentelemetry import trace
 
     return trace.get_tracer_provider, trace.ProxyTracerProvider, nullcontext(trace.INVALID_SPAN)
 
 
-def watched() -> bool:
+def is_traced() -> bool:
     """Whether anybody set up what receives spans."""
-    provider, nobody, _ = _unwatched()
+    provider, nobody, _ = _tracing_defaults()
     return not isinstance(provider(), nobody)
 
 
 def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Span]:
     """The current span while the block runs, one that records nothing where nobody watches; an exception that passes through
     marks it as failed."""
-    if not watched():
-        return _unwatched()[2]
+    if not is_traced():
+        return _tracing_defaults()[2]
     given = {f"consilience.{key}": value for key, value in attributes.items()}
     return _tracer().start_as_current_span(name, attributes=given)
 
 
-def describe(current: Span, event: Ended) -> None:
+def set_outcome(current: Span, event: Ended) -> None:
     """What came of a call, on its span."""
     if not current.is_recording():
         return
@@ -81,7 +81,7 @@ def describe(current: Span, event: Ended) -> None:
         current.set_status(Status(StatusCode.ERROR, event.failure.value))
 
 
-def log(session: str, event: Event) -> None:
+def log_event(session: str, event: Event) -> None:
     """One line of the log for an event, if it deserves one."""
     match event:
         case SessionStarted():

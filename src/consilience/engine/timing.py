@@ -16,25 +16,25 @@ CLEANUP_SECONDS = 0.5
 """How long the end of a run waits for cancelled calls to release what they hold."""
 MIN_SECONDS = 0.001
 """With less time left than this nothing is sent."""
-NOTE_SECONDS = 1.0
+NOTE_INTERVAL_SECONDS = 1.0
 """Interval at which the time used under a limit is stored, so that it counts also after a kill."""
 
-TIME_LIMIT = "ended by the time limit"
+TIME_LIMIT_DETAIL = "ended by the time limit"
 """Opens the detail of a call that a limit on time ended."""
 
 
-class TimeUp(ProviderError):
+class TimeLimitReached(ProviderError):
     """A limit on time ended a call. `possibly_charged`: a request was in flight."""
 
     def __init__(self, left: TimeLeft, count: Sendings) -> None:
         self.whose = left.whose
         self.possibly_charged = count.in_flight
         state = "while a request was in flight" if count.in_flight else "while no request was in flight"
-        super().__init__(f"{TIME_LIMIT}{f' of {left.whose}' if left.whose else ''} {state}")
+        super().__init__(f"{TIME_LIMIT_DETAIL}{f' of {left.whose}' if left.whose else ''} {state}")
         self.requests = count.requests
 
 
-class Cancelled:
+class CancelledTasks:
     """Calls that were ended and may still be releasing what they hold: a connection, a program, a slot of a limiter."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class Cancelled:
         _ignore_result(task)
 
 
-async def within(left: TimeLeft, work: Coroutine[Any, Any, T], cancelled: Cancelled) -> T:
-    """The result of `work`, if it is there in time. Raises `TimeUp` at the limit, without waiting for `work` to end.
+async def await_within(left: TimeLeft, work: Coroutine[Any, Any, T], cancelled: CancelledTasks) -> T:
+    """The result of `work`, if it is there in time. Raises `TimeLimitReached` at the limit, without waiting for `work` to end.
 
     A result that is there at the limit counts. Without a limit this costs nothing.
     """
@@ -66,7 +66,7 @@ async def within(left: TimeLeft, work: Coroutine[Any, Any, T], cancelled: Cancel
     if left.seconds < MIN_SECONDS:
         count.expect()
         work.close()
-        raise TimeUp(left, count)
+        raise TimeLimitReached(left, count)
     sendings.set(count)
     task = asyncio.get_running_loop().create_task(work)
     try:
@@ -79,7 +79,7 @@ async def within(left: TimeLeft, work: Coroutine[Any, Any, T], cancelled: Cancel
     if task.done():
         return task.result()
     cancelled.add(task)
-    raise TimeUp(left, count)
+    raise TimeLimitReached(left, count)
 
 
 def _ignore_result(task: asyncio.Task[Any]) -> None:

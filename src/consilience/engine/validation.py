@@ -15,10 +15,10 @@ from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
 from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.similarity import Encoder
-from consilience.engine.sources import file_text
+from consilience.engine.sources import read_text_file
 from consilience.journal.store import Store
 
-_PLAIN: Mapping[str, tuple[tuple[type, ...], str, str]] = {
+_ARGUMENTS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
     "task": ((str,), "a text", "Give the question in quotation marks."),
     "panel": ((Panel, str, Path, NoneType), "a panel", 'Give a Panel, or the name or file of one: "markets".'),
     "seed": ((int,), "a whole number", "Give one, such as 0."),
@@ -39,29 +39,29 @@ _PLAIN: Mapping[str, tuple[tuple[type, ...], str, str]] = {
 def check_arguments(protocol: object, encoder: str | Encoder | None, plain: Mapping[str, object]) -> Protocol:
     """The protocol. Raises `SettingsError` for one, an encoder or a `plain` argument that is none."""
     if not isinstance(protocol, Protocol):
-        raise _no_protocol(protocol)
-    check_plain(plain)
+        raise _protocol_error(protocol)
+    check_types(plain)
     if encoder is not None and not isinstance(encoder, str) and not hasattr(encoder, "encode"):
         raise SettingsError(
-            f"{_named(encoder)} compares no texts",
+            f"{_describe(encoder)} compares no texts",
             where="encoder",
             do='Give the name of one: "openai:text-embedding-3-small".',
         )
     return protocol
 
 
-def check_plain(arguments: Mapping[str, object]) -> None:
-    """Raise `SettingsError` for an argument of a wrong type, by its name in `_PLAIN`, and for a task that is too long."""
+def check_types(arguments: Mapping[str, object]) -> None:
+    """Raise `SettingsError` for an argument of a wrong type, by its name in `_ARGUMENTS`, and for a task that is too long."""
     for name, value in arguments.items():
-        types, words, do = _PLAIN[name]
+        types, words, do = _ARGUMENTS[name]
         if not isinstance(value, types):
-            raise SettingsError(f"{_named(value)} is not {words}", where=name, do=do)
+            raise SettingsError(f"{_describe(value)} is not {words}", where=name, do=do)
         if value == "" and name in ("session", "name"):
             raise SettingsError("the id is empty", where=name, do=do)
         if isinstance(value, Mapping):
             texts = [*value, *(value.values() if name == "perspectives" else ())]
             for other in (text for text in texts if not isinstance(text, str)):
-                raise SettingsError(f"{_named(other)} is not a text", where=name, do=do)
+                raise SettingsError(f"{_describe(other)} is not a text", where=name, do=do)
         if name == "task" and len(str(value)) > MAX_TASK_CHARS:
             raise SettingsError(
                 f"the task has {len(str(value)):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
@@ -75,7 +75,7 @@ def check_store(store: Store | None) -> Store | None:
     if store is not None and not hasattr(store, "create"):
         path = str(store) if isinstance(store, str | Path) else "journal.db"
         raise SettingsError(
-            f"{_named(store)} is not a store", where="store", do=f"Open one: consilience.SqliteStore({path!r})."
+            f"{_describe(store)} is not a store", where="store", do=f"Open one: consilience.SqliteStore({path!r})."
         )
     return store
 
@@ -87,7 +87,7 @@ def load_sources(given: Sequence[Source | Path]) -> list[Source]:
     """
     if isinstance(given, str | Source) or not isinstance(given, Sequence):
         raise SettingsError(
-            f"{_named(given)} is not a list of documents",
+            f"{_describe(given)} is not a list of documents",
             where="sources",
             do='Give a list: sources=[pathlib.Path("file.txt"), consilience.Source(text, name)].',
         )
@@ -110,10 +110,10 @@ def _source(n: int, given: Any) -> Source:
     if isinstance(given, Source):
         return given
     if isinstance(given, Path):
-        return Source(text=file_text(given, "the document"), name=str(given))
+        return Source(text=read_text_file(given, "the document"), name=str(given))
     path = repr(given) if isinstance(given, str) and len(given) <= 60 and "\n" not in given else '"file.txt"'
     raise SettingsError(
-        f"{_named(given)} is neither a Source nor a path",
+        f"{_describe(given)} is neither a Source nor a path",
         where=f"source {n}",
         do=f"Write pathlib.Path({path}) to read a file, or consilience.Source(text, name) to give a text.",
     )
@@ -123,11 +123,11 @@ def to_limits(given: Limits | None) -> Limits | None:
     if given is None or isinstance(given, Limits):
         return given
     if not isinstance(given, Mapping):
-        raise LimitsError(f"{_named(given)} is none")
+        raise LimitsError(f"{_describe(given)} is none")
     return Limits(**{str(kind): value for kind, value in given.items()})
 
 
-def _no_protocol(given: object) -> SettingsError:
+def _protocol_error(given: object) -> SettingsError:
     if isinstance(given, type) and issubclass(given, Protocol):
         return SettingsError(
             f"{given.__name__} is a kind of protocol, not one with its settings",
@@ -137,10 +137,10 @@ def _no_protocol(given: object) -> SettingsError:
     do = "Give one with its settings: consilience.Emergence(children=3)."
     if isinstance(given, str) and given in protocol_names():
         do = f"Give it with its settings: consilience.{find_protocol(given).__name__}()."
-    return SettingsError(f"{_named(given)} is not a protocol", where="protocol", do=do)
+    return SettingsError(f"{_describe(given)} is not a protocol", where="protocol", do=do)
 
 
-def _named(value: object) -> str:
+def _describe(value: object) -> str:
     """The value where it is short, with its type."""
     shown = repr(value)
     return f"{shown} ({type(value).__name__})" if len(shown) <= 60 else f"a {type(value).__name__}"

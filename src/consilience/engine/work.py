@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from consilience.domain.outcome import FailureKind, StopReason
-from consilience.engine.branch import Activity, Branch, Phase, current_branch
+from consilience.engine.activity import Activity, Phase
+from consilience.engine.branch import Branch, current_branch
 from consilience.engine.prompt import Prompt
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Host(Protocol):
+class SessionHost(Protocol):
     """What work needs of the session that runs it."""
 
     @property
@@ -85,7 +86,7 @@ class Work(ABC, Generic[T_co]):
 class Ask(Work["Reply[T] | Failure"], Generic[T]):
     """One call, not made yet: await it, or hand it to `gather` or `start`."""
 
-    session: Host
+    session: SessionHost
     agent: str
     prompt: Prompt
     key: str
@@ -109,7 +110,7 @@ class Ask(Work["Reply[T] | Failure"], Generic[T]):
 class Procedure(Work[T]):
     """A coroutine that may make up to `max_calls` calls, to be run as a branch of its own."""
 
-    session: Host
+    session: SessionHost
     body: Coroutine[Any, Any, T]
     max_calls: int
 
@@ -129,7 +130,9 @@ def has_failed(task: asyncio.Task[Any]) -> bool:
 class Pending(Generic[T]):
     """A single-assignment future between branches: the result of what was started, for any branch to await, any number of times."""
 
-    def __init__(self, session: Host, task: asyncio.Task[T], branch: Branch, place: str, phase: Phase | None) -> None:
+    def __init__(
+        self, session: SessionHost, task: asyncio.Task[T], branch: Branch, place: str, phase: Phase | None
+    ) -> None:
         self._session = session
         self._task = task
         self._branch = branch

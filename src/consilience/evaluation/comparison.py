@@ -20,7 +20,7 @@ from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, Think
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
-from consilience.engine.seats import One
+from consilience.engine.seats import AnyModel
 from consilience.engine.similarity import mean_pairwise
 from consilience.evaluation.results import Budget, Comparison, Difference, Run
 from consilience.evaluation.rows import (
@@ -53,7 +53,7 @@ MAX_PROBES = 3
 
 MAX_REPEATS = 1_000
 
-Lineup: TypeAlias = "One | Sequence[One]"
+Lineup: TypeAlias = "AnyModel | Sequence[AnyModel]"
 """One model for all agents, or several assigned to the agents of each protocol in turn; names or models."""
 
 
@@ -287,7 +287,7 @@ class _Runner:
             # parking one of many runs gains nothing
             options=replace(self._planned.options, observer=self._observer.event, patience=None),
         )
-        report: Report = await deliberation.take_up(session, task.task)
+        report: Report = await deliberation.run_or_resume(session, task.task)
         self._known.add(session)
         firsts = first_texts(row.protocol, self._store, session)
         return _measured(row, task, seed, report, firsts, allotment.bound, size=size, recorded=recorded)

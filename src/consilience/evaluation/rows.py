@@ -16,7 +16,7 @@ from consilience.domain.outcome import Estimate, Limits
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
 from consilience.engine.sizes import CallSizes
-from consilience.engine.sources import documents
+from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.evaluation.results import Budget, Match, RowSetup, Run
 from consilience.evaluation.task_file import Task
@@ -142,7 +142,7 @@ class CompareRow:
         return self.call_tokens(task.model_copy(update={"sources": tuple(s for s in task.sources if s.seat is None)}))
 
     def _opening(self, task: Task) -> Opening:
-        sources = documents(task.sources_for(self.protocol, everything=self.ceiling))
+        sources = number_documents(task.sources_for(self.protocol, everything=self.ceiling))
         return Opening(self.protocol.load_templates(detail=self.detail).render(INSTRUCTIONS), task.task, sources)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consilience.deliberation import Deliberation, configured
+from consilience.deliberation import Deliberation, deliberation_from
 from consilience.domain.errors import ConsilienceError, Refused, ServerError, SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, Thinks
@@ -132,7 +132,7 @@ def deliberation(
     model of Inspect fails: an outage is no wrong answer.
     """
     solvers = need("inspect_ai.solver", "inspect")
-    how: Deliberation[Report] = configured(
+    how: Deliberation[Report] = deliberation_from(
         protocol, locals(), model=Evaluated() if model is None else model, sources=()
     )
 

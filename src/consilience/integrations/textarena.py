@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from consilience.deliberation import Deliberation, configured
+from consilience.deliberation import Deliberation, deliberation_from
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
@@ -126,7 +126,7 @@ class DeliberatingAgent:
         need("textarena", "textarena").Agent.register(type(self))
         if "{observation}" not in template:
             raise SettingsError("the template has no place for the observation", do="Write {observation} into it.")
-        self._how: Deliberation[Report] = configured(protocol, locals())
+        self._how: Deliberation[Report] = deliberation_from(protocol, locals())
         self._template = template
         self._moves = moves
         self._action = re.compile(action)

@@ -11,18 +11,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from consilience.deliberation import Deliberation, blocking
+from consilience.blocking import run_blocking
+from consilience.deliberation import Deliberation
 from consilience.domain.errors import SessionWaiting
 from consilience.domain.events import AnyEvent, CallCompleted, Ended, ReplyRejected, canonical, canonical_digest
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
-from consilience.engine.branch import Phase
+from consilience.engine.activity import Phase
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
-from consilience.engine.state import Faults
+from consilience.engine.state import FaultHook
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import Answer, ScriptedModel
@@ -131,7 +132,7 @@ class Arrivals:
         order: int | None = None,
         calls: int | None = None,
         path: Path | str = ":memory:",
-        fault: Faults | None = None,
+        fault: FaultHook | None = None,
     ) -> Outcome:
         """One run from start to end. A fault kills it; then it is resumed from the journal at `path`."""
         store, model, crashes, recorded, before = SqliteStore(path), Shuffled(self.reply, order), 0, set(), 0
@@ -306,7 +307,7 @@ def shake(
     defaults take a few seconds for a protocol of 15 calls. Raises `ShakeFailed` with what differed.
     """
     arrivals = case if isinstance(case, Arrivals) else Arrivals(case)
-    return blocking(_shake(arrivals, orders, budgets, kills, forks, random.Random(seed)))
+    return run_blocking(_shake(arrivals, orders, budgets, kills, forks, random.Random(seed)))
 
 
 async def _shake(arrivals: Arrivals, orders: int, budgets: int, kills: int, forks: int, draw: random.Random) -> Shaken:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from consilience.deliberation import Deliberation, configured
+from consilience.deliberation import Deliberation, deliberation_from
 from consilience.domain.errors import SessionHeld, SettingsError
 from consilience.domain.events import CallEvent, CheckRecorded, Event, SessionStarted
 from consilience.domain.messages import Source
@@ -22,7 +22,7 @@ from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine import validation
-from consilience.engine.branch import Phase
+from consilience.engine.activity import Phase
 from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
 from consilience.integrations import need
@@ -111,7 +111,7 @@ def emergence_graph(
     if protocol is not None and settings:
         raise SettingsError("settings are given both as a protocol and by name", do="Give one of the two.")
     protocol = protocol or Emergence(**settings)
-    how = configured(protocol, locals(), sources=validation.load_sources(sources))
+    how = deliberation_from(protocol, locals(), sources=validation.load_sources(sources))
     build = need("langgraph.graph", "langgraph")
     order = nodes_of(protocol)
     graph = build.StateGraph(EmergenceState)
@@ -224,7 +224,7 @@ class _Node(Visit[Seen]):
         report: Report | None = None
         ahead: list[Moment] = []
         try:
-            report = await replace(self.deliberation, options=options).take_up(self.session, self.task)
+            report = await replace(self.deliberation, options=options).run_or_resume(self.session, self.task)
         except SessionHeld as stopped:
             ahead = [self._moment(phase) for phase in stopped.held.values() if phase is not None]
         return self._seen(report, ahead)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from consilience.deliberation import Deliberation, blocking, configured
+from consilience.blocking import run_blocking
+from consilience.deliberation import Deliberation, deliberation_from
 from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import CallStarted, Event
 from consilience.domain.messages import Source
@@ -102,7 +103,7 @@ def node_of(plan: Plan, name: str) -> Runnable[Any, Update]:
         here, error = plan(state, config), ""
         while True:
             try:
-                return here.update(blocking(here.run()))
+                return here.update(run_blocking(here.run()))
             except SessionWaiting as parked:
                 waiting = parked
             error = here.answer(waiting, types.interrupt(here.asked(waiting, error)))
@@ -189,7 +190,7 @@ def protocol_node(
     A run that ended without an answer writes None; the report's `stop_reason` says why. A seat for a person interrupts the graph
     with the questions by key, and is resumed with `Command(resume={key: answer})`. Events are written to the `custom` stream.
     """
-    how: Deliberation[Report] = configured(protocol, locals(), sources=())
+    how: Deliberation[Report] = deliberation_from(protocol, locals(), sources=())
 
     def plan(state: Any, config: RunnableConfig) -> Visit[Report]:
         question = _task(state, task)
@@ -213,7 +214,7 @@ class _Whole(Visit[Report]):
     keys: tuple[str, str | None]
 
     async def run(self) -> Report:
-        return await self.deliberation.take_up(self.session, self.task)
+        return await self.deliberation.run_or_resume(self.session, self.task)
 
     def update(self, result: Report) -> Update:
         answer, report = self.keys

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 from pydantic import BaseModel, Field
 
-from consilience.domain.messages import ClaimReply, Claims, FreeText, Label, says_nothing
+from consilience.domain.messages import ClaimReply, Claims, FreeText, Label, is_empty_remark
 from consilience.domain.report import Against, Claim
 from consilience.engine.session import Session
 from consilience.engine.work import Reply
@@ -60,7 +60,7 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
     if answer is None:
         return ConclusionFields(claims=(), against=(), would_change=(), unknown=())
     reply = answer.value
-    against = [entry for entry in reply.against if not says_nothing(entry.text)][:MAX_AGAINST]
+    against = [entry for entry in reply.against if not is_empty_remark(entry.text)][:MAX_AGAINST]
     return ConclusionFields(
         claims=claims_of(session, answer),
         against=tuple(Against(text=entry.text.strip(), ids=session.named(answer, entry.ids)) for entry in against),
@@ -71,7 +71,7 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
 
 def _conditions(entries: Iterable[str]) -> tuple[str, ...]:
     """Small models fill these lists with labels and ids that they were shown; a bare one is no statement."""
-    stated = [entry.strip() for entry in entries if not says_nothing(entry)]
+    stated = [entry.strip() for entry in entries if not is_empty_remark(entry)]
     return tuple([entry for entry in stated if not _BARE_LABEL.fullmatch(entry)][:MAX_CONDITIONS])
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from consilience.domain.outcome import Check
 from consilience.domain.positions import unchanged
-from consilience.engine.conditions import Progress, StopCondition
+from consilience.engine.conditions import ConditionInput, StopCondition
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Reply
@@ -32,7 +32,7 @@ class Judged(StopCondition):
     judge: str
     threshold: float
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         before, after = progress.texts[-2:]
         quotes = (session.quote(before, "before"), session.quote(after, "after"))
         reply = await session.ask(
@@ -52,7 +52,7 @@ class Judged(StopCondition):
 class PositionsSettled(StopCondition):
     """No ballot changed side and no confidence moved since the step before (protocols §0), and a quorum cast one."""
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         before, after = progress.ballots[-2:]
         score = unchanged(before, after)
         heard = session.quorate(len(after), progress.voters)

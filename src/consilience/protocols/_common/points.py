@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consilience.domain.messages import says_nothing
+from consilience.domain.messages import is_empty_remark
 
 MAX_ITEM_CHARS = 300
 """Characters of a point as others read it: two long sentences."""
@@ -14,7 +14,7 @@ POINTS = "points:"
 
 def points_in(points: Sequence[str], cap: int) -> tuple[str, ...]:
     """Return the points that hold something, at most `cap`."""
-    return tuple([point.strip() for point in points if not says_nothing(point)][:cap])
+    return tuple([point.strip() for point in points if not is_empty_remark(point)][:cap])
 
 
 def with_list(text: str, heading: str, items: Sequence[str]) -> str:

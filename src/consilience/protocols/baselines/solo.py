@@ -14,10 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import ClaimReply, FreeText, says_nothing
+from consilience.domain.messages import ClaimReply, FreeText, is_empty_remark
 from consilience.domain.outcome import Estimate, StopReason
-from consilience.domain.positions import LEVELS
-from consilience.domain.positions import Confidence as Level
+from consilience.domain.positions import LEVELS, ConfidenceLevel
 from consilience.domain.report import Confidence
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
@@ -39,7 +38,7 @@ class StructuredReply(BaseModel):
 
     options: Few = Field(default_factory=list)
     cruxes: Few = Field(default_factory=list)
-    confidence: Level = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     claims: Annotated[list[str], Field(json_schema_extra=capped("claims"))] = Field(default_factory=list)
     against: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_AGAINST})] = Field(default_factory=list)
     would_change: Few = Field(default_factory=list)
@@ -72,7 +71,7 @@ class CritiqueReply(BaseModel):
     @property
     def stated(self) -> list[str]:
         """The issues that say something, up to the cap."""
-        return [issue.strip() for issue in self.issues if not says_nothing(issue)][: self.max_issues]
+        return [issue.strip() for issue in self.issues if not is_empty_remark(issue)][: self.max_issues]
 
 
 @lru_cache

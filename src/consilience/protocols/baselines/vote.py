@@ -18,7 +18,7 @@ from consilience.domain.positions import exact
 from consilience.domain.report import Confidence, Dissent
 from consilience.engine.analysis import sentences
 from consilience.engine.session import Session
-from consilience.engine.similarity import mean_of, pairwise
+from consilience.engine.similarity import mean_score, pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import extract
 from consilience.protocols.baselines.report import Vote as Cast
@@ -64,7 +64,7 @@ class Vote(Baseline):
         cast = self._cast(given, likeness)
         if stop is StopReason.FAILED:
             return await session.report(VoteReport, first=replies, stop_reason=stop, steps=1, votes=cast)
-        return await self._conclude(session, stop, replies, cast, mean_of(likeness))
+        return await self._conclude(session, stop, replies, cast, mean_score(likeness))
 
     async def _ask_all(self, session: Session) -> list[Reply[str] | Failure]:
         asks = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from consilience.domain.report import Objection, ObjectionFate
-from consilience.engine.analysis import RESTATED
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Reply
@@ -52,7 +52,8 @@ def past_disagreements(
     for run, disagreement in reversed(made):
         to, text = disagreement.to, disagreement.text
         if disagreement.message.id in known or any(
-            (run.agent, to) == (agent, target) and jaccard(text, words) >= RESTATED for agent, target, words in raised
+            (run.agent, to) == (agent, target) and jaccard(text, words) >= MIN_RESTATED_OVERLAP
+            for agent, target, words in raised
         ):
             continue
         known.add(disagreement.message.id)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.domain.messages import Message, says_nothing
-from consilience.engine.analysis import RESTATED
+from consilience.domain.messages import Message, is_empty_remark
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply
@@ -52,7 +52,9 @@ class Publisher:
         made: list[RaisedFlag] = []
         for given in value.flags[:MAX_FLAGS]:
             text = f"{given.tag}: {given.text.strip()}".rstrip(": ")
-            again = any(flag.tag == given.tag and jaccard(flag.message.text, text) >= RESTATED for flag in run.flags)
+            again = any(
+                flag.tag == given.tag and jaccard(flag.message.text, text) >= MIN_RESTATED_OVERLAP for flag in run.flags
+            )
             if again or any(flag.message.text == text for flag in made):
                 continue
             message = self._message(reply, "flag", len(made) + 1, text, self._above(run.agent))
@@ -79,7 +81,7 @@ class Publisher:
         siblings = self.session.topology.siblings(run.agent)
         for given in value.disagreements:
             target = next((self.session.message(id).sender for id in self.session.named(reply, [given.to])), run.agent)
-            if target not in siblings or says_nothing(given.text) or len(made) == self.session.caps.objections:
+            if target not in siblings or is_empty_remark(given.text) or len(made) == self.session.caps.objections:
                 continue
             text = given.text.strip()
             near = (*siblings, *self.session.topology.parents[run.agent])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from consilience.domain.outcome import Check
-from consilience.engine.conditions import Progress, StopCondition
+from consilience.engine.conditions import ConditionInput, StopCondition
 from consilience.engine.session import Session
 from consilience.protocols.emergence.turns import Turn
 
@@ -19,7 +19,7 @@ class Declared(StopCondition):
     waiting: int
     """Objections that wait for their target."""
 
-    async def check(self, session: Session, progress: Progress) -> Check:
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
         speaking = [turn for turn in self.turns if turn.spoke]
         kept = sum(turn.kept for turn in speaking)
         return Check(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from consilience.domain.events import LongText
 from consilience.domain.report import Objection, ObjectionFate
-from consilience.engine.analysis import RESTATED
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.similarity import jaccard
 
 
@@ -201,4 +201,4 @@ def words_found(words: str, text: str) -> str:
 
 def restated(text: str, others: Iterable[str]) -> bool:
     """Whether it says in nearly the same words what one of the others says."""
-    return any(jaccard(text, other) >= RESTATED for other in others)
+    return any(jaccard(text, other) >= MIN_RESTATED_OVERLAP for other in others)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from consilience.domain.agents import Agent
-from consilience.domain.messages import says_nothing
+from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import changes, exact, one_sided, pool, shortfall
 from consilience.domain.report import Claim, Confidence, Dissent, Objection
@@ -96,7 +96,7 @@ def _answer_changes(session: Session, course: Course) -> Iterator[AnswerChange]:
     """What the root declared about each text that followed an earlier one."""
     for reply in (*course.texts, *course.reviews):
         if isinstance(reply.value, RootRevision):
-            changes = [change for change in reply.value.changes if not says_nothing(change.text)]
+            changes = [change for change in reply.value.changes if not is_empty_remark(change.text)]
             yield AnswerChange(
                 key=reply.key,
                 stance=reply.value.stance,

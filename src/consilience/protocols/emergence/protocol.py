@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import Ballot, BallotReply, one_sided
 from consilience.domain.report import StrangeLoop
-from consilience.engine.conditions import Progress
+from consilience.engine.conditions import ConditionInput
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.answers import extract_declared
@@ -144,7 +144,7 @@ class Emergence(Settings):
         check = None
         if index >= 2 and len(course.texts) >= 2 and course.rounds[-1][ROOT].response is not None:
             async with session.phase("check_convergence", index):
-                progress = Progress(index, course.texts, course.ballots, len(session.topology.leaves))
+                progress = ConditionInput(index, course.texts, course.ballots, len(session.topology.leaves))
                 condition = self.condition(Declared(tuple(course.rounds[-1].values()), course.book.waiting))
                 check = (await condition.check(session, progress)).vetoed(*course.silences)
                 course.failures.extend(progress.failures)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from consilience.domain.agents import seat_names
 from consilience.domain.events import Noted, load_note
 from consilience.domain.positions import Ballot
-from consilience.domain.report import Claim, Frozen, Objection, Progress, Report, StrangeLoop
+from consilience.domain.report import Claim, Frozen, Objection, Report, StrangeLoop, UnfinishedSession
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, Table, View
 from consilience.protocols._common.presenting import (
     ballot_section,
@@ -138,7 +138,7 @@ class EmergenceReport(Report):
             yield Paragraph(lead="Kept their answer:", text=", ".join(kept))
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Objections so far, with their fate as far as it is decided."""
         notes = [event for event in progress.events if isinstance(event, Noted)]
         raised = [load_note(ObjectionRaised, n, progress.text) for n in notes if n.name == "objection_raised"]

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from consilience.domain.messages import LeafReply, Message, says_nothing
+from consilience.domain.messages import LeafReply, Message, is_empty_remark
 from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
@@ -349,7 +349,7 @@ class RoundRun:
             entry
             for entry in reply.value.objections
             if bare_label(entry.to) in targets
-            and not says_nothing(entry.text)
+            and not is_empty_remark(entry.text)
             and not restated(entry.text, said)
             and not any(words_found(entry.text, text) for text in said)
         ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consilience.domain.messages import Message, says_nothing
+from consilience.domain.messages import Message, is_empty_remark
 from consilience.domain.outcome import Check
 from consilience.domain.positions import LEVELS, exact
 from consilience.engine.analysis import SentenceIndex, sentences
@@ -313,10 +313,10 @@ def _echo(issue: str, text: str) -> bool:
     """Whether an issue is the text itself, which small critics give back as a whole. It counts as an issue all the same: what
     words say decides nothing."""
     written = sentences(text)
-    return bool(written) and all(map(SentenceIndex(sentences(issue)).holds, written))
+    return bool(written) and all(map(SentenceIndex(sentences(issue)).contains, written))
 
 
 def _issues(one: Judgement | BriefJudgement) -> tuple[str, ...]:
     """Those that say something; small models write "None" where nothing is wrong."""
     found = (" ".join(issue.split()) for issue in one.issues)
-    return tuple(issue for issue in found if not says_nothing(issue))
+    return tuple(issue for issue in found if not is_empty_remark(issue))

@@ -13,7 +13,7 @@ from typing import Any
 
 from consilience.domain.hierarchies import CRITIC, Hierarchy
 from consilience.domain.messages import Message
-from consilience.domain.positions import Confidence
+from consilience.domain.positions import ConfidenceLevel
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Pending, Reply
@@ -40,7 +40,7 @@ class Piece:
     failures: tuple[Failure, ...] = ()
 
     @property
-    def declared(self) -> Confidence | None:
+    def declared(self) -> ConfidenceLevel | None:
         """How sure its author says it is."""
         return self.text.value.confidence if self.text is not None else None
 

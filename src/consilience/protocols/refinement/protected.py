@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from consilience.engine.similarity import shared, tokens
+from consilience.engine.similarity import set_jaccard, token_set
 
 _FRONT = re.compile(
     r"\A(?:---[ \t]*\n(?P<yaml>(?:.*\n)*?)(?:---|\.\.\.)|\+\+\+[ \t]*\n(?:.*\n)*?\+\+\+)[ \t]*(?:\n|\Z)"
@@ -144,8 +144,8 @@ def _fences(text: str) -> list[tuple[int, int, str]]:
     """First line, the one behind the last, and what stands between, of every fenced block that stands in no other."""
     from markdown_it import MarkdownIt
 
-    tokens = MarkdownIt("commonmark").parse(text)
-    return [(token.map[0], token.map[1], token.content) for token in tokens if token.type == "fence" and token.map]
+    token_set = MarkdownIt("commonmark").parse(text)
+    return [(token.map[0], token.map[1], token.content) for token in token_set if token.type == "fence" and token.map]
 
 
 def _bare(written: str, markers: Collection[str]) -> str:
@@ -197,7 +197,7 @@ class _Paragraphs:
             self._learn(at, paragraph)
 
     def _learn(self, at: int, paragraph: str) -> None:
-        self._words.append(tokens(paragraph))
+        self._words.append(token_set(paragraph))
         for word in self._words[at]:
             self._holders[word].append(at)
 
@@ -217,7 +217,7 @@ class _Paragraphs:
 
         Rare words come first: what holds none of them shares so little that most paragraphs need not be looked at.
         """
-        words = tokens(after)
+        words = token_set(after)
         heading, best = after.startswith("#"), 0.0
         likeness: dict[int, float] = {}
         for passed, word in enumerate(sorted(words, key=lambda word: len(self._holders.get(word, ())))):
@@ -226,7 +226,7 @@ class _Paragraphs:
             for at in self._holders.get(word, ()):
                 if at not in likeness:
                     same = self._texts[at].lstrip("\n").startswith("#") == heading
-                    likeness[at] = shared(words, self._words[at]) if same else 0.0
+                    likeness[at] = set_jaccard(words, self._words[at]) if same else 0.0
                     best = max(best, likeness[at])
         equals = {at for at, like in likeness.items() if like == best > 0}
         if not equals:

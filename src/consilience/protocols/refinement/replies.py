@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_m
 
 from consilience.domain.detail import capped
 from consilience.domain.messages import Claims, FreeText
-from consilience.domain.positions import Confidence
+from consilience.domain.positions import ConfidenceLevel
 
 MAX_POINTS = 10.0
 
@@ -42,7 +42,7 @@ Issues = Annotated[list[str], Field(json_schema_extra=capped("issues"))]
 class DraftReply(BaseModel):
     """A piece of text, and how sure its author is of it."""
 
-    confidence: Confidence = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     text: FreeText
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from consilience.domain.events import LongText
-from consilience.domain.report import Frozen, Progress, Report
+from consilience.domain.report import Frozen, Report, UnfinishedSession
 from consilience.domain.sections import Presentation
 
 What = Literal["intent", "text", "draft", "before", "part"]
@@ -174,7 +174,7 @@ class RefinementReport(Report):
         )
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
         from consilience.protocols.refinement import views
 
         return super().progress(progress).model_copy(update={"views": views.views_so_far(progress)})

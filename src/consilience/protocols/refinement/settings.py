@@ -14,7 +14,7 @@ from consilience.domain.messages import FILE
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
-from consilience.engine.prompt import tokens_in
+from consilience.engine.prompt import estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.protocols.refinement.protected import extract_protected
 
@@ -129,7 +129,7 @@ class Settings(Protocol):
         """All parts twice (the last whole text and the new parts), two critiques, and a text of each parent and child."""
         parts = len(self.hierarchy.sections)
         most = max(len(role.children) + len(self.hierarchy.parents(role.name)) for role in self.hierarchy.roles)
-        drafted = tokens_in(self.draft) // self.max_reply_tokens + 1 if self.draft else 0
+        drafted = estimate_tokens(self.draft) // self.max_reply_tokens + 1 if self.draft else 0
         return 2 * parts + 4 * self._critique_replies + most + 4 + drafted
 
     def topology(self) -> Topology:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from consilience.domain.events import Noted, load_note
 from consilience.domain.hierarchies import Hierarchy, distance
-from consilience.domain.report import Progress
+from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import (
     Block,
     Bullets,
     Diff,
     Edge,
     Graph,
+    GraphPanel,
     Grid,
     GridCell,
     GridColumn,
@@ -21,7 +22,6 @@ from consilience.domain.sections import (
     Matrix,
     MatrixCell,
     Node,
-    Panel,
     Paragraph,
     Subheading,
     Table,
@@ -59,7 +59,7 @@ def views(report: RefinementReport) -> tuple[View, ...]:
     )
 
 
-def views_so_far(progress: Progress) -> tuple[View, ...]:
+def views_so_far(progress: UnfinishedSession) -> tuple[View, ...]:
     """Of a session without a report: only the distances of roles with vectors are known."""
     settings = progress.started.settings
     hierarchy = settings.get("hierarchy")
@@ -75,7 +75,7 @@ def views_so_far(progress: Progress) -> tuple[View, ...]:
     )
 
 
-def _passes_so_far(progress: Progress) -> View:
+def _passes_so_far(progress: UnfinishedSession) -> View:
     """The passes that were judged, from the notes."""
     notes = [load_note(JudgedPass, event, progress.text) for event in progress.events if isinstance(event, Noted)]
     if not notes:
@@ -315,7 +315,7 @@ def _flow_panel(
     edges: Sequence[_Edge],
     down: Mapping[_Edge, Sequence[HandedDownText]],
     up: Mapping[_Edge, Contribution],
-) -> Panel:
+) -> GraphPanel:
     drawn = [_flow_edge(edge, down.get(edge, ()), up.get(edge)) for edge in edges]
     judges = {agent.id for agent in report.agents if agent.role == "critic"}
     levels = {id: level for id, level in report.topology.levels.items() if id not in judges}
@@ -326,7 +326,7 @@ def _flow_panel(
         works = level == top or any(one.new for one in came)
         note = ", ".join(dict.fromkeys(one.declared or "undeclared" for one in came))
         nodes.append(Node(id=id, note=note, level=level, tone="plain" if works else "quiet"))
-    return Panel(title=title, nodes=tuple(nodes), edges=tuple(drawn))
+    return GraphPanel(title=title, nodes=tuple(nodes), edges=tuple(drawn))
 
 
 def _flow_edge(edge: _Edge, down: Sequence[HandedDownText], came: Contribution | None) -> Edge:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import UnknownName
-from consilience.engine.collector import CollectorPause
 from consilience.engine.faults import Crash, Fault
+from consilience.engine.gc_pause import CollectorPause
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
