@@ -10,7 +10,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.answers import extract
-from consilience.protocols._common.claims import conclusion_fields
+from consilience.protocols._common.conclusion import conclusion_fields
 from consilience.protocols.decompose.report import DecomposeReport, Part
 from consilience.protocols.decompose.settings import Settings
 from consilience.protocols.decompose.work import Course, Job

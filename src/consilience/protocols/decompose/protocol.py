@@ -16,7 +16,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols._common.answers import form
-from consilience.protocols._common.claims import Conclusion
+from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols._common.trees import ROOT, path_labels
 from consilience.protocols.decompose.outcome import conclude
 from consilience.protocols.decompose.replies import PartReply, Split, split_for

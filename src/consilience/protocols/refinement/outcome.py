@@ -14,7 +14,7 @@ from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
-from consilience.protocols._common.claims import claims_of
+from consilience.protocols._common.conclusion import claims_of
 from consilience.protocols.refinement.course import Course, Turn
 from consilience.protocols.refinement.differences import change, differences, unified
 from consilience.protocols.refinement.filtering import NEVER_CUT
