@@ -12,7 +12,7 @@ from consilience.domain.report import Dissent
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
-from consilience.protocols._common.claims import conclusion_fields
+from consilience.protocols._common.conclusion import conclusion_fields
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import RegimeNote

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
-from consilience.domain.messages import FreeText, Label, says_nothing
-from consilience.domain.positions import Confidence
-from consilience.protocols._common.claims import Conclusion
+from consilience.domain.messages import FreeText, Label, is_empty_remark
+from consilience.domain.positions import ConfidenceLevel
+from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.debate.moves import Horizon, Move, Side
 
 MAX_TOPICS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 5, 3
@@ -35,11 +35,11 @@ class FalsifierReply(BaseModel):
 
     @property
     def empty(self) -> bool:
-        return says_nothing(self.metric) or says_nothing(self.threshold)
+        return is_empty_remark(self.metric) or is_empty_remark(self.threshold)
 
     def words(self) -> str:
         """`metric: threshold, by deadline`."""
-        by = f", by {self.deadline.strip()}" if not says_nothing(self.deadline) else ""
+        by = f", by {self.deadline.strip()}" if not is_empty_remark(self.deadline) else ""
         return f"{self.metric.strip()}: {self.threshold.strip()}{by}"
 
 
@@ -80,7 +80,7 @@ class OpeningReply(BaseModel):
     """A sealed position before any exchange. The positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
 
     horizon: Horizon
-    confidence: Confidence = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     interests: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_INTERESTS})] = Field(default_factory=list)
     metric: str = ""
     threshold: str = ""
@@ -92,7 +92,7 @@ class OpeningReply(BaseModel):
 class FinalReply(BaseModel):
     """A sealed position at the end. Positions are fields `p1` … on propositions and `q1` … on the questions of threads."""
 
-    confidence: Confidence = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     cause: Label | None = None
     reason: str = ""
     claim: str
@@ -107,7 +107,7 @@ class FlipReply(BaseModel):
 
     side: Side
     would_flip: bool
-    confidence: Confidence = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     why: str = ""
 
 
@@ -131,12 +131,12 @@ class CommitReply(SpokenReply):
 
     horizon: Horizon
     side: Side
-    confidence: Confidence = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     metric: str = ""
     threshold: str = ""
     deadline: str = ""
     would_flip: bool
-    flip_confidence: Confidence = "unsure"
+    flip_confidence: ConfidenceLevel = "unsure"
     why: str = ""
 
 
@@ -230,27 +230,27 @@ def refuse_incomplete(turn: TurnReply) -> None:
         raise ValueError("the text is empty")
     if turn.move == "PROPOSE_CRUX" and not is_question(getattr(turn, "question", "")):
         raise ValueError("PROPOSE_CRUX needs `question`: the yes/no question that you propose")
-    if turn.move == "CONCEDE" and says_nothing(getattr(turn, "conceded", "")):
+    if turn.move == "CONCEDE" and is_empty_remark(getattr(turn, "conceded", "")):
         raise ValueError("CONCEDE needs `conceded`: the exact proposition that you grant")
     if turn.move == "UPDATE_POSITION" and getattr(turn, "new_side", "unchanged") == "unchanged":
         raise ValueError("UPDATE_POSITION needs `new_side`: your new position; to keep it, choose another move")
     if turn.move == "STEELMAN":
         if getattr(turn, "steelman_of", "nobody") == "nobody":
             raise ValueError("STEELMAN needs `steelman_of`: the participant whose position you put")
-        if says_nothing(getattr(turn, "strongest_reason", "")):
+        if is_empty_remark(getattr(turn, "strongest_reason", "")):
             raise ValueError("STEELMAN needs `strongest_reason`: the strongest reason of that participant")
 
 
 def refuse_empty_steelman(turn: SteelmanTurn) -> None:
     """Raise `ValueError` for a steelman that leaves one of its three parts out."""
     for name in ("claim_represented", "strongest_reason", "falsifier_represented"):
-        if says_nothing(getattr(turn, name)):
+        if is_empty_remark(getattr(turn, name)):
             raise ValueError(f"`{name}` is empty")
 
 
 def refuse_bare_grade(turn: GradeTurn) -> None:
     """Raise `ValueError` for a grade below ACCURATE that says not what to correct."""
-    if turn.grade != "ACCURATE" and says_nothing(turn.corrections):
+    if turn.grade != "ACCURATE" and is_empty_remark(turn.corrections):
         raise ValueError("a grade below ACCURATE needs `corrections`: what is wrong or missing")
 
 

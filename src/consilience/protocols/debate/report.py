@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from consilience.domain.report import Progress, Report
+from consilience.domain.report import Report, UnfinishedSession
 from consilience.domain.sections import Presentation
 from consilience.protocols.debate.records import (
     DebateBallot,
@@ -54,5 +54,5 @@ class DebateReport(Report):
         return super().presentation()
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
         return cls._presentation()
