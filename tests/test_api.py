@@ -173,7 +173,7 @@ NOTE = consilience.Source("Rents rose.", "note")
 @pytest.mark.parametrize(
     ("task", "protocol", "settings", "said"),
     [
-        ("Why?", consilience.Solo, {}, r"Solo is a kind of protocol.* Write Solo\(\)\."),
+        ("Why?", consilience.Solo, {}, r"Solo is a class, not a protocol.* Write Solo\(\)\."),
         ("Why?", "solo", {}, r"'solo' \(str\) is not a protocol.* consilience\.Solo\(\)\."),
         ("Why?", None, {}, "is not a protocol"),
         (5, SOLO, {}, r"5 \(int\) is not a text.* task"),
@@ -306,7 +306,7 @@ async def test_plain_text_among_sources_is_refused(begun: Any, tmp_path: Path, h
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "is not there"), (b"\xff\x00", "is not UTF-8 text"), (b" \n", "is empty")]
+    ("content", "said"), [(None, "does not exist"), (b"\xff\x00", "is not UTF-8 text"), (b" \n", "is empty")]
 )
 async def test_file_that_is_no_document_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
@@ -335,10 +335,10 @@ async def test_protocol_under_a_taken_name_is_refused_before_anything_is_recorde
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"task": "caf\udce9"}, "the task holds"),
-        ({"sources": [consilience.Source(text="caf\udce9")]}, "document 1 holds"),
-        ({"sources": [consilience.Source(text="x", name="caf\udce9")]}, "the name of document 1 holds"),
-        ({"model": ScriptedModel(["x"], name="caf\udce9")}, "no Unicode"),
+        ({"task": "caf\udce9"}, "the task contains"),
+        ({"sources": [consilience.Source(text="caf\udce9")]}, "document 1 contains"),
+        ({"sources": [consilience.Source(text="x", name="caf\udce9")]}, "the name of document 1 contains"),
+        ({"model": ScriptedModel(["x"], name="caf\udce9")}, "not valid Unicode"),
         ({"session": "caf\udce9"}, "cannot be the id"),
     ],
 )
