@@ -13,7 +13,7 @@ import typer
 
 from consilience.cli.commands import LIMITS, MATERIAL, OUTPUT, option, request_app
 from consilience.cli.config import Config, load_config
-from consilience.cli.display import ComparisonProgress
+from consilience.cli.display import ComparisonProgress, Display
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import approve, publish, run_on
 from consilience.cli.inputs import assign_models, check_limit, read_settings, read_sources, read_task
@@ -31,6 +31,7 @@ from consilience.evaluation import (
     CompareRow,
     Comparison,
     ComparisonPlan,
+    Observer,
     RowEstimate,
     Task,
     TaskSource,
@@ -166,16 +167,20 @@ compare = request_app("compare", CompareRequest, _compare)
 def _execute(request: CompareRequest, planned: ComparisonPlan, models: Sequence[str]) -> Comparison:
     ensure_weights(models, quiet=request.quiet)
     with closing(open_store(request.store, writing=True)) as store:
-        progress = ComparisonProgress(planned.runs, quiet=request.quiet)
+        progress = ComparisonProgress(planned.runs)
+        screen = Display(progress, quiet=request.quiet)
+        observer = Observer(
+            begins=progress.begin, event=screen.observe, ended=lambda run: screen.line(progress.end(run))
+        )
         try:
             return run_on(
-                progress,
-                lambda: execute(planned, store=store, jobs=request.jobs, observer=progress.observer),
+                screen,
+                lambda: execute(planned, store=store, jobs=request.jobs, observer=observer),
                 models=models,
             )
         except BaseException:
             if progress.recorded or progress.done:
-                progress.close()
+                screen.close()
                 notify("Finished calls are recorded; the same command continues from there.")
             raise
 

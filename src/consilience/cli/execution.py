@@ -15,7 +15,7 @@ from typing import TypeVar
 import typer
 
 from consilience.cli.config import Config
-from consilience.cli.display import Display, open_display, ticking
+from consilience.cli.display import Display, RunProgress, ticking
 from consilience.cli.errors import (
     EXIT_FAILED,
     EXIT_NO_ANSWER,
@@ -170,7 +170,7 @@ class Execution:
         An error is reported with the command that resumes the session, as JSON too if asked; then `typer.Exit` is raised.
         """
         started = bool(before)
-        screen = open_display(before, title=title, quiet=self.request.quiet)
+        screen = Display(RunProgress(before, title=title), quiet=self.request.quiet)
         if self.prompter is not None:
             self.prompter.screen = screen
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consilience.cli.commands import Id, Json, new_app
+from consilience.cli.display import TICK_SECONDS, Display, RunProgress, any_event_line, listing
 from consilience.cli.errors import notify, print_json, run_until_done
-from consilience.cli.event_lines import any_event_line, listing
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.domain.paths import check_home, journal_path
@@ -191,13 +191,11 @@ def _replay(
 
 def play(events: Sequence[AnyEvent], *, title: str, speed: float, sleep: Callable[[float], None] = time.sleep) -> None:
     """Show the events of a run with their original timing, `speed` times as fast. Raises `SettingsError` for an invalid speed."""
-    from consilience.cli.display import TICK_SECONDS, open_display
-
     if not 0 < speed < float("inf"):
         raise SettingsError(
             f"invalid speed: {speed}", where="--speed", do="Give a number above 0; 1 is the original speed."
         )
-    screen = open_display(title=title, quiet=False)
+    screen = Display(RunProgress(title=title))
     try:
         now = 0.0
         for at, event in timed(events):
