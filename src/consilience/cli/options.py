@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from consilience.engine.protocol import Protocol
 
 CHANGES = "Changes"
+OPEN = option("Open the report in a browser.", OUTPUT, default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,8 @@ class ResumeRequest(SpendingRequest):
     pace: float = option(
         "Real seconds per virtual second for new events; 0 does not wait.", OUTPUT, "SECONDS", default=0.0
     )
+
+    open: bool = OPEN
 
     @property
     def options(self) -> Options:
@@ -127,7 +130,7 @@ class SessionRequest(PlannedRequest):
     phase_limit: list[str] | None = option(
         "Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.", LIMITS, "NAME:calls=N,…"
     )
-    open: bool = option("Open the report in a browser.", OUTPUT, default=False)
+    open: bool = OPEN
     cache: bool = option("Reuse recorded replies to identical requests (free).", OUTPUT, default=False)
     require: list[StopReason] | None = option(
         "Exit with 4 unless the run stopped for one of these reasons.", OUTPUT, "REASON", kind=StopReason
