@@ -261,7 +261,7 @@ def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
         ({**GOOD, "id": "b", "answer": "two"}, "is a number, not 'two'"),
         ({**GOOD, "id": "b", "kind": "magnitude", "answer": 0}, "above 0"),
         ({**GOOD, "id": "b", "kind": "exact", "tolerance": 1}, "tolerance"),
-        ({**GOOD, "id": "b", "answer_pattern": "("}, "no regular expression"),
+        ({**GOOD, "id": "b", "answer_pattern": "("}, "not a regular expression"),
         ({**GOOD, "id": "b", "sources": [{"text": "x", "seat": 0}]}, "'seat' of source 1 must be at least 1, not 0"),
         *(
             ({**GOOD, "id": "b", "answer": answer}, f"is a number, not {answer!r}: write one in digits")

@@ -22,7 +22,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.answers import extract
-from consilience.protocols._common.claims import MAX_AGAINST, AgainstReply, Conclusion, conclusion_fields
+from consilience.protocols._common.conclusion import MAX_AGAINST, AgainstReply, Conclusion, conclusion_fields
 from consilience.protocols.baselines.report import Review, ReviewedIssue, ReviewOutcome, SoloReport, Weighed
 from consilience.protocols.baselines.seats import Baseline, stop_of
 

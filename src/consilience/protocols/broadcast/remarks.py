@@ -11,7 +11,7 @@ from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply
-from consilience.protocols._common.claims import Conclusion
+from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.broadcast.executions import Disagreement, Execution, RaisedFlag, Remarks, declares
 from consilience.protocols.broadcast.notes import FlagRaised, Rated
 from consilience.protocols.broadcast.replies import (

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 from consilience.domain.detail import capped
 from consilience.domain.messages import FreeText, is_empty_remark
 from consilience.domain.positions import ConfidenceLevel
-from consilience.protocols._common.claims import AgainstReply, Conclusion
+from consilience.protocols._common.conclusion import AgainstReply, Conclusion
 
 MAX_FLAGS = 2
 """Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out and counted."""
