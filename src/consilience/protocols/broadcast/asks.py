@@ -12,7 +12,7 @@ from consilience.domain.messages import Message, Synthesis
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Reply
-from consilience.protocols._common.answers import form
+from consilience.protocols._common.answers import describe_pattern
 from consilience.protocols._common.tree_run import TextReply
 from consilience.protocols._common.trees import ROOT, peer_labels, siblings_and_parents
 from consilience.protocols.broadcast.executions import (
@@ -201,7 +201,7 @@ class Asks:
             again=bool(own),
             texts=_labels(texts),
             evaluation=bool(judged),
-            pattern=form(self.settings.answer_pattern) if root else "",
+            pattern=describe_pattern(self.settings.answer_pattern) if root else "",
             **self.remark_labels(runs),
         )
         return Prompt(words, (*remarks, *judged, *own), (*self.goal_quotes(goal), *texts))
@@ -274,7 +274,7 @@ class Asks:
 
     def render(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
-        values = {"pattern": form(self.settings.answer_pattern), **values}
+        values = {"pattern": describe_pattern(self.settings.answer_pattern), **values}
         return self.session.words(template, seat=seat.introduction(PERSPECTIVES.get(seat.perspective)), **values)
 
 

@@ -17,7 +17,7 @@ from consilience.domain.topology import Topology
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
-from consilience.protocols._common.answers import check_pattern, form
+from consilience.protocols._common.answers import check_pattern, describe_pattern
 from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols._common.tree_run import TreeRun, publish_from
 from consilience.protocols._common.trees import (
@@ -224,7 +224,7 @@ class DecomposeRun:
 
     def render(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
-        pattern = form(self.settings.answer_pattern)
+        pattern = describe_pattern(self.settings.answer_pattern)
         return self.session.words(template, seat=seat.introduction(), pattern=pattern, **values)
 
 

@@ -15,7 +15,7 @@ from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
-from consilience.protocols._common.answers import extract, form
+from consilience.protocols._common.answers import describe_pattern, extract
 from consilience.protocols._common.tree_run import TextReply, publish_from
 from consilience.protocols._common.trees import ROOT, siblings_and_parents
 from consilience.protocols.emergence.turns import (
@@ -334,7 +334,7 @@ class RoundRun:
         peers = [] if blind else [peer for peer in turns if peer is not turn]
         quotes = [self.session.quote(p.before or p.text, self.labels[p.agent]) for p in peers if p.text is not None]
         quotes.append(self.session.quote(turn.text, "you"))
-        words = self._render("ballot", turn.agent, pattern=form(self.pattern), blind=len(quotes) == 1)
+        words = self._render("ballot", turn.agent, pattern=describe_pattern(self.pattern), blind=len(quotes) == 1)
         return self.session.ask(
             turn.agent,
             Prompt(words, tuple(quotes)),
@@ -450,7 +450,7 @@ class RoundRun:
         return {
             "texts": self._labels_of(children),
             "between": tuple((objection.label, self.labels[objection.to]) for objection in between),
-            "pattern": form(self.pattern),
+            "pattern": describe_pattern(self.pattern),
         }
 
     def _render(self, template: str, agent: str, **values: Hashable) -> str:
