@@ -303,8 +303,8 @@ async def test_votes_are_compared_pair_by_pair_and_each_is_split_once(monkeypatc
 
     said = {f"V{n}": f"vote {n} says {n % 3} and {n % 5}" for n in range(1, 13)}
     with monkeypatch.context() as counting:
-        counting.setattr(similarity, "tokens", tokens)
-        counting.setattr(similarity, "shared", shared)
+        counting.setattr(similarity, "token_set", tokens)
+        counting.setattr(similarity, "set_jaccard", shared)
         model = ScriptedModel(lambda request: said[request.agent])
         report = await runner.start(TASK, Vote(votes=12), models=model, store=SqliteStore(":memory:"))
     assert isinstance(report, VoteReport)

@@ -26,7 +26,7 @@ from consilience.domain.events import (
     ReplyRejected,
     SessionStarted,
 )
-from consilience.evaluation import Observer, Run, Task
+from consilience.evaluation import CompareObserver, Run, Task
 from consilience.reporting.formatting import (
     count,
     describe_agent,
@@ -346,8 +346,8 @@ class ComparisonProgress(Display):
             self._bar.start()
 
     @property
-    def observer(self) -> Observer:
-        return Observer(begins=self._begins, event=self.observe, ended=self._ended)
+    def observer(self) -> CompareObserver:
+        return CompareObserver(begins=self._begins, event=self.observe, ended=self._ended)
 
     def observe(self, event: Event) -> None:
         self.recorded = True
