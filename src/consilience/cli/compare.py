@@ -28,10 +28,10 @@ from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Options
 from consilience.evaluation import (
     Budget,
+    CompareObserver,
     CompareRow,
     Comparison,
     ComparisonPlan,
-    CompareObserver,
     RowEstimate,
     Task,
     TaskSource,
