@@ -8,7 +8,7 @@ from typing import Literal
 
 from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section
-from consilience.protocols._common.presenting import bullets, figures_of, plural, position_blocks
+from consilience.protocols._common.presenting import bullets, key_figures, plural, position_blocks
 
 
 class SelfReportedAnalysis(Frozen):
@@ -157,6 +157,6 @@ def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...]) -
     update = {
         "above_answer": position_blocks(report.position),
         "sections": sections,
-        "figures": tuple(figures_of(report.metrics)),
+        "figures": tuple(key_figures(report.metrics)),
     }
     return Report.presentation(report).model_copy(update=update)
