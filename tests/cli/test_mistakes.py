@@ -164,7 +164,9 @@ def test_a_task_that_reads_like_the_option_asks_for_no_json(cli: Cli, town: Town
         ("[emergence]\ndepth = 1", "depth"),
     ],
 )
-def test_invalid_configuration_is_one_line_that_names_file_and_key(text: str, said: str, cli: Cli, town: Town, here: Path) -> None:
+def test_invalid_configuration_is_one_line_that_names_file_and_key(
+    text: str, said: str, cli: Cli, town: Town, here: Path
+) -> None:
     (here / "consilience.toml").write_text(text)
     result = cli("emergence", TASK)
     assert result.exit_code == 2
