@@ -37,10 +37,10 @@ from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Options
 from consilience.evaluation import (
     Budget,
+    CompareObserver,
     CompareRow,
     Comparison,
     ComparisonPlan,
-    Observer,
     RowEstimate,
     Task,
     TaskSource,
@@ -178,7 +178,7 @@ def _execute(request: CompareRequest, planned: ComparisonPlan, models: Sequence[
     with closing(open_store(request.store, writing=True)) as store:
         progress = ComparisonProgress(planned.runs)
         screen = Display(progress, quiet=request.quiet)
-        observer = Observer(
+        observer = CompareObserver(
             begins=progress.begin, event=screen.observe, ended=lambda run: screen.line(progress.end(run))
         )
         try:
