@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 import cost
+import debates
 import growth
 import journals
 import prompts
@@ -29,6 +30,7 @@ GROUPS: dict[str, Measure] = {
     journals.GROUP: journals.measure,
     growth.GROUP: growth.measure,
     prompts.GROUP: prompts.measure,
+    debates.GROUP: debates.measure,
     vectors.GROUP: vectors.measure,
 }
 TITLES = {
@@ -38,6 +40,7 @@ TITLES = {
     journals.GROUP: "Journal",
     growth.GROUP: "Growth",
     prompts.GROUP: "Prompts",
+    debates.GROUP: "Debate",
     vectors.GROUP: "Vectors",
 }
 DEFAULT_JSON = Path(__file__).parent / "results.json"

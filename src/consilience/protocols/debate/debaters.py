@@ -357,7 +357,6 @@ class Debater:
                         "by_moderator": bool(target and target.by_moderator),
                         "opposing": self.me.opposing,
                         "challengeable": self._challengeable(thread),
-                        "sources": bool(floor.session.sources),
                     },
                 )
 

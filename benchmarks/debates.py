@@ -1,0 +1,182 @@
+"""A debate: its waiting, the growth and reuse of its prompts, and its size beside the seed's own table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import chats
+from consilience.domain.events import CallCompleted, Event, MessagePublished, Noted, place_key
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.protocols.debate import Debate, DebateReport
+from consilience.testing import AnyModel
+from rows import OURS, Results, Row, Series
+from workload import TASK, Latency, fresh, log_normal
+
+GROUP = "debate"
+AGENTS, MESSAGES, SECONDS = 12, 200, 0.2
+FLAT, REUSE, WALL = 1.15, 0.75, 1.1
+SEED_TABLE = {2: (24, 60), 3: (40, 90), 5: (80, 180), 8: (140, 300), 12: (220, 450)}
+"""Messages and seconds by number of agents, as seed 002 expects them."""
+
+
+class Talkers(AnyModel):
+    """Draws every decision; messages have a usual length."""
+
+    def reply(self, request: ModelRequest) -> str:
+        value = json.loads(super().reply(request))
+        if "text" in value:
+            value["text"] = f"{request.agent} says in {request.key} one thing about the matter, with a figure. " * 4
+        return json.dumps(value)
+
+
+def measure(results: Results, directory: Path, repeats: int, quick: bool) -> None:
+    seconds = 0.05 if quick else SECONDS
+    runs = [
+        asyncio.run(_run(Debate(debaters=6, as_is=True), directory, log_normal(seconds, n)))
+        for n in range(1 if quick else max(2, repeats // 2))
+    ]
+    results.add(
+        [
+            Row(
+                GROUP,
+                f"wall ÷ longest chain: a debate of 6, log-normal, median {seconds * 1000:g} ms",
+                "×",
+                Series(OURS, tuple(run.wall / run.chain for run in runs)),
+                WALL,
+                notes=(f"{runs[0].calls} calls, {runs[0].report.steps} messages",),
+            )
+        ]
+    )
+    _prompts(results, directory, quick)
+    sizes = (2, 3, 5) if quick else tuple(SEED_TABLE)
+    results.add([_size(agents, directory) for agents in sizes])
+
+
+def _prompts(results: Results, directory: Path, quick: bool) -> None:
+    """Long threads: three propositions, with budgets of 40 and 60 messages each."""
+    marks = (20, 100) if quick else (20, 50, 100, MESSAGES)
+    protocol = Debate(
+        debaters=AGENTS,
+        option=("the first way", "the second way", "the third way"),
+        max_messages=marks[-1],
+        max_duration=7_200,
+        discovery_messages=40,
+        evidence_messages=60,
+        stagnation=1_000,
+    )
+    run = asyncio.run(_run(protocol, directory))
+    ours = [
+        len(request.text) for request in run.requests if request.key.startswith(("turn", "commit", "steelman", "grade"))
+    ]
+    other = asyncio.run(chats.run(AGENTS, marks[-1])).characters if chats.installed() else ()
+    if not other:
+        results.skip(chats.MISSING)
+    for mark in marks:
+        beside = (Series(chats.CHAT, (_mean(other, mark),)),) if other else ()
+        name = f"prompt characters per message, a debate of {AGENTS}, at message {mark}"
+        results.add([Row(GROUP, name, "", Series(OURS, (_mean(ours, mark),)), beside=beside)])
+    full = max(ours[24:60], default=ours[-1])
+    growth = Row(
+        GROUP,
+        f"longest prompt of the last {AGENTS} messages ÷ the longest with a full window",
+        "×",
+        Series(OURS, (max(ours[-AGENTS:]) / full,)),
+        FLAT,
+    )
+    reuse = Row(
+        GROUP,
+        "share of prompt characters that begin an earlier prompt too",
+        "",
+        Series(OURS, (_reuse([request.text for request in run.requests]),), more_is_better=True),
+        REUSE,
+    )
+    results.add([growth, reuse])
+
+
+def _size(agents: int, directory: Path) -> Row:
+    run = asyncio.run(_run(Debate(debaters=agents, as_is=True), directory))
+    messages, seconds = SEED_TABLE[agents]
+    report = run.report
+    return Row(
+        GROUP,
+        f"messages of a debate of {agents} whose agents draw every decision",
+        "",
+        Series(OURS, (float(report.steps),)),
+        notes=(
+            f"{run.calls} calls, {len(report.threads)} threads, {report.duration / 1000:.0f} virtual seconds; "
+            f"the seed expects {messages} messages in {seconds} s",
+        ),
+    )
+
+
+class _Run:
+    """A debate that was run, with the longest chain of its calls in seconds."""
+
+    def __init__(
+        self, report: DebateReport, model: Talkers, events: Sequence[Event], wall: float, latency: Latency
+    ) -> None:
+        self.report, self.wall, self.requests = report, wall, model.requests
+        self.calls = report.ledger.actual.calls
+        took = {request.key: latency(request) for request in model.requests}
+        self.chain = _longest(events, took)
+
+
+async def _run(protocol: Debate, directory: Path, latency: Latency = lambda request: 0.0) -> _Run:
+    import consilience
+
+    model, store = Talkers(latency=latency), SqliteStore(fresh(directory))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    report = await consilience.deliberate(TASK, protocol, model=model, store=store)
+    wall = loop.time() - began
+    assert isinstance(report, DebateReport)
+    events = list(store.read(report.session))
+    store.close()
+    return _Run(report, model, events, wall, latency)
+
+
+def _longest(events: Sequence[Event], took: dict[str, float]) -> float:
+    """Seconds of the longest chain: a call depends on all that was published, and all private replies awaited, before it."""
+    ends: dict[str, float] = {}
+    known = 0.0
+    for event in sorted((event for event in events if event.place), key=lambda event: place_key(event.place)):
+        if isinstance(event, CallCompleted):
+            before = {
+                "turn": ("opening",),
+                "final": ("flip", "same", "reframe", "spawn", "derive"),
+                "closing": ("final",),
+            }
+            kinds = before.get(event.key.partition("/")[0], ())
+            known = max([known, *(end for key, end in ends.items() if key.startswith(kinds))]) if kinds else known
+            ends[event.key] = known + took.get(event.key, 0.0)
+        elif isinstance(event, MessagePublished) and event.id.endswith("/said"):
+            known = max(known, ends[event.id.removesuffix("/said")])
+        elif isinstance(event, Noted) and event.name in ("thread_converged", "thread_created"):
+            known = max([known, *(end for key, end in ends.items() if key.startswith(("flip", "same", "spawn")))])
+    return max(ends.values(), default=0.0)
+
+
+def _reuse(texts: Sequence[str]) -> float:
+    """Share of characters in the longest prefix that an earlier prompt has, in blocks of 64 characters."""
+    seen: set[int] = set()
+    shared = total = 0
+    for text in texts:
+        total += len(text)
+        digest, open_prefix = 0, True
+        for start in range(0, len(text), 64):
+            digest = hash((digest, text[start : start + 64]))
+            if open_prefix and digest in seen:
+                shared += len(text[start : start + 64])
+            else:
+                open_prefix = False
+                seen.add(digest)
+    return shared / total
+
+
+def _mean(characters: Sequence[int], mark: int) -> float:
+    return statistics.mean(characters[max(0, mark - AGENTS) : mark] or [0])
