@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from consilience.protocols.baselines import VoteReport as VoteReport
     from consilience.protocols.broadcast import Broadcast as Broadcast
     from consilience.protocols.broadcast import BroadcastReport as BroadcastReport
+    from consilience.protocols.debate import Debate as Debate
+    from consilience.protocols.debate import DebateReport as DebateReport
     from consilience.protocols.decompose import Decompose as Decompose
     from consilience.protocols.decompose import DecomposeReport as DecomposeReport
     from consilience.protocols.emergence import Emergence as Emergence
@@ -74,6 +76,8 @@ _HOME = {
     "ToolAgent": "consilience.models.tool_agent",
     "Broadcast": "consilience.protocols.broadcast",
     "BroadcastReport": "consilience.protocols.broadcast",
+    "Debate": "consilience.protocols.debate",
+    "DebateReport": "consilience.protocols.debate",
     "Decompose": "consilience.protocols.decompose",
     "DecomposeReport": "consilience.protocols.decompose",
     "Emergence": "consilience.protocols.emergence",

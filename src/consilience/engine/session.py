@@ -427,6 +427,11 @@ class Session:
         """A sentence for the report's warnings."""
         self._state.warnings.append((current_branch.get().prefix, text))
 
+    @property
+    def has_encoder(self) -> bool:
+        """Whether texts can be compared by embedding."""
+        return self._state.encoder is not None
+
     async def embed(self, texts: Iterable[str]) -> dict[str, bytes] | None:
         """The int8 vectors of texts, by `text_id`; None if the encoder failed, which the report warns about.
 
