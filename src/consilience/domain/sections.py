@@ -133,8 +133,8 @@ Block = Annotated[
 
 class Section(_Data):
     """A section of a report. One with the name of a section that every report has (`answer`, `claims`, `dissent`, `changes`,
-    `conditions`, `missing`, `failed`, `trust`, `figures`) takes its place; any other follows those of its part, in the order
-    given. The part has a heading of its own."""
+    `conditions`, `missing`, `failed`, `trust`, `figures`) takes its place, and those listed before it in its part stand before it;
+    any other follows those of its part, in the order given. The part has a heading of its own."""
 
     name: str
     part: Part

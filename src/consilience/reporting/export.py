@@ -137,6 +137,7 @@ def as_html(record: SessionRecord) -> str:
 REPORT_FILES: Mapping[str, str] = {
     "mca_report.json": "mca_report",
     "final_state.json": "final_state",
+    "debate.json": "debate_json",
     "document.md": "document",
 }
 """Further files of a report directory, with the report's method that returns their content: text, or data for JSON. Empty

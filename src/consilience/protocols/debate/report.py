@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from consilience.domain.report import Report, UnfinishedSession
 from consilience.domain.sections import Presentation
+from consilience.protocols.debate.export import camel_case, final_json
 from consilience.protocols.debate.records import (
     DebateBallot,
     DebateMessage,
@@ -15,6 +16,7 @@ from consilience.protocols.debate.records import (
 )
 from consilience.protocols.debate.replies import ClosingSide
 from consilience.protocols.debate.scoring import Regime
+from consilience.protocols.debate.sections import presentation
 
 
 class DebateReport(Report):
@@ -51,7 +53,15 @@ class DebateReport(Report):
     system_metrics: SystemMetrics = SystemMetrics()
 
     def presentation(self) -> Presentation:
-        return super().presentation()
+        return presentation(self)
+
+    def debate_json(self) -> object:
+        """Return the seed's final JSON, in its camelCase."""
+        return camel_case(final_json(self))
+
+    def final_state(self) -> dict[str, object]:
+        """Return the seed's final JSON in snake_case."""
+        return final_json(self)
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
