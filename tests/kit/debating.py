@@ -78,7 +78,13 @@ class Debaters:
                 return self.turn(request, text)
             case "commit":
                 body = {"horizon": "5y", "side": side, "confidence": "fairly sure", **FALSIFIER}
-                return {**body, "would_flip": True, "flip_confidence": "certain", "why": "it hangs on it", "text": text}
+                return {
+                    **body,
+                    "gives_up_if": "either",
+                    "flip_confidence": "certain",
+                    "why": "it hangs on it",
+                    "text": text,
+                }
             case "falsify":
                 return {**FALSIFIER, "text": text}
             case "steelman":
@@ -91,7 +97,7 @@ class Debaters:
             case "grade":
                 return {"grade": "ACCURATE", "corrections": "", "text": "That is my case."}
             case "flip":
-                return {"side": side, "would_flip": True, "confidence": "certain", "why": "it hangs on it"}
+                return {"side": side, "gives_up_if": "either", "confidence": "certain", "why": "it hangs on it"}
             case "final":
                 return {
                     **fields,

@@ -11,7 +11,7 @@ from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import lock
-from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.floor import Floor, window
 from consilience.protocols.debate.gate import blocked, replies_to
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import (
@@ -310,11 +310,12 @@ class Debater:
             topic=thread.topic,
             chars=MAX_CHARS[floor.session.detail],
             own=self._own(thread),
+            claim=floor.claims.get(self.agent, ""),
             **extra,
         )
         return floor.session.ask(
             self.agent,
-            Prompt(words, (), floor.quotes(thread)),
+            Prompt(words, floor.own_quotes(thread, self.agent), floor.quotes(thread)),
             key=key,
             returns=returns,
             kind=intent.kind,
@@ -330,7 +331,7 @@ class Debater:
                 return (
                     CommitReply,
                     None,
-                    {"horizon": thread.horizon or "", "claim": self._claim(), "again": thread.reframed},
+                    {"horizon": thread.horizon or "", "again": thread.reframed},
                 )
             case "falsify":
                 return FalsifierTurn, _refuse_empty_falsifier, {}
@@ -391,26 +392,26 @@ class Debater:
             f"You are {floor.letters[self.agent]}; the others are {', '.join(others)}. {agent.introduction()}".strip()
         )
 
-    def _claim(self) -> str:
-        opening = self.floor.openings.get(self.agent)
-        return opening.claim if opening else ""
-
     def _own(self, thread: Thread) -> str:
-        """The agent's own position, as it last declared it."""
+        """Where the agent's own position on the question stands."""
         commitment = thread.commitments.get(self.agent)
-        if commitment is not None:
-            return f"{commitment.side} on the question: {commitment.statement}"
-        return self._claim()
+        return f"{commitment.side}, in {self.floor.by_id[commitment.message].label}" if commitment else ""
 
     def _state(self, thread: Thread) -> tuple[str, ...]:
-        """What stands in a thread, for every participant alike."""
-        letters = self.floor.letters
+        """What stands in a thread and its window no longer shows, for every participant alike, and what else was proposed."""
+        floor, letters = self.floor, self.floor.letters
+        shown = {message.id for message in window(thread.messages)}
         lines = [
-            f"{letters[agent]} answers {c.side}: {c.statement}"
+            f"{letters[agent]} answers {c.side} ({floor.by_id[c.message].label}): {c.statement}"
             + (f" Would change its mind if: {c.falsifier.words()}." if c.falsifier else "")
             for agent, c in thread.commitments.items()
+            if c.message not in shown
         ]
-        lines += [f"{letters[c.agent]} conceded: {c.proposition}" for c in thread.concessions]
+        lines += [f"{letters[c.agent]} conceded: {c.proposition}" for c in thread.concessions if c.message not in shown]
+        lines += [
+            f"Proposed for a thread of its own in {floor.by_id[id].label}: {question}"
+            for id, question in self.moderator.spawning.open_in(thread)
+        ]
         return tuple(lines)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from consilience.domain.agents import seat_names
-from consilience.domain.messages import Message, Quotation
+from consilience.domain.messages import Message
 from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 MODERATOR = "moderator"
 WINDOW_MIN, WINDOW_MAX = 8, 24
 """Messages of a thread that a prompt shows: the anchor moves in jumps, so that prompts share their beginning."""
+
+
+OWN_MESSAGES = 3
+"""Earlier messages of its own that an agent is shown beside the window."""
 
 
 def window(messages: list[DebateMessage]) -> list[DebateMessage]:
@@ -71,6 +75,8 @@ class Floor:
         self.names = seat_names(session.agents)
         self.readers = (*self.debaters, MODERATOR, "crystallizer", "second_opinion")
         self.openings: dict[str, DebateBallot] = {}
+        self.claims: dict[str, str] = {}
+        """What each agent argues for now."""
         self.threads: dict[str, Thread] = {}
         self.messages: list[DebateMessage] = []
         self.by_id: dict[str, DebateMessage] = {}
@@ -151,8 +157,11 @@ class Floor:
         """The window of a thread, the same for all its readers."""
         return tuple(Quote(message.id, message.label) for message in window(thread.messages))
 
-    def quotations(self, text: str, message: Message) -> tuple[Quotation, ...]:
-        return tuple(self.session.quotations(text, message))
+    def own_quotes(self, thread: Thread, agent: str) -> tuple[Quote, ...]:
+        """The last messages of an agent that the window of the thread shows no more."""
+        shown = {message.id for message in window(thread.messages)}
+        own = [message for message in thread.messages if message.agent == agent and message.id not in shown]
+        return tuple(Quote(message.id, message.label) for message in own[-OWN_MESSAGES:])
 
     async def publish(self, message: DebateMessage, words: str, phase: tuple[str, int]) -> None:
         """Publish a message with the words by which prompts quote it, and score it for every agent once."""

@@ -90,6 +90,7 @@ class Moderator:
                 "horizon": thread.horizon or "",
                 "names": tuple(floor.letters[agent] for agent in mentions),
                 "missing": (),
+                "hang": (),
                 **values,
             },
         )
@@ -150,8 +151,8 @@ class Moderator:
             self._start(thread, self._frame(thread))
         elif thread.discovery_failed:
             self.close(thread, "STALE", "fewer than two agents took it up")
-        elif len(thread.spoken) == ALIGN_AFTER:
-            await self._align(thread)
+        elif len(thread.spoken) == ALIGN_AFTER and self._align(thread):
+            await self.intervene(thread, "horizon", tuple(thread.members))
 
     def _needs_framing(self, thread: Thread) -> bool:
         spent = thread.discovery_spent and not thread.granted
@@ -207,15 +208,15 @@ class Moderator:
         session = self.floor.session
         await session.clock.sleep(session.rng("moderator", self._calls).randint(*THINK_MS))
 
-    async def _align(self, thread: Thread) -> None:
-        """Align horizons that differ."""
+    def _align(self, thread: Thread) -> bool:
+        """Align horizons that differ. Return whether they were aligned now."""
         aligned = aligned_horizon(thread, self._horizons(thread))
         if aligned is None or thread.horizon is not None:
-            return
+            return False
         self.floor.mismatches += 1
         self.floor.alignments += 1
         thread.horizon = aligned
-        await self.intervene(thread, "horizon", tuple(thread.members))
+        return True
 
     def _horizons(self, thread: Thread) -> list[Horizon]:
         openings = (self.floor.openings.get(agent) for agent in thread.participants)
@@ -239,7 +240,7 @@ class Moderator:
                     same.members.append(agent)
             self.close(thread, "MERGED", "another thread asks the same question", into=same)
             return
-        await self._align(thread)
+        self._align(thread)
         thread.to_commit = list(thread.participants)
         self._transition(thread, "CRUX_LOCK", len(thread.participants) + 2, "the question is framed")
         await self.intervene(thread, "commit", tuple(thread.to_commit))
@@ -286,7 +287,8 @@ class Moderator:
             question = thread.question or thread.topic
             floor.note("crux_locked", CruxLocked(at=floor.now, thread=thread.id, question=question, attempt=number))
             self._transition(thread, "EVIDENCE", thread.budgets.evidence, "the crux is locked")
-            await self.intervene(thread, "evidence", tuple(thread.members))
+            hang = tuple(floor.letters[agent] for agent, c in thread.commitments.items() if c.would_flip)
+            await self.intervene(thread, "evidence", tuple(thread.members), hang=hang)
             return
         floor.note(
             "crux_lock_failed", CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures)
@@ -401,8 +403,7 @@ class Moderator:
 
     def _flip_words(self, thread: Thread, agent: str) -> str:
         floor = self.floor
-        opening = floor.openings.get(agent)
-        claim = opening.claim if opening else ""
+        claim = floor.claims.get(agent, "")
         letter = floor.letters[agent]
         return floor.session.words("flip", letter=letter, question=thread.question or "", claim=claim)
 

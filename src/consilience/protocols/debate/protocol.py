@@ -128,6 +128,7 @@ class Debate(DebateSettings):
                 claim = session.agent(agent).claim
                 if claim:
                     floor.openings[agent] = ballot.model_copy(update={"claim": claim})
+                floor.claims[agent] = floor.openings[agent].claim
             else:
                 floor.failures.append(reply)
             floor.members[agent] = Member(Interests(interests or keywords(session.task)[:5]))
@@ -176,7 +177,7 @@ class Debate(DebateSettings):
                         returns=final_type(len(propositions), len(asked)),
                         kind="ballot",
                         audience=("crystallizer",),
-                        quoted=lambda value: final_words(value, len(propositions)),
+                        quoted=lambda value: final_words(value, len(propositions), len(asked)),
                     )
                     for agent in floor.debaters
                     if agent in floor.openings
@@ -189,9 +190,7 @@ class Debate(DebateSettings):
         """The answer to the task, by a seat that took no side."""
         session = floor.session
         quotes = (*ballot_quotes(floor, course), *closing_quotes(floor))
-        cruxes = tuple(
-            f"{thread.crux.question} ({thread.status.lower()})" for thread in floor.threads.values() if thread.crux
-        )
+        cruxes = tuple(f"q{n}: {thread.question}" for n, thread in enumerate(questions(floor), 1))
         words = session.words(
             "closing",
             propositions=floor.framing.propositions,
@@ -234,9 +233,7 @@ def questions(floor: Floor) -> list[Thread]:
 
 def opening_ballot(agent: str, value: OpeningReply, propositions: int) -> DebateBallot:
     declared = falsifier_of(value)
-    parts = (
-        {name: getattr(declared, name).strip() for name in ("metric", "threshold", "deadline")} if declared else None
-    )
+    parts = declared.model_dump(include={"metric", "threshold", "deadline"}) if declared else None
     return DebateBallot(
         agent=agent,
         step=0,
@@ -249,10 +246,11 @@ def opening_ballot(agent: str, value: OpeningReply, propositions: int) -> Debate
     )
 
 
-def final_words(value: FinalReply, propositions: int) -> str:
+def final_words(value: FinalReply, propositions: int, asked: int) -> str:
     """A final ballot as the closing call reads it."""
-    sides = [f"{n}: {getattr(value, f'p{n}')}" for n in range(1, propositions + 1)]
-    return f"{', '.join(sides)} ({value.confidence}). {value.claim.strip()} {value.reason.strip()}"
+    names = [f"p{n}" for n in range(1, propositions + 1)] + [f"q{n}" for n in range(1, asked + 1)]
+    sides = ", ".join(f"{name} {getattr(value, name)}" for name in names)
+    return f"{sides} ({value.confidence} of p1). {value.claim.strip()} {value.reason.strip()}"
 
 
 def ballot_quotes(floor: Floor, course: Course) -> list[Quote]:

@@ -18,6 +18,8 @@ from consilience.protocols.debate.moves import Horizon, Move, Side
 MAX_TOPICS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 5, 3
 
 Form = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
+GivesUpIf = Literal["YES", "NO", "either", "neither"]
+"""The answer to a question that, once established, makes an agent give up its top claim."""
 ClosingSide = Literal["YES", "NO", "UNDECIDED"]
 Topics = Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_TOPICS})]
 
@@ -106,27 +108,26 @@ class FlipReply(BaseModel):
     """Whether the top claim of an agent hangs on a question, after its evidence."""
 
     side: Side
-    would_flip: bool
+    gives_up_if: GivesUpIf
     confidence: ConfidenceLevel = "unsure"
     why: str = ""
 
-
-class SpokenReply(BaseModel):
-    """The fields of every reply that is published."""
-
-    text: FreeText
+    @property
+    def would_flip(self) -> bool:
+        return would_flip(self.side, self.gives_up_if)
 
 
-class TurnReply(SpokenReply):
+class TurnReply(BaseModel):
     """A free turn. Subclasses narrow `move` and hold what their stage needs."""
 
     move: Move
     reply_to: Label | None = None
     mentions: list[str] = Field(default_factory=list)
     topics: Topics = Field(default_factory=list)
+    text: FreeText
 
 
-class CommitReply(SpokenReply):
+class CommitReply(BaseModel):
     """A commitment on the question of a thread."""
 
     horizon: Horizon
@@ -135,32 +136,51 @@ class CommitReply(SpokenReply):
     metric: str = ""
     threshold: str = ""
     deadline: str = ""
-    would_flip: bool
+    gives_up_if: GivesUpIf
     flip_confidence: ConfidenceLevel = "unsure"
     why: str = ""
+    text: FreeText
+
+    @property
+    def would_flip(self) -> bool:
+        return would_flip(self.side, self.gives_up_if)
 
 
-class FalsifierTurn(SpokenReply):
+class FalsifierTurn(BaseModel):
     """A falsifier that its author had not declared with the commitment."""
 
     metric: str
     threshold: str
     deadline: str = ""
+    text: FreeText
 
 
-class SteelmanTurn(SpokenReply):
+class SteelmanTurn(BaseModel):
     """The position of an opponent, as strong as it can be put."""
 
     claim_represented: str
     strongest_reason: str
     falsifier_represented: str
 
+    @property
+    def text(self) -> str:
+        return f"{self.claim_represented.strip()} {self.strongest_reason.strip()}"
 
-class GradeTurn(SpokenReply):
+
+class GradeTurn(BaseModel):
     """What the represented agent makes of a steelman."""
 
     grade: Literal["ACCURATE", "INCOMPLETE", "WRONG"]
     corrections: str = ""
+    text: FreeText
+
+
+SpokenReply = TurnReply | CommitReply | FalsifierTurn | SteelmanTurn | GradeTurn
+
+
+def would_flip(side: Side, gives_up_if: GivesUpIf) -> bool:
+    """Return whether a top claim would change if the question came out otherwise than its agent answers it."""
+    return gives_up_if == "either" or gives_up_if in {"YES": ("NO",), "NO": ("YES",), "UNCERTAIN": ("YES", "NO")}[side]
 
 
 @lru_cache(maxsize=256)
@@ -171,17 +191,20 @@ def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...]) -> type[TurnRep
         "reply_to": (Label | None, None),
         "mentions": (list.__class_getitem__(Literal[letters]), Field(default_factory=list)),
     }
-    if {"CLAIM", "CHALLENGE"} & set(moves):
-        fields |= {"supports": (Label | None, None)}
     if {"PROPOSE_CRUX", "REFRAME"} & set(moves):
-        fields |= {"question": (str, "")}
+        fields |= {"supports": (Label | None, None), "question": (str, "")}
     if "PROVIDE_EVIDENCE" in moves:
         fields |= {"bears_on": (Literal[("nobody", *letters)], "nobody")}
     if {"UPDATE_POSITION", "CONCEDE"} & set(moves):
         fields |= {
             "new_side": (Literal["unchanged", "YES", "NO", "UNCERTAIN"], "unchanged"),
             "conceded": (str, ""),
+            "confidence": (Literal["unchanged", "unsure", "fairly sure", "certain"], "unchanged"),
+            "metric": (str, ""),
+            "threshold": (str, ""),
+            "deadline": (str, ""),
             "top_claim": (Literal["unchanged", "YES", "NO", "NUANCED"], "unchanged"),
+            "claim": (str, ""),
         }
     if "STEELMAN" in moves:
         fields |= {
@@ -189,16 +212,14 @@ def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...]) -> type[TurnRep
             "strongest_reason": (str, ""),
             "falsifier_represented": (str, ""),
         }
-    fields["topics"] = (Topics, Field(default_factory=list))
-    fields["text"] = (FreeText, ...)
-    return create_model("Turn", __base__=TurnReply, **fields)
+    return _extended("Turn", TurnReply, fields, last=("topics", "text"))
 
 
 @lru_cache(maxsize=64)
 def opening_type(propositions: int) -> type[OpeningReply]:
     """Return the opening ballot over that many propositions."""
     fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
-    return _reordered("Opening", OpeningReply, fields, last=("reason", "claim"))
+    return _extended("Opening", OpeningReply, fields, last=("reason", "claim"))
 
 
 @lru_cache(maxsize=256)
@@ -206,21 +227,23 @@ def final_type(propositions: int, questions: int) -> type[FinalReply]:
     """Return the final ballot over that many propositions and questions of threads."""
     fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
     fields |= {f"q{n}": (Side, ...) for n in range(1, questions + 1)}
-    return _reordered("Final", FinalReply, fields, last=("cause", "reason", "claim"))
+    return _extended("Final", FinalReply, fields, last=("cause", "reason", "claim"))
 
 
 @lru_cache(maxsize=64)
 def closing_type(propositions: int) -> type[ClosingReply]:
     """Return the closing reply over that many propositions."""
     fields: dict[str, Any] = {f"p{n}": (ClosingSide, ...) for n in range(1, propositions + 1)}
-    return _reordered("Closing", ClosingReply, fields, last=("claims", "against", "would_change", "unknown", "text"))
+    return _extended("Closing", ClosingReply, fields, last=("claims", "against", "would_change", "unknown", "text"))
 
 
-def _reordered(name: str, base: type[M], fields: dict[str, Any], last: tuple[str, ...]) -> type[M]:
+def _extended(name: str, base: type[M], fields: dict[str, Any], last: tuple[str, ...]) -> type[M]:
     """Return a subclass with `fields` before those named last: a model decides before it writes."""
-    kept: dict[str, Any] = {field: (info.annotation, info) for field, info in base.model_fields.items()}
-    ordered = {key: value for key, value in kept.items() if key not in last} | fields | {key: kept[key] for key in last}
-    made: type[M] = create_model(name, __base__=base, **ordered)
+    made: type[M] = create_model(name, __base__=base, **fields)
+    found = made.__pydantic_fields__
+    order = [field for field in found if field not in last]
+    made.__pydantic_fields__ = {field: found[field] for field in (*order, *last)}
+    made.model_rebuild(force=True)
     return made
 
 
@@ -267,9 +290,11 @@ def refuse_no_question(reply: QuestionReply) -> None:
         raise ValueError("`question` must be one yes/no question")
 
 
-def falsifier_of(reply: OpeningReply | CommitReply | FalsifierTurn) -> FalsifierReply | None:
-    """Return the falsifier in a reply; None where metric or threshold is missing."""
-    found = FalsifierReply(metric=reply.metric, threshold=reply.threshold, deadline=reply.deadline)
+def falsifier_of(reply: Any) -> FalsifierReply | None:
+    """Return the falsifier in the fields `metric`, `threshold` and `deadline` of a reply; None where the first or second says
+    nothing."""
+    parts = {name: " ".join(getattr(reply, name, "").split()) for name in ("metric", "threshold", "deadline")}
+    found = FalsifierReply(**parts)
     return None if found.empty else found
 
 

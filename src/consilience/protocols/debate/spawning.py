@@ -60,18 +60,33 @@ class Spawning:
             self._by_keyword(thread)
             return
         question = self.floor.question_of.get(message.id, "")
-        outside = message.move == "REFRAME" or (message.move == "PROPOSE_CRUX" and thread.stage == "EVIDENCE")
-        if outside and question:
+        if question:
             self.proposals[message.id] = Proposal(question, thread, [message.agent], 1)
-            self._note(self.proposals[message.id])
+            if self._is_outside(message.id, self.proposals[message.id]):
+                self._note(self.proposals[message.id])
         supported = self.floor.supports.get(message.id)
         proposal = self.proposals.get(supported or "")
-        if proposal is not None and proposal.status == "PROPOSED":
+        if proposal is not None and proposal.status == "PROPOSED" and self._is_outside(supported or "", proposal):
             proposal.mentions += 1
             if message.agent not in proposal.supporters:
                 proposal.supporters.append(message.agent)
             if len(proposal.supporters) >= SPAWN_MIN_AGENTS and proposal.mentions >= SPAWN_MIN_MENTIONS:
                 self._begin(self._decide(proposal))
+
+    def open_in(self, thread: Thread) -> list[tuple[str, str]]:
+        """Questions proposed in a thread that wait for a second supporter, by message; not those that are its own question."""
+        return [
+            (id, proposal.question)
+            for id, proposal in self.proposals.items()
+            if proposal.parent is thread and proposal.status == "PROPOSED" and self._is_outside(id, proposal)
+        ]
+
+    def _is_outside(self, message: str, proposal: Proposal) -> bool:
+        """Whether a proposal is for another thread: while a thread looks for its question, one proposed for it is not."""
+        thread = proposal.parent
+        if thread.stage == "DISCOVERY" and message in thread.proposals:
+            return False
+        return proposal.question != thread.question
 
     async def split(self, thread: Thread, question: str) -> None:
         """Give the second dispute of a thread a thread of its own, with the same agents."""

@@ -232,14 +232,6 @@ class Thread:
         quiet = self.in_stage >= STABLE_MESSAGES and not moving & set(self.moves(STABLE_MESSAGES))
         return self.stage == "EVIDENCE" and (quiet or self.in_stage >= self.budget)
 
-    def update(self, agent: str, side: Side) -> Side | None:
-        """Replace the side of an agent's commitment. Return the one before."""
-        before = self.commitments.get(agent)
-        if before is None:
-            return None
-        self.commitments[agent] = before.model_copy(update={"side": side})
-        return before.side
-
     def horizons(self) -> list[Horizon]:
         return [commitment.horizon for commitment in self.commitments.values()]
 

@@ -43,10 +43,7 @@ def spoken_words(floor: Floor, thread: Thread, message: DebateMessage, value: An
             falsifier = falsifier_of(value)
             parts.append(f"Would change its mind if: {falsifier.words()}." if falsifier else "")
         case SteelmanTurn():
-            parts.append(
-                f"Claim: {value.claim_represented} Strongest reason: {value.strongest_reason} "
-                f"Would change its mind if: {value.falsifier_represented}"
-            )
+            parts.append(f"Would change its mind if: {value.falsifier_represented}")
         case GradeTurn():
             parts[0] = f"GRADE_STEELMAN{about} {value.grade}: {message.text}"
             if value.grade != "ACCURATE":
@@ -63,7 +60,11 @@ def _turn_parts(value: TurnReply) -> list[str]:
         changed = getattr(value, "top_claim", "unchanged")
         parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()} (top claim: {changed})")
     if value.move == "UPDATE_POSITION":
-        parts.append(f"New position: {getattr(value, 'new_side', '')}")
+        parts.append(
+            f"New position: {getattr(value, 'new_side', '')} (top claim: {getattr(value, 'top_claim', 'unchanged')})"
+        )
+        falsifier = falsifier_of(value)
+        parts += [f"Would change its mind if: {falsifier.words()}."] if falsifier else []
     if value.move == "STEELMAN":
         parts.append(f"Strongest reason: {getattr(value, 'strongest_reason', '')}")
     return parts
@@ -98,8 +99,7 @@ def record_turn(
 
 def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
     agent = message.agent
-    declared = falsifier_of(value)
-    falsifier = Falsifier(**_parts(declared)) if declared is not None and value.side != "UNCERTAIN" else None
+    falsifier = _falsifier(value) if value.side != "UNCERTAIN" else None
     thread.commitments[agent] = Commitment(
         agent=agent,
         side=value.side,
@@ -117,16 +117,30 @@ def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
 
 
 def _declare(thread: Thread, agent: str, value: FalsifierTurn) -> None:
-    declared, commitment = falsifier_of(value), thread.commitments.get(agent)
+    falsifier, commitment = _falsifier(value), thread.commitments.get(agent)
     if agent in thread.to_falsify:
         thread.to_falsify.remove(agent)
-    if declared is not None and commitment is not None:
-        falsifier = Falsifier(**_parts(declared))
+    if falsifier is not None and commitment is not None:
         thread.commitments[agent] = commitment.model_copy(update={"falsifier": falsifier})
 
 
-def _parts(declared: Any) -> dict[str, str]:
-    return {name: getattr(declared, name).strip() for name in ("metric", "threshold", "deadline")}
+def _update(thread: Thread, message: DebateMessage, value: TurnReply) -> None:
+    """Replace a commitment by what an update says. A falsifier of another position holds no more; a confidence stays unless it is
+    named."""
+    before = thread.commitments.get(message.agent)
+    if before is None or message.new_side is None:
+        return
+    level: Any = getattr(value, "confidence", "unchanged")
+    update: dict[str, object] = {"side": message.new_side, "statement": message.text, "message": message.id}
+    update["falsifier"] = _falsifier(value)
+    if level != "unchanged":
+        update["confidence"] = LEVELS[level]
+    thread.commitments[message.agent] = before.model_copy(update=update)
+
+
+def _falsifier(value: Any) -> Falsifier | None:
+    declared = falsifier_of(value)
+    return None if declared is None else Falsifier(**declared.model_dump(include={"metric", "threshold", "deadline"}))
 
 
 def _steelman(
@@ -186,9 +200,13 @@ def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any
                 )
             )
         case "UPDATE_POSITION" if message.new_side is not None:
-            thread.update(message.agent, message.new_side)
+            _update(thread, message, value)
         case "CONCEDE":
-            thread.concessions.append(_concession(floor, thread, message, value))
+            thread.concessions.append(_concession(floor, message, value))
+            falsifier = _falsifier(value)
+            if falsifier is not None and message.agent in thread.commitments:
+                held = thread.commitments[message.agent]
+                thread.commitments[message.agent] = held.model_copy(update={"falsifier": falsifier})
         case "STEELMAN":
             of = floor.agent_of[value.steelman_of]
             _steelman(
@@ -202,6 +220,9 @@ def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any
             )
         case _:
             pass
+    claim = " ".join(getattr(value, "claim", "").split())
+    if claim and getattr(value, "top_claim", "unchanged") != "unchanged":
+        floor.claims[message.agent] = claim
     supported = getattr(value, "supports", None)
     if supported:
         for id in floor.session.named(reply, [supported]):
@@ -209,7 +230,7 @@ def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any
             thread.support(id, message.agent)
 
 
-def _concession(floor: Floor, thread: Thread, message: DebateMessage, value: Any) -> Concession:
+def _concession(floor: Floor, message: DebateMessage, value: Any) -> Concession:
     changed: TopSide | None = None if value.top_claim == "unchanged" else value.top_claim
     opening = floor.openings.get(message.agent)
     before: TopSide | None = None
