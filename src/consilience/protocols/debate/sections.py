@@ -13,7 +13,6 @@ from consilience.domain.outcome import StopReason
 from consilience.domain.sections import (
     Block,
     Bullets,
-    Details,
     HeldPosition,
     Item,
     KeyFigure,
@@ -22,14 +21,13 @@ from consilience.domain.sections import (
     QuoteBlock,
     SeatNote,
     Section,
-    Subheading,
     Table,
 )
 from consilience.protocols._common.presenting import bullets, extend_presentation, figures_of, plural, share
 from consilience.protocols.debate.attention import NOTICED
-from consilience.protocols.debate.moves import ACTIVE, Side
-from consilience.protocols.debate.records import Crux, CruxPosition, DebateBallot, ThreadRecord
-from consilience.protocols.debate.state import DebateState, numbered_tries, thread_name
+from consilience.protocols.debate.crux_sections import crux_blocks
+from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
+from consilience.protocols.debate.state import DebateState, thread_name
 from consilience.protocols.debate.views import transcript_blocks, views
 from consilience.protocols.debate.words import (
     BLOCKED,
@@ -38,18 +36,15 @@ from consilience.protocols.debate.words import (
     REGIMES,
     SIDES,
     STAGES,
+    ballot_words,
     certainty,
     excerpt,
-    ordinal_try,
     side_word,
     tally,
-    validation_failure,
 )
 
 if TYPE_CHECKING:
     from consilience.protocols.debate.report import DebateReport
-
-FIRM: tuple[Side, Side] = ("YES", "NO")
 
 
 def state_of(report: DebateReport) -> DebateState:
@@ -69,7 +64,7 @@ def presentation(report: DebateReport) -> Presentation:
     state = state_of(report)
     ordinary = (StopReason.SETTLED, StopReason.STALLED, StopReason.EXHAUSTED_STEPS)
     sections = (
-        Section(name="cruxes", part="differences", blocks=tuple(_cruxes(report, state))),
+        Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(state))),
         Section(name="changes", part="differences", heading="Who moved, and why", blocks=tuple(_moves(state))),
         Section(name="dissent", part="differences", heading="Dissent kept", blocks=tuple(_dissent(report, state))),
         Section(
@@ -178,166 +173,6 @@ def _decided(decided: str | None, sides: list[Side]) -> str:
     return f"The answer decides {word}, {with_most}."
 
 
-# --- cruxes
-
-
-def _cruxes(report: DebateReport, state: DebateState) -> Iterator[Block]:
-    for n, crux in enumerate(state.cruxes, 1):
-        thread = state.thread(crux.thread)
-        yield Subheading(text=f"Crux {n}. {crux.question}")
-        yield Paragraph(text=_crux_verdict(crux, state), tone="strong")
-        yield _crux_table(crux, state)
-        yield from _best_statements(crux, thread, state)
-        yield from bullets([*_reasons(crux, state), *_steelmen(thread, state)])
-        yield from _concessions(thread, state)
-        yield Paragraph(lead="Crux score:", text=_score(crux, state))
-        if criteria := list(_criteria(crux, state)):
-            yield Paragraph(lead="Settled by:", text="")
-            yield Bullets(items=tuple(criteria))
-    if not state.cruxes and state.propositions:
-        yield Paragraph(text="No crux: no thread came so far that its agents committed to a question.")
-
-
-def _crux_verdict(crux: Crux, state: DebateState) -> str:
-    sides = [side for agent in crux.positions if (side := state.final_side(agent, crux))]
-    where = f"{thread_name(crux.thread)}; {'final ballots on it: ' if state.final else ''}{tally(sides)}"
-    if crux.validated:
-        return f"A validated crux ({where})."
-    locked = "It was locked, but it is" if crux.locked else "It is"
-    return f"{locked} no validated crux: {'; '.join(map(validation_failure, crux.validation_failures))} ({where})."
-
-
-def _crux_table(crux: Crux, state: DebateState) -> Table:
-    several = len(state.propositions) > 1
-    heads = ("agent", "answer now", "on this crux", "would change its mind if", "its top claim hangs on it")
-    rows = []
-    for agent in dict.fromkeys((*crux.positions, *state.final)):
-        position = crux.positions.get(agent)
-        ballot = state.final.get(agent)
-        rows.append(
-            (
-                state.names[agent],
-                "no ballot" if ballot is None else f"{_sides(ballot, several)}, {certainty(ballot.confidence)}",
-                _on_crux(agent, crux, state),
-                _threshold(position),
-                _hangs(agent, crux),
-            )
-        )
-    return Table(heads=heads, rows=tuple(rows), left=len(heads))
-
-
-def _on_crux(agent: str, crux: Crux, state: DebateState) -> str:
-    now = state.final_side(agent, crux)
-    before, message = state.committed_side(agent, crux.thread)
-    if message is None:
-        return f"{side_word(now)} (did not commit)"
-    changed = f", committed to {side_word(before)}" if before != now else ""
-    return f"{side_word(now)}{changed} [{message.label}]"
-
-
-def _threshold(position: CruxPosition | None) -> str:
-    falsifier = position.falsifier if position else None
-    if falsifier is None:
-        return "–"
-    derived = " (derived by the moderator)" if falsifier.derived else ""
-    return f"{falsifier.threshold}{f', by {falsifier.deadline}' if falsifier.deadline else ''}{derived}"
-
-
-def _hangs(agent: str, crux: Crux) -> str:
-    flip = crux.flips.get(agent)
-    if flip is None:
-        return "–"
-    return f"{'yes' if flip.would_flip else 'no'}, {certainty(flip.confidence)}"
-
-
-def _sides(ballot: DebateBallot, several: bool) -> str:
-    """`no`, or `1: no, 2: yes` for several propositions."""
-    words = [SIDES[side] for side in ballot.positions]
-    return ", ".join(f"{n}: {word}" for n, word in enumerate(words, 1)) if several else "".join(words[:1])
-
-
-def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
-    """The commitment with the highest confidence of either side, whole, as it was made."""
-    best: dict[Side, tuple[float, QuoteBlock]] = {}
-    commitments = {commitment.agent: commitment for commitment in thread.commitments}
-    for agent, position in crux.positions.items():
-        side, message = state.committed_side(agent, crux.thread)
-        made = side or position.side
-        if made in FIRM and position.statement and (made not in best or position.confidence > best[made][0]):
-            left = ", who has left this side since" if state.final_side(agent, crux) != made else ""
-            mark = f" [{message.label}]" if message else state.mark(commitments[agent].message)
-            by = f"{state.names[agent]}, {certainty(position.confidence)}{mark}{left}"
-            best[made] = (position.confidence, QuoteBlock(text=position.statement, by=by))
-    for side in FIRM:
-        if side in best:
-            yield Paragraph(lead=f"Best statement for {SIDES[side]}:", text="")
-            yield best[side][1]
-
-
-def _reasons(crux: Crux, state: DebateState) -> Iterator[Item]:
-    """Why the top claim of an agent hangs on the crux, in its words."""
-    for flip in crux.flips.values():
-        if flip.would_flip and flip.why:
-            yield Item(lead="Hangs on it:", text=f"“{flip.why}”", by=state.names[flip.agent])
-
-
-def _concessions(thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
-    if not thread.concessions:
-        return
-    cheap = sum(concession.cheap for concession in thread.concessions)
-    count = plural(len(thread.concessions), "concession")
-    changed = "none changed a top claim" if cheap == len(thread.concessions) else f"{cheap} changed no top claim"
-    items = (
-        Item(text=f"“{c.proposition}”", by=f"{state.names[c.agent]}{state.mark(c.message)}") for c in thread.concessions
-    )
-    yield Details(summary=f"{count}; {changed}", blocks=(Bullets(items=tuple(items)),))
-
-
-def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
-    """One line for each pair: whether the steelman was accepted, on which try, and what was wrong with those before."""
-    pairs: dict[tuple[str, str], list[str]] = {}
-    accepted: dict[tuple[str, str], str] = {}
-    for number, steelman in numbered_tries(thread.steelmen):
-        pair = (steelman.agent, steelman.of)
-        mark = state.mark(steelman.message)
-        if steelman.grade == "ACCURATE":
-            accepted.setdefault(pair, f"accepted on {ordinal_try(number)}{mark}")
-        corrections = f": “{excerpt(steelman.corrections, 200)}”" if steelman.corrections else ""
-        grade = "not graded" if steelman.grade == "PENDING" else steelman.grade.lower()
-        pairs.setdefault(pair, [])
-        if steelman.grade != "ACCURATE":
-            pairs[pair].append(f"{ordinal_try(number)} {grade}{mark}{corrections}")
-    for (agent, of), failed in pairs.items():
-        verdict = accepted.get((agent, of), "never accepted")
-        yield Item(
-            lead="Steelman:",
-            text=f"{state.names[agent]} put the case of {state.names[of]}: {verdict}",
-            note="; ".join(failed),
-        )
-
-
-def _score(crux: Crux, state: DebateState) -> str:
-    score, agents = crux.score, len(state.debaters)
-    flipping = sum(flip.would_flip for flip in crux.flips.values())
-    yes, no = (sum(position.side == side for position in crux.positions.values()) for side in FIRM)
-    sure = f"they are {share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
-    return (
-        f"{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of {flipping} of "
-        f"{plural(agents, 'agent')} hangs on it by their own word (coverage); firm positions were {yes} yes to {no} no at the end "
-        f"of the thread (polarity); {sure} (impact)."
-    )
-
-
-def _criteria(crux: Crux, state: DebateState) -> Iterator[Item]:
-    """The falsifiers, each with the agents that named it."""
-    by: dict[str, list[str]] = {}
-    for agent, position in crux.positions.items():
-        if position.falsifier:
-            by.setdefault(position.falsifier.words(), []).append(state.names[agent])
-    for words in dict.fromkeys((*crux.resolution_criteria, *by)):
-        yield Item(text=words, by=", ".join(by.get(words, ())))
-
-
 # --- who moved, dissent, what was never resolved
 
 
@@ -351,7 +186,7 @@ def _moves(state: DebateState) -> Iterator[Block]:
         before, after = state.opening.get(agent), state.final.get(agent)
         claim = after.claim if after and after.claim else before.claim if before else ""
         cells = (
-            "no ballot" if ballot is None else f"{_sides(ballot, several)}, {certainty(ballot.confidence)}"
+            "no ballot" if ballot is None else f"{ballot_words(ballot, several)}, {certainty(ballot.confidence)}"
             for ballot in (before, after)
         )
         rows.append((state.names[agent], *cells, claim))
@@ -373,7 +208,7 @@ def _ballot_changes(state: DebateState, several: bool) -> Iterator[Item]:
         if cause:
             why = f"because of {state.names[cause.agent]}{state.mark(cause.id)}: “{excerpt(cause.text)}”"
         yield Item(
-            lead=f"{state.names[agent]}: {_sides(before, several)} → {_sides(after, several)},",
+            lead=f"{state.names[agent]}: {ballot_words(before, several)} → {ballot_words(after, several)},",
             text=why,
             note=f"its reason: {excerpt(after.reason)}" if after.reason else "",
         )
@@ -516,7 +351,7 @@ def _positions(state: DebateState) -> Iterable[HeldPosition]:
     several = len(state.propositions) > 1
     for ballot in state.ballots:
         step = "final 1" if ballot.step else "opening 1"
-        yield HeldPosition(agent=ballot.agent, step=step, text=_sides(ballot, several))
+        yield HeldPosition(agent=ballot.agent, step=step, text=ballot_words(ballot, several))
 
 
 def _seats(state: DebateState) -> dict[str, SeatNote]:
@@ -525,6 +360,6 @@ def _seats(state: DebateState) -> dict[str, SeatNote]:
     notes = {}
     for agent in state.debaters:
         ballots = [ballot for ballot in (state.opening.get(agent), state.final.get(agent)) if ballot]
-        if words := list(dict.fromkeys(_sides(ballot, several) for ballot in ballots)):
+        if words := list(dict.fromkeys(ballot_words(ballot, several) for ballot in ballots)):
             notes[agent] = SeatNote(text=" → ".join(words))
     return notes

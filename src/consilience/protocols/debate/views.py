@@ -218,7 +218,8 @@ def _cut(lines: Sequence[str]) -> list[str]:
 
 def _steelmen(state: DebateState) -> View:
     """A row for each attempt, in order."""
-    rows, cells = [], {}
+    rows: list[tuple[str, ...]] = []
+    cells: dict[tuple[str, str], MatrixCell] = {}
     for thread in state.threads:
         for number, steelman in numbered_tries(thread.steelmen):
             grade = "not graded" if steelman.grade == "PENDING" else steelman.grade.lower()
@@ -319,11 +320,11 @@ def _agents(state: DebateState) -> View:
                 agent,
                 by_id[agent].model,
                 side_word(now.positions[0]) if now and now.positions else "–",
-                ", ".join(f"{MOVES[move]} {number}" for move, number in moves.most_common()) or "never spoke",
+                ", ".join(f"{MOVES[move]} ×{number}" for move, number in moves.most_common()) or "never spoke",
                 *(str(spoken[agent, thread]) for thread in threads),
             )
         )
-    heads = ("agent", "id", "model", "position", "moves", *map(thread_name, threads))
+    heads = ("agent", "id", "model", "position", "moves", *(f"messages in {thread_name(id)}" for id in threads))
     table = Table(heads=heads, rows=tuple(rows), left=5)
     cells = tuple(
         MatrixCell(row=state.names[agent], column=thread_name(thread), value=float(number), text=str(number))

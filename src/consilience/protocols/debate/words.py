@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from consilience.domain.agents import Agent, point_of_view
 from consilience.domain.positions import LEVELS
-from consilience.protocols.debate.moves import BlockReason, Move, Side, Stage, Status
+from consilience.protocols.debate.moves import Move, Side, Stage, Status
+from consilience.protocols.debate.records import DebateBallot
 from consilience.protocols.debate.settings import POINTS_OF_VIEW
 
 SIDES: Mapping[str, str] = {"YES": "yes", "NO": "no", "UNCERTAIN": "undecided", "UNDECIDED": "undecided"}
@@ -37,7 +38,7 @@ MOVES: Mapping[Move, str] = {
     "UPDATE_POSITION": "changes position",
     "CONCEDE": "concedes",
 }
-BLOCKED: Mapping[BlockReason, str] = {
+BLOCKED: Mapping[str, str] = {
     "stage_restriction": "a move that the stage does not allow",
     "steelman_required": "a challenge before an accepted steelman",
     "agent_cooldown": "spoken too soon after the agent's last message",
@@ -109,6 +110,12 @@ def tally(sides: Sequence[Side]) -> str:
     """Return `1 yes · 2 no · 1 undecided`, without what nobody holds."""
     counts = Counter(sides)
     return " · ".join(f"{counts[side]} {SIDES[side]}" for side in ("YES", "NO", "UNCERTAIN") if counts[side])
+
+
+def ballot_words(ballot: DebateBallot, several: bool) -> str:
+    """`no`, or `1: no, 2: yes` for several propositions."""
+    words = [SIDES[side] for side in ballot.positions]
+    return ", ".join(f"{n}: {word}" for n, word in enumerate(words, 1)) if several else "".join(words[:1])
 
 
 def virtual_time(ms: int) -> str:
