@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
-from consilience.protocols._common.presenting import bullets, plural, share
+from consilience.protocols._common.presenting import bullets, format_share, plural
 from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
 from consilience.protocols.debate.state import DebateState, numbered_tries, thread_name
@@ -154,7 +154,7 @@ def _score(crux: Crux, state: DebateState) -> str:
     score, agents = crux.score, len(state.debaters)
     flipping = sum(flip.would_flip for flip in crux.flips.values())
     yes, no = (sum(position.side == side for position in crux.positions.values()) for side in FIRM)
-    sure = f"they are {share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
+    sure = f"they are {format_share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
     return (
         f"{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of {flipping} of "
         f"{plural(agents, 'agent')} hangs on it by their own word (coverage); firm positions were {yes} yes to {no} no at the end "

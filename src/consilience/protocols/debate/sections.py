@@ -23,7 +23,7 @@ from consilience.domain.sections import (
     Section,
     Table,
 )
-from consilience.protocols._common.presenting import bullets, extend_presentation, figures_of, plural, share
+from consilience.protocols._common.presenting import bullets, extend_presentation, format_share, key_figures, plural
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.crux_sections import crux_blocks
 from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
@@ -286,7 +286,7 @@ def _trust(report: DebateReport, state: DebateState) -> Iterator[Item]:
         yield Item(
             text=f"Attention by {how}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
             f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
-            f"({share(metrics.attended_highly / metrics.attended)})."
+            f"({format_share(metrics.attended_highly / metrics.attended)})."
         )
     if metrics.messages_blocked:
         reasons = _counted(metrics.reasons_blocked, BLOCKED)
@@ -310,7 +310,7 @@ def _lock_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
                 yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.")
     if metrics.steelman_attempts:
         rate = metrics.steelman_accuracy_rate
-        graded = "none was graded" if rate is None else f"{share(rate)} of the graded ones accepted"
+        graded = "none was graded" if rate is None else f"{format_share(rate)} of the graded ones accepted"
         retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
         yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.")
 
@@ -334,7 +334,7 @@ def _figures(report: DebateReport) -> Iterator[KeyFigure]:
     }
     shares = {"attention_high": f"Answered messages with an attention score of at least {NOTICED:g}"}
     yield KeyFigure(name="Virtual time", value=f"{report.duration / 1000:.0f} s")
-    yield from figures_of(report.metrics, names=names, shares=shares)
+    yield from key_figures(report.metrics, names=names, shares=shares)
     yield KeyFigure(name="Replies asked for in threads", value=f"{metrics.attempts}, {metrics.failed_turns} failed")
     yield KeyFigure(name="Replies blocked", value=str(metrics.messages_blocked))
     yield KeyFigure(

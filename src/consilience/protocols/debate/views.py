@@ -20,7 +20,7 @@ from consilience.domain.sections import (
     Tone,
     View,
 )
-from consilience.protocols._common.presenting import plural, two_places
+from consilience.protocols._common.presenting import format_score, plural
 from consilience.protocols.debate.moves import ACTIVE, Status
 from consilience.protocols.debate.records import Crux, DebateMessage, ThreadRecord
 from consilience.protocols.debate.state import DebateState, numbered_tries, thread_name
@@ -78,7 +78,7 @@ def _cruxes(state: DebateState) -> View:
         counts = (str(sides[side]) for side in ("YES", "NO", "UNCERTAIN"))
         validated = "yes" if crux.validated else "no"
         rows.append(
-            (f"{n}. {crux.question}", thread_name(crux.thread), validated, *counts, two_places(crux.score.score))
+            (f"{n}. {crux.question}", thread_name(crux.thread), validated, *counts, format_score(crux.score.score))
         )
         details.append(Details(summary=f"Crux {n}: its messages", blocks=(Bullets(items=tuple(_map(crux, state))),)))
     table = Table(heads=heads, rows=tuple(rows), left=3)
@@ -143,7 +143,7 @@ def _threads(state: DebateState) -> View:
         (
             f"{thread_name(thread.id)}: {excerpt(_title(thread), 120)}",
             badge(thread),
-            two_places(thread.signal),
+            format_score(thread.signal),
             str(sum(not message.by_moderator for message in state.said_in(thread.id))),
             f"{virtual_time(thread.created_at)}–{virtual_time(thread.closed_at or state.duration)}",
         )
@@ -182,7 +182,7 @@ def _thread_picture(state: DebateState) -> Grid:
                 name=thread.id,
                 label=f"{thread.id.rpartition('-')[2]}. {_title(thread)}",
                 value=thread.signal,
-                value_text=two_places(thread.signal),
+                value_text=format_score(thread.signal),
                 note=f"{badge(thread)} · {plural(len(said), 'message')}",
                 framed=bool(thread.crux and thread.crux.validated),
             )
