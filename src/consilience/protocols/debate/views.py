@@ -106,6 +106,7 @@ def _crux_picture(state: DebateState) -> Matrix | None:
     agents = list(dict.fromkeys(agent for crux in state.cruxes for agent in (*crux.positions, *state.final)))
     if not agents:
         return None
+    columns = tuple(f"{n}. {crux.question}" for n, crux in enumerate(state.cruxes, 1))
     cells = []
     for n, crux in enumerate(state.cruxes, 1):
         for agent in agents:
@@ -117,15 +118,14 @@ def _crux_picture(state: DebateState) -> Matrix | None:
             cells.append(
                 MatrixCell(
                     row=state.names[agent],
-                    column=f"crux {n}",
+                    column=columns[n - 1],
                     text=SIDES[side],
-                    value={"YES": 1.0, "NO": 0.35}.get(side),
+                    value=position.confidence if position and side != "UNCERTAIN" else None,
                     framed=bool(flip and flip.would_flip),
                     tip=f"{state.names[agent]} on {crux.question}: {SIDES[side]}{sure}",
                 )
             )
-    columns = tuple(f"crux {n}" for n in range(1, len(state.cruxes) + 1))
-    legend = ("dark: yes · light: no · white: undecided · framed: the agent's top claim hangs on it, by its own word",)
+    legend = ("darker: more certain · framed: the agent's top claim hangs on the crux, by its own word",)
     rows = tuple(state.names[agent] for agent in agents)
     return Matrix(
         title="Where each agent stands on each crux", rows=rows, columns=columns, cells=tuple(cells), legend=legend

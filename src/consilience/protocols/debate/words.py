@@ -137,7 +137,7 @@ def validation_failure(failure: str) -> str:
     if failure == "a question of measurement":
         return "it asks for a measurement"
     if match := re.fullmatch(r"resolution criteria: (\d+).*", failure):
-        return f"{match[1]} findings that would settle it were named, two are needed"
+        return f"two findings that would settle it are needed, {match[1]} {'was' if match[1] == '1' else 'were'} named"
     if match := re.fullmatch(r"top claims that hang on it: (\d+).*", failure):
         return f"by their own word the top claims of {match[1]} of its agents hang on it, two are needed"
     if match := re.fullmatch(r"vague criterion: (.*)", failure, re.DOTALL):
