@@ -137,7 +137,6 @@ def as_html(record: SessionRecord) -> str:
 REPORT_FILES: Mapping[str, str] = {
     "mca_report.json": "mca_report",
     "final_state.json": "final_state",
-    "debate.json": "debate_json",
     "document.md": "document",
 }
 """Further files of a report directory, with the report's method that returns their content: text, or data for JSON. Empty
@@ -153,7 +152,7 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
         "report.md": markdown(report, stored=stored),
         "report.html": page(record) if record is not None else report_page(report, stored=stored),
     }
-    for name, method in REPORT_FILES.items():
+    for name, method in {**REPORT_FILES, **report.exports}.items():
         export = getattr(report, method, None)
         if export is not None and (content := export()):
             files[name] = (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from consilience.domain.events import Noted
 from consilience.domain.report import Report, UnfinishedSession
 from consilience.domain.sections import Presentation
 from consilience.protocols.debate.export import camel_case, final_json
+from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import (
     DebateBallot,
     DebateMessage,
@@ -25,6 +28,7 @@ class DebateReport(Report):
     step: ClassVar[str] = "message"
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "framing", "comparison"})
     asks_for_dissent: ClassVar[bool] = True
+    exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
 
     protocol: str = "debate"
     framing: Framing | None = None
@@ -65,4 +69,8 @@ class DebateReport(Report):
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
-        return cls._presentation()
+        return cls._presentation().model_copy(update=progress_parts(progress))
+
+    @classmethod
+    def note_line(cls, note: Noted) -> str:
+        return note_line(note)
