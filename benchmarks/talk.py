@@ -12,7 +12,7 @@ from typing import Annotated, TypedDict
 from consilience.domain.messages import LeafReply
 from consilience.domain.topology import Topology, tree
 from consilience.models.port import ModelRequest
-from consilience.protocols.emergence.replies import PeerReply, RootReply
+from consilience.protocols.emergence.turns import PeerReply, RootReply
 from workload import TASK
 
 ROOT = "L1N1"

@@ -41,7 +41,7 @@ def test_run_sync_records_in_the_users_journal(home: Path) -> None:
     assert asyncio.run(consilience.resume(report.session)) == report
 
 
-def test_what_takes_the_same_settings_takes_them_by_the_same_names() -> None:
+def test_api_functions_share_parameter_names() -> None:
     wanted = inspect.signature(consilience.deliberate).parameters
     assert inspect.signature(consilience.run_sync).parameters == wanted
     assert inspect.signature(consilience.live).parameters == wanted
@@ -74,12 +74,12 @@ def test_face_has_the_fields_of_a_deliberation_with_their_defaults(face: Callabl
 
 
 @pytest.mark.parametrize("name", ["run_sync", "live"])
-def test_a_setting_that_is_none_is_refused_by_the_function_that_was_called(name: str) -> None:
+def test_unknown_argument_error_names_the_function_called(name: str) -> None:
     with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'modell'"):
         getattr(consilience, name)("Why?", consilience.Emergence(), modell="local")
 
 
-async def test_run_sync_works_where_a_loop_runs_already() -> None:
+async def test_run_sync_inside_a_running_loop_returns_the_report() -> None:
     report = consilience.run_sync("Why?", consilience.Emergence(children=2, max_rounds=1), model=model())
     assert report.answer
 
@@ -116,7 +116,7 @@ def notebook() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-async def test_an_interrupt_stops_a_run_beside_a_running_loop() -> None:
+async def test_interrupt_beside_a_running_loop_stops_the_run() -> None:
     model = Interrupted()
     with notebook(), pytest.raises(KeyboardInterrupt):
         consilience.run_sync("Why?", ONE_AFTER_THE_OTHER, model=model, session="s")
@@ -125,7 +125,7 @@ async def test_an_interrupt_stops_a_run_beside_a_running_loop() -> None:
     assert (await consilience.resume("s", model=ScriptedModel(lambda request: "Yes."))).answer
 
 
-def test_an_interrupt_reaches_a_run_that_blocks_the_loop_of_a_program() -> None:
+def test_interrupt_of_a_run_that_blocks_the_loop_stops_it() -> None:
     """There `asyncio.run` takes the signal, and cancels the task that waits."""
     model = Interrupted()
 
@@ -138,12 +138,12 @@ def test_an_interrupt_reaches_a_run_that_blocks_the_loop_of_a_program() -> None:
     assert len(model.requests) == 2
 
 
-async def test_what_a_run_beside_a_running_loop_raises_reaches_the_caller() -> None:
+async def test_error_of_a_run_beside_a_running_loop_is_raised_to_the_caller() -> None:
     with pytest.raises(SettingsError, match="the task is empty"):
         consilience.run_sync(" ", consilience.Emergence(), model=model())
 
 
-async def test_models_are_dealt_in_the_order_of_the_reports_agents_or_given_by_agent() -> None:
+async def test_models_are_assigned_in_agent_order_or_by_agent_id() -> None:
     one, two = ScriptedModel(lambda r: "a", name="one"), ScriptedModel(lambda r: "b", name="two")
     protocol = consilience.Emergence(children=3, max_rounds=1)
     report = await consilience.deliberate("Why?", protocol, model=[one, two])
@@ -160,7 +160,7 @@ async def test_models_are_dealt_in_the_order_of_the_reports_agents_or_given_by_a
 
 
 @pytest.mark.parametrize("task", ["", "  \n", "x" * 1_000_001])
-async def test_a_task_that_cannot_be_is_refused_before_anything_is_recorded(task: str, home: Path) -> None:
+async def test_invalid_task_is_refused_before_anything_is_recorded(task: str, home: Path) -> None:
     with pytest.raises(SettingsError, match="task"):
         await consilience.deliberate(task, consilience.Emergence(), model=model())
     assert consilience.SqliteStore(home / "journal.db").sessions() == []
@@ -173,7 +173,7 @@ NOTE = consilience.Source("Rents rose.", "note")
 @pytest.mark.parametrize(
     ("task", "protocol", "settings", "said"),
     [
-        ("Why?", consilience.Solo, {}, r"Solo is a kind of protocol.* Write Solo\(\)\."),
+        ("Why?", consilience.Solo, {}, r"Solo is a class, not a protocol.* Write Solo\(\)\."),
         ("Why?", "solo", {}, r"'solo' \(str\) is not a protocol.* consilience\.Solo\(\)\."),
         ("Why?", None, {}, "is not a protocol"),
         (5, SOLO, {}, r"5 \(int\) is not a text.* task"),
@@ -200,7 +200,7 @@ NOTE = consilience.Source("Rents rose.", "note")
         ("Why?", SOLO, {"options": {"cache": True}}, "Options"),
     ],
 )
-def test_what_cannot_be_meant_is_a_mistake_that_says_what_to_write(
+def test_invalid_argument_error_shows_the_right_form(
     task: Any, protocol: Any, settings: dict[str, Any], said: str, home: Path
 ) -> None:
     asked = model()
@@ -214,18 +214,18 @@ def test_what_cannot_be_meant_is_a_mistake_that_says_what_to_write(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"calls": -1}, r"calls: .* greater than or equal to 0 \(given: -1\)"),
-        ({"calls": 10**400}, "calls: .* less than or equal to 9223372036854775807"),
-        ({"calls": "many"}, "calls: .* valid integer"),
-        ({"foo": 1}, "foo: "),
-        ({"money": float("nan")}, "money: .* finite"),
-        ({"seconds": float("inf")}, "seconds: .* finite"),
-        ({"agents": {"L2N1": {"calls": -1}}}, r"agents\.L2N1: calls: "),
-        ({"phases": {"leaf_respond/x": {"calls": 1}}}, "'leaf_respond/x' names no phase"),
+        ({"calls": -1}, "calls must be at least 0, not -1"),
+        ({"calls": 10**400}, "calls must be at most 9223372036854775807"),
+        ({"calls": "many"}, "calls must be a whole number, not 'many'"),
+        ({"foo": 1}, "foo is unknown"),
+        ({"money": float("nan")}, "money must be a finite number"),
+        ({"seconds": float("inf")}, "seconds must be a finite number"),
+        ({"agents": {"L2N1": {"calls": -1}}}, r"agents\.L2N1: calls must be at least 0"),
+        ({"phases": {"leaf_respond/x": {"calls": 1}}}, "phases: 'leaf_respond/x' is not a phase"),
     ],
 )
-def test_limits_that_cannot_be_are_a_mistake_wherever_they_are_written(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^these limits cannot be: {said}.* Where: limits\. Give "):
+def test_invalid_limit_is_a_user_error_in_every_form(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^invalid limits: {said}.* Where: limits\. Give "):
         consilience.Limits(**given)
     with pytest.raises(SettingsError, match=said):
         consilience.run_sync("Why?", SOLO, model=model(), limits=given)  # type: ignore[arg-type]
@@ -233,13 +233,13 @@ def test_limits_that_cannot_be_are_a_mistake_wherever_they_are_written(given: di
         consilience.Limits.model_validate(given)
 
 
-def test_an_allowance_that_cannot_be_is_a_mistake_too() -> None:
-    with pytest.raises(SettingsError, match=r"seconds: .* finite"):
+def test_invalid_limit_of_an_agent_is_a_user_error() -> None:
+    with pytest.raises(SettingsError, match="seconds must be a finite number"):
         consilience.SpendingLimits(seconds=float("inf"))
     assert consilience.Limits(calls=2**63 - 1, phases={"leaf_respond/1": consilience.SpendingLimits(calls=0)}).calls
 
 
-async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:
+async def test_invalid_store_is_a_user_error_in_every_function() -> None:
     for begun in (consilience.resume("s", store="x.db"), consilience.replay("s", store=Path("x.db"))):  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match=r"SqliteStore\('x\.db'\)"):
             await begun
@@ -248,22 +248,22 @@ async def test_what_is_no_store_is_said_wherever_one_is_given() -> None:
 @pytest.mark.parametrize(
     ("given", "wrong"),
     [
-        ((3, "report"), "the text of a source must be a string, not 3. Where: Source(text=…)."),
-        (("Rents rose.", 3), "the name of a source must be a string, not 3. Where: Source(name=…)."),
+        ((3, "report"), "'text' of the source must be text, not 3. Where: Source(…)."),
+        (("Rents rose.", 3), "'name' of the source must be text, not 3. Where: Source(…)."),
         (
             ("Rents rose.", "", "L2N1"),
-            "the agents of a source must be a tuple of agents' ids, or None for all, not 'L2N1'.",
+            "'agents' of the source must be a list in square brackets, not 'L2N1'.",
         ),
     ],
 )
-def test_a_document_of_another_type_is_refused_with_the_right_form(given: tuple[object, ...], wrong: str) -> None:
+def test_document_of_another_type_error_shows_the_right_form(given: tuple[object, ...], wrong: str) -> None:
     with pytest.raises(SettingsError) as refused:
         consilience.Source(*given)  # type: ignore[arg-type]
     assert wrong in str(refused.value)
     assert 'Write Source("The text.", name="report.md", agents=("L2N1",))' in str(refused.value)
 
 
-def test_a_document_is_written_text_first() -> None:
+def test_source_takes_the_text_first() -> None:
     named = consilience.Source(text="Rents rose.", name="report", agents=("L2N1",))
     assert consilience.Source("Rents rose.", "report", ("L2N1",)) == named
     assert consilience.Source.model_validate_json(named.model_dump_json()) == named
@@ -286,7 +286,7 @@ BEGUN = [_deliberated, _run_sync, _live]
 
 
 @pytest.mark.parametrize("begun", BEGUN)
-async def test_path_among_the_sources_is_read(begun: Any, tmp_path: Path) -> None:
+async def test_path_among_sources_is_read(begun: Any, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_bytes(b"line one\r\nline two\n")
     asked = model()
@@ -297,7 +297,7 @@ async def test_path_among_the_sources_is_read(begun: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("begun", BEGUN)
-async def test_text_alone_among_the_sources_is_refused(begun: Any, tmp_path: Path, home: Path) -> None:
+async def test_plain_text_among_sources_is_refused(begun: Any, tmp_path: Path, home: Path) -> None:
     (tmp_path / "notes.txt").write_text("line one\n")
     asked = model()
     with pytest.raises(SettingsError, match=r"neither a Source nor a path.* source 1\. Write pathlib\.Path\("):
@@ -306,7 +306,7 @@ async def test_text_alone_among_the_sources_is_refused(begun: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "is not there"), (b"\xff\x00", "is not UTF-8 text"), (b" \n", "is empty")]
+    ("content", "said"), [(None, "does not exist"), (b"\xff\x00", "is not UTF-8 text"), (b" \n", "is empty")]
 )
 async def test_file_that_is_no_document_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
@@ -335,14 +335,14 @@ async def test_protocol_under_a_taken_name_is_refused_before_anything_is_recorde
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"task": "caf\udce9"}, "the task holds"),
-        ({"sources": [consilience.Source(text="caf\udce9")]}, "document 1 holds"),
-        ({"sources": [consilience.Source(text="x", name="caf\udce9")]}, "the name of document 1 holds"),
-        ({"model": ScriptedModel(["x"], name="caf\udce9")}, "no Unicode"),
+        ({"task": "caf\udce9"}, "the task contains"),
+        ({"sources": [consilience.Source(text="caf\udce9")]}, "document 1 contains"),
+        ({"sources": [consilience.Source(text="x", name="caf\udce9")]}, "the name of document 1 contains"),
+        ({"model": ScriptedModel(["x"], name="caf\udce9")}, "not valid Unicode"),
         ({"session": "caf\udce9"}, "cannot be the id"),
     ],
 )
-async def test_what_no_encoding_can_hold_is_refused_before_anything_is_recorded(
+async def test_lone_surrogate_in_arguments_is_refused_before_anything_is_recorded(
     given: dict[str, Any], says: str, home: Path
 ) -> None:
     with pytest.raises(SettingsError, match=says):
@@ -350,13 +350,13 @@ async def test_what_no_encoding_can_hold_is_refused_before_anything_is_recorded(
     assert consilience.SqliteStore(home / "journal.db").sessions() == []
 
 
-async def test_nor_does_it_end_a_run_that_a_model_says_it() -> None:
+async def test_lone_surrogate_in_a_reply_does_not_end_the_run() -> None:
     said = Scripted("caf\udce9", finish_reason="\udce9")
     report = await consilience.deliberate("Why?", SOLO, model=ScriptedModel([said]))
     assert report.answer == "caf?"
 
 
 @pytest.mark.parametrize("given", [{"repairs": -1}, {"repairs": 11}, {"temperature": "hot"}, {"temperature": -0.1}])
-def test_options_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         Options(**given)

@@ -53,12 +53,12 @@ def command(site: Path, *arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
-def test_the_class_of_the_tutorial_is_short() -> None:
+def test_tutorial_class_is_short() -> None:
     lines = [line for line in FILES["premortem/__init__.py"].splitlines() if line.strip()]
     assert len(lines) <= 60
 
 
-def test_the_package_is_a_command_that_runs_replays_forks_resumes_and_exports(site: Path, home: Path) -> None:
+def test_tutorial_package_runs_replays_forks_resumes_and_exports(site: Path, home: Path) -> None:
     assert "premortem A premortem: agents imagine that the plan failed" in " ".join(command(site, "--help").split())
     assert "--seats N" in command(site, "premortem", "--help")
     assert "5" in command(site, "premortem", "Launch in June", "--seats", "4", "--dry-run", "--model", "local")
@@ -94,7 +94,7 @@ def importable(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("premortem", None)
 
 
-def test_the_tutorials_protocol_passes_shake(importable: None) -> None:
+def test_tutorial_protocol_passes_shake(importable: None) -> None:
     module = importlib.import_module("premortem")
     shaken = shake(module.Premortem(seats=3), orders=10, kills=10)
     assert shaken.orders > 1

@@ -171,7 +171,7 @@ def test_protocols_touch_the_world_through_the_session_only() -> None:
         ("mine = session\nmine._x", "reaches into the session: mine._x"),
     ],
 )
-def test_what_is_banned_is_found(tmp_path: Path, code: str, said: str) -> None:
+def test_banned_use_in_a_sample_is_found(tmp_path: Path, code: str, said: str) -> None:
     path = tmp_path / "protocol.py"
     path.write_text(code)
     found = banned_in(path)
@@ -194,7 +194,7 @@ def test_what_is_banned_is_found(tmp_path: Path, code: str, said: str) -> None:
         "reopen(thread)",
     ],
 )
-def test_what_is_not_banned_is_left_alone(tmp_path: Path, code: str) -> None:
+def test_allowed_use_in_a_sample_is_not_reported(tmp_path: Path, code: str) -> None:
     path = tmp_path / "protocol.py"
     path.write_text(code)
     assert banned_in(path) == []
@@ -236,14 +236,14 @@ def test_long_files_and_functions_are_found(tmp_path: Path) -> None:
 # --- tests themselves
 
 
-def test_the_network_is_shut_in_tests() -> None:
+def test_network_in_tests_is_closed() -> None:
     with socket.socket() as outside, pytest.raises((RuntimeError, UserWarning), match=r"192\.0\.2\.1"):
         outside.connect(("192.0.2.1", 80))
     with pytest.raises(RuntimeError, match=r"looked up the host 'example\.org'"):
         socket.create_connection(("example.org", 80))
 
 
-def test_loopback_is_open_in_tests() -> None:
+def test_loopback_in_tests_is_open() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         for name in ("127.0.0.1", "localhost"):
@@ -251,7 +251,7 @@ def test_loopback_is_open_in_tests() -> None:
                 pass
 
 
-def test_a_test_has_a_home_of_its_own(home: Path, tmp_path: Path, shared_weights: Path) -> None:
+def test_home_of_a_test_is_a_temporary_directory(home: Path, tmp_path: Path, shared_weights: Path) -> None:
     assert os.environ["CONSILIENCE_HOME"] == str(home)
     assert home.is_relative_to(tmp_path)
     assert [entry.name for entry in home.iterdir()] == ["weights"]
@@ -281,7 +281,7 @@ def test_a_matrix_is_sampled(case: int, request: pytest.FixtureRequest, whole: b
 
 @pytest.mark.matrix(keep=3, whole=6)
 @pytest.mark.parametrize("case", range(12))
-def test_a_matrix_that_is_long_even_whole_is_sampled_there_too(
+def test_matrix_with_a_whole_bound_is_sampled_under_whole(
     case: int, request: pytest.FixtureRequest, whole: bool
 ) -> None:
     cases = [item for item in request.session.items if item.nodeid.startswith(request.node.nodeid.partition("[")[0])]

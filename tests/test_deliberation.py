@@ -53,7 +53,7 @@ def deliberation(store: SqliteStore, model: ScriptedModel | None = None) -> Deli
     return Deliberation(TREE, model=model or speaking(), panel="markets", sources=[NOTE], store=store)
 
 
-async def test_one_object_runs_any_number_of_sessions_also_inside_a_running_loop(store: SqliteStore) -> None:
+async def test_one_deliberation_runs_several_sessions(store: SqliteStore) -> None:
     model = speaking()
     panel = deliberation(store, model)
     first = await panel.run(TASK, session="first")
@@ -214,7 +214,7 @@ def completed(store: SqliteStore, session: str) -> list[CallCompleted]:
         ("other settings", {"protocol": Broadcast(children=2, max_iterations=3)}, [NOTE]),
     ],
 )
-async def test_what_is_recorded_of_another_deliberation_is_not_taken_for_this_one(
+async def test_run_or_resume_of_another_deliberations_session_is_refused(
     what: str, changed: dict[str, object], sources: list[Source], store: SqliteStore
 ) -> None:
     model = ScriptedModel(lambda request: '{"rating": "good", "text": "It is."}')
@@ -235,7 +235,7 @@ async def test_what_is_recorded_of_another_deliberation_is_not_taken_for_this_on
         {"perspectives": {"A1": 3}}, {"session": None}, {"session": ["s"]}, {"session": "\ud800"},
     ],
 )  # fmt: skip
-async def test_an_argument_of_fork_that_cannot_be_is_a_user_error(store: SqliteStore, wrong: dict[str, Any]) -> None:
+async def test_invalid_argument_of_fork_is_a_user_error(store: SqliteStore, wrong: dict[str, Any]) -> None:
     panel = Deliberation(Solo(), model=ScriptedModel(["yes"]), store=store)
     await panel.run("Is it so?", session="s")
     with pytest.raises(SettingsError):
@@ -244,7 +244,7 @@ async def test_an_argument_of_fork_that_cannot_be_is_a_user_error(store: SqliteS
 
 
 @pytest.mark.parametrize("id", [None, 3, ["s"], "\ud800"])
-async def test_an_id_that_cannot_be_is_a_user_error(store: SqliteStore, id: Any) -> None:
+async def test_invalid_session_id_is_a_user_error(store: SqliteStore, id: Any) -> None:
     panel = Deliberation(store=store)
     for method in (panel.resume, panel.replay):
         with pytest.raises(SettingsError):
@@ -252,7 +252,7 @@ async def test_an_id_that_cannot_be_is_a_user_error(store: SqliteStore, id: Any)
 
 
 @pytest.mark.parametrize("wrong", [{"repairs": "x"}, {"repairs": 1.5}, {"thinking": []}])
-def test_an_option_of_a_wrong_type_is_a_user_error(wrong: dict[str, Any]) -> None:
+def test_option_of_a_wrong_type_is_a_user_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         Options(**wrong)
 
@@ -273,7 +273,7 @@ def test_sessions_are_resumed_replayed_and_forked_without_await(tmp_path: Path) 
         assert forked.session != report.session
 
 
-async def test_the_blocking_forms_work_where_a_loop_runs_already(tmp_path: Path) -> None:
+async def test_blocking_methods_inside_a_running_loop_work(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "sync.db")
     how = consilience.Deliberation(consilience.Solo(), model=ScriptedModel(lambda request: "Yes."), store=store)
     report = await how.run("Should it?")
@@ -281,7 +281,7 @@ async def test_the_blocking_forms_work_where_a_loop_runs_already(tmp_path: Path)
     assert consilience.resume_sync(report.session, store=store) == report
 
 
-def test_mistakes_are_refused_before_anything_is_spent(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused_before_anything_is_spent(tmp_path: Path) -> None:
     model, store = ScriptedModel([]), SqliteStore(tmp_path / "none.db")
     how = consilience.Deliberation(consilience.Solo(), model=model, store=store)
     with pytest.raises(SettingsError, match="the id is empty"):

@@ -16,7 +16,7 @@ import pytest
 
 from consilience.domain.errors import ServerError
 from consilience.domain.events import StepCompleted
-from consilience.domain.outcome import StopReason
+from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.report import Report
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
@@ -97,7 +97,7 @@ def test_limit_of_the_readme_leaves_room_for_every_retry(run_block: RunBlock) ->
     assert report.stop_reason not in EXHAUSTED_BY_A_LIMIT
 
 
-def test_the_agent_of_the_guide_uses_its_tool(run_block: RunBlock, home: Path) -> None:
+def test_tool_agent_of_the_guide_uses_its_tool(run_block: RunBlock, home: Path) -> None:
     (code,) = [code for code in CODE if "ToolAgent" in code]
     (report,) = run_block(code)
     with closing(SqliteStore(home / "journal.db")) as store:
@@ -115,7 +115,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_of_a_page_passes_its_dry_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of README and docs gives its plan, with `--dry-run`, without a key."""
     from typer.testing import CliRunner
 
@@ -127,6 +127,8 @@ def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pyte
     (tmp_path / "my-hierarchy.toml").write_text("\n".join(blocks("toml", "\n".join(GUIDES))))
     (tmp_path / "my-agent").write_text("#!/bin/sh\ncat\n")
     (tmp_path / "my-agent").chmod(0o755)
+    (tmp_path / "my-prompts").mkdir()
+    (tmp_path / "my-prompts" / "leaf_respond.j2").write_text("{{ seat }} Answer in one line.\n")
     arguments = shlex.split(command, comments=True)[1:]
     if "--dry-run" not in arguments:
         arguments.append("--dry-run")
@@ -134,7 +136,7 @@ def test_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pyte
     assert result.exit_code == 0, result.output
 
 
-def test_the_task_that_the_guide_shows_can_be_read() -> None:
+def test_task_shown_in_the_guide_is_valid() -> None:
     from consilience.evaluation import Task
 
     (line,) = blocks("json", GUIDE)
@@ -144,7 +146,7 @@ def test_the_task_that_the_guide_shows_can_be_read() -> None:
     assert documented == set(Task.model_fields) - {"tolerance"}  # said with `kind`
 
 
-def test_the_make_targets_named_are_there() -> None:
+def test_make_targets_named_on_pages_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     said = "\n".join(page.read_text() for page in PAGES)
     named = set(re.findall(r"`make ([a-z-]+)|^make ([a-z-]+)", said, re.MULTILINE))
@@ -154,12 +156,12 @@ def test_the_make_targets_named_are_there() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_relative_links_of_a_page_resolve(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} -> {target}"
 
 
-def test_the_table_of_protocols_is_that_of_the_package() -> None:
+def test_readme_table_lists_the_installed_protocols() -> None:
     from importlib.metadata import entry_points
 
     from consilience.engine.protocol import ENTRY_POINT_GROUP, find_protocol
@@ -175,7 +177,7 @@ def test_the_table_of_protocols_is_that_of_the_package() -> None:
     assert Decompose(children=3).estimate().max == 5
 
 
-def test_exported_names_are_those_of_the_reference() -> None:
+def test_reference_lists_every_exported_name() -> None:
     import consilience
 
     for name in consilience.__all__:
@@ -184,6 +186,22 @@ def test_exported_names_are_those_of_the_reference() -> None:
     assert sorted(re.findall(r"^::: consilience\.([A-Z]\w*|[a-z]+(?:_\w+)?)$", pages, re.MULTILINE)) == sorted(
         [*consilience.__all__, "protocol", "testing"]
     )
+
+
+@pytest.mark.parametrize("names", [StopReason, FailureKind])
+def test_recipes_explain_every_stop_reason_and_failure(names: type[StopReason] | type[FailureKind]) -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    listed = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[\w`, ]+`) \|", page, re.MULTILINE)))
+    assert {name.value for name in names} <= set(listed)
+
+
+PATHS = sorted({(page.name, path) for page in PAGES for path in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text())})
+ROOTS = [ROOT, ROOT / "src" / "consilience"]
+
+
+@pytest.mark.parametrize(("page", "path"), PATHS)
+def test_module_path_on_a_page_exists(page: str, path: str) -> None:
+    assert any((root / path).exists() for root in ROOTS), f"{page} names {path}"
 
 
 JOURNEYS = (ROOT / "docs" / "design" / "README.md").read_text()
@@ -243,7 +261,7 @@ def test_every_recorded_run_is_shown_on_a_page() -> None:
 
 
 @pytest.mark.parametrize(("session", "transcript"), TRANSCRIPTS)
-def test_a_transcript_is_what_show_prints_of_the_recorded_run(session: str, transcript: str, home: Path) -> None:
+def test_transcript_matches_show_of_the_recorded_run(session: str, transcript: str, home: Path) -> None:
     """Line by line and in order; where lines are left out, a line says so."""
     from typer.testing import CliRunner
 
@@ -266,12 +284,12 @@ def recorded(home: Path) -> str:
     return README_RUN
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_under_1000_words() -> None:
     """Under 1,000 words, the transcript aside."""
     assert len(README.replace(README_TRANSCRIPT, "").split()) < 1000
 
 
-def test_what_the_guide_says_about_removing_is_so(recorded: str, home: Path) -> None:
+def test_storage_page_commands_list_and_remove_sessions(recorded: str, home: Path) -> None:
     """The commands of docs/storage.md, in their order, on a journal with one session that is a year old."""
     import sqlite3
 
@@ -297,7 +315,7 @@ def test_what_the_guide_says_about_removing_is_so(recorded: str, home: Path) -> 
     assert "monitoring gap" not in (home / "journal.db").read_bytes().decode("latin-1")
 
 
-async def test_the_recorded_run_replays_without_a_call(recorded: str) -> None:
+async def test_recorded_run_of_the_readme_replays_without_a_call(recorded: str) -> None:
     import consilience
 
     store = consilience.SqliteStore(consilience_home() / "journal.db")

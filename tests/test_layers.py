@@ -196,7 +196,7 @@ def tree(tmp_path: Path) -> Path:
         ("domain/errors.py", "importlib.import_module(name)"),
     ],
 )
-def test_what_points_downward_is_allowed(tree: Path, file: str, code: str) -> None:
+def test_import_that_points_downward_is_allowed(tree: Path, file: str, code: str) -> None:
     (tree / file).write_text(code)
     assert violations(tree) == []
 
@@ -230,7 +230,7 @@ def test_what_points_downward_is_allowed(tree: Path, file: str, code: str) -> No
         ("cli/main.py", "import consilience.plugins", "imports plugins, which has no floor"),
     ],
 )
-def test_what_does_not_is_found(tree: Path, file: str, code: str, said: str) -> None:
+def test_import_that_does_not_point_downward_is_found(tree: Path, file: str, code: str, said: str) -> None:
     (tree / file).write_text(code)
     found = violations(tree)
     assert len(found) == 1
@@ -238,7 +238,7 @@ def test_what_does_not_is_found(tree: Path, file: str, code: str, said: str) -> 
     assert str(tree / file) in found[0]
 
 
-def test_a_module_without_a_floor_is_found(tree: Path) -> None:
+def test_module_without_a_floor_is_found(tree: Path) -> None:
     (tree / "misc.py").write_text("")
     (tree / "plugins").mkdir()
     (tree / "plugins" / "one.py").write_text("")

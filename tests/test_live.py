@@ -28,7 +28,7 @@ def store() -> consilience.SqliteStore:
     return consilience.SqliteStore(":memory:")
 
 
-async def test_events_come_while_it_runs_and_the_report_at_the_end(store: consilience.SqliteStore) -> None:
+async def test_live_yields_events_during_the_run_then_the_report(store: consilience.SqliteStore) -> None:
     released = asyncio.Event()
     order: list[str] = []
 
@@ -50,7 +50,7 @@ async def test_events_come_while_it_runs_and_the_report_at_the_end(store: consil
     assert (order[0], order[-1]) == ("session_started", "session_finished")
 
 
-async def test_several_readers_see_everything_also_those_who_come_late(store: consilience.SqliteStore) -> None:
+async def test_live_with_several_readers_gives_each_every_event(store: consilience.SqliteStore) -> None:
     async with consilience.live("Is it so?", TREE, model=ScriptedModel(emergent), store=store) as session:
 
         async def read() -> list[str]:
@@ -61,7 +61,7 @@ async def test_several_readers_see_everything_also_those_who_come_late(store: co
     assert first == second == late
 
 
-async def test_leaving_early_stops_the_run_which_can_be_resumed(store: consilience.SqliteStore) -> None:
+async def test_live_left_early_stops_the_run_which_resumes(store: consilience.SqliteStore) -> None:
     model = ScriptedModel(emergent)
     async with consilience.live("Is it so?", TREE, model=model, store=store) as session:
         async for event in session.events():
@@ -78,7 +78,7 @@ async def test_leaving_early_stops_the_run_which_can_be_resumed(store: consilien
     assert report.digest() == whole.digest()
 
 
-async def test_what_is_never_entered_leaves_nothing_behind(store: consilience.SqliteStore) -> None:
+async def test_live_never_entered_records_nothing(store: consilience.SqliteStore) -> None:
     model = ScriptedModel(emergent)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -88,7 +88,7 @@ async def test_what_is_never_entered_leaves_nothing_behind(store: consilience.Sq
     assert (model.requests, store.sessions()) == ([], [])
 
 
-async def test_a_report_is_not_awaited_before_the_block(store: consilience.SqliteStore) -> None:
+async def test_live_report_before_the_block_is_an_error(store: consilience.SqliteStore) -> None:
     session = consilience.live("Is it so?", TREE, model=ScriptedModel(emergent), store=store)
     with pytest.raises(UserError, match="has not begun"):
         await session.report()
@@ -98,14 +98,14 @@ async def test_a_report_is_not_awaited_before_the_block(store: consilience.Sqlit
         assert (await session.report()).answer
 
 
-async def test_a_mistake_ends_the_events_and_is_raised_with_the_report(store: consilience.SqliteStore) -> None:
+async def test_live_user_error_ends_events_and_is_raised_by_report(store: consilience.SqliteStore) -> None:
     async with consilience.live(" ", TREE, model=ScriptedModel([]), store=store) as session:
         assert [event async for event in session.events()] == []
         with pytest.raises(SettingsError, match="the task is empty"):
             await session.report()
 
 
-async def test_the_log_says_what_happens_and_never_what_was_said(
+async def test_log_records_events_without_texts(
     store: consilience.SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     def reply(request: ModelRequest) -> object:
@@ -123,7 +123,7 @@ async def test_the_log_says_what_happens_and_never_what_was_said(
     assert SECRET not in caplog.text
 
 
-def test_without_a_handler_the_log_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_without_a_handler_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     telemetry.LOGGER.error("nothing should come of this")
     assert capfd.readouterr() == ("", "")
 
@@ -134,11 +134,11 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(telemetry, "_tracer", lambda: provider.get_tracer("consilience"))
-    monkeypatch.setattr(telemetry, "watched", lambda: True)
+    monkeypatch.setattr(telemetry, "is_traced", lambda: True)
     return exporter
 
 
-async def test_spans_nest_calls_in_phases_in_the_session(
+async def test_spans_nest_calls_in_phases_in_a_session(
     store: consilience.SqliteStore, spans: InMemorySpanExporter
 ) -> None:
     def reply(request: ModelRequest) -> object:

@@ -21,7 +21,7 @@ def reported(answer: str = "It depends.") -> Report:
     )
 
 
-def test_a_report_shows_itself_as_the_command_line_does() -> None:
+def test_report_in_a_notebook_shows_the_page_of_the_command_line() -> None:
     report = reported()
     assert report._repr_markdown_() == markdown(report)
     shown = report._repr_html_()
@@ -30,14 +30,14 @@ def test_a_report_shows_itself_as_the_command_line_does() -> None:
     assert shown.startswith('<div class="consilience">')
 
 
-def test_what_an_agent_wrote_is_inert_in_a_notebook() -> None:
+def test_agent_html_in_a_notebook_is_escaped() -> None:
     shown = reported("<script>alert(1)</script> ![x](https://evil.example/x.png)")._repr_html_()
     tree = html5lib.HTMLParser(strict=False, namespaceHTMLElements=False).parse(shown)
     assert not {"script", "img", "a"} & {element.tag for element in tree.iter()}
     assert "<script>alert(1)</script>" in "".join(tree.itertext())
 
 
-def test_a_report_gives_its_words_its_page_and_its_files(tmp_path: Path) -> None:
+def test_report_returns_markdown_html_and_files(tmp_path: Path) -> None:
     report = reported("<script>alert(1)</script> 5 & 7")
     assert report.markdown() == markdown(report)
     page = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(report.html())
@@ -58,7 +58,7 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_report_read_from_a_file_shows_itself_too(tmp_path: Path) -> None:
+def test_report_read_from_json_shows_its_page(tmp_path: Path) -> None:
     stored = tmp_path / "report.json"
     stored.write_text(reported().model_dump_json())
     for name in ("Report", "EmergenceReport"):
@@ -70,7 +70,7 @@ def test_a_report_read_from_a_file_shows_itself_too(tmp_path: Path) -> None:
         assert json.loads(run(code)) == [[], True, True], name
 
 
-def test_plain_data_alone_shows_nothing_and_imports_nothing() -> None:
+def test_domain_report_without_api_has_no_page_and_imports_no_reporting() -> None:
     code = (
         "import sys\nfrom consilience.domain.report import Report\n"
         "print(Report._repr_html_(Report.model_construct()), [m for m in sys.modules if m.startswith('consilience.rep')])"

@@ -64,12 +64,12 @@ def files() -> list[Path]:
     return [path for place in PLACES for path in sorted((SOURCE / place).rglob("*.py"))]
 
 
-def test_there_is_something_to_find() -> None:
+def test_words_of_protocols_are_collected() -> None:
     assert {"emergence", "broadcast", "refinement", "decompose", "solo", "vote", "propose"} <= set(SHIPPED)
     assert {"max_passes", "ballots", "nudge", "satisfaction_threshold", "aggregated_children", "weighed"} <= ALL_WORDS
 
 
-def test_no_string_of_the_engine_or_of_reporting_names_a_protocol_or_what_is_its_own() -> None:
+def test_engine_and_reporting_strings_name_no_protocol() -> None:
     words = ALL_WORDS - ALLOWED.keys()
     found = [
         f"{path.relative_to(SOURCE)}:{line}: {word!r} in {text[:80]!r}"
@@ -80,7 +80,7 @@ def test_no_string_of_the_engine_or_of_reporting_names_a_protocol_or_what_is_its
     assert not found, "the engine and reporting know no protocol:\n" + "\n".join(found)
 
 
-def test_no_import_of_the_engine_or_of_reporting_reaches_a_protocol() -> None:
+def test_engine_and_reporting_import_no_protocol() -> None:
     found = []
     for path in files():
         for node in ast.walk(ast.parse(path.read_text())):

@@ -3,7 +3,7 @@
     report = consilience.run_sync("Should we …?", consilience.Emergence(children=3), model="local")
     print(report.answer, report.dissent)
 
-Names are imported when first used, so that `import consilience` costs next to nothing.
+Names are imported on first use, so that `import consilience` is fast.
 """
 
 from __future__ import annotations
@@ -49,54 +49,45 @@ if TYPE_CHECKING:
     from consilience.protocols.refinement import Refinement as Refinement
     from consilience.protocols.refinement import RefinementReport as RefinementReport
 
-_HOME = {
-    "deliberate": "consilience.api",
-    "fork": "consilience.api",
-    "fork_sync": "consilience.api",
-    "live": "consilience.api",
-    "replay_sync": "consilience.api",
-    "resume_sync": "consilience.api",
-    "resume": "consilience.api",
-    "replay": "consilience.api",
-    "run_sync": "consilience.api",
-    "ConsilienceError": "consilience.domain.errors",
-    "UserError": "consilience.domain.errors",
-    "Hierarchy": "consilience.domain.hierarchies",
-    "Source": "consilience.domain.messages",
-    "SpendingLimits": "consilience.domain.outcome",
-    "Limits": "consilience.domain.outcome",
-    "StopReason": "consilience.domain.outcome",
-    "Panel": "consilience.domain.panels",
-    "Persona": "consilience.domain.panels",
-    "Report": "consilience.domain.report",
-    "SqliteStore": "consilience.journal.sqlite",
-    "open_store": "consilience.journal.open_store",
-    "ToolAgent": "consilience.models.tool_agent",
-    "Broadcast": "consilience.protocols.broadcast",
-    "BroadcastReport": "consilience.protocols.broadcast",
-    "Decompose": "consilience.protocols.decompose",
-    "DecomposeReport": "consilience.protocols.decompose",
-    "Emergence": "consilience.protocols.emergence",
-    "Deliberation": "consilience.deliberation",
-    "Live": "consilience.deliberation",
-    "Solo": "consilience.protocols.baselines",
-    "SoloReport": "consilience.protocols.baselines",
-    "Vote": "consilience.protocols.baselines",
-    "VoteReport": "consilience.protocols.baselines",
-    "EmergenceReport": "consilience.protocols.emergence",
-    "Refinement": "consilience.protocols.refinement",
-    "RefinementReport": "consilience.protocols.refinement",
+_NAMES = {
+    "consilience.api": (
+        "deliberate",
+        "fork",
+        "fork_sync",
+        "live",
+        "replay",
+        "replay_sync",
+        "resume",
+        "resume_sync",
+        "run_sync",
+    ),
+    "consilience.deliberation": ("Deliberation", "Live"),
+    "consilience.domain.errors": ("ConsilienceError", "UserError"),
+    "consilience.domain.hierarchies": ("Hierarchy",),
+    "consilience.domain.messages": ("Source",),
+    "consilience.domain.outcome": ("Limits", "SpendingLimits", "StopReason"),
+    "consilience.domain.panels": ("Panel", "Persona"),
+    "consilience.domain.report": ("Report",),
+    "consilience.journal.open_store": ("open_store",),
+    "consilience.journal.sqlite": ("SqliteStore",),
+    "consilience.models.tool_agent": ("ToolAgent",),
+    "consilience.protocols.baselines": ("Solo", "SoloReport", "Vote", "VoteReport"),
+    "consilience.protocols.broadcast": ("Broadcast", "BroadcastReport"),
+    "consilience.protocols.decompose": ("Decompose", "DecomposeReport"),
+    "consilience.protocols.emergence": ("Emergence", "EmergenceReport"),
+    "consilience.protocols.refinement": ("Refinement", "RefinementReport"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name.endswith("Report"):
-        import_module("consilience.api")  # has reports show themselves in notebooks
-    value = getattr(import_module(_HOME[name]), name)
+        import_module("consilience.api")  # lets notebooks display reports
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -1,6 +1,6 @@
-"""The Python face: functions that deliberate, each a face of `consilience.deliberation.Deliberation`.
+"""The functions of the Python API, which call `consilience.deliberation.Deliberation`.
 
-Importing it lets reports show themselves in notebooks; what renders them is imported when one does.
+Importing this module lets notebooks display reports; the renderers are imported on first use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from consilience.deliberation import Deliberation, Live, deliberation_from
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
-from consilience.domain.report import Display, Report, display_with
+from consilience.domain.report import Report, ReportRenderers, register_renderers
 from consilience.engine.fork import END
 from consilience.engine.protocol import ReportingProtocol
 from consilience.engine.runner import Models, Options
@@ -41,38 +41,12 @@ async def deliberate(
     session: str | None = None,
     options: Options | None = None,
 ) -> R:
-    """Put a task before the agents of a protocol and return its report, of the protocol's own type.
+    """Run a protocol on a task and return its report.
 
-    `model` is one for all, several dealt in the order of `report.agents`, or one per agent id; names or models. None
-    chooses as the command line does. `sources` are documents: a `pathlib.Path` is a file to read, a `Source` holds its
-    text; a text alone is refused. `encoder` is for similarity by embedding. `panel` replaces the protocol's perspectives.
-    The session is recorded in `store`, by default the user's journal. Raises `UserError`s before anything is spent; a
-    limit, or a model that fails, is no exception but a report that says so.
+    The parameters are the fields of `Deliberation`; `session` is the id of the session, by default a random one. Raises
+    `UserError`s before anything is spent. A limit, or a model that fails, does not raise: the report has that outcome.
     """
     return await deliberation_from(protocol, locals()).run(task, session=session)
-
-
-def run_sync(
-    task: str,
-    protocol: ReportingProtocol[R],
-    *,
-    model: Models | None = None,
-    panel: Panel | str | Path | None = None,
-    sources: Sequence[Source | Path] = (),
-    seed: int = 0,
-    limits: Limits | None = None,
-    quorum: float = 0.5,
-    encoder: str | Encoder | None = None,
-    store: Store | None = None,
-    prompts: Path | None = None,
-    session: str | None = None,
-    options: Options | None = None,
-) -> R:
-    """`deliberate` for code that is not asynchronous, and for notebooks, where a loop runs already.
-
-    Ctrl-C stops the run; what is recorded is kept and `consilience.resume` goes on.
-    """
-    return deliberation_from(protocol, locals()).run_sync(task, session=session)
 
 
 def live(
@@ -91,9 +65,9 @@ def live(
     session: str | None = None,
     options: Options | None = None,
 ) -> Live[R]:
-    """`deliberate`, watched: `async with live(…) as session: async for event in session.events(): …`.
+    """Like `deliberate`, with its events: `async with live(…) as session: async for event in session.events(): …`.
 
-    Takes what `deliberate` takes. `session.report()` gives the report; leaving the block before stops the run.
+    `await session.report()` returns the report. Leaving the block earlier stops the run.
     """
     return deliberation_from(protocol, locals()).stream(task, session=session)
 
@@ -101,12 +75,12 @@ def live(
 async def resume(
     session: str, *, model: Models | None = None, store: Store | None = None, options: Options | None = None
 ) -> Report:
-    """Go on where a session was left; a completed call is never paid for twice. A finished one gives its report."""
+    """Resume a session; no completed call is paid for twice. A finished session returns its report."""
     return await Deliberation[Report](model=model, store=store, options=options).resume(session)
 
 
 async def replay(session: str, *, store: Store | None = None, options: Options | None = None) -> Report:
-    """Run a recorded session again without any call, comparing event by event."""
+    """Run a recorded session again without any call, and compare event by event."""
     return await Deliberation[Report](store=store, options=options).replay(session)
 
 
@@ -126,12 +100,9 @@ async def fork(
     name: str | None = None,
     options: Options | None = None,
 ) -> Report:
-    """A new session that inherits what a recorded one was told up to `at`, and goes on with what is changed.
-
-    `at` is the number of an event, the key of a call, PHASE/INDEX, or "end". See `Deliberation.fork`.
-    """
-    how: Deliberation[Report] = deliberation_from(None, locals(), sources=())
-    return await how.fork(
+    """Run a new session that inherits the replies of a recorded one up to `at`, with changes. See `Deliberation.fork`."""
+    deliberation: Deliberation[Report] = deliberation_from(None, locals(), sources=())
+    return await deliberation.fork(
         session,
         at=at,
         settings=settings,
@@ -143,6 +114,7 @@ async def fork(
     )
 
 
+run_sync = as_blocking(deliberate, "run_sync")
 resume_sync = as_blocking(resume)
 replay_sync = as_blocking(replay)
 fork_sync = as_blocking(fork)
@@ -172,4 +144,4 @@ def _save(report: Report, directory: Path) -> list[Path]:
     return save_report(report, directory)
 
 
-display_with(Display(markdown=_markdown, html=_html, fragment=_fragment, save=_save))
+register_renderers(ReportRenderers(markdown=_markdown, html=_html, fragment=_fragment, save=_save))

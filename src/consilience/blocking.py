@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -17,14 +18,20 @@ CANCEL_POLL_SECONDS = 0.1
 """Interval between two checks whether a task that waits for a run was cancelled."""
 
 
-def as_blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a function that runs `coroutine` to its end; like `run_sync` it also works where a loop runs already."""
+def as_blocking(coroutine: Callable[P, Coroutine[Any, Any, T]], name: str = "") -> Callable[P, T]:
+    """Return a function that runs `coroutine` to its end, also where a loop runs already. Default name: NAME_sync."""
+
+    parameters = signature(coroutine)
 
     @wraps(coroutine)
     def blocked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            parameters.bind(*args, **kwargs)
+        except TypeError as error:  # it would name the coroutine
+            raise TypeError(f"{blocked.__name__}() {error}") from None
         return run_blocking(coroutine(*args, **kwargs))
 
-    blocked.__name__ = blocked.__qualname__ = f"{coroutine.__name__}_sync"
+    blocked.__name__ = blocked.__qualname__ = name or f"{coroutine.__name__}_sync"
     blocked.__doc__ = f"`{coroutine.__name__}` for code that is not asynchronous, and for notebooks."
     return blocked
 

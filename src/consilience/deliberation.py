@@ -1,4 +1,4 @@
-"""One configured deliberation, which runs, resumes, replays and forks sessions."""
+"""A configured deliberation, which runs, resumes, replays and forks sessions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from consilience.domain.events import Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
-from consilience.domain.report import Report, Spent
+from consilience.domain.report import Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol
@@ -45,32 +45,32 @@ MIN_PERSONAS, MAX_PERSONAS = 2, 6
 
 @dataclass(frozen=True)
 class Deliberation(Generic[R]):
-    """How to deliberate: everything that a session needs except its task. One object serves any number of sessions.
+    """The configuration of a session except its task. One object serves any number of sessions.
 
-    Methods raise `UserError`s before anything is spent. A limit, or a model that fails, is no exception but a report with
-    that outcome. `dataclasses.replace` returns a copy with other fields.
+    Methods raise `UserError`s before anything is spent. A limit, or a model that fails, does not raise: the report has that
+    outcome. `dataclasses.replace` returns a copy with other fields.
     """
 
     protocol: ReportingProtocol[R] | None = None
-    """The protocol with its settings. None serves to resume, replay and fork sessions of any protocol."""
+    """The protocol with its settings. None: only for resume, replay and fork, of sessions of any protocol."""
     _: KW_ONLY
     model: Models | None = None
-    """One model for all agents, several dealt in the order of `report.agents`, or one per agent id; names or models.
+    """One model for all agents, several to assign in turn in the order of `report.agents`, or one per agent id; names or models.
 
-    None chooses as the command line does for a new session, and keeps the recorded models of an existing one.
+    None: for a new session the choice of the command line, for an existing one the recorded models.
     """
     panel: Panel | str | Path | None = None
     """Personas that replace the protocol's perspectives: a panel, the name or file of one, or "auto" to have one proposed."""
     sources: Sequence[Source | Path] = ()
     """Documents. A `pathlib.Path` is a file to read, a `Source` holds its text; a text alone is refused."""
     seed: int = 0
-    """Seed of everything drawn."""
+    """Random seed."""
     limits: Limits | None = None
-    """Bounds on calls, tokens, money, time and steps. None: no limit; in a fork, the parent's."""
+    """Limits on calls, tokens, money, time and steps. None: no limit; in a fork, the parent's."""
     quorum: float = 0.5
-    """Share of agents, 0 to 1, whose first reply is needed."""
+    """Share of agents, 0 to 1, that must reply in the first phase."""
     encoder: str | Encoder | None = None
-    """Encoder for similarity by embedding, or the name of its model. None: none; of an existing session, the recorded one."""
+    """Encoder for similarity by embedding, or the name of its model. None: none; for an existing session, the recorded one."""
     store: Store | None = None
     """Where sessions are recorded. None: the user's journal."""
     prompts: Path | None = None
@@ -79,7 +79,7 @@ class Deliberation(Generic[R]):
     """Which set of prompts agents are shown: "full", "brief" or "auto" (brief if an embedded model has a voice). None: that of
     `options`, else "auto"; in a fork, the parent's."""
     options: Options | None = None
-    """How to run: observer, patience, retries, detail, thinking, temperature, deadline."""
+    """How to run: observer, patience, repairs, thinking, temperature, deadline and more."""
 
     async def run(self, task: str, *, session: str | None = None) -> R:
         """Run a new session and return its report. `session` is its id, by default a random one.
@@ -102,7 +102,7 @@ class Deliberation(Generic[R]):
         return run_blocking(self.run(task, session=session))
 
     def stream(self, task: str, *, session: str | None = None) -> Live[R]:
-        """A new session to watch while it runs: `async for event in (live := deliberation.stream(task))`, then `live.report()`."""
+        """Return a new session with its events: `async for event in (live := deliberation.stream(task))`, then `live.report()`."""
         id = session or f"r{secrets.token_hex(4)}"
 
         def begin(observe: Callable[[Event], None]) -> Coroutine[Any, Any, R]:
@@ -185,7 +185,7 @@ class Deliberation(Generic[R]):
     fork_sync = as_blocking(fork)
 
     async def run_or_resume(self, session: str, task: str) -> R:
-        """Begin the session, or resume it if it is recorded; a finished one returns its report. Nothing is paid for twice.
+        """Run a new session, or resume it if it is recorded; a finished one returns its report. Nothing is paid for twice.
 
         Raises `SettingsError` if another deliberation is recorded under this id.
         """
@@ -196,7 +196,7 @@ class Deliberation(Generic[R]):
                 here.resume(session) if here._is_begun(store, session, task) else here.run(task, session=session)
             )
 
-    take_up = run_or_resume  # its name until 2026-11
+    take_up = run_or_resume  # its former name
 
     def proposing(self) -> Deliberation[ProposeReport]:
         """Return the deliberation, of one call, that proposes a panel for the seats of this one; see `with_proposed`.
@@ -242,7 +242,7 @@ class Deliberation(Generic[R]):
             return False
         detail = started.detail if choice in (None, "auto") else choice
         protocol = protocol.with_detail(started.detail)
-        for what, recorded, now in (
+        for difference, recorded, now in (
             ("another detail", started.detail, detail),
             ("another protocol", started.protocol, protocol.name),
             ("other settings", started.settings, protocol.model_dump(mode="json")),
@@ -259,12 +259,12 @@ class Deliberation(Generic[R]):
         ):
             if recorded != now:
                 raise SettingsError(
-                    f"session {session} is recorded with {what}", do="Give this deliberation an id of its own."
+                    f"session {session} is recorded with {difference}", do="Give this deliberation an id of its own."
                 )
         return True
 
     def _setup(self, task: str, session: str | None) -> runner.Setup:
-        """The configuration of a new session with every name resolved; what opens models comes last."""
+        """Return the configuration of a new session with all names resolved. Models are opened last."""
         panel, options = self._panel, self._options
         protocol = self._checked(task=task, session=session).with_panel(panel)
         agents = protocol.agents(panel)
@@ -288,12 +288,12 @@ class Deliberation(Generic[R]):
         )
 
     def _checked(self, **arguments: object) -> Protocol:
-        """The protocol, when these arguments and the fields are of the right types. Raises `SettingsError`."""
+        """Return the protocol. Raises `SettingsError` if an argument or a field is of a wrong type."""
         own = {name: getattr(self, name) for name in ("panel", "seed", "quorum", "prompts", "options")}
         return validation.check_arguments(self.protocol, self.encoder, {**arguments, **own})
 
     def _check_protocol(self, store: Store, session: str) -> None:
-        """Raise `SettingsError` if a session is of another protocol than this deliberation, or its id can be no session's."""
+        """Raise `SettingsError` if a session has another protocol than this deliberation, or an invalid id."""
         validation.check_types({"id": session})
         check_name(session)
         if self.protocol is None or session not in store.sessions():
@@ -341,12 +341,12 @@ def deliberation_from(
 
 
 def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
-    """The seats without their models, which are compared when a session is resumed."""
+    """The seats without their models, which the resume compares."""
     return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
 
 
-def _remaining_limits(limits: Limits, used: Spent) -> Limits:
-    """What a session that used so much leaves of its limits."""
+def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
+    """Return the limits less what a session used."""
     tokens = used.tokens_in + used.tokens_out
     return limits.model_copy(
         update={
@@ -375,8 +375,7 @@ class Live(Generic[R]):
     async def events(self) -> AsyncIterator[Event]:
         """Every event from the first, as it is recorded, until the run ends; any number of readers may follow.
 
-        `call_started` is among them, though not in the journal. A defect or a user's mistake that ends the run ends this too;
-        `report` raises it.
+        Includes `call_started`, which is not in the journal. An error that ends the run ends the events too; `report` raises it.
         """
         task = self._begun()
         at = 0
@@ -391,13 +390,13 @@ class Live(Generic[R]):
             await asyncio.shield(self._news)
 
     async def report(self) -> R:
-        """The report, when the run has ended. Raises what ended it instead; `UserError` where it was stopped before."""
+        """Return the report once the run has ended. Raises the error that ended it, `UserError` if it was stopped."""
         task = self._begun()
         await asyncio.wait((task,))
         if task.cancelled():
             raise UserError(
                 f"session {self.id} was stopped before its end, so it has no report",
-                do=f"Await it inside the block, or go on: consilience.resume({self.id!r}).",
+                do=f"Await it inside the block, or continue: consilience.resume({self.id!r}).",
             )
         return task.result()
 

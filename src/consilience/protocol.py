@@ -1,7 +1,7 @@
-"""Everything that the author of a protocol imports. `docs/authoring.md` is the tutorial.
+"""The names that the author of a protocol needs. `docs/authoring.md` is the tutorial.
 
-A protocol is a frozen model of its settings with `async run(session) -> Report`. It touches the world through its `Session` only,
-so every run resumes, replays and forks. `consilience.testing.shake` checks that it does.
+A protocol is a frozen model of its settings with `async run(session) -> Report`. It touches the world only through its `Session`,
+so every run can be resumed, replayed and forked. `consilience.testing.shake` checks this.
 """
 
 from consilience.domain.agents import Agent

@@ -45,7 +45,7 @@ def saying(said: str, request: ModelRequest) -> object:
 
 @pytest.mark.matrix(keep=9)
 @pytest.mark.parametrize("said", TEXTS)
-def test_what_they_write_reaches_the_user_as_text(town: Town, said: str) -> None:
+def test_hostile_replies_reach_the_user_as_text(town: Town, said: str) -> None:
     """On both streams, in the files, in what is shown of a finished session."""
     town.reply = lambda request: saying(TEXTS[said], request)
     result = invoke(*RUN, "--out", "report")
@@ -69,7 +69,7 @@ def test_what_they_write_reaches_the_user_as_text(town: Town, said: str) -> None
 
 @pytest.mark.matrix(keep=9)
 @pytest.mark.parametrize("said", TEXTS)
-def test_nor_do_they_steer_what_is_shown_of_a_session_that_broke_off(town: Town, said: str) -> None:
+def test_hostile_replies_of_an_unfinished_session_are_shown_as_text(town: Town, said: str) -> None:
     def until_the_end(request: ModelRequest) -> object:
         if "/observe/" in request.key:
             raise RuntimeError(f"boom {TEXTS[said][:200]}")

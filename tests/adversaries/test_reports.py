@@ -15,7 +15,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Estimate, FailureKind, StopReason
 from consilience.domain.positions import PositionChange
-from consilience.domain.report import Claim, Dissent, FailedCall, LedgerReport, Missing, Objection, Spent
+from consilience.domain.report import Claim, Dissent, FailedCall, LedgerReport, MissingAgent, Objection, UsageTotals
 from consilience.domain.topology import tree
 from consilience.reporting.formatting import demote_markdown, escape_markdown
 from consilience.reporting.markdown import markdown, print_markdown
@@ -50,12 +50,12 @@ def report(said: str) -> AnyReport:
         quorum_met=True,
         steps=2,
         answer=said,
-        ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=Spent(calls=9)),
+        ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=UsageTotals(calls=9)),
         claims=(Claim(text=f"x{said}", ids=("round-1/lateral/L2N1",)), Claim(text=f"{said}x")),
         dissent=(Dissent(agent="L2N1", text=said, position=said),),
         objections=(Objection(id="o", agent="L2N1", to="L2N2", text=said, read=False),),
         position_changes=(PositionChange(agent="L2N1", before=said, after=said, step=1, cause=said),),
-        missing=(Missing(agent="L2N2", since="round-2/lateral/L2N2", reason=said),),
+        missing=(MissingAgent(agent="L2N2", since="round-2/lateral/L2N2", reason=said),),
         quotations=(Quotation(words=said, source="S1", line=1, verified=False),),
         failed_calls=(FailedCall(key=said, agent="L2N2", kind=FailureKind.REJECTED, detail=said),),
         unmet=(said,),
@@ -66,7 +66,7 @@ def report(said: str) -> AnyReport:
 
 
 @pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
-def test_no_text_breaks_the_structure_of_a_report(said: str) -> None:
+def test_plain_text_does_not_break_the_structure_of_a_report(said: str) -> None:
     text = markdown(report(said[:100_000]))
     assert skeleton(text) == skeleton(markdown(report("harmless")))
     assert not STEERING.search(text)
@@ -86,12 +86,12 @@ def test_no_text_breaks_the_structure_of_a_report(said: str) -> None:
 @example("> Dissent\n> ---")
 @example("~~~ `\n<h1>\n~~~\n<h1>")
 @example("``` a`b\n<h1>")
-def test_no_markdown_does_either(said: str) -> None:
+def test_markdown_does_not_break_the_structure_of_a_report(said: str) -> None:
     assert skeleton(markdown(report(said))) == skeleton(markdown(report("harmless")))
 
 
 @given(MARKDOWN)
-def test_an_answer_is_closed_where_it_ends(said: str) -> None:
+def test_open_markup_of_an_answer_is_closed_at_its_end(said: str) -> None:
     """Whatever follows it is read as it stands."""
     tokens = READER.parse(f"{demote_markdown(said)}\n\n## After\n")
     assert [(t.tag, t.content) for t in tokens[-3:-1]] == [("h2", ""), ("", "After")]
@@ -108,12 +108,12 @@ def test_an_answer_is_closed_where_it_ends(said: str) -> None:
         "a < b and x <= 3, or ~5 %; *really*, **truly**",
     ],
 )
-def test_honest_markdown_is_left_alone(said: str) -> None:
+def test_ordinary_markdown_is_unchanged(said: str) -> None:
     assert demote_markdown(said) == said
 
 
 @given(MARKDOWN)
-def test_one_line_of_somebodys_text_is_text_and_nothing_else(said: str) -> None:
+def test_one_line_of_agent_text_is_escaped(said: str) -> None:
     """As an item, as emphasis' neighbour and as a cell, it is read as the characters it has."""
     shown = " ".join(escape_markdown(said).split())
     for frame in (f"- {shown} — *who*", f"x {shown} — *who*"):
@@ -125,7 +125,9 @@ def test_one_line_of_somebodys_text_is_text_and_nothing_else(said: str) -> None:
 
 
 @pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
-def test_on_a_terminal_nothing_steers_it_and_no_markup_is_obeyed(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_text_on_a_terminal_has_no_control_characters_or_markup(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
     class Terminal(io.StringIO):

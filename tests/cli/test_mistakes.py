@@ -31,18 +31,19 @@ def _files(here: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "depth 1": ((*RUN, "--depth", "1"), ("depth", "given: 1", "settings of emergence")),
-    "negative children": ((*RUN, "--children", "-3"), ("children", "given: -3")),
+    "depth 1": ((*RUN, "--depth", "1"), ("depth", "not 1", "settings of emergence")),
+    "negative children": ((*RUN, "--children", "-3"), ("children", "not -3")),
     "absurd tree": ((*RUN, "--children", "64", "--depth", "8"), ("agents", "at most 500")),
     "absurd rounds": ((*RUN, "--max-rounds", "1000000"), ("max_rounds",)),
-    "no number": ((*RUN, "--children", "many"), ("--children", "integer")),
+    "no such detail": ((*RUN, "--detail", "long"), ("--detail", "'long' is not one of 'auto', 'full', 'brief'")),
+    "no number": ((*RUN, "--children", "many"), ("--children", "whole number")),
     "bad pattern": ((*RUN, "--answer-pattern", "("), ("answer_pattern", "at position 0")),
     "pattern with too large a count": ((*RUN, "--answer-pattern", "a{99999999999}"), ("answer_pattern", "too large")),
     "unknown option": ((*RUN, "--childern", "3"), ("--childern", "--children")),
     "no task": (("emergence",), ("TASK",)),
     "empty task": (("emergence", "  ", "--model", MODEL), ("the task is empty",)),
     "empty stdin": (("emergence", "-", "--model", MODEL), ("the task is empty", "standard input")),
-    "missing task file": (("emergence", "@nowhere.txt", "--model", MODEL), ("nowhere.txt", "is not there")),
+    "missing task file": (("emergence", "@nowhere.txt", "--model", MODEL), ("nowhere.txt", "does not exist")),
     "binary task file": (("emergence", "@binary.bin", "--model", MODEL), ("binary.bin", "not UTF-8 text")),
     "10 MB task": (("emergence", "@big.txt", "--model", MODEL), ("10 MB", "big.txt")),
     "1.5 MB task": (("emergence", "@long.txt", "--model", MODEL), ("1,500,000 characters", "--source")),
@@ -63,8 +64,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown panel": ((*RUN, "--panel", "polcy"), ("polcy", "policy")),
     "broken panel": ((*RUN, "--panel", "broken.toml"), ("broken.toml", "TOML")),
     "panel and persona": ((*RUN, "--panel", "policy", "--persona", "x"), ("--panel and --persona",)),
-    "empty persona": ((*RUN, "--persona", " "), ("--persona number 1",)),
-    "missing source": ((*RUN, "--source", "nowhere.md"), ("nowhere.md", "is not there")),
+    "empty persona": ((*RUN, "--persona", " "), ("persona 1",)),
+    "missing source": ((*RUN, "--source", "nowhere.md"), ("nowhere.md", "does not exist")),
     "binary source": ((*RUN, "--source", "binary.bin"), ("binary.bin", "not UTF-8 text")),
     "empty source": ((*RUN, "--source", "empty.txt"), ("empty.txt", "empty")),
     "directory without text": ((*RUN, "--source", "barren"), ("barren", "no text")),
@@ -107,7 +108,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes(name: str, cli: Cli, town: Town, here: Path) -> None:
+def test_invalid_command_line_is_one_paragraph_and_exit_code_2(name: str, cli: Cli, town: Town, here: Path) -> None:
     _files(here)
     (here / "binary.gguf").write_bytes(b"no weights")
     arguments, said = MISTAKES[name]
@@ -117,6 +118,7 @@ def test_mistakes(name: str, cli: Cli, town: Town, here: Path) -> None:
         assert words in result.stderr, result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
+    assert "Value error" not in result.stderr
     assert sum(line.startswith("Error: ") for line in result.stderr.splitlines()) == 1
     assert result.stderr.splitlines()[-1].startswith("Error: ")
     assert recorded() == []
@@ -127,7 +129,7 @@ ERROR = Path(__file__).parent.parent.parent / "docs" / "schema" / "error.schema.
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_told_as_json_too(name: str, cli: Cli, town: Town, here: Path) -> None:
+def test_invalid_command_line_is_json_with_the_option(name: str, cli: Cli, town: Town, here: Path) -> None:
     _files(here)
     (here / "binary.gguf").write_bytes(b"no weights")
     arguments, said = MISTAKES[name]

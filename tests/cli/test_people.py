@@ -355,4 +355,4 @@ def test_a_deadline_for_people_is_recorded_and_shown_with_the_question(program: 
     assert "UTC; a session resumed later continues without" in run(program, "sessions", "answer", session).stdout
     wrong = run(program, *RUN, "--human-deadline", "0")
     assert wrong.returncode == 2
-    assert "the deadline for people of 0.0 s is invalid" in wrong.stderr
+    assert "invalid human deadline: 0.0" in wrong.stderr

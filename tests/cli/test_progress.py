@@ -1,4 +1,4 @@
-"""What is said while a run goes on."""
+"""Progress of a run on standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from consilience.cli import display as module
-from consilience.cli.display import HEARTBEAT_SECONDS, Display, Lines, RunProgress, Table, open_display
+from consilience.cli.display import HEARTBEAT_SECONDS, Display, RunProgress
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
     CallCompleted,
@@ -100,16 +100,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ),
     ],
 )
-def test_one_line_for_every_event_that_matters(event: Event, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+def test_display_prints_a_line_for_calls_checks_and_losses(
+    event: Event, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Display(RunProgress())
     lines.observe(STARTED)
     lines.observe(CallStarted(key=KEY, agent="L2N1"))
     lines.observe(event)
     assert capsys.readouterr().err == f"{line}\n"
 
 
-def test_after_ten_silent_seconds_a_line_says_that_it_lives(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+def test_heartbeat_is_printed_after_ten_silent_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Display(RunProgress())
     lines.loading("loading local:smollm2-135m")
     assert capsys.readouterr().err == "loading local:smollm2-135m\n"
     clock.now = HEARTBEAT_SECONDS - 0.1
@@ -132,59 +134,56 @@ def test_after_ten_silent_seconds_a_line_says_that_it_lives(clock: Clock, capsys
     )
 
 
-def test_a_resumed_run_counts_what_was_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_progress_counts_events_of_earlier_processes(capsys: pytest.CaptureFixture[str]) -> None:
     before = [STARTED, CallCompleted(key=KEY, agent="L2N1", text="t", cost=0.0, volatile={"t": 60.0})]
-    lines = Lines(before)
-    assert lines.progress.state.made == 1
-    assert lines.progress.seconds >= 60
+    progress = RunProgress(before)
+    assert progress.state.made == 1
+    assert progress.seconds >= 60
 
 
-def test_elsewhere_than_on_a_terminal_there_are_lines_or_nothing() -> None:
-    assert isinstance(open_display(title="t", quiet=False), Lines)
-    assert type(open_display(title="t", quiet=True)) is Display
+def test_quiet_display_prints_only_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Display(RunProgress(title="t"), quiet=True)
+    screen.observe(STARTED)
+    screen.loading("weights")
+    screen.tell("Stopping.")
+    assert capsys.readouterr().err == "Stopping.\n"
 
 
-@pytest.mark.parametrize(("term", "kind"), [("xterm", Table), ("dumb", Lines), ("unknown", Lines)])
-def test_a_terminal_that_cannot_be_drawn_over_gets_lines(
-    term: str, kind: type, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("term", "is_live"), [("xterm", True), ("dumb", False), ("unknown", False)])
+def test_display_is_live_only_on_a_terminal_that_can_be_redrawn(
+    term: str, is_live: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", term)
-    screen = open_display(title="t", quiet=False)
+    screen = Display(RunProgress(title="t"))
     screen.observe(STARTED)
     screen.close()
-    assert isinstance(screen, kind)
-    if kind is Lines:
+    assert screen.is_live == is_live
+    if not is_live:
         assert capsys.readouterr().err == "t begins\n"
 
 
-def test_a_tree_larger_than_the_screen_is_shown_by_level(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    table = Table(title="big")
+def test_run_screen_shows_levels_if_there_are_more_agents_than_lines(clock: Clock) -> None:
+    progress = RunProgress(title="big")
     shape = tree(9, 3)
     agents = tuple(Agent(id=id, role=f"role {shape.levels[id]}") for id in shape.agents)
-    try:
-        table.observe(STARTED.model_copy(update={"agents": agents, "topology": shape}))
-        table.observe(CallStarted(key="a", agent="L3N80"))
-        clock.now = 5.0
-        table.observe(CallStarted(key="b", agent="L3N2"))
-        table.observe(CallStarted(key="c", agent="L2N1"))
-        table.observe(CallCompleted(key="c", agent="L2N1", text="t"))
-        assert [agent.id for agent in table.longest_in_flight(10)] == ["L3N80", "L3N2"]
-        assert [agent.id for agent in table.longest_in_flight(1)] == ["L3N80"]
-        table.tell("a sentence")
-        table.tick()
-        screen = io.StringIO()
-        Console(file=screen, width=100).print(table._screen())
-    finally:
-        table.close()
-    assert "a sentence" in capsys.readouterr().err
-    said = " ".join(screen.getvalue().split())
-    assert "level 2 9 role 2s 8 waiting, 1 done" in said
-    assert "level 3 81 role 3s 2 composing, 79 waiting" in said
+    progress.take(STARTED.model_copy(update={"agents": agents, "topology": shape}))
+    progress.take(CallStarted(key="a", agent="L3N80"))
+    clock.now = 5.0
+    progress.take(CallStarted(key="b", agent="L3N2"))
+    progress.take(CallStarted(key="c", agent="L2N1"))
+    progress.take(CallCompleted(key="c", agent="L2N1", text="t"))
+    assert [agent.id for agent in progress.longest_in_flight(10)] == ["L3N80", "L3N2"]
+    assert [agent.id for agent in progress.longest_in_flight(1)] == ["L3N80"]
+    screen = io.StringIO()
+    Console(file=screen, width=100).print(progress.screen(25))
+    shown = " ".join(screen.getvalue().split())
+    assert "level 2 9 role 2s 8 waiting, 1 done" in shown
+    assert "level 3 81 role 3s 2 composing, 79 waiting" in shown
 
 
-def test_the_time_left_is_told_from_the_first_reply_on(clock: Clock) -> None:
+def test_time_left_is_estimated_from_the_first_reply_on(clock: Clock) -> None:
     """At the pace so far, for the calls that are still foreseen: 7 to 15."""
     progress = RunProgress()
     progress.take(STARTED)
@@ -200,7 +199,7 @@ def test_the_time_left_is_told_from_the_first_reply_on(clock: Clock) -> None:
     assert progress.time_left == "", "an estimate that has passed is not repeated"
 
 
-def test_a_run_of_known_length_has_one_time_left(clock: Clock) -> None:
+def test_time_left_is_one_value_if_the_number_of_calls_is_known(clock: Clock) -> None:
     progress = RunProgress()
     progress.take(STARTED.model_copy(update={"estimate": Estimate(min=7, max=7)}))
     for n in range(6):

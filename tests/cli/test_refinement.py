@@ -73,9 +73,9 @@ def test_a_hierarchy_of_ones_own(cli: Cli, writers: Town, here: Path) -> None:
     [
         (["--hierarchy", "blgo"], "There is no hierarchy named 'blgo'. Did you mean 'blog'?"),
         (["--hierarchy", "gone.toml"], "There is no such hierarchy file"),
-        (["--draft", "gone.md"], "the draft is not there"),
+        (["--draft", "gone.md"], "the draft does not exist"),
         (["--draft", "empty.md"], "the draft is empty"),
-        (["--protect", "tables"], "Input should be 'code' or 'front_matter'"),
+        (["--protect", "tables"], "must be 'code' or 'front_matter', not 'tables'"),
         (["--critic", "heuristic"], "choose confidence 'length' or 'self'"),
         (["--hierarchy", "bare.toml", "--filter", "always"], "or use --filter auto or never"),
     ],

@@ -107,7 +107,9 @@ def opened_by(browser: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     webbrowser.register("of-the-test", None, webbrowser.GenericBrowser([str(browser), "%s"]), preferred=True)
 
 
-def test_open_shows_the_page_in_the_browser(cli: Cli, town: Town, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_opens_the_page_of_a_run_and_of_a_recorded_session(
+    cli: Cli, town: Town, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     browser = here / "browser"
     browser.write_text('#!/bin/sh\necho "$1" > opened\n')
     browser.chmod(0o700)
@@ -121,9 +123,15 @@ def test_open_shows_the_page_in_the_browser(cli: Cli, town: Town, here: Path, mo
     assert page.name == "report.html"
     assert page.stat().st_mode & 0o777 == 0o600
     assert f"`{page}`" in alone.stdout
+    for command in ("show", "resume"):
+        again = cli(command, "last", "--open")
+        page = Path(unquote((here / "opened").read_text().strip().removeprefix("file://")))
+        assert (again.exit_code, page.name) == (0, "report.html")
+        assert again.stderr.endswith(f"Opened {page}\n")
+        assert TASK in page.read_text()
 
 
-def test_open_without_a_display_says_so_and_goes_on(
+def test_open_without_a_display_prints_the_path(
     cli: Cli, town: Town, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):

@@ -74,16 +74,16 @@ def test_the_plan_names_personas_models_and_counts_what_they_cost(run: Run, monk
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("CFO: You pay. [horizn=1]", "the persona has an unknown field 'horizn' (did you mean 'horizon'?)"),
-        ("CFO: You pay. [colour=1]", "[horizon=5 years]"),
+        ("CFO: You pay. [horizn=1]", "persona 1 (CFO) has an unknown key 'horizn' (did you mean 'horizon'?)"),
+        ("CFO: You pay. [colour=1]", "horizon=5 years"),
         ("CFO: You pay. [horizon=1; horizon=2]", "the field 'horizon' of the persona is repeated"),
         ("CFO: You pay. [model=exec:cat]", "'model' of persona 1 (CFO) names a program; seat it yourself"),
-        ("CFO: You pay. [claim=]", "the field 'claim' of the persona is empty"),
-        ("CFO: You pay. [horizon=1; claim]", "Write [claim=It pays for itself.]"),
+        ("CFO: You pay. [claim=]", "'claim' of persona 1 (CFO) is empty"),
+        ("CFO: You pay. [horizon=1; claim]", "'claim' of persona 1 (CFO) is empty"),
         (f"CFO: You pay. [horizon={'x' * 81}]", "'horizon' of persona 1 (CFO) has 81 characters, at most 80"),
-        (f"CFO: You pay. [horizon={'x' * 81}]", "Write [horizon=5 years]"),
+        (f"CFO: You pay. [horizon={'x' * 81}]", "horizon=5 years"),
         ("CFO: You pay. [interests=cost,,cash]", "'interests' number 2 of persona 1 (CFO) is empty"),
-        (f"CFO: You pay. [interests={'a,' * 12}b]", "has more than 12 texts"),
+        (f"CFO: You pay. [interests={'a,' * 12}b]", "must have at most 12 entries, not 13"),
         ("CFO: You pay. [horizon=1", "not in one pair of brackets at its end"),
         ("CFO: You pay. horizon=1]", "not in one pair of brackets at its end"),
         ("CFO: You pay. [horizon=[1]]", "not in one pair of brackets at its end"),
@@ -96,7 +96,7 @@ def test_a_mistake_in_the_fields_of_a_persona_on_the_command_line_is_named(run: 
     wrong = run("council", TASK, "--model", "exec:cat", "--persona", text, "--dry-run")
     assert wrong.code == 2
     assert words in " ".join(wrong.err.split())
-    assert "--persona number 1" in wrong.err
+    assert "Where: --persona." in wrong.err
 
 
 @pytest.mark.parametrize("words", ["You pay [sic]", "You know that a[i]=1.", "You pay (see [1)."])

@@ -110,13 +110,13 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         (
             'children = ["opening", "body"]',
             'children = ["opening", "bdy"]',
-            "'editor' has a child 'bdy', which is no role",
+            "'editor' has a child 'bdy', which is not a role",
         ),
         ('name = "checker"', 'name = "body"', "two roles are named 'body'"),
-        ('name = "checker"', 'name = "Checker!"', "'Checker!' cannot be a role's name"),
-        ('name = "checker"', 'name = "draft"', "'draft' is what something else is called in prompts"),
+        ('name = "checker"', 'name = "Checker!"', "'Checker!' is not a role's name"),
+        ('name = "checker"', 'name = "draft"', "'draft' is the label of another text in prompts"),
         ('name = "checker"', 'name = "critic"', "'critic' is the seat that judges"),
-        ('children = ["opening", "body"]', 'children = ["opening"]', "body is an orphan: no role has it as a child"),
+        ('children = ["opening", "body"]', 'children = ["opening"]', "body has no parent"),
         ('children = ["opening", "body"]', 'children = ["body", "body"]', "'editor' names a child twice"),
         (
             'description = "You check."',
@@ -132,7 +132,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("vector = [1.0, 0.0]", "", "'checker' has no vector; give every role one, or none"),
         ("vector = [1.0, 0.0]", "vector = [1.0]", "vectors differ in length"),
         ("vector = [1.0, 0.0]", "vector = [1.0, nan]", "finite"),
-        ("vector = [1.0, 0.0]", 'vector = ["x", 0.0]', "'vector.1' of role 4 (checker)"),
+        ("vector = [1.0, 0.0]", 'vector = ["x", 0.0]', "'vector' number 1 of role 4 (checker)"),
         ('description = "You check."', "", "role 4 (checker) has no 'description'"),
         ('description = "You check."', 'does = "check"', "role 4 (checker) has an unknown key 'does'"),
         ('name = "letter"', "", "the hierarchy has no 'name'"),
@@ -140,7 +140,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ('name = "letter"', "name = letter", "not valid TOML"),
     ],
 )
-def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_load_hierarchy_invalid_file_names_the_error(tmp_path: Path, old: str, new: str, said: str) -> None:
     path = written(tmp_path, GOOD.replace(old, new, 1))
     with pytest.raises(SettingsError) as caught:
         load_hierarchy(path)
@@ -176,7 +176,7 @@ def test_layers_that_are_given_are_checked(layers: tuple[int, ...], said: str) -
 
 def test_two_coordinators_are_too_many(tmp_path: Path) -> None:
     extra = '\n[[roles]]\nname = "boss"\ndescription = "x"\nchildren = ["checker"]\nvector = [1.0, 1.0]\n'
-    with pytest.raises(SettingsError, match="boss is an orphan"):
+    with pytest.raises(SettingsError, match="boss has no parent"):
         load_hierarchy(written(tmp_path, GOOD + extra))
 
 
@@ -195,20 +195,20 @@ PARENT = 'children = ["b"]'
     [
         (
             HEAD + role("a", 'children = "b"') + role("b"),
-            """'children' of role 1 (a) must be a list, as in ["a", "b"], not 'b'""",
+            """'children' of role 1 (a) must be a list in square brackets, not 'b'""",
         ),
-        (HEAD + role("a", "children = [1]") + role("b"), "'children.1' of role 1 (a) must be text, not 1"),
+        (HEAD + role("a", "children = [1]") + role("b"), "'children' number 1 of role 1 (a) must be text, not 1"),
         (
             HEAD + role("a", PARENT, 'vector = "x"') + role("b"),
-            "'vector' of role 1 (a) must be a list, as in [0.5, 1.0], not 'x'",
+            "'vector' of role 1 (a) must be a list in square brackets, not 'x'",
         ),
         (
             HEAD + role("a", PARENT, "vector = [true]") + role("b", "vector = [1]"),
-            "'vector.1' of role 1 (a) must be a finite number, not True",
+            "'vector' number 1 of role 1 (a) must be a number, not True",
         ),
         (
             HEAD + role("a", PARENT, "vector = [nan]") + role("b", "vector = [1]"),
-            "'vector.1' of role 1 (a) must be a finite number, not nan",
+            "'vector' number 1 of role 1 (a) must be a finite number, not nan",
         ),
         (
             HEAD + role("a", PARENT, 'documents = "yes"') + role("b"),
@@ -216,26 +216,29 @@ PARENT = 'children = ["b"]'
         ),
         (
             HEAD + role("a", PARENT, "layer = true") + role("b"),
-            "'layer' of role 1 (a) must be a whole number from 1 up, not True",
+            "'layer' of role 1 (a) must be a whole number, not True",
         ),
         (HEAD + role("a", PARENT, "weight = 3") + role("b"), "role 1 (a) has an unknown key 'weight'"),
         (HEAD + role("a", PARENT) + role("b", f'name2 = "{"x" * 9}"'), "role 2 (b) has an unknown key 'name2'"),
-        (HEAD + role("a" * 50, PARENT) + role("b"), "has 50 characters; 40 are allowed"),
+        (HEAD + role("a" * 50, PARENT) + role("b"), "has 50 characters, at most 40"),
         (HEAD + role("", PARENT) + role("b"), "'name' of role 1 is empty"),
         (
             HEAD + 'roles = ["a", "b"]',
-            "role 1 is 'a' and no table; each role begins with [[roles]]; role 2 is 'b' and no table",
+            "role 1 must be a table with name and description, not 'a'; role 2 must be a table with name",
         ),
         (
             HEAD + '[roles]\nname = "a"\n',
-            "'roles' is one table; each role begins with [[roles]], in two pairs of brackets",
+            "'roles' of the hierarchy must be written as [[roles]] tables, not {'name': 'a'}",
         ),
-        (HEAD + "roles = 3", "'roles' is 3; each role is a table that begins with [[roles]]"),
-        (HEAD + role("a"), "a hierarchy has 2 to 100 roles, and this one has 1"),
-        (HEAD + "".join(role(f"r{n}") for n in range(121)), "a hierarchy has 2 to 100 roles, and this one has 121"),
+        (HEAD + "roles = 3", "'roles' of the hierarchy must be written as [[roles]] tables, not 3"),
+        (HEAD + role("a"), "'roles' of the hierarchy must have at least 2 entries, not 1"),
+        (
+            HEAD + "".join(role(f"r{n}") for n in range(121)),
+            "'roles' of the hierarchy must have at most 100 entries, not 121",
+        ),
     ],
 )
-def test_a_mistake_is_told_truly_and_in_words_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+def test_load_hierarchy_invalid_value_names_key_role_and_value(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingsError) as raised:
         load_hierarchy(written(tmp_path, text))
     mistakes = str(raised.value).partition(". Where:")[0]

@@ -249,7 +249,7 @@ def test_broken_toml_gives_line_and_column(tmp_path: Path, text: str, place: str
     [
         ('name = "launch"', "", "the panel has no 'name'"),
         ('name = "launch"', 'name = " "', "'name' of the panel is empty"),
-        ('name = "launch"', "name = 3", "'name' of the panel must be a text"),
+        ('name = "launch"', "name = 3", "'name' of the panel must be text, not 3"),
         ('name = "launch"', 'name = "a\\nb"', "'name' of the panel has a line break"),
         ('name = "launch"', f'name = "{"n" * 81}"', "'name' of the panel has 81 characters, at most 80"),
         ('name = "launch"', 'name = "launch"\ntitel = 1', "the panel has an unknown key 'titel'"),
@@ -278,10 +278,16 @@ def test_a_mistake_in_the_content_is_named(tmp_path: Path, old: str, new: str, s
     ("personas", "said"),
     [
         ("", "the panel has no 'personas'"),
-        ("personas = []", "it has no personas"),
-        ('personas = "three of them"', "'personas' must be written as [[personas]] tables"),
+        ("personas = []", "'personas' of the panel must have at least 1 entry, not 0"),
+        (
+            'personas = "three of them"',
+            "'personas' of the panel must be written as [[personas]] tables, not 'three of them'",
+        ),
         ('personas = ["Sceptical CFO"]', "persona 1 must be a table with name and description"),
-        ("".join(f'[[personas]]\nname = "P{n}"\ndescription = "d"\n' for n in range(65)), "65 personas, at most 64"),
+        (
+            "".join(f'[[personas]]\nname = "P{n}"\ndescription = "d"\n' for n in range(65)),
+            "must have at most 64 entries, not 65",
+        ),
     ],
 )
 def test_a_mistake_in_the_list_is_named(tmp_path: Path, personas: str, said: str) -> None:

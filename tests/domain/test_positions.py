@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consilience.domain.positions import Ballot, Confidence, changes, one_sided, pool, unchanged
+from consilience.domain.positions import Ballot, ConfidenceLevel, changes, one_sided, pool, unchanged
 
-CONFIDENCES: list[Confidence] = ["unsure", "fairly sure", "certain"]
+CONFIDENCES: list[ConfidenceLevel] = ["unsure", "fairly sure", "certain"]
 BALLOTS = st.lists(
     st.builds(
         Ballot,
@@ -32,14 +32,14 @@ def test_the_pool_sums_to_one_and_knows_no_order(ballots: list[Ballot], seed: in
 
 
 def ballot(
-    agent: str, step: int, position: str, confidence: Confidence = "certain", cause: str | None = None
+    agent: str, step: int, position: str, confidence: ConfidenceLevel = "certain", cause: str | None = None
 ) -> Ballot:
     return Ballot(agent=agent, step=step, position=position, confidence=confidence, cause=cause)
 
 
 def test_positions_of_equal_weight_are_pooled_by_name() -> None:
     """In whatever order their confidences are added up."""
-    mine: list[Confidence] = ["fairly sure", "fairly sure", "unsure"]
+    mine: list[ConfidenceLevel] = ["fairly sure", "fairly sure", "unsure"]
     cast = [ballot(f"a{n}", 0, "alpha", level) for n, level in enumerate(mine)]
     cast += [ballot(f"b{n}", 0, "beta", level) for n, level in enumerate(sorted(mine, reverse=True))]
     assert list(pool(cast)) == ["alpha", "beta"]

@@ -106,7 +106,7 @@ async def test_functions_take_the_detail_with_their_options(store: SqliteStore) 
 
 
 def test_detail_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"'long' is not a detail.*auto, full, brief"):
+    with pytest.raises(SettingsError, match=r"invalid detail: 'long'.*auto, full, brief"):
         Deliberation(Solo(), model=model(), detail="long").run_sync("Why?")  # type: ignore[arg-type]
 
 

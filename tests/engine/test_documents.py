@@ -75,11 +75,11 @@ async def test_other_lines_are_another_request() -> None:
     [
         ("S3", "A1 may not be shown document S3, which is for \\('A2',\\)"),
         ("S3:1", "A1 may not be shown document S3"),
-        ("S4", "'S4' names no document of this session \\(S1, S2, S3\\)"),
-        ("plan", "'plan' names no document"),
-        ("S2:0-3", "'S2:0-3' names no document"),
-        ("S2:9-3", "'S2:9-3' names no lines: S2 has 300"),
-        ("S2:290-301", "'S2:290-301' names no lines: S2 has 300"),
+        ("S4", "'S4' is not a document of this session \\(S1, S2, S3\\)"),
+        ("plan", "'plan' is not a document"),
+        ("S2:0-3", "'S2:0-3' is not a document"),
+        ("S2:9-3", "'S2:9-3' is not in the document: S2 has 300 lines"),
+        ("S2:290-301", "'S2:290-301' is not in the document: S2 has 300 lines"),
     ],
 )
 async def test_a_document_an_agent_may_not_see_or_that_is_not_there_is_refused(reference: str, message: str) -> None:

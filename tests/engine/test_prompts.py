@@ -16,7 +16,7 @@ from consilience.engine.sources import Document, find_quotations, number_documen
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
-from consilience.protocols.emergence.replies import PeerReply, RootReply
+from consilience.protocols.emergence.turns import PeerReply, RootReply
 from consilience.reporting.markdown import markdown
 from protocols.test_emergence_calls import go
 

@@ -148,12 +148,12 @@ def test_optional_fields_of_a_persona_are_read_and_mistakes_in_them_are_named(tm
     )
     assert persona.evidence is None
     for text, words in {
-        'interests = "cost"': "'interests' of persona 1 (CFO) must be a list of texts",
+        'interests = "cost"': "'interests' of persona 1 (CFO) must be a list in square brackets, not 'cost'",
         'interests = ["cost", ""]': "'interests' number 2 of persona 1 (CFO) is empty",
         'interests = ["a\\nb"]': "'interests' number 1 of persona 1 (CFO) has a line break",
-        f"interests = {['x'] * 13}": "'interests' of persona 1 (CFO) has more than 12 texts",
+        f"interests = {['x'] * 13}": "'interests' of persona 1 (CFO) must have at most 12 entries, not 13",
         'horizon = ""': "'horizon' of persona 1 (CFO) is empty",
-        "claim = 3": "'claim' of persona 1 (CFO) must be a text",
+        "claim = 3": "'claim' of persona 1 (CFO) must be text, not 3",
         f'evidence = "{"x" * 501}"': "'evidence' of persona 1 (CFO) has 501 characters, at most 500",
         'modle = "local"': "persona 1 (CFO) has an unknown key 'modle' (did you mean 'model'?)",
         'model = "exec:rm -rf /"': "'model' of persona 1 (CFO) names a program; seat it yourself",

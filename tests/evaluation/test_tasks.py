@@ -253,16 +253,16 @@ def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("{", "Invalid JSON"),
-        ("[]", "the line"),
+        ("[]", "the task must be a table with id and task, not []"),
         ({**GOOD, "id": ""}, "id"),
-        ({"id": "b"}, "task: Field required"),
+        ({"id": "b"}, "the task has no 'task'"),
         ({**GOOD, "id": "b", "answr": 1}, "answr"),
         ({**GOOD, "id": "b", "kind": "word"}, "kind"),
         ({**GOOD, "id": "b", "answer": "two"}, "is a number, not 'two'"),
         ({**GOOD, "id": "b", "kind": "magnitude", "answer": 0}, "above 0"),
         ({**GOOD, "id": "b", "kind": "exact", "tolerance": 1}, "tolerance"),
-        ({**GOOD, "id": "b", "answer_pattern": "("}, "no regular expression"),
-        ({**GOOD, "id": "b", "sources": [{"text": "x", "seat": 0}]}, "sources.0.seat"),
+        ({**GOOD, "id": "b", "answer_pattern": "("}, "not a regular expression"),
+        ({**GOOD, "id": "b", "sources": [{"text": "x", "seat": 0}]}, "'seat' of source 1 must be at least 1, not 0"),
         *(
             ({**GOOD, "id": "b", "answer": answer}, f"is a number, not {answer!r}: write one in digits")
             for answer in ("1/0", "50%", "3.5 million", "10^6", "12,00,000", "1e400", "5 or 6", "")
@@ -281,7 +281,7 @@ def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
         (GOOD, "the id 'a' is already used in line 1"),
         ('{"id": "b", "task": "?", "answer": 1, "kind": "number", "answer": 2}', "'answer' is given twice"),
         ('{"id": "b", "task": "?", "sources": [{"text": "x", "text": "y"}]}', "'text' is given twice"),
-        ({**GOOD, "id": "  "}, "id: is blank"),
+        ({**GOOD, "id": "  "}, "'id' of the task: is blank"),
         ({**GOOD, "id": "b\x1b[2J"}, "control character"),
         ({**GOOD, "id": "b\nc"}, "control character"),
     ],

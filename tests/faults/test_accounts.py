@@ -89,7 +89,7 @@ async def test_two_deliberations_share_the_concurrency_of_their_account() -> Non
 
 
 @pytest.mark.parametrize("answer", [RateLimited, ServerError])
-async def test_a_pause_told_to_one_deliberation_stops_both_and_ends_without_a_stampede(
+async def test_pause_of_an_account_stops_both_deliberations_and_ends_gradually(
     answer: type[ProviderError],
 ) -> None:
     """The fifth request is told to wait: nothing leaves until then, then one goes ahead, and the others follow by ones."""
@@ -110,7 +110,7 @@ async def test_a_pause_told_to_one_deliberation_stops_both_and_ends_without_a_st
     assert all(report.answer == "Yes." and not report.missing for report in reports)
 
 
-async def test_retry_after_of_a_server_is_kept_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retry_after_is_kept_by_both_deliberations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same over HTTP: the server sees no request for as long as it said."""
     wait = 0.2
     seen: list[float] = []
@@ -148,9 +148,7 @@ def failing(name: str, error: ProviderError, account: str) -> Watched:
     ],
     ids=["a failing server", "429", "a refusal"],
 )
-async def test_a_fallback_answers_and_every_sending_is_counted_once(
-    error: ProviderError, retries: int, sent: int
-) -> None:
+async def test_fallback_answers_and_counts_every_request_once(error: ProviderError, retries: int, sent: int) -> None:
     first, second = failing("acme:one", error, "acme"), Watched("other:two", [], account="other")
     limited = [Limited(model, deadline=60, retries=retries, pace=QUICK) for model in (first, second)]
     store = SqliteStore(":memory:")
@@ -168,7 +166,7 @@ async def test_a_fallback_answers_and_every_sending_is_counted_once(
     store.close()
 
 
-async def test_where_the_fallback_fails_too_the_reason_tells_of_both() -> None:
+async def test_failed_fallback_reports_both_reasons() -> None:
     chain = Fallback(
         [
             Limited(failing("acme:one", ServerError("one is down"), "acme"), deadline=60, retries=1, pace=QUICK),
@@ -186,7 +184,7 @@ async def test_where_the_fallback_fails_too_the_reason_tells_of_both() -> None:
     store.close()
 
 
-async def test_a_fallback_from_a_shut_account_spends_one_call_of_the_budget_each() -> None:
+async def test_fallback_from_a_paused_account_spends_one_call_each() -> None:
     """Where the first may not be asked for an hour, all that a budget allows is sent to the second."""
     first = Watched("acme:one", [], lambda n: RateLimited("later", retry_after=3600))
     second = Watched("other:two", [], account="other")

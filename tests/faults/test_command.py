@@ -104,7 +104,7 @@ def test_exit_code_json_show_and_replay_agree(
         assert sum(at.asked.values()) == sent
 
 
-def test_a_hang_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_request_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         seats, "resolve", lambda name, **_: resolve(name, deadline=0.1 if name.endswith("L2N2") else 60, retries=1)
     )
@@ -115,7 +115,7 @@ def test_a_hang_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no answer within the deadline of 0.1 s" in result.stderr
 
 
-def test_words_of_a_provider_are_scrubbed_of_what_steers_a_terminal() -> None:
+def test_control_characters_in_a_provider_error_are_not_printed() -> None:
     evil = "\x1b]0;owned\x07 \x9b2J \u202egnihton\u2028next"
     with house_next_door(lambda seat, n: error(400, evil) if seat == "L2N2" else None) as at:
         result = invoke(at, *RUN)

@@ -61,7 +61,7 @@ async def deliberate(
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-async def test_a_seat_that_fails_is_named_with_the_reason(bad: Bad, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_seat_is_reported_with_its_reason(bad: Bad, monkeypatch: pytest.MonkeyPatch) -> None:
     async with house(of(bad, "L2N2")) as at:
         report, store = await deliberate(at, monkeypatch, hanging=["L2N2"] if bad.name == "hang" else ())
     assert (report.stop_reason, exit_code(report)) == (StopReason.EXHAUSTED_STEPS, 0)
@@ -90,7 +90,7 @@ async def test_a_seat_that_fails_is_named_with_the_reason(bad: Bad, monkeypatch:
 
 @pytest.mark.matrix(keep=5)
 @pytest.mark.parametrize("bad", [b for b in BAD if b.kind], ids=lambda bad: bad.name)
-async def test_a_dead_chair_and_a_dead_house_fail_with_what_was_said_kept(
+async def test_failure_of_the_root_or_of_all_seats_keeps_recorded_replies(
     bad: Bad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert bad.kind is not None
@@ -107,7 +107,7 @@ async def test_a_dead_chair_and_a_dead_house_fail_with_what_was_said_kept(
     assert report.degraded == f"0 of 3 agents; no reply: leaf_respond 1 L2N1, L2N2, L2N3 ({bad.kind.value})"
 
 
-async def test_a_server_that_recovers_costs_retries_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_recovers_costs_only_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fault once, then sense: every call is answered, and each further sending is counted once and as a retry."""
     passing = {"L2N1": error(429, Retry_After="0"), "L2N2": error(500), "L2N3": Answer(body=b"{", cut=1)}
     async with house(lambda seat, n: passing.get(seat) if n == 1 else None) as at:
@@ -132,7 +132,7 @@ async def test_retries_are_bounded_by_the_budget(monkeypatch: pytest.MonkeyPatch
     assert report.answer == "L1N1 thinks: yes."
 
 
-async def test_a_long_pause_fails_the_account_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pause_longer_than_the_deadline_fails_the_account_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits an hour; the others are turned away without a request, and told so."""
     async with house(lambda seat, n: error(429, Retry_After="3600") if seat == "L2N1" else None) as at:
         report, store = await deliberate(at, monkeypatch, pace=Pace(start=1, most=1, spacing=0.0))
@@ -143,7 +143,7 @@ async def test_a_long_pause_fails_the_account_at_once(monkeypatch: pytest.Monkey
     assert "asks to wait 3600 s" in report.missing[-1].reason
 
 
-async def test_words_that_steer_a_terminal_in_an_error_do_not_reach_the_report(
+async def test_control_characters_in_an_error_do_not_reach_the_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with house(lambda seat, n: error(400, "\x1b[2J\x9b31m # gone | x") if seat == "L2N1" else None) as at:
@@ -154,7 +154,7 @@ async def test_words_that_steer_a_terminal_in_an_error_do_not_reach_the_report(
     assert r"\# gone \| x" in text
 
 
-async def test_a_refusal_says_what_the_model_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusal_detail_has_the_models_words(monkeypatch: pytest.MonkeyPatch) -> None:
     async with house(lambda seat, n: completion(None, refusal="Not that.") if seat == "L2N1" else None) as at:
         report, store = await deliberate(at, monkeypatch)
         store.close()

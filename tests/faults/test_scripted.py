@@ -107,7 +107,7 @@ GRID = list(itertools.product(CALLING, FAULTS, SCENES))
 @pytest.mark.parametrize(
     ("case", "fault", "scene"), GRID, ids=[f"{case.name}-{fault.name}-{scene.name}" for case, fault, scene in GRID]
 )
-async def test_it_ends_typed_with_what_was_completed_on_record(case: Case, fault: Fault, scene: Scene) -> None:
+async def test_faulty_run_ends_with_a_typed_report_and_recorded_calls(case: Case, fault: Fault, scene: Scene) -> None:
     store = SqliteStore(":memory:")
     try:
         report, struck = await strike(case, fault, scene, store)
@@ -211,7 +211,7 @@ async def check_again(report: Report, events: Sequence[Event], store: SqliteStor
 @pytest.mark.matrix(keep=20)
 @pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.prose], ids=lambda fault: fault.name)
-async def test_a_run_of_dead_agents_has_no_answer_and_says_how_each_died(case: Case, fault: Fault) -> None:
+async def test_run_without_any_reply_reports_each_failure(case: Case, fault: Fault) -> None:
     assert fault.prose is not None
     store = SqliteStore(":memory:")
     report, struck = await strike(case, fault, SCENES[4], store)
@@ -235,7 +235,7 @@ EMERGENT = [case for case in CALLING if case.name.startswith("emergence")]
 @pytest.mark.matrix(keep=12)
 @pytest.mark.parametrize("case", EMERGENT, ids=lambda case: case.name)
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.typed], ids=lambda fault: fault.name)
-async def test_emergence_goes_on_without_a_seat_and_fails_without_its_chair(case: Case, fault: Fault) -> None:
+async def test_emergence_without_a_leaf_continues_and_without_the_root_fails(case: Case, fault: Fault) -> None:
     assert fault.typed is not None
     leaves = len(case.protocol.topology().leaves)
     ends = {}
@@ -260,9 +260,7 @@ async def test_emergence_goes_on_without_a_seat_and_fails_without_its_chair(case
 
 
 @pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
-async def test_a_kill_among_the_faults_costs_nothing_that_was_recorded(
-    case: Case, tmp_path: Path, sample: Callable[..., Any]
-) -> None:
+async def test_kill_among_faults_loses_no_recorded_call(case: Case, tmp_path: Path, sample: Callable[..., Any]) -> None:
     agents = [agent.id for agent in case.protocol.agents(None)]
     script = case.script
     faults = [f for f in FAULTS if f.typed]
@@ -282,7 +280,7 @@ async def test_a_kill_among_the_faults_costs_nothing_that_was_recorded(
     assert crashes or case.need == 1
 
 
-async def test_observers_see_every_call_begin_and_end() -> None:
+async def test_observers_receive_start_and_end_of_every_call() -> None:
     """What a watcher counts as under way comes to nothing in the end, whatever failed."""
     flying: set[str] = set()
 

@@ -271,7 +271,7 @@ async def test_mistakes_are_said_before_anything_is_asked(store: SqliteStore) ->
     taskless: Any = {"max_rounds": 3}
     with pytest.raises(SettingsError, match=r'no task. Invoke it with \{"original_task"'):
         await graph.ainvoke(taskless)
-    with pytest.raises(SettingsError, match="depth: Input should be less than or equal to 8"):
+    with pytest.raises(SettingsError, match="depth must be at most 8"):
         emergence_graph(depth=9, model=model)
     with pytest.raises(SettingsError, match="both as a protocol and by name"):
         emergence_graph(Emergence(), depth=3, model=model)

@@ -125,7 +125,7 @@ def test_what_means_nothing_here_is_named_in_one_warning() -> None:
 def test_a_parameter_that_nobody_knows_is_a_mistake() -> None:
     with pytest.raises(SettingsError, match=r"no parameter max_round\. It has: task, model, .*max_rounds, "):
         run_strange_mca(TASK, **EITHER, max_round=3, model=ScriptedModel([]))
-    with pytest.raises(SettingsError, match="depth: Input should be greater than or equal to 2"):
+    with pytest.raises(SettingsError, match="depth must be at least 2"):
         run_strange_mca(TASK, depth=1, max_rounds=1, model=ScriptedModel([]))
 
 

@@ -367,7 +367,7 @@ async def test_who_sits_where_changes_no_tally(texts: list[str]) -> None:
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(SettingsError, match="no regular expression"):
+    with pytest.raises(SettingsError, match="not a regular expression"):
         Vote(answer_pattern="(")
     with pytest.raises(SettingsError, match="votes"):
         Vote(votes=0)

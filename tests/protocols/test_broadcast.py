@@ -20,7 +20,7 @@ from consilience.engine.faults import Fault
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
-from consilience.protocols._common.trees import UNPLACED
+from consilience.protocols._common.tree_run import NO_POSITION
 from consilience.protocols.broadcast import Broadcast, BroadcastReport
 from consilience.protocols.broadcast.replies import read_rating
 from consilience.reporting.export import report_files
@@ -557,7 +557,7 @@ async def test_a_later_ballot_that_cannot_be_read_leaves_the_earlier_and_is_said
     assert [(b.step, b.position) for b in report.ballots if b.agent == "L2N1"] == [(0, "yes")]
     assert "not every ballot of L2N1 holds what the answer_pattern looks for; the others stand" in report.warnings
     assert report.position is None
-    assert UNPLACED in report.warnings
+    assert NO_POSITION in report.warnings
 
 
 async def test_a_position_that_does_not_match_is_no_ballot() -> None:

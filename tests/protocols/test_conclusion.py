@@ -18,7 +18,7 @@ from consilience.engine.work import Reply
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
-from consilience.protocols._common.claims import MAX_CONDITIONS, Conclusion, conclusion_fields
+from consilience.protocols._common.conclusion import MAX_CONDITIONS, Conclusion, conclusion_fields
 from kit import runner
 
 FIRST, SECOND, ROOT = "A1", "A2", "R"

@@ -19,7 +19,7 @@ from consilience.domain.topology import Topology, tree
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols._common.answers import extract
-from consilience.protocols._common.trees import UNPLACED
+from consilience.protocols._common.tree_run import NO_POSITION
 from consilience.protocols.emergence import Emergence
 from protocols.test_emergence_calls import go, unlike
 
@@ -388,7 +388,7 @@ async def test_an_answer_without_a_position_is_said_with_what_dissent_is_told_fr
     report, _ = await go(protocol, ScriptedModel(votes))
     assert report.position is None
     assert [(d.agent, d.position) for d in report.dissent] == [("L2N1", "close")]
-    assert UNPLACED in report.warnings
+    assert NO_POSITION in report.warnings
 
 
 async def test_a_panel_takes_the_place_of_the_perspectives() -> None:
@@ -436,8 +436,8 @@ async def test_the_seeds_exports_hold_the_seeds_fields() -> None:
         ({"similarity": "positions"}, "answer_pattern"),
         ({"answer_pattern": "("}, "regular expression"),
         ({"fallback": "vote"}, "answer_pattern"),
-        ({"similarity": "judge | jaccard & judge"}, "one 'judge' is enough"),
-        ({"answer_pattern": "(?i)(yes"}, "no regular expression"),
+        ({"similarity": "judge | jaccard & judge"}, "name 'judge' once"),
+        ({"answer_pattern": "(?i)(yes"}, "not a regular expression"),
         ({"perspectives": ()}, "perspectives"),
         ({"colour": "blue"}, "colour"),
     ],

@@ -14,12 +14,18 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from consilience.engine.analysis import sentences
-from consilience.protocols.refinement import protected
-from consilience.protocols.refinement.differences import change, differences, unified
-from consilience.protocols.refinement.filtering import filter_context, strength
-from consilience.protocols.refinement.judging import aggregate
-from consilience.protocols.refinement.protected import Draft, extract_protected
-from consilience.protocols.refinement.replies import MARKS, critique_of
+from consilience.protocols.refinement import texts
+from consilience.protocols.refinement.outcome import aggregate
+from consilience.protocols.refinement.scoring import NAMED_POINTS, critique_of
+from consilience.protocols.refinement.texts import (
+    ProtectedDraft,
+    change,
+    differences,
+    extract_protected,
+    filter_context,
+    strength,
+    unified,
+)
 
 # --- the filter
 
@@ -102,7 +108,7 @@ def test_the_critique_asks_for_every_part_and_takes_marks_and_numbers() -> None:
     marks = {"coherence": "weak", "accuracy": "Good", "depth": 7.5, "overall": 10}
     parsed = reply.model_validate({"intro": marks, "body": marks, "copy": {**marks, "issues": ["x"]}})
     assert parsed.judgements()["copy"].issues == ["x"]
-    assert parsed.judgements()["intro"].coherence == MARKS["weak"]
+    assert parsed.judgements()["intro"].coherence == NAMED_POINTS["weak"]
     assert parsed.judgements()["intro"].depth == 7.5
 
 
@@ -331,26 +337,26 @@ _BITS = (
 
 @given(st.lists(st.sampled_from(_BITS), max_size=20))
 def test_every_block_comes_exactly_once_whatever_is_written_around_the_markers(bits: list[str]) -> None:
-    texts = ["```\nalpha\n```", "~~~\nbeta\n~~~", "```py\ngamma\n\ngamma\n```"]
-    draft = extract_protected("Text one.\n\n" + "\n\nText.\n\n".join(texts), ("code",))
+    blocks = ["```\nalpha\n```", "~~~\nbeta\n~~~", "```py\ngamma\n\ngamma\n```"]
+    draft = extract_protected("Text one.\n\n" + "\n\nText.\n\n".join(blocks), ("code",))
     written = "".join(bits)
     whole, lost = draft.restored(written)
     markers = [block.marker for block in draft.blocks]
     assert lost == [marker for marker in markers if marker not in written]
-    assert [whole.count(text) for text in texts] == [1, 1, 1]
+    assert [whole.count(text) for text in blocks] == [1, 1, 1]
     assert not any(marker in whole for marker in markers)
     plain = draft.comparable(written).split("\n\n")
     assert [plain.count(marker) for marker in markers] == [1, 1, 1]
 
 
-def went_through(blocks: int, written: Callable[[Draft], str]) -> int:
+def went_through(blocks: int, written: Callable[[ProtectedDraft], str]) -> int:
     """Characters of the strings whose methods were called, and of those given to `re`, for a draft of so many blocks."""
     text = "\n\n".join(f"This is paragraph {i} of many.\n\n```\ncode {i}\n```" for i in range(blocks))
     characters = 0
 
     def count(frame: FrameType, event: str, what: Any) -> None:
         nonlocal characters
-        if event == "c_call" and frame.f_code.co_filename == protected.__file__:
+        if event == "c_call" and frame.f_code.co_filename == texts.__file__:
             subject = getattr(what, "__self__", None)
             characters += len(subject) if isinstance(subject, str) else 0
         elif event == "call" and frame.f_code.co_filename == re.__file__:
@@ -378,7 +384,7 @@ def went_through(blocks: int, written: Callable[[Draft], str]) -> int:
     ],
     ids=["kept", "lost", "all markers lost"],
 )
-def test_many_blocks_cost_in_proportion_to_their_number(written: Callable[[Draft], str]) -> None:
+def test_many_blocks_cost_in_proportion_to_their_number(written: Callable[[ProtectedDraft], str]) -> None:
     assert went_through(400, written) < 5 * went_through(100, written)
 
 

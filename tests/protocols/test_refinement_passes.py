@@ -291,7 +291,7 @@ async def test_in_brief_nobody_asks_what_became_of_earlier_issues() -> None:
 
 async def test_judged_passes_are_on_record_while_the_run_goes_on() -> None:
     from consilience.domain.events import Noted
-    from consilience.domain.report import Progress
+    from consilience.domain.report import UnfinishedSession
     from consilience.protocols.refinement import RefinementReport
 
     store = SqliteStore(":memory:")
@@ -303,7 +303,7 @@ async def test_judged_passes_are_on_record_while_the_run_goes_on() -> None:
     notes = [n for n, event in enumerate(events) if isinstance(event, Noted)]
     assert len(notes) == 3
     half = events[: notes[1] + 1]
-    view = RefinementReport.progress(Progress(half[0], half, store.text)).model_dump_json()  # type: ignore[arg-type]
+    view = RefinementReport.progress(UnfinishedSession(half[0], half, store.text)).model_dump_json()  # type: ignore[arg-type]
     assert "body is thin" in view
     assert "0.60" in view
     assert "0.70" not in view

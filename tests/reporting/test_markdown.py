@@ -17,11 +17,11 @@ from consilience.domain.report import (
     Dissent,
     Independence,
     LedgerReport,
-    Missing,
+    MissingAgent,
     Objection,
     Report,
     SharedModel,
-    Spent,
+    UsageTotals,
     present,
 )
 from consilience.domain.sections import AgentText, Bullets, Item, Presentation, Table
@@ -57,7 +57,7 @@ def report(kind: type[Report] = AnyReport, **given: Any) -> Report:
         "steps": 2,
         "answer": "No.",
         "ledger": LedgerReport(
-            estimated=Estimate(min=7, max=15), actual=Spent(calls=9, tokens_in=1000, tokens_out=200, cost=0.0)
+            estimated=Estimate(min=7, max=15), actual=UsageTotals(calls=9, tokens_in=1000, tokens_out=200, cost=0.0)
         ),
     }
     return kind(**{**common, **given})
@@ -94,7 +94,7 @@ def test_an_answer_that_heard_nobody_says_so() -> None:
 
 @pytest.mark.parametrize(("n", "said"), [(1, "1 reply"), (3, "3 replies")])
 def test_replies_whose_size_is_a_guess_are_counted(n: int, said: str) -> None:
-    spent = Spent(calls=9, tokens_in=1000, tokens_out=200, cost=0.0, estimated=n)
+    spent = UsageTotals(calls=9, tokens_in=1000, tokens_out=200, cost=0.0, estimated=n)
     shown = report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent))
     assert f"| Tokens | 1,000 read, 200 written; estimated for {said} without figures from the model |" in figures(
         shown
@@ -114,7 +114,7 @@ def test_everything_at_once_in_order() -> None:
             PositionChange(agent="L2N2", before="no", after="yes", step=2, conformity=True),
         ),
         claims=(Claim(text="Six stalls.", ids=("round-2/lateral/L2N1",)), Claim(text="Loud.", from_memory=True)),
-        missing=(Missing(agent="L2N2", since="round-2/lateral/L2N2", reason="deadline: 300 s"),),
+        missing=(MissingAgent(agent="L2N2", since="round-2/lateral/L2N2", reason="deadline: 300 s"),),
         quotations=(Quotation(words="a b", source="S1", line=1, verified=False),),
         warnings=("something is odd",),
         independence=Independence(shared=(SharedModel(model="m", agents=("L1N1", "L2N1")),)),

@@ -21,8 +21,8 @@ from consilience.domain.topology import hierarchy
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
-from consilience.protocols.refinement.report import HandedDownText, RefinementReport
-from consilience.protocols.refinement.views import distances_view, flow_rows
+from consilience.protocols.refinement.report import RefinementReport, distances_view, flow_rows
+from consilience.protocols.refinement.report_data import HandedDownText
 from consilience.reporting.export import as_markdown
 from consilience.reporting.html import page
 from consilience.reporting.record import SessionRecord, read_record

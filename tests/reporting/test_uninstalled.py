@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.events import SessionFinished
-from consilience.domain.report import Report, present_with
+from consilience.domain.report import Report, register_report_finder
 from consilience.engine.protocol import report_type
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
@@ -24,7 +24,7 @@ SHOWN = [case for case in CASES if case.outside is None and case.tools is None]
 @pytest.fixture(autouse=True)
 def _installed_again() -> object:
     yield
-    present_with(report_type)
+    register_report_finder(report_type)
 
 
 def everything(record: SessionRecord) -> dict[str, object]:
@@ -45,7 +45,7 @@ async def test_every_face_shows_the_same_without_the_code(case: object, tmp_path
     store = SqliteStore(tmp_path / "journal.db")
     await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")  # type: ignore[attr-defined]
     before = everything(read_record(store, "s"))
-    present_with(lambda name: None)
+    register_report_finder(lambda name: None)
     assert everything(read_record(store, "s")) == before
     store.close()
 
@@ -63,7 +63,7 @@ async def test_a_session_of_schema_1_has_its_sections_from_the_code_and_without_
         return SessionRecord("s", events, record.text, record.prompt)
 
     assert everything(again())["markdown"] == everything(record)["markdown"]
-    present_with(lambda name: None)
+    register_report_finder(lambda name: None)
     bare = again()
     assert list(views_of(bare)) == [*COMMON, "figures"]
     assert bare.report is not None

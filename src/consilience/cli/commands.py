@@ -1,34 +1,21 @@
-"""Building blocks of commands: lazy imports, help in sections, options from annotated dataclasses and protocol settings."""
+"""Building blocks of commands: lazy imports, help in sections, options from the fields of dataclasses."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields
-from enum import Enum, EnumType
+from dataclasses import MISSING, Field, field, fields
+from enum import EnumType
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
     from typer._click import Command, Context, HelpFormatter
 
 T = TypeVar("T")
@@ -119,7 +106,10 @@ class LazyGroup(TyperGroup):
 
     def invoke(self, ctx: Context) -> Any:
         """Run the command. An exception is reported in one paragraph, with --json also as JSON, and becomes an exit code."""
+        from pydantic import ValidationError
+
         from consilience.cli.errors import EXIT_USAGE, exit_code_of, is_handled_by_typer, print_error_json
+        from consilience.domain.validation import describe_invalid
 
         with _exit_on_broken_pipe():
             try:
@@ -127,6 +117,8 @@ class LazyGroup(TyperGroup):
             except (Exception, KeyboardInterrupt) as error:
                 if not is_handled_by_typer(error):
                     raise typer.Exit(exit_code_of(error, as_json=ctx.meta[AS_JSON])) from error
+                if isinstance(error.__cause__, ValidationError) and hasattr(error, "message"):  # of an option
+                    error.message = describe_invalid(error.__cause__)
                 if ctx.meta[AS_JSON] and hasattr(error, "show"):  # an invalid option
                     error.show()
                     print_error_json(error, EXIT_USAGE)
@@ -146,7 +138,7 @@ class LazyGroup(TyperGroup):
         installed = {name: target for name, target in installed_protocols().items() if name not in fixed}
         for name, target in installed.items():
             if name not in self.commands:
-                self.commands[name] = LazyCommand(name, "consilience.cli.run_commands:app_for", summary_of(target))
+                self.commands[name] = LazyCommand(name, "consilience.cli.options:app_for", summary_of(target))
         for commands in self.sections.values():
             for name, (target, summary) in commands.items():
                 self.commands.setdefault(name, LazyCommand(name, target, summary))
@@ -270,22 +262,48 @@ class ListingGroup(TyperGroup):
         return super().parse_args(ctx, ["list", *args] if default else args)
 
 
+def option(
+    help: str,
+    section: str,
+    metavar: str | None = None,
+    *,
+    default: object = None,
+    kind: Callable[[str], object] | None = None,
+    names: Sequence[str] = (),
+    short: str = "",
+) -> Any:
+    """Return a field of a request dataclass that is an option of its command.
+
+    A flag has no `--no-` form. With `kind` the value is a list; see `names_option`. `names` default to that of the field, `short`
+    is a second one.
+    """
+    spec = {"help": help, "rich_help_panel": section, "metavar": metavar, "show_default": default not in (None, "")}
+    metadata = {"option": (spec, kind, names, short)}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 def parameters_of(cls: type[Any]) -> list[inspect.Parameter]:
-    """Return a parameter per field of a dataclass whose annotations are options, those of the most derived class first."""
+    """Return a parameter per field of a request dataclass, those of the most derived class first."""
     hints = get_type_hints(cls, include_extras=True)
     own = inspect.get_annotations(cls)
     return [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[field.name], default=_default_of(field)
-        )
-        for field in sorted(fields(cls), key=lambda field: field.name not in own)
+        _parameter(field, hints[field.name]) for field in sorted(fields(cls), key=lambda field: field.name not in own)
     ]
 
 
-def _default_of(field: Field[Any]) -> object:
+def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
+    if "option" in field.metadata:
+        spec, kind, names, short = field.metadata["option"]
+        if short or (annotation is bool and not names):
+            names = [f"--{field.name.replace('_', '-')}", *([short] if short else [])]
+        info = typer.Option(*names, **spec) if kind is None else names_option(*names, kind=kind, **spec)
+        annotation = Annotated[annotation, info]
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
     if field.default_factory is not MISSING:
-        return field.default_factory()
-    return inspect.Parameter.empty if field.default is MISSING else field.default
+        default = field.default_factory()
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def set_signature(function: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
@@ -304,61 +322,3 @@ def request_app(name: str, cls: type[T], execute: Callable[[T], int]) -> typer.T
     app = new_app()
     app.command(name, cls=SectionedCommand, help=inspect.getdoc(execute))(command)
     return app
-
-
-def option_type(annotation: object) -> Any:
-    """Return the type that the command line parses: the field's own if it is simple, else text that the settings validate."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return option_type(arguments[0])
-    if origin is Union or origin is types.UnionType:
-        inner = [option_type(a) for a in arguments if a is not type(None)]
-        return inner[0] | None if len(inner) == 1 else str | None
-    if origin is Literal:
-        return annotation
-    if origin in (tuple, list, frozenset, set, Sequence):
-        choice = not arguments or get_origin(option_type(arguments[0])) is Literal
-        return list[str] if choice else list[option_type(arguments[0])]  # type: ignore[misc]
-    if isinstance(annotation, type):
-        if issubclass(annotation, Enum):
-            return Literal[tuple(member.value for member in annotation)]
-        if annotation in (bool, int, float):
-            return annotation
-    return str
-
-
-def listed_kind(annotation: object) -> Callable[[str], object] | None:
-    """Return the parser of one element of a list of choices or numbers; None for texts and for single values."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated or origin is Union or origin is types.UnionType:
-        return next(
-            (kind for kind in map(listed_kind, arguments[:1] if origin is Annotated else arguments) if kind), None
-        )
-    if origin not in (tuple, list, frozenset, set, Sequence) or not arguments:
-        return None
-    element = option_type(arguments[0])
-    if get_origin(element) is Literal:
-        return str
-    return element if element in (int, float) else None
-
-
-def metavar_of(annotation: Any) -> str | None:
-    """Return the placeholder of the value in help; None for a flag."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return "|".join(map(str, arguments))
-    if arguments:
-        return metavar_of(arguments[0])
-    return {bool: None, int: "N", float: "NUMBER"}.get(annotation, "TEXT")
-
-
-def help_of(info: FieldInfo) -> str:
-    """Return the field's description and its bounds."""
-    text = (info.description or "").strip()
-    if text.partition(",")[0] != info.default:  # the description begins with a value, which keeps its spelling
-        text = f"{text[:1].upper()}{text[1:]}"
-    low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
-    high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
-    if low is not None and high is not None:
-        text += f" ({low} to {high})"
-    return f"{text}." if text and not text.endswith(".") else text

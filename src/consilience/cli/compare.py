@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from consilience.cli.commands import LIMITS, MATERIAL, OUTPUT, names_option, request_app
+from consilience.cli.commands import LIMITS, MATERIAL, OUTPUT, option, request_app
 from consilience.cli.config import Config, load_config
-from consilience.cli.display import ComparisonProgress
+from consilience.cli.display import ComparisonProgress, Display
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import approve, publish, run_on
 from consilience.cli.inputs import assign_models, check_limit, read_settings, read_sources, read_task
@@ -23,6 +23,7 @@ from consilience.cli.setup import ensure_weights
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Estimate, Limits
+from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Options
 from consilience.evaluation import (
@@ -30,6 +31,7 @@ from consilience.evaluation import (
     CompareRow,
     Comparison,
     ComparisonPlan,
+    Observer,
     RowEstimate,
     Task,
     TaskSource,
@@ -63,112 +65,49 @@ class CompareRequest(PlannedRequest):
             show_default=False,
         ),
     ] = None
-    protocols: Annotated[
-        list[str],
-        names_option(
-            help="Protocols to compare; LABEL=NAME for a second row of one protocol.",
-            metavar="NAME",
-            rich_help_panel=ROWS,
-        ),
-    ] = field(default_factory=lambda: list(DEFAULT_ROWS))
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="A setting of a row, emergence.children=3, or of all that have it, reply_tokens=300. Repeatable.",
-            metavar="[ROW.]NAME=VALUE",
-            rich_help_panel=ROWS,
-        ),
-    ] = None
-    budget: Annotated[
-        int | None,
-        typer.Option(
-            help="Max tokens per run. Default: the max of the most expensive row; other rows are matched to its usage.",
-            metavar="TOKENS",
-            rich_help_panel=ROWS,
-        ),
-    ] = None
-    budget_calls: Annotated[
-        int | None,
-        typer.Option(help="Max calls per run, instead of tokens.", metavar="N", rich_help_panel=ROWS),
-    ] = None
-    match: Annotated[
-        Literal["tokens", "calls", "cost"],
-        typer.Option(
-            help="Without a budget: the usage by which vote and solo+reviews are matched.", rich_help_panel=ROWS
-        ),
-    ] = "tokens"
-    repeat: Annotated[
-        int,
-        typer.Option(help="Runs of each row on each task, with consecutive seeds.", metavar="N", rich_help_panel=ROWS),
-    ] = 1
-    tasks: Annotated[
-        str | None,
-        typer.Option(
-            help="A file of tasks with their answers (JSON Lines), or the shipped set: starter.",
-            metavar="FILE|NAME",
-            rich_help_panel=TASKS,
-        ),
-    ] = None
-    only: Annotated[
-        list[str] | None,
-        names_option(help="Only these splits or ids of the tasks.", metavar="NAME", rich_help_panel=TASKS),
-    ] = None
-    limit: Annotated[
-        int | None, typer.Option(help="Only the first N of the tasks.", metavar="N", rich_help_panel=TASKS)
-    ] = None
-    answer: Annotated[
-        str | None, typer.Option(help="The right answer to TASK.", metavar="TEXT", rich_help_panel=TASKS)
-    ] = None
-    kind: Annotated[
-        Literal["exact", "number", "magnitude", "choice"],
-        typer.Option(help="How answers are compared with --answer.", rich_help_panel=TASKS),
-    ] = "exact"
-    answer_pattern: Annotated[
-        str,
-        typer.Option(
-            help="Regular expression of an extractable answer to TASK.",
-            metavar="REGEX",
-            rich_help_panel=TASKS,
-            show_default=False,
-        ),
-    ] = ""
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A document; N=FILE shows it to the N-th agent of the first phase only. Repeatable.",
-            metavar="FILE|DIR|-",
-            rich_help_panel=MATERIAL,
-        ),
-    ] = None
-    max_cost: Annotated[
-        float | None,
-        typer.Option(help="Max cost per run in US dollars.", metavar="DOLLARS", rich_help_panel=LIMITS),
-    ] = None
-    max_time: Annotated[
-        float | None,
-        typer.Option(help="Max time per run in seconds.", metavar="SECONDS", rich_help_panel=LIMITS),
-    ] = None
-    jobs: Annotated[int, typer.Option(help="Tasks to run in parallel.", metavar="N", rich_help_panel=OUTPUT)] = 1
-    name: Annotated[
-        str,
-        typer.Option(
-            help="Name of this comparison; a new name reruns everything.",
-            metavar="NAME",
-            rich_help_panel=OUTPUT,
-            show_default=False,
-        ),
-    ] = ""
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            help="Record the runs in this file instead of your journal.", metavar="FILE", rich_help_panel=OUTPUT
-        ),
-    ] = None
-    seed: Annotated[int, typer.Option(help="The first seed.", metavar="N", rich_help_panel=OUTPUT)] = 0
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the results as JSON and nothing else.", rich_help_panel=OUTPUT)
-    ] = False
+    protocols: list[str] = option(
+        "Protocols to compare; LABEL=NAME for a second row of one protocol.",
+        ROWS,
+        "NAME",
+        kind=str,
+        default=list(DEFAULT_ROWS),
+    )
+    setting: list[str] | None = option(
+        "A setting of a row, emergence.children=3, or of all that have it, reply_tokens=300. Repeatable.",
+        ROWS,
+        "[ROW.]NAME=VALUE",
+        names=("--set",),
+    )
+    budget: int | None = option(
+        "Max tokens per run. Default: the max of the most expensive row; other rows are matched to its usage.",
+        ROWS,
+        "TOKENS",
+    )
+    budget_calls: int | None = option("Max calls per run, instead of tokens.", ROWS, "N")
+    match: Literal["tokens", "calls", "cost"] = option(
+        "Without a budget: the usage by which vote and solo+reviews are matched.", ROWS, default="tokens"
+    )
+    repeat: int = option("Runs of each row on each task, with consecutive seeds.", ROWS, "N", default=1)
+    tasks: str | None = option(
+        "A file of tasks with their answers (JSON Lines), or the shipped set: starter.", TASKS, "FILE|NAME"
+    )
+    only: list[str] | None = option("Only these splits or ids of the tasks.", TASKS, "NAME", kind=str)
+    limit: int | None = option("Only the first N of the tasks.", TASKS, "N")
+    answer: str | None = option("The right answer to TASK.", TASKS, "TEXT")
+    kind: Literal["exact", "number", "magnitude", "choice"] = option(
+        "How answers are compared with --answer.", TASKS, default="exact"
+    )
+    answer_pattern: str = option("Regular expression of an extractable answer to TASK.", TASKS, "REGEX", default="")
+    source: list[str] | None = option(
+        "A document; N=FILE shows it to the N-th agent of the first phase only. Repeatable.", MATERIAL, "FILE|DIR|-"
+    )
+    max_cost: float | None = option("Max cost per run in US dollars.", LIMITS, "DOLLARS")
+    max_time: float | None = option("Max time per run in seconds.", LIMITS, "SECONDS")
+    jobs: int = option("Tasks to run in parallel.", OUTPUT, "N", default=1)
+    name: str = option("Name of this comparison; a new name reruns everything.", OUTPUT, "NAME", default="")
+    store: Path | None = option("Record the runs in this file instead of your journal.", OUTPUT, "FILE")
+    seed: int = option("The first seed.", OUTPUT, "N", default=0)
+    json: bool = option("Print the results as JSON and nothing else.", OUTPUT, default=False)
 
 
 def _compare(request: CompareRequest) -> int:
@@ -228,16 +167,20 @@ compare = request_app("compare", CompareRequest, _compare)
 def _execute(request: CompareRequest, planned: ComparisonPlan, models: Sequence[str]) -> Comparison:
     ensure_weights(models, quiet=request.quiet)
     with closing(open_store(request.store, writing=True)) as store:
-        progress = ComparisonProgress(planned.runs, quiet=request.quiet)
+        progress = ComparisonProgress(planned.runs)
+        screen = Display(progress, quiet=request.quiet)
+        observer = Observer(
+            begins=progress.begin, event=screen.observe, ended=lambda run: screen.line(progress.end(run))
+        )
         try:
             return run_on(
-                progress,
-                lambda: execute(planned, store=store, jobs=request.jobs, observer=progress.observer),
+                screen,
+                lambda: execute(planned, store=store, jobs=request.jobs, observer=observer),
                 models=models,
             )
         except BaseException:
             if progress.recorded or progress.done:
-                progress.close()
+                screen.close()
                 notify("Finished calls are recorded; the same command continues from there.")
             raise
 
@@ -279,7 +222,7 @@ def _checked_task(**fields: object) -> Task:
     try:
         return Task.model_validate(fields)
     except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        reason = describe_invalid(error, model=Task)
         raise SettingsError(f"invalid task: {reason}", where="--answer, --kind", do="Correct it.") from None
 
 

@@ -163,9 +163,9 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
             where=where,
             do=f"Write [{key}] on a line of its own, and its settings below it.",
         )
-    from consilience.domain.toml_catalog import resembling
+    from consilience.domain.validation import similar_names
 
-    close = resembling(key, ["model", "confirm_above", *protocols])
+    close = similar_names(key, ["model", "confirm_above", *protocols])
     meant = f"Did you mean {close}? " if close else ""
     tables = ", ".join(f"[{name}]" for name in sorted(protocols))
     raise SettingsError(

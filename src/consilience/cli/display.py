@@ -1,32 +1,35 @@
-"""Progress on standard error while a run or a comparison runs: a live table or bar on a terminal, lines elsewhere."""
+"""Progress on standard error of a run or a comparison: redrawn on a terminal, lines elsewhere; and one line for each event."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
 from consilience.cli.errors import can_draw_over, notify
-from consilience.cli.event_lines import event_line, score_words
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
+    AnyEvent,
     CallCompleted,
     CallFailed,
+    CallLost,
     CallStarted,
+    CheckRecorded,
+    Ended,
     Event,
     ReplyRejected,
     SessionStarted,
 )
-from consilience.evaluation import Observer, Run, Task
+from consilience.domain.report import find_report
+from consilience.evaluation import Run, Task
 from consilience.reporting.formatting import (
     count,
     describe_agent,
@@ -38,33 +41,71 @@ from consilience.reporting.formatting import (
     one_line,
     seat_labels,
 )
-from consilience.reporting.session_state import SessionState
+from consilience.reporting.session_state import SessionState, call_seconds, fold_events
 
 HEARTBEAT_SECONDS = 10.0
 """Silence after which a line shows that the run is alive."""
 TICK_SECONDS = 0.25
 _OTHER_LINES = 6
-"""Lines of the screen around the table's rows: head, foot and what was written above."""
+"""Lines of the screen around the rows of agents: head, foot and messages above."""
 
 
 class Display:
-    """Progress on standard error. This class prints only messages; subclasses also show events.
+    """Shows progress on standard error: redrawn on a terminal, elsewhere as a line per event and a heartbeat.
 
-    `observe` gets every event when it is recorded. `tick` is called every `TICK_SECONDS`.
+    `observe` gets every event when it is recorded. `tick` is called every `TICK_SECONDS`. A quiet display prints only messages.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, progress: RunProgress | ComparisonProgress, *, quiet: bool = False) -> None:
+        self.progress = progress
+        self._quiet = quiet
         self._last = time.monotonic()
         self._held: list[tuple[str, str]] | None = None
+        self._live: Live | None = None
+        if not quiet and can_draw_over(sys.stderr) and can_draw_over(sys.stdout):
+            console = Console(stderr=True, highlight=False)
+            self._live = Live(
+                console=console,
+                get_renderable=lambda: progress.screen(console.height),
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+
+    @property
+    def is_live(self) -> bool:
+        return self._live is not None
 
     def observe(self, event: Event) -> None:
         """Show a recorded event."""
+        line = self.progress.take(event)
+        if isinstance(event, CallFailed | ReplyRejected) and self._live and line:
+            self._print(line, "yellow")
+        else:
+            self.line(line)
+
+    def line(self, line: str) -> None:
+        """Print a line of progress, if progress is printed as lines."""
+        if line and not self._live and not self._quiet:
+            self._print(line)
 
     def tick(self) -> None:
         """Redraw, or print a heartbeat."""
+        if self._held is not None or self._quiet:
+            return
+        if self._live:
+            self._live.refresh()
+        elif time.monotonic() - self._last >= HEARTBEAT_SECONDS:
+            self._print(f"… {self.progress.heartbeat}")
 
     def loading(self, what: str) -> None:
-        """Show what is waited for before the run can start; empty when it is there."""
+        """Show what the run waits for before it can start; "" when it is there."""
+        self.progress.loading = what
+        self.line(what)
+        if self._live:
+            self.tick()
 
     def tell(self, text: str) -> None:
         """Print a message."""
@@ -72,34 +113,40 @@ class Display:
 
     def aside(self, silent: bool) -> None:
         """Hold back all output while a person is asked (`silent`), then print it."""
+        if self._live and silent:
+            self._live.stop()
         held, self._held = self._held, [] if silent else None
         for line, style in held or ():
             self._print(line, style)
+        if self._live and not silent:
+            self._live.start()
 
     def close(self) -> None:
         """Leave the screen clean."""
-        self.aside(False)
-
-    @property
-    def _is_heartbeat_due(self) -> bool:
-        return self._held is None and time.monotonic() - self._last >= HEARTBEAT_SECONDS
+        if self._live:
+            self._live.stop()
+        held, self._held = self._held, None
+        for line, style in held or ():
+            self._print(line, style)
 
     def _print(self, line: str, style: str = "") -> None:
         if self._held is not None:
             self._held.append((line, style))
             return
         self._last = time.monotonic()
-        self._write(line, style)
-
-    def _write(self, line: str, style: str) -> None:
-        notify(line)
+        if self._live:
+            self._live.console.print(Text(line, style=style))
+        else:
+            notify(line)
 
 
 class RunProgress:
-    """The state of a run, with the time at which this process saw each call start."""
+    """Progress of a run. `before` are the events of earlier processes."""
 
-    def __init__(self, before: Iterable[Event] = ()) -> None:
+    def __init__(self, before: Iterable[Event] = (), *, title: str = "") -> None:
         self.state = SessionState()
+        self.loading = ""
+        self._title = title
         self._call_started: dict[str, float] = {}
         self._opened = time.monotonic()
         for event in before:
@@ -110,7 +157,8 @@ class RunProgress:
         self._last_end = 0.0
         self._ended = 0
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event) -> str:
+        """Record an event; return its line, "" for none."""
         self.state.take(event)
         now = time.monotonic()
         if isinstance(event, CallStarted):
@@ -119,6 +167,9 @@ class RunProgress:
         elif isinstance(event, CallCompleted | CallFailed) and self._first_start is not None:
             self._ended += 1
             self._last_end = now
+        if isinstance(event, SessionStarted) and self._title:
+            return f"{self._title} begins"
+        return event_line(event, self.state)
 
     def seconds_in_flight(self, key: str) -> float:
         now = time.monotonic()
@@ -156,107 +207,29 @@ class RunProgress:
             reserve = ", reserve drawn" if any(call.reserve for call in state.calls) else ", reserve held"
         return f"{state.made}{foreseen} calls, {state.tokens_in:,} tokens read, {written}, {money(state.cost)}{reserve}"
 
+    @property
+    def heartbeat(self) -> str:
+        """Elapsed time, and what the run waits for."""
+        elapsed, in_flight = duration(self.seconds), self.state.flying
+        if self.loading:
+            return f"{elapsed}: {self.loading}"
+        if not in_flight:
+            return f"{elapsed}: {self.totals}"
+        names = seat_labels(self.state.agents)
+        agents = [names.get(call.agent, call.agent) for call in in_flight.values()]
+        more = f" and {len(agents) - 4} more" if len(agents) > 4 else ""
+        waiting = f"waiting for {', '.join(dict.fromkeys(agents[:4]))}{more}"
+        longest = duration(max(map(self.seconds_in_flight, in_flight)))
+        left = f", {self.time_left}" if self.time_left else ""
+        return f"{elapsed}{left}: {self.totals}; {waiting}, longest {longest}"
 
-def _time_range(low: float, high: float) -> str:
-    """Return `2 min`, or `1 min to 4 min` if the bounds differ by more than the estimate's error."""
-    low_words, high_words = duration(round(low, -1)), duration(max(round(high, -1), 10))
-    if high < 1.5 * low or low_words == high_words:
-        return high_words
-    return f"{low_words} to {high_words}" if low >= 10 else f"up to {high_words}"
-
-
-class Lines(Display):
-    """One line for every call that ended, and a heartbeat."""
-
-    def __init__(self, before: Iterable[Event] = (), *, title: str = "") -> None:
-        super().__init__()
-        self.progress = RunProgress(before)
-        self._title = title
-        self._loading = ""
-
-    def observe(self, event: Event) -> None:
-        self.progress.take(event)
-        if isinstance(event, SessionStarted) and self._title:
-            self._print(f"{self._title} begins")
-        elif line := event_line(event, self.progress.state):
-            self._print(line)
-
-    def tick(self) -> None:
-        if not self._is_heartbeat_due:
-            return
-        progress, in_flight = self.progress, self.progress.state.flying
-        elapsed = duration(progress.seconds)
-        if self._loading:
-            self._print(f"… {elapsed}: {self._loading}")
-        elif in_flight:
-            names = seat_labels(progress.state.agents)
-            agents = [names.get(call.agent, call.agent) for call in in_flight.values()]
-            more = f" and {len(agents) - 4} more" if len(agents) > 4 else ""
-            waiting = f"waiting for {', '.join(dict.fromkeys(agents[:4]))}{more}"
-            longest = duration(max(map(progress.seconds_in_flight, in_flight)))
-            left = f", {progress.time_left}" if progress.time_left else ""
-            self._print(f"… {elapsed}{left}: {progress.totals}; {waiting}, longest {longest}")
-        else:
-            self._print(f"… {elapsed}: {progress.totals}")
-
-    def loading(self, what: str) -> None:
-        self._loading = what
-        if what:
-            self._print(what)
-
-
-class Table(Display):
-    """A live table with one row per agent, removed from the screen at the end. Failures stay, as lines above it."""
-
-    def __init__(self, before: Iterable[Event] = (), *, title: str) -> None:
-        super().__init__()
-        self.progress = RunProgress(before)
-        self._title = title
-        self._loading = ""
-        self._console = Console(stderr=True, highlight=False)
-        self._live = Live(
-            self._screen(),
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
-
-    def observe(self, event: Event) -> None:
-        self.progress.take(event)
-        if isinstance(event, CallFailed | ReplyRejected):
-            self._print(event_line(event, self.progress.state), "yellow")
-
-    def tick(self) -> None:
-        if self._held is None:
-            self._live.update(self._screen(), refresh=True)
-
-    def loading(self, what: str) -> None:
-        self._loading = what
-        self.tick()
-
-    def aside(self, silent: bool) -> None:
-        if silent:
-            self._live.stop()
-        super().aside(silent)
-        if not silent:
-            self._live.start()
-
-    def close(self) -> None:
-        self._live.stop()
-        super().aside(False)
-
-    def _write(self, line: str, style: str) -> None:
-        self._console.print(Text(line, style=style))
-
-    def _screen(self) -> Group:
-        state = self.progress.state
+    def screen(self, height: int) -> Group:
+        """Return a table with one row per agent, or per level if there are more agents than lines."""
+        state = self.state
         if state.started is None:
             return Group(self._head())
         agents = list(state.agents)
-        room = max(3, self._console.height - _OTHER_LINES)
+        room = max(3, height - _OTHER_LINES)
         grid = Grid.grid(padding=(0, 2))
         grid.add_column(no_wrap=True)
         grid.add_column(no_wrap=True, overflow="ellipsis")
@@ -266,11 +239,14 @@ class Table(Display):
             agents = self.longest_in_flight(room - grid.row_count)
         for agent in agents:
             grid.add_row(Text(f"  {agent.id}", style="bold"), Text(describe_agent(agent)), self._status(agent))
-        return Group(self._head(), grid, self._foot(state.started.estimate.max))
+        figures = self.totals
+        if state.checks and (score := score_words(state.checks[-1])):
+            figures += f" · {score}"
+        return Group(self._head(), grid, _bar(" ", state.made, state.started.estimate.max, figures))
 
     def _add_levels(self, grid: Grid) -> None:
         """Add one row per level, for a tree with more agents than the screen has lines."""
-        state = self.progress.state
+        state = self.state
         levels = state.started.topology.levels if state.started else {}
         busy = {call.agent for call in state.flying.values()}
         called = {call.agent for call in state.calls}
@@ -287,103 +263,85 @@ class Table(Display):
 
     def longest_in_flight(self, limit: int) -> list[Agent]:
         """Return agents with a call in flight, longest first."""
-        state = self.progress.state
-        keys = sorted(state.flying, key=self.progress.seconds_in_flight, reverse=True)
+        state = self.state
+        keys = sorted(state.flying, key=self.seconds_in_flight, reverse=True)
         by_id = {agent.id: agent for agent in state.agents}
         return [by_id[state.flying[key].agent] for key in keys if state.flying[key].agent in by_id][: max(limit, 0)]
 
     def _head(self) -> Text:
         head = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
-        if self._loading:
-            head.append(f" · {self._loading}", style="cyan")
-        elif places := list(dict.fromkeys(describe_place(key) for key in self.progress.state.flying)):
+        if self.loading:
+            head.append(f" · {self.loading}", style="cyan")
+        elif places := list(dict.fromkeys(describe_place(key) for key in self.state.flying)):
             head.append(f" · {' | '.join(places[:3])}", style="cyan")
-        head.append(f" · {duration(round(self.progress.seconds))}", style="dim")
-        if left := self.progress.time_left:
-            head.append(f" · {left}", style="dim")
+        head.append(f" · {duration(round(self.seconds))}", style="dim")
+        if self.time_left:
+            head.append(f" · {self.time_left}", style="dim")
         return head
 
     def _status(self, agent: Agent) -> Text:
-        state = self.progress.state
+        state = self.state
         if key := next((key for key, call in state.flying.items() if call.agent == agent.id), None):
-            return Text(f"composing {duration(round(self.progress.seconds_in_flight(key)))}", style="cyan")
+            return Text(f"composing {duration(round(self.seconds_in_flight(key)))}", style="cyan")
         calls = [call for call in state.calls if call.agent == agent.id]
         if calls and isinstance(calls[-1], CallFailed | ReplyRejected):
             return Text(f"failed: {calls[-1].failure.value}", style="yellow")
         replies = sum(isinstance(call, CallCompleted) for call in calls)
         return Text(f"done · {replies}", style="green") if replies else Text("waiting", style="dim")
 
-    def _foot(self, max_calls: int) -> Grid:
-        state = self.progress.state
-        foot = Grid.grid(padding=(0, 2))
-        foot.add_column()
-        foot.add_column()
-        foot.add_column(no_wrap=True, overflow="ellipsis")
-        figures = self.progress.totals
-        if state.checks and (score := score_words(state.checks[-1])):
-            figures += f" · {score}"
-        bar = ProgressBar(total=max(max_calls, 1), completed=min(state.made, max_calls), width=16)
-        foot.add_row(Text(" "), bar, Text(figures))
-        return foot
+
+def _time_range(low: float, high: float) -> str:
+    """Return `2 min`, or `1 min to 4 min` if the bounds differ by more than the estimate's error."""
+    low_words, high_words = duration(round(low, -1)), duration(max(round(high, -1), 10))
+    if high < 1.5 * low or low_words == high_words:
+        return high_words
+    return f"{low_words} to {high_words}" if low >= 10 else f"up to {high_words}"
 
 
-class ComparisonProgress(Display):
-    """Progress of the `total` runs of a comparison: a bar on a terminal, elsewhere a line per run."""
+def _bar(lead: str, done: int, total: int, words: str) -> Grid:
+    row = Grid.grid(padding=(0, 2))
+    row.add_column()
+    row.add_column()
+    row.add_column(no_wrap=True, overflow="ellipsis")
+    row.add_row(Text(lead), ProgressBar(total=max(total, 1), completed=min(done, total), width=16), Text(words))
+    return row
 
-    def __init__(self, total: int, *, quiet: bool) -> None:
-        super().__init__()
+
+class ComparisonProgress:
+    """Progress of the `total` runs of a comparison."""
+
+    def __init__(self, total: int) -> None:
         self.total, self.done, self.calls = total, 0, 0
         self.recorded = False
         """Whether any event was recorded."""
-        self._quiet = quiet
-        self._now = ""
+        self.loading = ""
         self._opened = time.monotonic()
-        self._bar: Progress | None = None
-        if not quiet and can_draw_over(sys.stderr):
-            columns = (MofNCompleteColumn(), BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
-            self._row = self._bar.add_task("", total=total)
-            self._bar.start()
 
-    @property
-    def observer(self) -> Observer:
-        return Observer(begins=self._begins, event=self.observe, ended=self._ended)
+    def begin(self, row: str, task: Task, seed: int) -> None:
+        self.loading = one_line(f"{row} on {task.id}", 60)
 
-    def observe(self, event: Event) -> None:
+    def take(self, event: Event) -> str:
+        """Record an event; single events have no line."""
         self.recorded = True
         self.calls += isinstance(event, CallCompleted)
+        return ""
 
-    def tick(self) -> None:
-        status = f"{self._now} · {count(self.calls, 'call')} · {duration(round(time.monotonic() - self._opened))}"
-        if self._bar:
-            self._bar.update(self._row, description=status)
-        elif not self._quiet and self._is_heartbeat_due:
-            self._print(f"… {self.done} of {self.total}: {status}")
-
-    def loading(self, what: str) -> None:
-        self._now = what
-        if what and not self._bar and not self._quiet:
-            self._print(what)
-
-    def close(self) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def _begins(self, row: str, task: Task, seed: int) -> None:
-        self._now = one_line(f"{row} on {task.id}", 60)
-
-    def _ended(self, run: Run) -> None:
+    def end(self, run: Run) -> str:
+        """Record the end of a run; return its line."""
         self.done += 1
-        if self._bar:
-            self._bar.update(self._row, completed=self.done)
-        elif not self._quiet:
-            self._print(f"{self.done} of {self.total}: {run_line(run)}")
+        return f"{self.done} of {self.total}: {run_line(run)}"
 
-    def _write(self, line: str, style: str) -> None:
-        if self._bar:
-            self._bar.console.print(line, markup=False, highlight=False)
-        else:
-            notify(line)
+    @property
+    def heartbeat(self) -> str:
+        return f"{self.done} of {self.total}: {self._status}"
+
+    @property
+    def _status(self) -> str:
+        return f"{self.loading} · {count(self.calls, 'call')} · {duration(round(time.monotonic() - self._opened))}"
+
+    def screen(self, height: int) -> Group:
+        """Return a bar."""
+        return Group(_bar(f"{self.done}/{self.total}", self.done, self.total, self._status))
 
 
 def run_line(run: Run) -> str:
@@ -392,15 +350,6 @@ def run_line(run: Run) -> str:
     answer = one_line(run.position or run.answer or "", 60) if run.answered else "no answer"
     usage = f"{count(run.calls, 'call')}, {count(run.tokens, 'token')}, {duration(run.seconds)}"
     return f"{run.row} on {run.task}: {answer}{verdict}; {'recorded before' if run.recorded else usage}"
-
-
-def open_display(before: Iterable[Event] = (), *, title: str, quiet: bool) -> Display:
-    """Return a table on a terminal that can be redrawn, lines elsewhere, only messages if `quiet`."""
-    if quiet:
-        return Display()
-    if can_draw_over(sys.stderr) and can_draw_over(sys.stdout):
-        return Table(before, title=title)
-    return Lines(before, title=title)
 
 
 @asynccontextmanager
@@ -418,3 +367,66 @@ async def ticking(screen: Display) -> AsyncIterator[Display]:
     finally:
         task.cancel()
         screen.close()
+
+
+# --- one line for each event
+
+
+def event_line(event: Event, state: SessionState) -> str:
+    """Return the end of a call, a check or a lost call in words; empty for other events."""
+    names = seat_labels(state.agents)
+    match event:
+        case CallCompleted() | ReplyRejected() | CallFailed():
+            return _call_line(event, names.get(event.agent, event.agent), state.repairs)
+        case CheckRecorded():
+            step = find_report(state.started.protocol).step if state.started else "step"
+            return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
+        case CallLost():
+            agent = names.get(event.agent, event.agent)
+            return f"{describe_place(event.key)} · {agent}: was in flight at the end of the last process"
+    return ""
+
+
+def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
+    """Return `round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`."""
+    seconds = call_seconds(event)
+    head = f"{describe_place(event.key)} · {agent}" + (f" {duration(seconds)}" if seconds is not None else "")
+    match event:
+        case CallCompleted():
+            thinking = f" and {event.tokens_thought:,} thinking" if event.tokens_thought else ""
+            written = count(event.tokens_out - event.tokens_thought, "token")
+            return f"{head}, {written}{thinking}" + (", cut at the limit" if event.cut else "")
+        case ReplyRejected():
+            then = "asking again" if event.attempt <= max_repairs else "giving up"
+            return f"{head}: the reply could not be used, {then} ({one_line(event.error, 120)})"
+        case CallFailed():
+            if event.unsent:
+                return f"{head}: not asked, a limit is reached ({event.failure.value})"
+            return f"{head}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
+
+
+def score_words(event: CheckRecorded) -> str:
+    """Return the score of a check with its threshold; empty if there is neither a score nor a pass."""
+    check = event.check
+    if check.score is None:
+        return "met" if check.met else ""
+    needed = f", needed {check.threshold:g}" if check.threshold is not None else ""
+    return f"{check.kind} {check.score:.2f}{needed}"
+
+
+def any_event_line(event: Event, state: SessionState) -> str:
+    """Return `event_line`, marked if inherited; the event's type for an event without one."""
+    line = event_line(event, state) or event.type.replace("_", " ")
+    return f"{line} (inherited)" if isinstance(event, Ended) and event.inherited else line
+
+
+def listing(events: Sequence[AnyEvent]) -> list[str]:
+    """Return a line per event: number, second, description, and the key by which a fork names it."""
+    state = fold_events(events)
+    lines = []
+    for event in events:
+        at = event.volatile.get("t")
+        when = duration(float(at)) if isinstance(at, int | float) else ""
+        key = getattr(event, "key", "")
+        lines.append(f"{event.seq:>5}  {when:>9}  {any_event_line(event, state)}" + (f"  [{key}]" if key else ""))
+    return lines

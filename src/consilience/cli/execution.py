@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
-import tempfile
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import TypeVar
 import typer
 
 from consilience.cli.config import Config
-from consilience.cli.display import Display, open_display, ticking
+from consilience.cli.display import Display, RunProgress, ticking
 from consilience.cli.errors import (
     EXIT_FAILED,
     EXIT_NO_ANSWER,
@@ -30,7 +27,7 @@ from consilience.cli.errors import (
 from consilience.cli.options import ResumeRequest, SessionRequest, SpendingRequest
 from consilience.cli.plan import Plan, confirm_spending
 from consilience.cli.prompter import TerminalPrompter, prompter_for
-from consilience.cli.sessions import read_back
+from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent, Event, SessionStarted
@@ -45,8 +42,6 @@ from consilience.reporting.markdown import markdown, print_markdown
 R = TypeVar("R", bound=Report)
 T = TypeVar("T")
 
-PAGE = "report.html"
-BROWSER_TIMEOUT_SECONDS = 5.0
 PATIENCE_SECONDS = 30.0
 """How long a run without a terminal waits for an answer from outside before it parks."""
 
@@ -170,7 +165,7 @@ class Execution:
         An error is reported with the command that resumes the session, as JSON too if asked; then `typer.Exit` is raised.
         """
         started = bool(before)
-        screen = open_display(before, title=title, quiet=self.request.quiet)
+        screen = Display(RunProgress(before, title=title), quiet=self.request.quiet)
         if self.prompter is not None:
             self.prompter.screen = screen
 
@@ -211,16 +206,14 @@ class Execution:
     def deliver(self, report: Report) -> int:
         """Write the files asked for, print the report, open its page if asked, and return the exit code."""
         request = self.request
-        to_open = isinstance(request, SessionRequest) and request.open
 
         def write() -> list[Path]:
-            if request.out is None and not to_open:
-                return []
+            if request.out is None:
+                return [write_page(read_back(self.store, report.session))] if request.open else []
             from consilience.reporting.export import report_files
 
-            directory = request.out or Path(tempfile.mkdtemp(prefix="consilience-"))
             files = report_files(report, record=read_back(self.store, report.session), stored=self.stored)
-            return write_files(directory, files if request.out is not None else {PAGE: files[PAGE]})
+            return write_files(request.out, files)
 
         written, code = publish(
             lambda: report.model_dump(mode="json"),
@@ -229,7 +222,7 @@ class Execution:
             write=write,
         )
         if code == EXIT_OK:
-            if to_open:
+            if request.open:
                 notify(open_in_browser(next(path for path in written if path.name == PAGE)))
             code = exit_code(report)
         return apply_require(report, request.require or (), code) if isinstance(request, SessionRequest) else code
@@ -249,22 +242,6 @@ def exit_code(report: Report) -> int:
     if report.answer is not None and report.quorum_met:
         return EXIT_OK
     return EXIT_FAILED if report.stop_reason is StopReason.FAILED else EXIT_NO_ANSWER
-
-
-def open_in_browser(page: Path) -> str:
-    """Open a page without waiting for the browser; return the outcome in words."""
-    import webbrowser
-
-    has_display = sys.platform in ("darwin", "win32") or any(
-        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
-    )
-    if not has_display:
-        return f"There is no display to open the page on: {page}"
-    opened: list[bool] = []
-    opener = threading.Thread(target=lambda: opened.append(webbrowser.open(page.resolve().as_uri())), daemon=True)
-    opener.start()
-    opener.join(BROWSER_TIMEOUT_SECONDS)  # a browser in the foreground keeps the thread
-    return f"Opened {page}" if opened != [False] else f"No browser could open the page: {page}"
 
 
 def new_id(store: Store) -> str:

@@ -19,17 +19,17 @@ from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
 from consilience.domain.outcome import MAX_LIMIT, Limits, LimitsError, SpendingLimits
-from consilience.domain.panels import Panel, Persona, describe_mistake, load_panel
+from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.domain.paths import too_long
-from consilience.domain.toml_catalog import resembling
+from consilience.domain.validation import describe_invalid, similar_names
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.models.registry import alternatives
 from consilience.models.weights import DEFAULT
 
-_NAME_WORDS = 5
-_NAME_CHARACTERS = 40
+_MAX_NAME_WORDS = 5
+_MAX_NAME_CHARS = 40
 
 
 def read_text(argument: str) -> str:
@@ -107,28 +107,22 @@ def read_panel(request: RunRequest) -> Panel | None:
 
 def panel_of(texts: Sequence[str]) -> Panel:
     """Return personas from texts: `NAME: description`, or a description whose first words become the name. Other fields follow in
-    brackets: `[horizon=5 years; interests=cost, cash]`."""
-    personas: list[Persona] = []
-    taken: set[str] = set()
+    brackets: `[horizon=5 years; interests=cost, cash]`. Raises `SettingsError`."""
+    personas: list[dict[str, object]] = []
+    names: set[str] = set()
     for number, text in enumerate(texts, 1):
-        text, fields = _fields(text.strip(), f"--persona number {number}")
-        name, description = _named(text)
-        if not name or name.casefold() in taken:
+        words, fields = _persona_fields(text.strip())
+        name, description = _name_and_description(words)
+        if not name or name.casefold() in names:
             name = f"Persona {number}"
-        taken.add(name.casefold())
-        try:
-            personas.append(Persona.model_validate({"name": name, "description": description, **fields}))
-        except ValidationError as error:
-            detail = error.errors(include_url=False)[0]
-            detail["loc"] = ("personas", number - 1, *detail["loc"])
-            table = {"personas": [{"name": name}] * number}
-            form = _FIELD_FORMS.get(str(detail["loc"][2]))
-            raise SettingsError(
-                describe_mistake(detail, table),
-                where=f"--persona number {number}",
-                do=f"Write {form}, or leave the field out." if form else "Describe the persona in a sentence or two.",
-            ) from None
-    return Panel(name="personas", description="Personas given on the command line.", personas=tuple(personas))
+        names.add(name.casefold())
+        personas.append({**fields, "name": name, "description": description})
+    table = {"name": "personas", "description": "Personas given on the command line.", "personas": personas}
+    try:
+        return Panel.model_validate(table)
+    except ValidationError as error:
+        invalid = describe_invalid(error, table, model=Panel, owner="the panel")
+        raise SettingsError(invalid, where="--persona", do=_PERSONA_FORM) from None
 
 
 def check_limit(option: str, value: float | None) -> float | None:
@@ -208,7 +202,7 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
     for key, (value, path) in table.items():
         where = f"{path}, table [{cls.name}]"
         if key not in cls.model_fields:
-            close = resembling(key, list(cls.model_fields))
+            close = similar_names(key, cls.model_fields)
             raise SettingsError(
                 f"the configuration has an unknown key {key!r}",
                 where=where,
@@ -377,50 +371,35 @@ def _filled(text: str, where: str, what: str = "the document") -> str:
     return text
 
 
-_FIELD_FORMS = {
-    "interests": "[interests=cost, cash]",
-    "horizon": "[horizon=5 years]",
-    "evidence": "[evidence=audited figures]",
-    "claim": "[claim=It pays for itself.]",
-    "model": "[model=PROVIDER:MODEL]",
-}
+_PERSONA_FORM = (
+    'Write "NAME: description [FIELD=VALUE; FIELD=VALUE]". Fields: interests=cost, cash; horizon=5 years; '
+    "evidence=audited figures; claim=It pays for itself.; model=PROVIDER:MODEL."
+)
 _FIELDS = re.compile(r"\s*\[([^\[\]]*=[^\[\]]*)\]$")
-_MISPLACED_FIELD = re.compile(rf"[\[;]\s*(?:{'|'.join(_FIELD_FORMS)})\s*=")
+_MISPLACED_FIELD = re.compile(rf"[\[;]\s*(?:{'|'.join(Persona.model_fields)})\s*=")
 
 
-def _fields(text: str, where: str) -> tuple[str, dict[str, object]]:
+def _persona_fields(text: str) -> tuple[str, dict[str, object]]:
     """Return the text of a persona without the fields in brackets at its end, and the fields. Raises `SettingsError`."""
     match = _FIELDS.search(text)
     words = text if match is None else text[: match.start()]
     if _MISPLACED_FIELD.search(words) or ("=" in words and words.count("[") != words.count("]")):
         raise SettingsError(
-            "the fields of the persona are not in one pair of brackets at its end",
-            where=where,
-            do='Write "NAME: description [FIELD=VALUE; FIELD=VALUE]", without brackets inside.',
+            "the fields of the persona are not in one pair of brackets at its end", where="--persona", do=_PERSONA_FORM
         )
-    values: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for pair in match[1].split(";") if match else ():
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        if name not in _FIELD_FORMS:
-            close = resembling(name, list(_FIELD_FORMS))
-            problem = f"the persona has an unknown field {name!r}" + (f" (did you mean {close}?)" if close else "")
-            do = f"Use {', '.join(_FIELD_FORMS.values())}; several are separated by semicolons."
-        elif not equals or not value:
-            problem, do = f"the field {name!r} of the persona is empty", f"Write {_FIELD_FORMS[name]}, or leave it out."
-        elif name in values:
-            problem, do = f"the field {name!r} of the persona is repeated", f"Give it once: {_FIELD_FORMS[name]}."
-        else:
-            values[name] = [item.strip() for item in value.split(",")] if name == "interests" else value
-            continue
-        raise SettingsError(problem, where=where, do=do)
-    return words, values
+        name, _, value = (part.strip() for part in pair.partition("="))
+        if name in fields or name in ("name", "description"):
+            raise SettingsError(f"the field {name!r} of the persona is repeated", where="--persona", do="Give it once.")
+        fields[name] = [item.strip() for item in value.split(",")] if name == "interests" else value
+    return words, fields
 
 
-def _named(text: str) -> tuple[str, str]:
-    """Return the name and description of a persona."""
+def _name_and_description(text: str) -> tuple[str, str]:
     before, colon, after = text.partition(":")
-    if colon and after.strip() and len(before) <= _NAME_CHARACTERS and "\n" not in before:
+    if colon and after.strip() and len(before) <= _MAX_NAME_CHARS and "\n" not in before:
         return before.strip(), after.strip()
-    words = re.split(r"[.;!?\n]", text, maxsplit=1)[0].split()[:_NAME_WORDS]
-    name = " ".join(words)[:_NAME_CHARACTERS].strip(" ,")
+    words = re.split(r"[.;!?\n]", text, maxsplit=1)[0].split()[:_MAX_NAME_WORDS]
+    name = " ".join(words)[:_MAX_NAME_CHARS].strip(" ,")
     return f"{name[:1].upper()}{name[1:]}", text

@@ -1,10 +1,14 @@
-"""The command lines of run, fork and resume as dataclasses, whose annotations are their options."""
+"""The commands that run a session: one per protocol, with options for its settings, and `fork` and `resume`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
@@ -13,49 +17,45 @@ from consilience.cli.commands import (
     MATERIAL,
     MODELS,
     OUTPUT,
+    REPEATED,
     Id,
+    SectionedCommand,
     names_option,
+    new_app,
+    option,
+    parameters_of,
+    request_app,
+    set_signature,
 )
 from consilience.domain.detail import DetailChoice
+from consilience.domain.errors import SettingsError
+from consilience.domain.messages import FILE, NO_OPTION
 from consilience.domain.outcome import StopReason, ThinkingLevel
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from consilience.engine.execution import Options
+    from consilience.engine.protocol import Protocol
 
 CHANGES = "Changes"
+OPEN = option("Open the report in a browser.", OUTPUT, default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpendingRequest:
     """Options of every command that may spend money."""
 
-    deadline: Annotated[
-        float | None,
-        typer.Option(
-            help="Max seconds per request to a model. Default: 300; 900 for a server on this machine or long thinking.",
-            metavar="SECONDS",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend money without asking.", rich_help_panel=OUTPUT)] = (
-        False
+    deadline: float | None = option(
+        "Max seconds per request to a model. Default: 300; 900 for a server on this machine or long thinking.",
+        LIMITS,
+        "SECONDS",
     )
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write the report files into this directory.", metavar="DIR", rich_help_panel=OUTPUT),
-    ] = None
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the report as JSON and nothing else.", rich_help_panel=OUTPUT)
-    ] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print the report without progress.", rich_help_panel=OUTPUT)
-    ] = False
-    env_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE", rich_help_panel=OUTPUT
-        ),
-    ] = None
+    yes: bool = option("Spend money without asking.", OUTPUT, short="-y", default=False)
+    out: Path | None = option("Write the report files into this directory.", OUTPUT, "DIR")
+    json: bool = option("Print the report as JSON and nothing else.", OUTPUT, default=False)
+    quiet: bool = option("Print the report without progress.", OUTPUT, short="-q", default=False)
+    env_file: Path | None = option("Read environment variables (KEY=VALUE lines) first.", OUTPUT, "FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,11 @@ class ResumeRequest(SpendingRequest):
     """Options of `resume`."""
 
     id: Id
-    pace: Annotated[
-        float,
-        typer.Option(
-            help="Real seconds per virtual second for new events; 0 does not wait.",
-            metavar="SECONDS",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = 0.0
+    pace: float = option(
+        "Real seconds per virtual second for new events; 0 does not wait.", OUTPUT, "SECONDS", default=0.0
+    )
+
+    open: bool = OPEN
 
     @property
     def options(self) -> Options:
@@ -84,130 +81,60 @@ class ResumeRequest(SpendingRequest):
 class PlannedRequest(SpendingRequest):
     """Options of every command that plans new calls: which models get what, and within which limits."""
 
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model of all agents: local, local:NAME, PROVIDER:MODEL, exec:COMMAND, or http://HOST:PORT/v1#NAME at "
-            "any OpenAI-compatible endpoint; A|B: B if A fails.",
-            metavar="MODEL",
-            rich_help_panel=MODELS,
-        ),
-    ] = None
-    models: Annotated[
-        list[str] | None,
-        names_option(help="Models to assign to the agents in turn.", metavar="MODEL", rich_help_panel=MODELS),
-    ] = None
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.",
-            metavar="FILE|DIR|-",
-            rich_help_panel=MATERIAL,
-        ),
-    ] = None
-    detail: Annotated[
-        DetailChoice | None,
-        typer.Option(
-            help="Length of the prompts: full, brief (for small models), or auto: brief if an embedded model has a "
-            "voice. Default: auto.",
-            metavar="auto|brief|full",
-            rich_help_panel=MODELS,
-            show_default=False,
-        ),
-    ] = None
-    thinking: Annotated[
-        ThinkingLevel | None,
-        typer.Option(
-            help="Thinking before the answer, for models that can think: off, minimal, low, medium, high. Default: low.",
-            metavar="LEVEL",
-            rich_help_panel=MODELS,
-            show_default=False,
-        ),
-    ] = None
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            help="Sampling temperature, 0 to 2. Default: the model's own.", metavar="T", rich_help_panel=MODELS
-        ),
-    ] = None
-    max_cost: Annotated[
-        float | None,
-        typer.Option(help="Max cost in US dollars.", metavar="DOLLARS", rich_help_panel=LIMITS),
-    ] = None
-    max_time: Annotated[
-        float | None, typer.Option(help="Max time in seconds.", metavar="SECONDS", rich_help_panel=LIMITS)
-    ] = None
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show agents, calls and cost without running.", rich_help_panel=OUTPUT),
-    ] = False
+    model: str | None = option(
+        "Model of all agents: local, local:NAME, PROVIDER:MODEL, exec:COMMAND, or http://HOST:PORT/v1#NAME at"
+        " any OpenAI-compatible endpoint; A|B: B if A fails.",
+        MODELS,
+        "MODEL",
+    )
+    models: list[str] | None = option("Models to assign to the agents in turn.", MODELS, "MODEL", kind=str)
+    source: list[str] | None = option(
+        "A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.", MATERIAL, "FILE|DIR|-"
+    )
+    detail: DetailChoice | None = option(
+        "Length of the prompts: full, brief (for small models), or auto: brief if an embedded model has a "
+        "voice. Default: auto.",
+        MODELS,
+        "auto|brief|full",
+    )
+    thinking: ThinkingLevel | None = option(
+        "Thinking before the answer, for models that can think: off, minimal, low, medium, high. Default: low.",
+        MODELS,
+        "LEVEL",
+    )
+    temperature: float | None = option("Sampling temperature, 0 to 2. Default: the model's own.", MODELS, "T")
+    max_cost: float | None = option("Max cost in US dollars.", LIMITS, "DOLLARS")
+    max_time: float | None = option("Max time in seconds.", LIMITS, "SECONDS")
+    dry_run: bool = option("Show agents, calls and cost without running.", OUTPUT, default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest(PlannedRequest):
     """Options that a run and a fork share: each makes one new session."""
 
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Embedding model for text similarity: minilm (offline) or PROVIDER:MODEL.",
-            metavar="MODEL",
-            rich_help_panel=MODELS,
-        ),
-    ] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory of templates that replace those of the protocol.", metavar="DIR", rich_help_panel=MATERIAL
-        ),
-    ] = None
-    human_deadline: Annotated[
-        float | None,
-        typer.Option(
-            help="Max seconds per answer of a person, including time while the session is parked. Default: no limit.",
-            metavar="SECONDS",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None
-    max_calls: Annotated[
-        int | None,
-        typer.Option(help="Max requests to models, including retries.", metavar="N", rich_help_panel=LIMITS),
-    ] = None
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(help="Max tokens in total, input and output.", metavar="N", rich_help_panel=LIMITS),
-    ] = None
-    max_steps: Annotated[int | None, typer.Option(help="Max rounds.", metavar="N", rich_help_panel=LIMITS)] = None
-    agent_limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Limit for one agent (calls, tokens, cost, time); * for every agent. Repeatable.",
-            metavar="ID:calls=N,…",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None
-    phase_limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.",
-            metavar="NAME:calls=N,…",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None
-    open: Annotated[bool, typer.Option("--open", help="Open the report in a browser.", rich_help_panel=OUTPUT)] = False
-    cache: Annotated[
-        bool,
-        typer.Option("--cache", help="Reuse recorded replies to identical requests (free).", rich_help_panel=OUTPUT),
-    ] = False
-    require: Annotated[
-        list[StopReason] | None,
-        names_option(
-            help="Exit with 4 unless the run stopped for one of these reasons.",
-            metavar="REASON",
-            kind=StopReason,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
+    encoder: str | None = option(
+        "Embedding model for text similarity: minilm (offline) or PROVIDER:MODEL.", MODELS, "MODEL"
+    )
+    prompts: Path | None = option("Directory of templates that replace those of the protocol.", MATERIAL, "DIR")
+    human_deadline: float | None = option(
+        "Max seconds per answer of a person, including time while the session is parked. Default: no limit.",
+        LIMITS,
+        "SECONDS",
+    )
+    max_calls: int | None = option("Max requests to models, including retries.", LIMITS, "N")
+    max_tokens: int | None = option("Max tokens in total, input and output.", LIMITS, "N")
+    max_steps: int | None = option("Max rounds.", LIMITS, "N")
+    agent_limit: list[str] | None = option(
+        "Limit for one agent (calls, tokens, cost, time); * for every agent. Repeatable.", LIMITS, "ID:calls=N,…"
+    )
+    phase_limit: list[str] | None = option(
+        "Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.", LIMITS, "NAME:calls=N,…"
+    )
+    open: bool = OPEN
+    cache: bool = option("Reuse recorded replies to identical requests (free).", OUTPUT, default=False)
+    require: list[StopReason] | None = option(
+        "Exit with 4 unless the run stopped for one of these reasons.", OUTPUT, "REASON", kind=StopReason
+    )
 
     @property
     def options(self) -> Options:
@@ -236,51 +163,28 @@ class RunRequest(SessionRequest):
             show_default=False,
         ),
     ]
-    agent: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Model of one agent: ID=MODEL, ID=exec:COMMAND, ID=human. Repeatable.",
-            metavar="ID=MODEL",
-            rich_help_panel=MODELS,
-        ),
-    ] = None
-    panel: Annotated[
-        str | None,
-        typer.Option(
-            help="Personas from a panel: a shipped name (consilience panels), a TOML file, or auto for a proposed one.",
-            metavar="NAME|FILE|auto",
-            rich_help_panel=MODELS,
-        ),
-    ] = None
-    persona: Annotated[
-        list[str] | None,
-        typer.Option(
-            help='A persona in a few words ("Sceptical CFO" or "CFO: You ask who pays. [horizon=1 year]"). Repeatable.',
-            metavar="TEXT",
-            rich_help_panel=MODELS,
-        ),
-    ] = None
-    quorum: Annotated[
-        float,
-        typer.Option(
-            help="Min share of agents that must give a first reply, 0 to 1.", metavar="SHARE", rich_help_panel=LIMITS
-        ),
-    ] = 0.5
-    seed: Annotated[int, typer.Option(help="Random seed.", metavar="N", rich_help_panel=OUTPUT)] = 0
-    pace: Annotated[
-        float,
-        typer.Option(
-            help="Real seconds per virtual second, for protocols that run in virtual time; 0 does not wait.",
-            metavar="SECONDS",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = 0.0
-    no_store: Annotated[
-        bool,
-        typer.Option(
-            "--no-store", help="Record nothing; the run cannot be resumed or replayed.", rich_help_panel=OUTPUT
-        ),
-    ] = False
+    agent: list[str] | None = option(
+        "Model of one agent: ID=MODEL, ID=exec:COMMAND, ID=human. Repeatable.", MODELS, "ID=MODEL"
+    )
+    panel: str | None = option(
+        "Personas from a panel: a shipped name (consilience panels), a TOML file, or auto for a proposed one.",
+        MODELS,
+        "NAME|FILE|auto",
+    )
+    persona: list[str] | None = option(
+        'A persona in a few words ("Sceptical CFO" or "CFO: You ask who pays. [horizon=1 year]"). Repeatable.',
+        MODELS,
+        "TEXT",
+    )
+    quorum: float = option("Min share of agents that must give a first reply, 0 to 1.", LIMITS, "SHARE", default=0.5)
+    seed: int = option("Random seed.", OUTPUT, "N", default=0)
+    pace: float = option(
+        "Real seconds per virtual second, for protocols that run in virtual time; 0 does not wait.",
+        OUTPUT,
+        "SECONDS",
+        default=0.0,
+    )
+    no_store: bool = option("Record nothing; the run cannot be resumed or replayed.", OUTPUT, default=False)
 
     @property
     def options(self) -> Options:
@@ -300,32 +204,187 @@ class ForkRequest(SessionRequest):
             show_default=False,
         ),
     ]
-    set: Annotated[
-        list[str] | None,
-        typer.Option(help="A setting of the protocol. Repeatable.", metavar="KEY=VALUE", rich_help_panel=CHANGES),
-    ] = None
-    replace_agent: Annotated[
-        list[str] | None,
-        typer.Option(help="Another model for one agent. Repeatable.", metavar="ID=MODEL", rich_help_panel=CHANGES),
-    ] = None
-    perspective: Annotated[
-        list[str] | None,
-        typer.Option(help="Another perspective for one agent. Repeatable.", metavar="ID=TEXT", rich_help_panel=CHANGES),
-    ] = None
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one "
-            "agent. Repeatable.",
-            metavar="FILE|DIR|-",
-            rich_help_panel=CHANGES,
-        ),
-    ] = None
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="Another task; @FILE reads it from a file, - from standard input.",
-            metavar="TASK",
-            rich_help_panel=CHANGES,
-        ),
-    ] = None
+    set: list[str] | None = option("A setting of the protocol. Repeatable.", CHANGES, "KEY=VALUE")
+    replace_agent: list[str] | None = option("Another model for one agent. Repeatable.", CHANGES, "ID=MODEL")
+    perspective: list[str] | None = option("Another perspective for one agent. Repeatable.", CHANGES, "ID=TEXT")
+    source: list[str] | None = option(
+        "A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one "
+        "agent. Repeatable.",
+        CHANGES,
+        "FILE|DIR|-",
+    )
+    task: str | None = option("Another task; @FILE reads it from a file, - from standard input.", CHANGES, "TASK")
+
+
+# --- commands
+
+SETTINGS = "Settings of {}"
+
+COMMON = frozenset({"model", "models", "source", "max_cost", "out", "open", "dry_run"})
+"""With the first `COMMON_SETTINGS` settings of the protocol, the ten options that `--help` shows."""
+
+COMMON_SETTINGS = 3
+
+
+def app_for(name: str) -> typer.Typer:
+    """Return the command of a protocol. Raises `UnknownName`."""
+    from consilience.engine.protocol import find_protocol
+
+    cls = find_protocol(name)
+    settings = _setting_options(cls)
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        from consilience.cli.run import run
+
+        request = RunRequest(**{field.name: values.pop(field.name) for field in fields(RunRequest)})
+        given = {
+            field: _setting_value(cls, field, values[option])
+            for option, field in settings.items()
+            if _is_given(ctx, option)
+        }
+        raise typer.Exit(run(cls, request, given))
+
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    own = [_setting_parameter(cls, option, field) for option, field in settings.items()]
+    set_signature(command, [context, *own, *parameters_of(RunRequest)])
+
+    class ProtocolCommand(SectionedCommand):
+        common = COMMON | frozenset([name for name in settings if name != "reply_tokens"][:COMMON_SETTINGS])
+
+    app = new_app()
+    app.command(name, cls=ProtocolCommand, help=f"{name}: {cls.summary}.")(command)
+    return app
+
+
+def option_of(cls: type[Protocol], field: str) -> str:
+    """Return the option of a setting, such as `--max-rounds`; prefixed by the protocol if all protocols have that option."""
+    taken = field in {common.name for common in fields(RunRequest)}
+    return f"--{f'{cls.name}-' if taken else ''}{field.replace('_', '-')}"
+
+
+def _setting_options(cls: type[Protocol]) -> dict[str, str]:
+    """Return the settings of a protocol by the parameter of their option."""
+    shown = [field for field, info in cls.model_fields.items() if NO_OPTION not in info.metadata]
+    return {option_of(cls, field).removeprefix("--").replace("-", "_"): field for field in shown}
+
+
+def _is_given(ctx: typer.Context, option: str) -> bool:
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _setting_value(cls: type[Protocol], field: str, value: object) -> object:
+    """Return the value of a setting: the file's text if the option names a file. Raises `SettingsError`, `SourceError`."""
+    if isinstance(value, list | tuple) and any(isinstance(text, str) and not text.strip() for text in value):
+        raise SettingsError("a text is empty", where=option_of(cls, field), do="Give words, or leave it out.")
+    if FILE not in cls.model_fields[field].metadata:
+        return value
+    from consilience.cli.inputs import read_file
+
+    return read_file(str(value), f"the {field}")
+
+
+def _setting_parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
+    info = cls.model_fields[field]
+    annotation, default = option_type(info.annotation), info.get_default(call_default_factory=True)
+    spelling = option_of(cls, field)
+    if annotation in (bool, bool | None):
+        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
+    if isinstance(default, tuple | list | frozenset):
+        default = list(default)
+    if isinstance(default, Enum):
+        default = default.value
+    more: dict[str, Any] = {
+        "show_default": default not in ("", None, []),
+        "rich_help_panel": SETTINGS.format(cls.name),
+    }
+    metavar = "FILE|-" if FILE in info.metadata else metavar_of(annotation)
+    kind = listed_kind(info.annotation)
+    if kind is not None:
+        metavar = "NAME" if kind is str or not metavar else metavar
+        description = names_option(spelling, help=help_of(info), metavar=metavar, kind=kind, **more)
+    else:
+        repeated = f" {REPEATED}" if get_origin(annotation) is list else ""
+        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **more)
+    return inspect.Parameter(
+        option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, description], default=default
+    )
+
+
+def option_type(annotation: object) -> Any:
+    """Return the type that the command line parses: the field's own if it is simple, else text that the settings validate."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return option_type(arguments[0])
+    if origin is Union or origin is types.UnionType:
+        inner = [option_type(a) for a in arguments if a is not type(None)]
+        return inner[0] | None if len(inner) == 1 else str | None
+    if origin is Literal:
+        return annotation
+    if origin in (tuple, list, frozenset, set, Sequence):
+        choice = not arguments or get_origin(option_type(arguments[0])) is Literal
+        return list[str] if choice else list[option_type(arguments[0])]  # type: ignore[misc]
+    if isinstance(annotation, type):
+        if issubclass(annotation, Enum):
+            return Literal[tuple(member.value for member in annotation)]
+        if annotation in (bool, int, float):
+            return annotation
+    return str
+
+
+def listed_kind(annotation: object) -> Callable[[str], object] | None:
+    """Return the parser of one element of a list of choices or numbers; None for texts and for single values."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated or origin is Union or origin is types.UnionType:
+        return next(
+            (kind for kind in map(listed_kind, arguments[:1] if origin is Annotated else arguments) if kind), None
+        )
+    if origin not in (tuple, list, frozenset, set, Sequence) or not arguments:
+        return None
+    element = option_type(arguments[0])
+    if get_origin(element) is Literal:
+        return str
+    return element if element in (int, float) else None
+
+
+def metavar_of(annotation: Any) -> str | None:
+    """Return the placeholder of the value in help; None for a flag."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "|".join(map(str, arguments))
+    if arguments:
+        return metavar_of(arguments[0])
+    return {bool: None, int: "N", float: "NUMBER"}.get(annotation, "TEXT")
+
+
+def help_of(info: FieldInfo) -> str:
+    """Return the field's description and its bounds."""
+    text = (info.description or "").strip()
+    if text.partition(",")[0] != info.default:  # the description begins with a value, which keeps its spelling
+        text = f"{text[:1].upper()}{text[1:]}"
+    low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
+    high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
+    if low is not None and high is not None:
+        text += f" ({low} to {high})"
+    return f"{text}." if text and not text.endswith(".") else text
+
+
+def _fork(request: ForkRequest) -> int:
+    """Continue from an event of a session with changes, in a new session that inherits the calls before it.
+
+    Inherited calls are not paid for again. Limits apply to the fork alone; limits that are not given are the parent's.
+    """
+    from consilience.cli.run import fork
+
+    return fork(request)
+
+
+def _resume(request: ResumeRequest) -> int:
+    """Resume a session; recorded calls are not paid for again."""
+    from consilience.cli.run import resume
+
+    return resume(request)
+
+
+fork = request_app("fork", ForkRequest, _fork)
+resume = request_app("resume", ResumeRequest, _resume)

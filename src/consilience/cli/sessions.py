@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consilience.cli.commands import Id, Json, new_app
+from consilience.cli.display import TICK_SECONDS, Display, RunProgress, any_event_line, listing
 from consilience.cli.errors import notify, print_json, run_until_done
-from consilience.cli.event_lines import any_event_line, listing
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.domain.paths import check_home, journal_path
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from consilience.reporting.record import SessionRecord
 
 MAX_QUOTED_CHARS = 400
+PAGE = "report.html"
+"""Name of the HTML page among the files of a report."""
+BROWSER_TIMEOUT_SECONDS = 5.0
 
 show, replay, diff, export = new_app(), new_app(), new_app(), new_app()
 
@@ -83,11 +89,12 @@ def _show(
         ),
     ] = None,
     events: Annotated[bool, typer.Option("--events", help="List the events with their numbers.")] = False,
+    to_open: Annotated[bool, typer.Option("--open", help="Open the report in a browser instead.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show a session's report or its progress, with the tree of its forks; or one view of it."""
-    if view is not None and events:
-        raise SettingsError("--view and --events exclude each other", do="Give one of them.")
+    if (view is not None) + events + to_open > 1:
+        raise SettingsError("--view, --events and --open exclude each other", do="Give one of them.")
     with user_store() as store:
         session = find_session(store, id)
         if events:
@@ -98,7 +105,12 @@ def _show(
                 print("\n".join(listing(recorded)))
             return
         record = read_back(store, session)
-        if view is not None:
+        if to_open:
+            page = write_page(record)
+            notify(open_in_browser(page))
+            if as_json:
+                print_json({"session": session, "page": str(page)})
+        elif view is not None:
             _print_view(view, record, as_json)
         elif as_json:
             from consilience.reporting.export import as_json as exported
@@ -111,11 +123,11 @@ def _show(
 
 def read_back(store: Store, session: str) -> SessionRecord:
     """Return a session to show. An old one without sections gets them from its protocol's code, if that is installed."""
-    from consilience.domain.report import present_with
+    from consilience.domain.report import register_report_finder
     from consilience.engine.protocol import report_type
     from consilience.reporting.record import read_record
 
-    present_with(report_type)
+    register_report_finder(report_type)
     return read_record(store, session)
 
 
@@ -139,6 +151,31 @@ def _print_report(record: SessionRecord) -> None:
         return
     progress = partial_markdown(record)
     print_markdown(f"{progress}\n{record.family}\n" if record.family else progress)
+
+
+def write_page(record: SessionRecord) -> Path:
+    """Write the page of a session into a new private directory; return its path."""
+    from consilience.reporting.export import as_html
+    from consilience.reporting.files import write_files
+
+    (page,) = write_files(Path(tempfile.mkdtemp(prefix="consilience-")), {PAGE: as_html(record)})
+    return page
+
+
+def open_in_browser(page: Path) -> str:
+    """Open a page without waiting for the browser; return the outcome in words."""
+    import webbrowser
+
+    has_display = sys.platform in ("darwin", "win32") or any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    )
+    if not has_display:
+        return f"There is no display to open the page on: {page}"
+    opened: list[bool] = []
+    opener = threading.Thread(target=lambda: opened.append(webbrowser.open(page.resolve().as_uri())), daemon=True)
+    opener.start()
+    opener.join(BROWSER_TIMEOUT_SECONDS)  # a browser in the foreground keeps the thread
+    return f"Opened {page}" if opened != [False] else f"No browser could open the page: {page}"
 
 
 @replay.command("replay")
@@ -191,13 +228,11 @@ def _replay(
 
 def play(events: Sequence[AnyEvent], *, title: str, speed: float, sleep: Callable[[float], None] = time.sleep) -> None:
     """Show the events of a run with their original timing, `speed` times as fast. Raises `SettingsError` for an invalid speed."""
-    from consilience.cli.display import TICK_SECONDS, open_display
-
     if not 0 < speed < float("inf"):
         raise SettingsError(
             f"invalid speed: {speed}", where="--speed", do="Give a number above 0; 1 is the original speed."
         )
-    screen = open_display(title=title, quiet=False)
+    screen = Display(RunProgress(title=title))
     try:
         now = 0.0
         for at, event in timed(events):

@@ -10,25 +10,24 @@ from pydantic import BaseModel, ConfigDict
 MAX_POINT_OF_VIEW_CHARS = 40
 
 _NUMBERED = re.compile(r"([A-Z]\d+)+")
-"""An id that is only a number of its seat: `L2N1`, `S1`."""
+"""An id that only numbers a seat: `L2N1`, `S1`."""
 
 
 class Agent(BaseModel):
-    """One seat.
-
-    `perspective` is the point of view it speaks from; `persona` names it where a panel gave it; `model` is a model's name.
-    """
+    """One seat of a session."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str
     role: str
     perspective: str = ""
+    """The point of view it speaks from."""
     persona: str = ""
+    """The name of that point of view, if a panel defines it."""
     model: str = ""
-    """Before models are dealt: the model that its persona brings, empty for none."""
+    """The name of its model; before models are assigned that of its persona, or ""."""
     own_model: bool = False
-    """Whether its persona brought the model."""
+    """Whether the model is that of its persona."""
     voice: bool = True
     """False for a service seat (moderator, crystallizer): it counts in no share, quorum, independence or dissent."""
     interests: tuple[str, ...] = ()
@@ -37,7 +36,7 @@ class Agent(BaseModel):
     claim: str = ""
 
     def introduction(self, perspective: str | None = None) -> str:
-        """Who the agent is, as its prompts say it. `perspective` replaces its own where a protocol words it differently."""
+        """Return the introduction of the agent in its prompts. `perspective` replaces its own."""
         parts = [
             f"You are {self.persona}." if self.persona else "",
             self.perspective if perspective is None else perspective,
@@ -50,12 +49,12 @@ class Agent(BaseModel):
 
 
 def voices(agents: Iterable[Agent]) -> tuple[Agent, ...]:
-    """The agents without the service seats."""
+    """Return the agents without the service seats."""
     return tuple(agent for agent in agents if agent.voice)
 
 
 def in_dealing_order(agents: Iterable[Agent]) -> tuple[Agent, ...]:
-    """The agents in the order in which models are dealt: service seats last."""
+    """Return the agents in the order in which models are assigned: service seats last."""
     return tuple(sorted(agents, key=lambda agent: not agent.voice))
 
 
@@ -64,7 +63,7 @@ def _sentence(label: str, text: str) -> str:
 
 
 def point_of_view(agent: Agent) -> str:
-    """What an agent stands for, in a few words on one line: `service seat`, its persona, a short perspective, else its role."""
+    """Return the point of view of an agent on one line: `service seat`, its persona, a short perspective, or its role."""
     if not agent.voice:
         return "service seat"
     words = " ".join((agent.persona or agent.perspective).split())
@@ -74,9 +73,9 @@ def point_of_view(agent: Agent) -> str:
 
 
 def seat_names(agents: Iterable[Agent]) -> dict[str, str]:
-    """Names for readers by id: what a seat stands for, and its id: `analytical (L2N1)`.
+    """Return names for readers by id: the point of view, and the id: `analytical (L2N1)`.
 
-    An id in words that has only a role beside it comes first, `intro (author)`, and is alone where both are the same.
+    An id in words precedes a role, `intro (author)`, and stands alone if both are equal.
     """
     return {agent.id: _seat_name(agent) for agent in agents}
 

@@ -1,27 +1,27 @@
-"""The one exception tree. A limit is an outcome (`StopReason`, `Failure`), never an exception.
+"""The exception tree. A limit is an outcome (`StopReason`, `Failure`), never an exception.
 
 ConsilienceError
 ├── UserError                 the user's mistake: one paragraph, exit code 2
-│   ├── SettingsError         a setting, size or file that cannot be
-│   ├── UnknownName           no model, panel, protocol or session of that name
-│   ├── UnavailableModel      a model that is named but cannot be reached: key, extra, weights
+│   ├── SettingsError         an invalid setting, size or file
+│   ├── UnknownName           a model, panel, protocol or session that does not exist
+│   ├── UnavailableModel      a model without its key, extra or weights
 │   └── SourceError           a document that cannot be read
 ├── ProviderError             a model's failure; `Session.ask` turns it into a `Failure`
-│   ├── RateLimited           429, with `retry_after` if the provider said so
+│   ├── RateLimited           429, with the provider's `retry_after` if any
 │   ├── ServerError           5xx and overload
 │   ├── Timeout               no answer within the deadline
 │   ├── Unreachable           the connection failed
 │   ├── Refused               content filter or refusal
-│   └── Rejected              4xx that no retry mends: key, model name, request size
+│   └── Rejected              4xx that a retry cannot fix: key, model name, request size
 ├── JournalError              the store
-│   ├── StoreUnusable         the place cannot be written or read, or is no journal
-│   ├── SessionBusy           another process runs this session; says who
+│   ├── StoreUnusable         it cannot be read or written, or is not a journal
+│   ├── SessionBusy           another process runs this session; names it
 │   ├── NewerSchema           written by a later version
 │   ├── VersionMismatch       written by another version of the protocol
-│   ├── RequestMismatch       the key is recorded with another request; says the difference
-│   └── ReplayMiss            a replay asked for a call that is not recorded
-├── SessionWaiting            not an error of anyone's: a person or an outside process is awaited, the session is parked
-├── SessionHeld               nor this: what is left to ask is held back by who runs the session
+│   ├── RequestMismatch       the key is recorded with another request; names the difference
+│   └── ReplayMiss            a replay needs a call that is not recorded
+├── SessionWaiting            not a failure: the session is parked until a person or an outside process answers
+├── SessionHeld               not a failure: the remaining calls are held back by `Options.hold`
 └── ProtocolViolation         a defect in a protocol: a key used twice, a message shown to an agent outside its audience
 """
 
@@ -30,17 +30,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def storable(text: str) -> str:
-    """`text` with a question mark for every half of a character pair, which JSON can bring and no journal can hold."""
+def replace_surrogates(text: str) -> str:
+    """Return `text` with lone surrogates, which JSON can contain, as question marks; UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()
 
 
 class ConsilienceError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of all exceptions that this package raises deliberately."""
 
 
 class UserError(ConsilienceError):
-    """What was wrong, `where` it stands, and what to `do`; `str()` is one paragraph of the three."""
+    """A mistake of the user: what is wrong, `where`, and what to `do`; `str()` is one paragraph."""
 
     def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
         self.what, self.where, self.do = what, where, do
@@ -65,21 +65,21 @@ class SourceError(UserError):
 
 
 class ProviderError(ConsilienceError):
-    """A request that failed. `transient` says whether the same request may succeed later.
-
-    `retries` is how often it is worth asking again where that is known. `requests` counts the sendings of the call that failed,
-    `waited` the seconds between them; a limiter fills them in.
-    `completion` is what came and was paid for all the same, where something did.
-    """
+    """A request that failed."""
 
     transient = False
+    """Whether the same request may succeed later."""
     retries: int | None = None
+    """How many retries are worth trying; None if unknown."""
     requests: int = 1
+    """Requests of the failed call, set by the limiter."""
     waited: float = 0.0
+    """Seconds between these requests, set by the limiter."""
     completion: object | None = None
+    """A reply that was received and paid for nevertheless."""
 
     def __init__(self, detail: str = "", *, retry_after: float | None = None) -> None:
-        self.detail = storable(detail) or type(self).__name__
+        self.detail = replace_surrogates(detail) or type(self).__name__
         self.retry_after = retry_after
         super().__init__(self.detail)
 
@@ -141,7 +141,7 @@ class ProtocolViolation(ConsilienceError):
 
 
 class SessionWaiting(ConsilienceError):
-    """The session is parked until what it awaits under `awaited` is answered and it is resumed; nothing is lost."""
+    """The session is parked until the calls in `awaited` are answered and it is resumed; nothing is lost."""
 
     def __init__(self, session: str, awaited: tuple[str, ...]) -> None:
         self.session, self.awaited = session, awaited
@@ -149,7 +149,7 @@ class SessionWaiting(ConsilienceError):
 
 
 class SessionHeld(ConsilienceError):
-    """Every call that is left belongs to a phase that `Options.hold` holds back; `held` has them by key. Resume to go on."""
+    """Every remaining call belongs to a phase that `Options.hold` holds back; `held` has their phases by key."""
 
     def __init__(self, session: str, held: Mapping[str, tuple[str, int] | None]) -> None:
         self.session, self.held = session, dict(held)

@@ -1,8 +1,8 @@
-"""What the journal holds: one model per type, one discriminated union.
+"""The events of a journal: one model per type, one discriminated union.
 
-An event has a *place*, where in the program it happened, and gets a `seq`, when it was committed. Places depend on the
-program alone. What differs between two runs of one program (times, host, retries) stands in `volatile`. Large texts are
-referred to by id (`text_id`) and stored once.
+The *place* of an event is its position in the program and depends on the program alone; its `seq` is the order of commit. Data
+that differs between two runs of one program (times, host, retries) is in `volatile`. Large texts are stored once and referred to
+by id (`text_id`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, Sto
 from consilience.domain.topology import Topology
 
 SCHEMA_VERSION = 2
-"""Written into new sessions. 2 added `noted` and the stored presentation; sessions of schema 1 are read as before."""
+"""Schema of new sessions. 2 added `noted` and the stored presentation; schema 1 stays readable."""
 
 CUT = "length"
-"""The `finish` of a reply that ended at its token limit."""
+"""`finish` of a reply that ended at its token limit."""
 
 Volatile = dict[str, str | int | float | None]
 
@@ -43,11 +43,11 @@ Place = str
 
 
 MAX_CACHED_CHARS = 4_000
-"""Results for longer texts are not cached: a cache bounded by entries alone would keep megabytes of text alive."""
+"""Digests of longer texts are not cached: a cache bounded by entries would keep megabytes of text in memory."""
 
 
 def text_id(text: str) -> str:
-    """Content address: the first 16 bytes of the SHA-256 of the UTF-8 text, URL-safe base64 without padding."""
+    """Return the content address: the first 16 bytes of the SHA-256 of the UTF-8 text, URL-safe base64 without padding."""
     return _short_text_id(text) if len(text) <= MAX_CACHED_CHARS else _digest_text(text)
 
 
@@ -60,39 +60,40 @@ _short_text_id = lru_cache(maxsize=1024)(_digest_text)
 
 
 def place_key(place: Place) -> tuple[int, ...]:
-    """Sorts places in program order."""
+    """Return a key that sorts places in program order."""
     return tuple(map(int, place.split("."))) if place else ()
 
 
 class Event(BaseModel):
-    """Base of all events. `canonical` types are those two runs of one program share, but for their `incidental` fields."""
+    """Base of all events."""
 
     model_config = ConfigDict(extra="forbid")
     canonical: ClassVar[bool] = True
+    """Whether two runs of one program have equal events of this type, except for `incidental` fields."""
     incidental: ClassVar[frozenset[str]] = frozenset({"volatile"})
 
     type: str
     place: Place = ""
     seq: int = Field(default=0, exclude=True)
+    """Order of commit, from 1."""
     volatile: Volatile = Field(default_factory=dict)
 
 
 class SourceRef(BaseModel):
+    """A source document of a session."""
+
     id: str
     name: str
     text: str
+    """Id of the text."""
     agents: tuple[str, ...] | None = None
+    """Ids of the only agents that may read it; None: all agents."""
     generations: int | None = None
-    """Forks since a fork added the document; None if it is as old as the first session."""
+    """Forks since a fork added the document; None if the first session had it."""
 
 
 class SessionStarted(Event):
-    """`prices` are US dollars per token read and written, by agent; `repairs` the corrective retries a call may have.
-
-    `steps` are the most steps that an agent with tools takes for one reply, by agent; for all others it is 1.
-    With `cache`, replies to the very same requests in other sessions of the store are taken instead of asked for.
-    A fork names its `parent` and the last event of it that was inherited, `forked_at`.
-    """
+    """The first event of a session: all that its run depends on."""
 
     type: Literal["session_started"] = "session_started"
     schema_version: int = 1
@@ -111,40 +112,40 @@ class SessionStarted(Event):
     estimate: Estimate
     templates: dict[str, str]
     prices: dict[str, tuple[float, float]] = {}
+    """US dollars per input and output token, by agent."""
     steps: dict[str, int] = {}
+    """Max steps per reply, by agent with tools; 1 for other agents."""
     repairs: int = 1
+    """Max corrective retries per call."""
     cache: bool = False
+    """Whether recorded replies to identical requests in other sessions of the store are reused."""
     encoder: str | None = None
     temperature: float | None = None
     thinking: ThinkingLevel | None = None
-    """What models that can think were asked for; None in sessions recorded before there was a choice."""
+    """Level asked of models that can think; None in sessions recorded before it was a choice."""
     detail: Detail = "brief"
-    """Which set of prompts agents are shown; before there was a choice it was what is now the brief one."""
+    """The set of prompts; sessions recorded before it was a choice used the brief one."""
     thinking_tokens: dict[str, int] = {}
-    """Tokens that one reply of an agent may take for thinking, on top of its size; agents that never think are left out."""
+    """Max thinking tokens per reply, on top of its size, by agent; without agents that never think."""
     windows: dict[str, int] = {}
-    """Tokens of context of each agent's model, where they are known."""
+    """Context size of the model in tokens, by agent; without unknown ones."""
     human_deadline: float | None = None
-    """Seconds of wall time in which a person must answer; None for no limit."""
+    """Max seconds per answer of a person; None for no limit."""
     fit: float = 1.0
-    """Share of their size that replies may have, so that the first phase and the closing call fit into the limits."""
+    """Share of their size that replies may have for the first phase and the closing call to fit the limits."""
     parent: str | None = None
+    """The session from which this one was forked."""
     forked_at: int | None = None
+    """Number of the last event inherited from it."""
 
 
 def age_of(event: CallEvent | AnswerReceived) -> int:
-    """How many forks ago a reply, or an answer from outside, was given; 0 in this session."""
+    """Return the number of forks since a reply or an answer from outside; 0 in this session."""
     return 1 + event.generations if event.inherited else 0
 
 
 class CallEvent(Event):
-    """Common to what a call can come to. `digest` is the request's, `prompt` the id of its list of parts.
-
-    An `inherited` one was made, and paid for, by the session this one is forked from, or where that is a fork itself by one that
-    many `generations` before it; its place and digest are those there.
-    `steps` are the requests to a model that an agent with tools needed, retries not counted. Where the model told no tokens they
-    are `estimated` from the texts, and so is the cost.
-    """
+    """Base of the events of a call."""
 
     default_requests: ClassVar[int] = 1
 
@@ -154,29 +155,35 @@ class CallEvent(Event):
     kind: str = "reply"
     attempt: int = 1
     digest: str = ""
+    """Of the request."""
     prompt: str = ""
+    """Id of the list of its parts."""
     inherited: bool = False
+    """Made and paid for by the session from which this one was forked; place and digest are those recorded there."""
     generations: int = 0
+    """Forks between this session's parent and the session that made an inherited call."""
     steps: int = 1
+    """Requests to the model that an agent with tools needed, without retries."""
     estimated: bool = False
+    """Whether tokens and cost are estimated from the texts, because the model reported none."""
     tokens_thought: int = 0
-    """The part of the tokens written that went into thinking."""
+    """The part of the output tokens spent on thinking."""
 
     @property
     def requests(self) -> int:
-        """How many sendings it took; stands in `volatile` where it is not the ordinary number."""
+        """Requests that were sent; in `volatile` if it is not the default number."""
         return int(self.volatile.get("requests", self.default_requests) or 0)
 
 
 class CallStarted(CallEvent):
-    """In flight. Seen by observers and kept beside the log until the call ends; never part of the log."""
+    """A call in flight, for observers. It is stored until the call ends and is never part of the journal."""
 
     type: Literal["call_started"] = "call_started"
     canonical: ClassVar[bool] = False
 
 
 class CallCompleted(CallEvent):
-    """A `cached` one was answered by a recorded reply to the very same request, and cost nothing."""
+    """A call with a valid reply."""
 
     type: Literal["call_completed"] = "call_completed"
     audience: tuple[str, ...] = ()
@@ -186,17 +193,19 @@ class CallCompleted(CallEvent):
     cost: float | None = None
     finish: str = "stop"
     cached: bool = False
+    """Answered by a recorded reply to the same request, at no cost."""
     reserve: bool = False
+    """Paid from the reserve."""
 
     @property
     def cut(self) -> bool:
-        """It ended at its token limit."""
+        """Whether the reply ended at its token limit."""
         return self.finish == CUT
 
 
 class ReplyRejected(CallEvent):
-    """A reply that could not be read, paid for all the same; the next attempt carries `error` back to the model, or more room if
-    the reply was cut at its limit."""
+    """An invalid reply, which costs as any other. The next attempt returns `error` to the model, or has a higher token limit if
+    the reply was cut."""
 
     type: Literal["reply_rejected"] = "reply_rejected"
     text: str
@@ -209,23 +218,21 @@ class ReplyRejected(CallEvent):
 
     @property
     def failure(self) -> FailureKind:
-        """What the call comes to if this is its last attempt."""
+        """The failure of the call if this is its last attempt."""
         return FailureKind.TRUNCATED if self.finish == CUT else FailureKind.MALFORMED
 
 
 class CallFailed(CallEvent):
-    """Tokens and cost are those of a refusal that was paid for. `limit` names the agent or phase whose limit refused the call;
-    empty for the session's own limit, and for other failures.
-
-    `possibly_charged`: a limit on time ended the call while a request was in flight. What that request cost is unknown.
-    """
+    """A call without a reply. Tokens and cost are those of a refusal that was charged."""
 
     type: Literal["call_failed"] = "call_failed"
     default_requests: ClassVar[int] = 0
     failure: FailureKind
     detail: str = ""
     limit: str = ""
+    """The agent or phase whose limit refused the call; "" for the session's limit and for other failures."""
     possibly_charged: bool = False
+    """A time limit ended the call while a request was in flight, whose cost is unknown."""
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = 0.0
@@ -233,26 +240,27 @@ class CallFailed(CallEvent):
 
     @property
     def unsent(self) -> bool:
-        """Whether a limit refused the attempt before anything was sent. Its prompt is not recorded then."""
+        """Whether a limit refused the attempt before a request was sent. Its prompt is not recorded."""
         return self.failure.is_limit and not self.prompt
 
 
 Ended = CallCompleted | ReplyRejected | CallFailed
-"""What ends an attempt at a call."""
+"""The events that end an attempt at a call."""
 
 
 class StepCompleted(Event):
-    """A step of an agent with tools inside the call `call`: a request to its model, or a tool's result.
+    """A step of an agent with tools: a request to its model, or the result of a tool.
 
-    Its `key` is `CALL/step-N`, and `CALL/step-N/tool-I` for the result of the I-th tool asked for in that step; its place lies
-    beneath the call's. What the steps of a call cost together stands in the call that they end in. The text of a response holds
-    times and ids of its own; what it says is in the digest of the next step.
+    The `key` is `CALL/step-N`, or `CALL/step-N/tool-I` for the result of the I-th tool of that step; the place is below that of the
+    call. The event that ends the call has the total cost of its steps. The text of a response contains times and ids, so it is
+    incidental; its content is in the digest of the next step.
     """
 
     type: Literal["step_completed"] = "step_completed"
     incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "text"})
     key: str
     call: str
+    """Key of the call."""
     agent: str
     phase: tuple[str, int] | None = None
     attempt: int = 1
@@ -267,7 +275,7 @@ class StepCompleted(Event):
 
 
 class CallLost(Event):
-    """A call that was in flight when the process that made it ended; it may have been paid for."""
+    """A call in flight when its process ended; it may have been charged."""
 
     type: Literal["call_lost"] = "call_lost"
     canonical: ClassVar[bool] = False
@@ -276,11 +284,7 @@ class CallLost(Event):
 
 
 class CallAwaited(Event):
-    """A call whose answer comes from a person or an outside process, with all they need to give it, also after this process.
-
-    `prompt` is the id of its list of parts; `form` that of the JSON Schema of a typed reply, and `prose` the field of it that
-    words alone fill; both empty where there is none.
-    """
+    """A call to a person or an outside process, with all that is needed to answer it after this process has ended."""
 
     type: Literal["call_awaited"] = "call_awaited"
     canonical: ClassVar[bool] = False
@@ -288,14 +292,17 @@ class CallAwaited(Event):
     agent: str
     attempt: int = 1
     prompt: str
+    """Id of the list of its parts."""
     form: str = ""
+    """Id of the JSON Schema of a typed reply; "" for free text."""
     prose: str = ""
+    """The field of the reply that plain text fills; "" for none."""
     asked_at: float = 0.0
-    """When it was asked, in seconds since the epoch; 0 in sessions recorded before there was a deadline for people."""
+    """Seconds since the epoch; 0 in sessions recorded before people had a deadline."""
 
 
 class AnswerReceived(Event):
-    """What a person or an outside process answered under a key while nobody ran the session."""
+    """The answer of a person or an outside process, given while no process ran the session."""
 
     type: Literal["answer_received"] = "answer_received"
     canonical: ClassVar[bool] = False
@@ -307,6 +314,8 @@ class AnswerReceived(Event):
 
 
 class MessagePublished(Event):
+    """A message; see `domain.messages.Message`."""
+
     type: Literal["message_published"] = "message_published"
     id: str
     sender: str
@@ -318,40 +327,47 @@ class MessagePublished(Event):
 
 
 class Noted(Event):
-    """An event that the protocol defines. `data` is its model of that name as JSON; long texts in it are ids, listed in `texts`."""
+    """An event defined by the protocol."""
 
     type: Literal["noted"] = "noted"
     name: str
     data: dict[str, Any] = {}
+    """The protocol's model of that name as JSON, with ids for long texts."""
     texts: tuple[str, ...] = ()
+    """These ids."""
     phase: tuple[str, int] | None = None
 
 
 class CheckRecorded(Event):
+    """The check of a stop condition after step `index`."""
+
     type: Literal["check_recorded"] = "check_recorded"
     index: int
     check: Check
 
 
 class TextsEmbedded(Event):
-    """Vectors of texts: one line of hexadecimal int8 each, in the order of `texts`, as a stored text; or the `error` instead."""
+    """The vectors of texts, or the error of the encoder."""
 
     type: Literal["texts_embedded"] = "texts_embedded"
     encoder: str
     texts: tuple[str, ...]
     vectors: str = ""
+    """Id of a text with one line of hexadecimal int8 per text."""
     error: str = ""
     inherited: bool = False
 
 
 class SessionResumed(Event):
+    """A process resumed the session; `lost` calls were in flight."""
+
     type: Literal["session_resumed"] = "session_resumed"
     canonical: ClassVar[bool] = False
     lost: int = 0
 
 
 class SessionParked(Event):
-    """Only people or outside processes are awaited, under these keys."""
+    """The session waits only for people or outside processes, under these keys."""
 
     type: Literal["session_parked"] = "session_parked"
     canonical: ClassVar[bool] = False
@@ -359,13 +375,15 @@ class SessionParked(Event):
 
 
 class SessionFinished(Event):
+    """The last event, with the ids of report and presentation."""
+
     type: Literal["session_finished"] = "session_finished"
     incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "report", "presentation"})
     stop_reason: StopReason
     report: str
     report_digest: str
     presentation: str = ""
-    """Id of the protocol's sections and views as JSON (`domain.sections.Presentation`); empty in sessions of schema 1."""
+    """Id of `domain.sections.Presentation` as JSON; "" in sessions of schema 1."""
 
 
 AnyEvent = Annotated[
@@ -408,9 +426,9 @@ def decode_event(body: str, seq: int) -> AnyEvent:
 
 
 def canonical(events: Iterable[Event]) -> list[dict[str, object]]:
-    """Events of canonical types by (place, type, attempt), without `seq`, incidental fields, and fields that hold their default.
+    """Return events of canonical types by (place, type, attempt), without `seq`, incidental fields, and fields with their default.
 
-    So a field that a later version adds changes no digest of a journal that was written before.
+    Without defaults, a field added by a later version does not change the digest of an older journal.
     """
     kept = [event for event in events if event.canonical]
     kept.sort(key=lambda event: (place_key(event.place), event.type, getattr(event, "attempt", 0)))
@@ -423,13 +441,13 @@ def _row(event: Event) -> dict[str, object]:
 
 
 def canonical_digest(events: Iterable[Event]) -> str:
-    """SHA-256 (hex) of the canonical journal."""
+    """Return the SHA-256 (hex) of the canonical journal."""
     lines = (json.dumps(row, sort_keys=True, ensure_ascii=False) for row in canonical(events))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 MAX_NOTE_CHARS = 16_000
-"""JSON characters of a note, its long texts not counted."""
+"""Max JSON characters of a note, without its long texts."""
 
 N = TypeVar("N", bound=BaseModel)
 

@@ -1,4 +1,4 @@
-"""What agents say, and what may be quoted."""
+"""Messages, source documents, quotations, and types shared by replies."""
 
 from __future__ import annotations
 
@@ -12,67 +12,63 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from consilience.domain.detail import capped
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import text_id
+from consilience.domain.validation import describe_invalid
 
 Label = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "message"})]
-"""The short address under which somebody else's text was quoted in one prompt (`A`). The engine fills the schema's enum
-with the labels shown, leaves out a field for which there are none, and drops and counts any other it gets back. `x-labels` may
-also name one kind of messages; the enum then holds the labels of that kind alone."""
+"""The short label under which a prompt quotes another agent's text (`A`). The engine fills the schema's enum with the labels
+shown, omits a field without labels, and drops and counts unknown labels in replies. `x-labels` may also name one kind of
+messages; the enum then has only labels of that kind."""
 
 ObjectionLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "objection"})]
-"""The address of a quoted objection (`A.1`)."""
+"""The label of a quoted objection (`A.1`)."""
 
 LABELLED_APART = ("objection", "critique")
-"""Kinds of messages that a field for messages never takes: an objection has a label of its own kind, and no
-text rests on a critique."""
+"""Kinds of messages that a message label never names: an objection has an `ObjectionLabel`, and no text rests on a critique."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """Something said. `audience` is who may ever be shown it, the sender aside; `id` is unique in the session."""
+    """A published text."""
 
     id: str
+    """Unique in the session."""
     sender: str
     kind: str
     text: str
     audience: tuple[str, ...] = ()
+    """Agents that may be shown it, in addition to the sender."""
     reply_to: str | None = None
     phase: tuple[str, int] | None = None
 
     @cached_property
     def text_id(self) -> str:
-        """The content address of the text, made once: one message is quoted to many."""
+        """The content address of the text; cached, since many prompts quote one message."""
         return text_id(self.text)
 
 
-_SOURCE_FIELDS = {"text": "a string", "name": "a string", "agents": "a tuple of agents' ids, or None for all"}
-
-
 class Source(BaseModel):
-    """A document given with the task. `agents` restricts it to those ids; the engine numbers documents `S1`, `S2`, …
-
-    Raises `SettingsError` for a value of another type."""
+    """A document given with the task; the engine numbers documents `S1`, `S2`, … Raises `SettingsError` for invalid values."""
 
     model_config = ConfigDict(frozen=True)
 
     text: str
     name: str = ""
     agents: tuple[str, ...] | None = None
+    """Ids of the only agents that may read it; None: all agents."""
 
     def __init__(self, text: str, name: str = "", agents: tuple[str, ...] | None = None) -> None:
         try:
             super().__init__(text=text, name=name, agents=agents)
         except ValidationError as error:
-            field = str(error.errors()[0]["loc"][0])
-            given = {"text": text, "name": name, "agents": agents}[field]
             raise SettingsError(
-                f"the {field} of a source must be {_SOURCE_FIELDS[field]}, not {given!r:.60}",
-                where=f"Source({field}=…)",
+                describe_invalid(error, owner="the source"),
+                where="Source(…)",
                 do='Write Source("The text.", name="report.md", agents=("L2N1",)); for a file pass its pathlib.Path instead.',
             ) from None
 
 
 def numbered_lines(content: Sequence[str], name: str, lines: tuple[int, int] | None) -> str:
-    """A document as agents read it: its name, then each line with its number. `lines` (first, last) selects some, from 1."""
+    """Return a document as agents read it: its name, then numbered lines, all or those of `lines` (first, last; from 1)."""
     first, last = lines or (1, None)
     shown = (content or [""])[first - 1 : last]
     title = [" ".join(name.split())] if name else []
@@ -80,26 +76,27 @@ def numbered_lines(content: Sequence[str], name: str, lines: tuple[int, int] | N
 
 
 class Quotation(BaseModel):
-    """`words` claimed to stand in `source` (`S2`) from `line` on; `verified` when they do.
-
-    Case, whitespace and typographic quotation marks and dashes make no difference."""
+    """Words that an agent quotes from a document."""
 
     model_config = ConfigDict(frozen=True)
 
     words: str
     source: str
+    """Id of the document (`S2`)."""
     line: int
+    """Where the words are claimed to begin, from 1."""
     verified: bool
+    """Whether they are there; case, whitespace and typographic marks make no difference."""
     agent: str = ""
 
 
 _FREE = "free text"
 FreeText = Annotated[str, _FREE]
-"""A field that prose without JSON may fill. Decisions are never of this type."""
+"""A field that prose without JSON may fill; never a decision."""
 
 
 NO_OPTION = "no option"
-"""Metadata of a setting that the command line does not offer, since something else decides it."""
+"""Metadata of a setting without an option on the command line."""
 
 FILE = "a file"
 """Metadata of a text setting that the command line takes as a file (`-` for standard input)."""
@@ -110,19 +107,21 @@ def is_free_text(metadata: list[object]) -> bool:
 
 
 class ClaimReply(BaseModel):
-    """A claim of an answer, and the labels of the texts it rests on."""
+    """A claim of an answer."""
 
     text: str
     ids: Annotated[list[Label], Field(json_schema_extra={"maxItems": 3})] = Field(default_factory=list)
+    """Labels of the texts it rests on."""
 
 
 Claims = Annotated[list[ClaimReply], Field(json_schema_extra=capped("claims"))]
 
 
 class LeafReply(BaseModel):
-    """`points` are the facts or arguments the text rests on."""
+    """The first draft of an agent."""
 
     points: Annotated[list[str], Field(json_schema_extra=capped("points"))] = Field(default_factory=list)
+    """Facts or arguments that the text rests on."""
     text: FreeText
 
 
@@ -135,6 +134,6 @@ _NOTHING = frozenset(
 )
 
 
-def says_nothing(text: str) -> bool:
-    """Whether this is what small models write where there is nothing to say, in whatever case and with whatever around it."""
+def is_empty_remark(text: str) -> bool:
+    """Return whether a text is what small models write if they have nothing to say, such as "None."."""
     return " ".join(text.split()).strip(" .!-").casefold() in _NOTHING

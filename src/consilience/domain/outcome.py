@@ -1,4 +1,4 @@
-"""How runs end, the limits under which they run, and the tokens that thinking may take on top of the answer."""
+"""Stop reasons, failures, checks, limits and thinking levels of runs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from consilience.domain.errors import SettingsError
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+from consilience.domain.validation import describe_invalid
 
 MAX_LIMIT = 2**63 - 1
-"""The greatest limit there is: what a machine's own numbers hold."""
+"""Max value of a limit: a signed 64-bit integer."""
 
 Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
 Quantity = Annotated[float, Field(ge=0, le=MAX_LIMIT, allow_inf_nan=False)]
 
 
 class StopReason(StrEnum):
-    """The closed set. Running out is never `converged`."""
+    """Why a run stopped. Running out of something is never `converged`."""
 
     CONVERGED = "converged"
     SETTLED = "settled"
@@ -34,12 +32,12 @@ class StopReason(StrEnum):
     FAILED = "failed"
 
     def unless(self, unmet: Collection[str]) -> StopReason:
-        """Return it, or `inconclusive` for a run that counts as converged although something is unmet."""
+        """Return the reason; `inconclusive` instead of `converged` if something is unmet."""
         return StopReason.INCONCLUSIVE if self is StopReason.CONVERGED and unmet else self
 
 
 class FailureKind(StrEnum):
-    """Why a call gave no reply. `BUDGET` and `TIME` are limits; the others are lasting failures of the seat."""
+    """Why a call gave no reply. `BUDGET` and `TIME` are limits; the others are permanent failures of the seat."""
 
     BUDGET = "budget"
     TIME = "time"
@@ -58,74 +56,77 @@ class FailureKind(StrEnum):
 
     @property
     def exhaustion(self) -> StopReason:
-        """The stop reason of a run that this limit cut short."""
+        """The stop reason of a run that this limit ended."""
         return StopReason.EXHAUSTED_TIME if self is FailureKind.TIME else StopReason.EXHAUSTED_BUDGET
 
 
 class Check(BaseModel):
-    """A stop condition's judgement. `score` and `threshold` are of one `kind`; a composite has `parts` and no score."""
+    """The verdict of a stop condition."""
 
     model_config = ConfigDict(frozen=True)
 
     met: bool
     kind: str
+    """The kind of score; scores of different kinds cannot be compared."""
     score: float | None = None
     threshold: float | None = None
     detail: str = ""
     parts: tuple[Check, ...] = ()
+    """The checks of a composite, which has no score."""
 
     def vetoed(self, *reasons: str) -> Check:
-        """Return it as not met, with the reasons in its detail; unchanged without any."""
+        """Return the check as not met, with the reasons in its detail; unchanged without reasons."""
         if not reasons:
             return self
         return self.model_copy(update={"met": False, "detail": "; ".join(filter(None, (self.detail, *reasons)))})
 
 
 class LimitsError(SettingsError, ValueError):
-    """Limits that cannot be, and the `reason`. A `ValueError` too, so that in a journal it is damage like any other."""
+    """Invalid limits, and the `reason`. Also a `ValueError`, so that a journal with such limits counts as damaged."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"these limits cannot be: {reason}", where="limits", do="Give consilience.Limits(calls=20), for instance."
+            f"invalid limits: {reason}", where="limits", do="Give for example consilience.Limits(calls=20)."
         )
 
 
 class SpendingLimits(BaseModel):
-    """What one agent or one phase may spend. None is no limit; 0 is legal and refuses everything.
-
-    `calls` bounds requests, retries included; `tokens` those read and written; `money` US dollars; `seconds` what its
-    calls took, added up.
-    """
+    """What one agent or one phase may spend. None is no limit; 0 is legal and refuses everything."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     calls: Count | None = None
+    """Requests to models, including retries."""
     tokens: Count | None = None
+    """Input and output."""
     money: Quantity | None = None
+    """US dollars."""
     seconds: Quantity | None = None
+    """Sum of the durations of its calls; of a session, the wall time in which a process holds it."""
 
-    if not TYPE_CHECKING:  # a type checker makes its own of the fields
+    if not TYPE_CHECKING:  # a type checker derives it from the fields
 
-        def __init__(self, **given: object) -> None:
+        def __init__(self, **limits: object) -> None:
             try:
-                super().__init__(**given)
+                super().__init__(**limits)
             except ValidationError as error:
-                raise LimitsError(_in_words(error)) from None
+                raise LimitsError(describe_invalid(error, model=type(self))) from None
 
 
 class Limits(SpendingLimits):
-    """What a session may spend; `seconds` is here the wall time in which a process holds it, `steps` the protocol's rounds.
+    """What a session may spend.
+
     Deliberation stops at 80 % of `seconds`, or 60 s before it, whichever is later. The rest is for the closing call. The run
     ends at `seconds`.
-
-    `agents` and `phases` bound single ones besides, by agent id, by phase name (all its indices together) or `NAME/INDEX`; `"*"`
-    gives every agent, or every phase at every index, as much.
     """
 
     steps: Count | None = None
+    """The protocol's rounds."""
     agents: dict[str, SpendingLimits] = {}
+    """Further limits by agent id; `"*"` for every agent."""
     phases: dict[str, SpendingLimits] = {}
+    """Further limits by phase name (all its indices together) or `NAME/INDEX`; `"*"` for every phase at every index."""
 
     @field_validator("phases")
     @classmethod
@@ -133,40 +134,28 @@ class Limits(SpendingLimits):
         for name in phases:
             phase, slash, index = name.partition("/")
             if slash and not (phase and index.isascii() and index.isdecimal()):
-                raise ValueError(f"{name!r} names no phase: write NAME, or NAME/INDEX with a number")
+                raise ValueError(f"{name!r} is not a phase: write NAME, or NAME/INDEX with a number")
         return phases
 
 
-def _in_words(error: ValidationError) -> str:
-    return "; ".join(_problem(".".join(map(str, p["loc"])), p) for p in error.errors(include_url=False))
-
-
-def _problem(place: str, problem: ErrorDetails) -> str:
-    """One of them; that of an allowance inside says its own."""
-    inner = problem.get("ctx", {}).get("error")
-    if isinstance(inner, LimitsError):
-        return f"{place}: {inner.reason}"
-    if isinstance(inner, ValueError):
-        return str(inner)
-    return f"{place}: {problem['msg']} (given: {problem['input']!r:.60})"
-
-
 class Estimate(BaseModel):
-    """Calls foreseen: `min` if all goes well and stops early, `max` at most, corrective and provider retries not counted."""
+    """Range of calls, without retries."""
 
     model_config = ConfigDict(frozen=True)
 
     min: int
+    """With the earliest stop."""
     max: int
+    """Under any replies."""
 
 
 ThinkingLevel = Literal["off", "minimal", "low", "medium", "high"]
-"""What a session asks of models that think, from `--thinking`."""
+"""How much models that can think are asked to think (`--thinking`)."""
 
 DEFAULT_THINKING: ThinkingLevel = "low"
 
 Thinks = Literal["never", "optionally", "always"]
-"""Whether a model thinks: never, as asked, or also when asked not to. A model of which nothing is known counts as `always`."""
+"""Whether a model thinks: never, if asked, or even if asked not to. An unknown model counts as `always`."""
 
 THINKING_TOKENS: Mapping[ThinkingLevel, int] = {
     "off": 0,
@@ -175,11 +164,11 @@ THINKING_TOKENS: Mapping[ThinkingLevel, int] = {
     "medium": 16_384,
     "high": 32_768,
 }
-"""Tokens that one reply may take for thinking, by level. They come on top of the size of the answer."""
+"""Max thinking tokens per reply by level, on top of the size of the answer."""
 
 
 def thinking_tokens(level: ThinkingLevel, thinks: Thinks) -> int:
-    """Tokens for the thinking of a model at `level`; a model that always thinks has at least those of `minimal`."""
+    """Return the max thinking tokens of a model at `level`; one that always thinks has at least those of `minimal`."""
     if thinks == "never":
         return 0
     if thinks == "always":

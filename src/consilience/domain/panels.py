@@ -14,29 +14,23 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
-from consilience.domain.toml_catalog import Shelf, resembling
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
-SHELF = Shelf("panels", "panel")
+from consilience.domain.toml_catalog import TomlCatalog
 
 MAX_PERSONAS = 64
-MAX_NAME = 80
-MAX_DESCRIPTION = 2_000
+MAX_NAME_CHARS = 80
+MAX_DESCRIPTION_CHARS = 2_000
 MAX_INTERESTS = 12
-MAX_FIELD = 500
+MAX_FIELD_CHARS = 500
 
-_MISTAKES_NAMED = 5
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -46,8 +40,8 @@ def _one_line(text: str) -> str:
     return text
 
 
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_one_line)]
-Description = Annotated[str, Field(min_length=1, max_length=MAX_DESCRIPTION)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS), AfterValidator(_one_line)]
+Description = Annotated[str, Field(min_length=1, max_length=MAX_DESCRIPTION_CHARS)]
 
 
 def _no_program(name: str) -> str:
@@ -56,19 +50,21 @@ def _no_program(name: str) -> str:
     return name
 
 
-Passage = Annotated[str, Field(min_length=1, max_length=MAX_FIELD)]
+Passage = Annotated[str, Field(min_length=1, max_length=MAX_FIELD_CHARS)]
 ModelName = Annotated[
-    str, Field(min_length=1, max_length=MAX_FIELD), AfterValidator(_one_line), AfterValidator(_no_program)
+    str, Field(min_length=1, max_length=MAX_FIELD_CHARS), AfterValidator(_one_line), AfterValidator(_no_program)
 ]
 
 
 class Persona(BaseModel):
-    """A point of view. `name` is a short neutral role; `description` addresses the agent: "You ask what it costs." """
+    """A point of view."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
     name: Name
+    """A short neutral role."""
     description: Description
+    """Addresses the agent: "You ask what it costs." """
     interests: Annotated[tuple[Name, ...], Field(max_length=MAX_INTERESTS)] = ()
     """What it attends to, in a few words each."""
     horizon: Name | None = None
@@ -81,19 +77,19 @@ class Persona(BaseModel):
     """The model of its seat, unless the caller names one for that seat. Never a program: a panel file may be another person's."""
 
     def seat(self, agent: Agent) -> Agent:
-        """The agent with this point of view."""
-        given = {name: getattr(self, name) or "" for name in ("horizon", "evidence", "claim", "model")}
+        """Return the agent with this point of view."""
+        optional = {name: getattr(self, name) or "" for name in ("horizon", "evidence", "claim", "model")}
         own = {
             "perspective": self.description,
             "persona": self.name,
             "interests": self.interests,
             "own_model": bool(self.model),
         }
-        return agent.model_copy(update={**own, **given})
+        return agent.model_copy(update={**own, **optional})
 
     @property
     def slug(self) -> str:
-        """The name as an agent's id: letters and digits of any script, folded to lower case, joined by hyphens."""
+        """The name as an agent id: letters and digits of any script, in lower case, joined by hyphens."""
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", self.name).casefold())
         kept = (char if unicodedata.category(char)[0] in "LNM" else " " for char in folded)
         return "-".join("".join(kept).split())
@@ -113,7 +109,7 @@ class Panel(BaseModel):
         return tuple(persona.name for persona in self.personas)
 
     def slugs(self, taken: Collection[str] = ()) -> tuple[str, ...]:
-        """The personas' ids where each has a seat. Raises `SettingsError`, naming the personas, for ids that are equal, empty or
+        """Return the agent ids of the personas. Raises `SettingsError`, naming the personas, for ids that are equal, empty or
         `taken` by service seats."""
         owners: dict[str, str] = {}
         for name, slug in ((persona.name, persona.slug) for persona in self.personas):
@@ -143,80 +139,19 @@ class Panel(BaseModel):
         return self
 
 
+CATALOG = TomlCatalog(
+    "panels",
+    Panel,
+    "A panel has a name, a description, and one [[personas]] table with name and description for each persona. "
+    "A persona may also have interests, horizon, evidence, claim and model.",
+)
+
+
 def shipped_panels() -> list[str]:
-    """Names of the panels that come with the package, sorted."""
-    return SHELF.names()
+    """Return the names of the shipped panels, sorted."""
+    return CATALOG.names()
 
 
 def load_panel(name_or_path: str | Path) -> Panel:
-    """The shipped panel of that name, or the panel in that TOML file.
-
-    A text that ends in `.toml` or holds a path separator is a path; any other is a shipped name first, then a file.
-    Raises `UnknownName` where there is neither, `SettingsError` where the file cannot be read or is no panel.
-    """
-    table, where = SHELF.load(name_or_path)
-    try:
-        return Panel.model_validate(table)
-    except ValidationError as error:
-        # pydantic counts only valid personas, and then calls a list of broken ones empty as well
-        found = [one for one in error.errors(include_url=False) if one["type"] != "too_short" or not one["input"]]
-        mistakes = [describe_mistake(detail, table) for detail in found[:_MISTAKES_NAMED]]
-        if len(found) > _MISTAKES_NAMED:
-            mistakes.append(f"and {len(found) - _MISTAKES_NAMED} more")
-        do = (
-            "A panel has a name, a description, and one [[personas]] table with name and description for each persona. "
-            "A persona may also have interests, horizon, evidence, claim and model."
-        )
-        raise SettingsError(f"The panel cannot be used: {'; '.join(mistakes)}", where=where, do=do) from None
-
-
-def describe_mistake(detail: ErrorDetails, table: Mapping[str, object]) -> str:
-    """Return one mistake in the table of a panel as a clause: which key of which persona, and what about it."""
-    loc = detail["loc"] or ("",)
-    in_persona = loc[0] == "personas" and len(loc) > 1
-    field, *number = loc[2:] or ("",) if in_persona else loc
-    context = detail.get("ctx", {})
-    key = repr(field) + (f" number {int(number[0]) + 1}" if number else "")
-    owner = _owner(loc[:2] if in_persona else (), table)
-    given = detail["input"]
-    match detail["type"]:
-        case "missing":
-            return f"{owner} has no {key}"
-        case "extra_forbidden":
-            known = list(Persona.model_fields if in_persona else Panel.model_fields)
-            close = resembling(str(field), known)
-            return f"{owner} has an unknown key {key}" + (f" (did you mean {close}?)" if close else "")
-        case "string_too_short":
-            return f"{key} of {owner} is empty"
-        case "string_too_long":
-            return f"{key} of {owner} has {len(str(given).strip()):,} characters, at most {context['max_length']:,}"
-        case "string_type":
-            return f"{key} of {owner} must be a text in quotation marks"
-        case "too_short":
-            return "it has no personas"
-        case "too_long" if in_persona:
-            return f"{key} of {owner} has more than {MAX_INTERESTS} texts"
-        case "too_long":
-            count = len(given) if isinstance(given, list) else context["actual_length"]
-            return f"it has {count} personas, at most {MAX_PERSONAS}"
-        case "tuple_type" if in_persona:
-            return f"{key} of {owner} must be a list of texts"
-        case "tuple_type":
-            return "'personas' must be written as [[personas]] tables"
-        case "model_type" | "model_attributes_type":
-            return f"{owner} must be a table with name and description"
-        case "one_line" | "no_program":
-            return f"{key} of {owner} {detail['msg']}"
-        case _:
-            return detail["msg"]
-
-
-def _owner(place: tuple[str | int, ...], table: Mapping[str, object]) -> str:
-    """'the panel', or 'persona 2 (Sceptical CFO)' if its name can be read."""
-    if not place or not isinstance(place[-1], int):
-        return "the panel"
-    personas = table.get("personas")
-    persona = personas[place[-1]] if isinstance(personas, list) else None
-    name = persona.get("name") if isinstance(persona, dict) else None
-    readable = isinstance(name, str) and 0 < len(name) <= MAX_NAME and not _CONTROL.search(name)
-    return f"persona {place[-1] + 1}" + (f" ({name})" if readable else "")
+    """Return a shipped panel or the panel in a TOML file. Raises `UnknownName`, `SettingsError`; see `TomlCatalog.load`."""
+    return CATALOG.load(name_or_path)

@@ -1,4 +1,4 @@
-"""Where things are kept. `CONSILIENCE_HOME` moves all of it to one directory, the home."""
+"""Paths of journal, weights and configuration. `CONSILIENCE_HOME` is one directory for all of them, the home."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from consilience.domain.errors import SettingsError
 
 _JOURNAL = "journal.db"
 _COMPANIONS = ("-wal", "-shm", "-journal")
-"""What SQLite appends to a journal's name for the files that belong to it."""
+"""Suffixes of the files that SQLite keeps for a journal."""
 _LEASES = ".leases"
 _OWN_NAMES = frozenset(
     {_JOURNAL, *(_JOURNAL + suffix for suffix in (*_COMPANIONS, _LEASES)), "weights", "consilience.toml"}
 )
-"""What this program keeps in its home."""
+"""Names of this program's files in its home."""
 _opened: set[str] = set()
 """Real paths of the journals that this process opened."""
 
 
 def data_dir() -> Path:
-    """The directory of journals and weights; not created here."""
+    """Return the directory of journals and weights; it may not exist."""
     if home := home_dir():
         return home
     import platformdirs
@@ -33,7 +33,7 @@ def data_dir() -> Path:
 
 
 def home_dir() -> Path | None:
-    """`CONSILIENCE_HOME`, if it is set. Raises `SettingsError` if it begins with the home of a user who does not exist."""
+    """Return `CONSILIENCE_HOME`; None if unset. Raises `SettingsError` if it begins with the home of an unknown user."""
     home = os.environ.get("CONSILIENCE_HOME")
     try:
         return Path(home).expanduser() if home else None
@@ -46,14 +46,14 @@ def home_dir() -> Path | None:
 
 
 def make_private(directory: Path) -> None:
-    """Make the directory and those above it that are missing, for their owner only whatever the umask. Raises `OSError`."""
+    """Make a directory and its missing parents, for their owner only whatever the umask. Raises `OSError`."""
     for missing in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
-    directory.mkdir(exist_ok=True)  # what is there and is no directory is said to be
+    directory.mkdir(exist_ok=True)  # raises if it is a file
 
 
 def journal_path() -> Path:
-    """The user's journal: `CONSILIENCE_JOURNAL`, else a file in `data_dir`. Raises `SettingsError` if that names no file."""
+    """Return the user's journal: `CONSILIENCE_JOURNAL`, else a file in `data_dir`. Raises `SettingsError` if it is not a file."""
     named = os.environ.get("CONSILIENCE_JOURNAL")
     if not named:
         return data_dir() / _JOURNAL
@@ -62,7 +62,7 @@ def journal_path() -> Path:
 
 
 def check_store_place(place: str, where: str = "") -> None:
-    """Raise `SettingsError` for the place of a store that this installation lacks, such as postgresql://…"""
+    """Raise `SettingsError` for a kind of store that is not installed, such as postgresql://…"""
     kind, separator, _ = place.partition("://")
     if separator and kind.isalpha():
         raise SettingsError(
@@ -77,7 +77,7 @@ def weights_dir() -> Path:
 
 
 def check_home() -> None:
-    """Raise `SettingsError` if the home exists and is another user's, or may not be entered. Root's counts as one's own."""
+    """Raise `SettingsError` if the home exists and belongs to another user except root, or is not accessible."""
     home = data_dir()
     what = ""
     try:
@@ -96,18 +96,18 @@ def check_home() -> None:
 
 
 def close_home() -> None:
-    """Take the rights of other users from a home in which they may write, if it holds only what this program keeps there.
+    """Remove write access of other users from the home if it contains only files of this program.
 
-    A directory with the sticky bit, such as /tmp, is shared on purpose and left as it is.
+    A directory with the sticky bit, such as /tmp, is shared deliberately and is not changed.
     """
     home = data_dir()
-    with suppress(OSError):  # a file system without rights
+    with suppress(OSError):  # a file system without permissions
         if is_open_to_others(home) and _OWN_NAMES.issuperset(os.listdir(home)):
             _close(str(home))
 
 
 def is_open_to_others(directory: Path) -> bool:
-    """Whether other users may replace what is in a directory."""
+    """Return whether other users may replace files of a directory."""
     if not hasattr(os, "geteuid"):
         return False
     mode = os.stat(directory).st_mode
@@ -115,7 +115,7 @@ def is_open_to_others(directory: Path) -> bool:
 
 
 def close_journal(journal: str) -> None:
-    """Take the rights of other users from a journal's files, if they are this user's own. By path: see `is_of_journal`."""
+    """Remove access of other users from a journal's files if they belong to this user. By path: see `is_of_journal`."""
     leases = journal + _LEASES
     _close(journal, *(journal + suffix for suffix in _COMPANIONS))
     if _close(leases):
@@ -123,28 +123,28 @@ def close_journal(journal: str) -> None:
 
 
 def _close(*paths: str) -> bool:
-    """Whether the rights of any had to be taken away."""
+    """Return whether the permissions of any path were changed."""
     closed = False
     for path in paths:
-        with suppress(OSError):  # a file system that is only read, or a file that is gone
-            found = os.lstat(path)
-            if stat.S_ISLNK(found.st_mode):  # its rights are those of a file that may be anybody's
+        with suppress(OSError):  # a read-only file system, or a removed file
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):  # chmod would change its target, which may belong to another user
                 continue
-            if found.st_mode & 0o077 and hasattr(os, "geteuid") and found.st_uid == os.geteuid():
-                os.chmod(path, stat.S_IMODE(found.st_mode) & ~0o077)
+            if status.st_mode & 0o077 and hasattr(os, "geteuid") and status.st_uid == os.geteuid():
+                os.chmod(path, stat.S_IMODE(status.st_mode) & ~0o077)
                 closed = True
     return closed
 
 
 def note_journal(journal: str) -> None:
-    """Remember that this process opened the journal at that real path."""
+    """Record that this process opened the journal at this real path."""
     _opened.add(journal)
 
 
 def is_of_journal(path: Path) -> bool:
-    """Whether a path leads, by whatever link, to a file of the user's journal or of one that this process opened.
+    """Return whether a path leads, through any link, to a file of the user's journal or of one that this process opened.
 
-    Such a file must neither be replaced nor be opened except by SQLite: closing it drops the locks of this process.
+    Such a file must not be replaced, and only SQLite may open it: closing it drops the locks of this process.
     """
     real = os.path.realpath(path)
     for journal in {os.path.realpath(journal_path()), *_opened}:
@@ -182,14 +182,14 @@ def _user_name(number: int) -> str:
 
 
 MAX_FILE_BYTES = 1_000_000
-"""Of a file that is short by its nature: a configuration, a panel, a prompt template."""
+"""Max size of a configuration, a panel or a prompt template."""
 
 
 def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """All bytes of a file, a pipe or a device, `limit` at most.
+    """Return all bytes of a file, a pipe or a device, at most `limit`.
 
-    Raises `OSError` with `strerror` in plain words (`EFBIG` where there are more bytes, `EPERM` for a file of the journal), and
-    `ValueError` for a NUL character in the path.
+    Raises `OSError` with a readable `strerror` (`EFBIG` for more bytes, `EPERM` for a file of the journal), and `ValueError` for a
+    NUL character in the path.
     """
     if is_of_journal(path):
         raise PermissionError(errno.EPERM, "it is a file of the journal", str(path))
@@ -201,10 +201,10 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_bounded_text(path: Path, limit: int = MAX_FILE_BYTES, *, encoding: str = "utf-8") -> str:
-    """The same as text with every line end as a newline. Raises `UnicodeDecodeError` besides."""
+    """Return the same as text with newlines as line ends. Also raises `UnicodeDecodeError`."""
     return io.StringIO(read_bounded(path, limit).decode(encoding), newline=None).read()
 
 
 def too_long(limit: int) -> str:
-    """What is wrong with a text of more than `limit` bytes."""
+    """Return the error message for a text of more than `limit` bytes."""
     return f"it has more than {limit / 1e6:g} MB, the maximum"

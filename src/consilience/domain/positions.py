@@ -1,4 +1,4 @@
-"""Sealed ballots and what follows from them, and the exact comparison of shares."""
+"""Sealed ballots, changes of position, and the exact comparison of shares."""
 
 from __future__ import annotations
 
@@ -14,47 +14,50 @@ MAX_DENOMINATOR = 1_000_000
 
 
 def exact(value: float) -> Fraction:
-    """Return the number that a float stands for: the nearest fraction with a denominator of at most `MAX_DENOMINATOR`.
+    """Return the number that a float represents: the nearest fraction with a denominator of at most `MAX_DENOMINATOR`.
 
-    Decimals of up to six places and ratios of small counts come back as they were: 0.7 as 7/10, 1/3 as 1/3. Two such numbers
+    Decimals of up to six places and ratios of small counts are restored: 0.7 as 7/10, 1/3 as 1/3. Two such numbers
     are equal after this if and only if they are equal by arithmetic.
     """
     return Fraction(value).limit_denominator(MAX_DENOMINATOR)
 
 
-Confidence = Literal["unsure", "fairly sure", "certain"]
+ConfidenceLevel = Literal["unsure", "fairly sure", "certain"]
 
-LEVELS: Mapping[Confidence, float] = {"unsure": 0.4, "fairly sure": 0.7, "certain": 0.95}
-"""Named levels, since small models write numbers as 0 or 100; the numbers are this project's own choice."""
+LEVELS: Mapping[ConfidenceLevel, float] = {"unsure": 0.4, "fairly sure": 0.7, "certain": 0.95}
+"""Named levels, because small models write only 0 or 100; the numbers are this project's choice."""
 
-MOVED = 0.1
-"""A confidence that moves by this much or more has moved (protocols §0)."""
+MIN_CONFIDENCE_CHANGE = 0.1
+"""Smaller changes of confidence do not count (protocols §0)."""
 
 
 class BallotReply(BaseModel):
-    """What an agent is asked for, in private. `cause` is the label of the argument that changed its position, if one did."""
+    """The private position of an agent, as its reply."""
 
     position: Annotated[str, Field(min_length=1)]
-    confidence: Confidence = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     cause: Label | None = None
+    """The label of the argument that changed its position."""
     reason: str = ""
 
 
 class Ballot(BaseModel):
-    """One agent's position after `step` (0: the opening ballot). `cause` is a message id, never one of its own."""
+    """The private position of an agent after a step."""
 
     model_config = ConfigDict(frozen=True)
 
     agent: str
     step: int
+    """0 for the opening ballot."""
     position: str
-    confidence: Confidence
+    confidence: ConfidenceLevel
     reason: str = ""
     cause: str | None = None
+    """Id of the message that changed the position, never one of its own."""
 
 
 class PositionChange(BaseModel):
-    """A change of position. Without a `cause` it is `conformity`: it cites no argument."""
+    """A change of position."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -64,16 +67,17 @@ class PositionChange(BaseModel):
     step: int
     cause: str | None = None
     conformity: bool = False
+    """It cites no argument."""
 
 
 def changes(ballots: Iterable[Ballot]) -> list[PositionChange]:
-    """Every change between one agent's consecutive ballots, in order of step, then of the ballots given."""
+    """Return the changes between consecutive ballots of each agent, by step, then in the order of the ballots."""
     last: dict[str, Ballot] = {}
-    found: list[PositionChange] = []
+    changed: list[PositionChange] = []
     for ballot in sorted(ballots, key=lambda b: b.step):
         before = last.get(ballot.agent)
         if before and before.position != ballot.position:
-            found.append(
+            changed.append(
                 PositionChange(
                     agent=ballot.agent,
                     before=before.position,
@@ -84,11 +88,11 @@ def changes(ballots: Iterable[Ballot]) -> list[PositionChange]:
                 )
             )
         last[ballot.agent] = ballot
-    return found
+    return changed
 
 
 def pool(ballots: Sequence[Ballot]) -> dict[str, float]:
-    """Share of each position over all ballots of all steps, weighted by confidence; largest first, ties by name."""
+    """Return the share of each position over all ballots, weighted by confidence; largest first, ties by name."""
     weight: dict[str, float] = {}
     for ballot in ballots:
         weight[ballot.position] = weight.get(ballot.position, 0.0) + LEVELS[ballot.confidence]
@@ -97,12 +101,12 @@ def pool(ballots: Sequence[Ballot]) -> dict[str, float]:
 
 
 def last_of(ballots: Iterable[Ballot]) -> dict[str, Ballot]:
-    """The last ballot of each agent, of ballots in the order in which they were cast."""
+    """Return the last ballot of each agent; `ballots` are in the order in which they were cast."""
     return {ballot.agent: ballot for ballot in ballots}
 
 
 def unchanged(before: Mapping[str, Ballot], after: Mapping[str, Ballot]) -> float:
-    """Share of agents with a ballot in either who kept their position and moved their confidence by less than `MOVED`."""
+    """Return the share of agents that kept their position and changed their confidence by less than `MIN_CONFIDENCE_CHANGE`."""
     agents = before.keys() | after.keys()
     if not agents:
         return 0.0
@@ -112,23 +116,25 @@ def unchanged(before: Mapping[str, Ballot], after: Mapping[str, Ballot]) -> floa
         if agent in before
         and agent in after
         and before[agent].position == after[agent].position
-        and abs(LEVELS[before[agent].confidence] - LEVELS[after[agent].confidence]) < MOVED
+        and abs(LEVELS[before[agent].confidence] - LEVELS[after[agent].confidence]) < MIN_CONFIDENCE_CHANGE
     )
     return kept / len(agents)
 
 
 def shortfall(position: str | None, ballots: Mapping[str, Ballot]) -> str | None:
-    """Why an answer with that position, or without one, does not stand by the last ballots: it takes none, or most of them
-    are for others; else None."""
+    """Return why the last ballots do not support an answer with that position: it takes none, or most ballots are for others.
+
+    None if they support it.
+    """
     if position is None:
         return "the answer takes no position"
     against = [ballot.position for ballot in ballots.values() if ballot.position != position]
     if 2 * len(against) <= len(ballots):
         return None
-    said = against[0] if len(set(against)) == 1 else "otherwise"
-    return f"the answer says {position}; {len(against)} of {len(ballots)} final ballots say {said}"
+    others = against[0] if len(set(against)) == 1 else "otherwise"
+    return f"the answer says {position}; {len(against)} of {len(ballots)} final ballots say {others}"
 
 
 def one_sided(ballots: Mapping[str, Ballot]) -> bool:
-    """True when there is a ballot and all hold one position."""
+    """Return whether there are ballots and all have the same position."""
     return len({ballot.position for ballot in ballots.values()}) == 1

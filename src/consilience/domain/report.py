@@ -1,4 +1,4 @@
-"""The result: a header common to all protocols; each protocol's report adds its own fields beside it."""
+"""The report of a session: a header common to all protocols, to which each protocol adds its own fields."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ class Frozen(BaseModel):
 
 
 class Claim(Frozen):
-    """A statement of the answer and the messages it rests on. `from_memory`: sources were given and it quotes none."""
+    """A statement of the answer."""
 
     text: str
     ids: tuple[str, ...] = ()
+    """Messages on which it rests."""
     from_memory: bool = False
+    """Whether it quotes no document although documents were given."""
 
 
 class Against(Frozen):
-    """The strongest position that the answer decided against, and why."""
+    """The strongest position against the answer, and why it was rejected."""
 
     text: str
     ids: tuple[str, ...] = ()
@@ -42,76 +44,88 @@ class Against(Frozen):
 
 
 class FactsKept(Frozen):
-    """How many of the figures, names and quotations of the first drafts are in the answer or its claims."""
+    """Figures, names and quotations of the first drafts that the answer or its claims kept."""
 
     kept: int
     total: int
     lost: tuple[str, ...] = ()
-    """Those that are not, as they were written."""
+    """As they were written."""
 
 
 class StrangeLoop(Frozen):
-    """One self-review of the root: what it started from and what it made of it, None when the call failed."""
+    """One self-review of the root."""
 
     index: int
     before: str
     after: str | None
+    """None if the call failed."""
     domain: bool = False
 
 
-class Spent(Frozen):
-    """`calls` asks, `requests` sendings, `retries` and `repairs` among them; `fallbacks` calls that another model answered
-    than the one asked first; `cost` in US dollars, None where unknown; `estimated` replies whose model told no tokens.
-
-    `inherited` calls were made by the session this one is forked from, `cached` ones answered by a recorded reply to the same
-    request, `lost` ones in flight when a process ended and perhaps paid for; none of these are in any other figure.
-
-    `timed_out` calls had a request in flight when a limit on time ended them. They may have been charged. They count as calls,
-    and their requests as requests; their tokens and cost are unknown and in no figure.
-    """
+class UsageTotals(Frozen):
+    """What a session used. Inherited, cached and lost calls are in no other field."""
 
     calls: int = 0
+    """Calls that ended, including failed ones and each step of a tool agent."""
     requests: int = 0
+    """Requests sent to models, including retries and repairs."""
     retries: int = 0
+    """Requests repeated after a failure of the provider."""
     repairs: int = 0
+    """Requests repeated because a reply was invalid or cut."""
     fallbacks: int = 0
+    """Calls answered by an alternative model."""
     lost: int = 0
+    """Calls in flight when a process ended. They may have been charged."""
     timed_out: int = 0
+    """Calls ended by a time limit while a request was in flight. They may have been charged; their tokens and cost are unknown."""
     inherited: int = 0
+    """Calls made by the session from which this one was forked."""
     cached: int = 0
+    """Calls answered by a recorded reply to the same request."""
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_thought: int = 0
-    """The part of `tokens_out` that models used for thinking, which no text shows."""
+    """The part of `tokens_out` spent on thinking."""
     tokens_cached: int = 0
+    """The part of `tokens_in` that the provider had cached."""
     estimated: int = 0
+    """Replies whose tokens are estimated, because the model reported none."""
     cost: float | None = None
+    """US dollars; None if any price is unknown."""
     seconds: float = 0.0
+    """Time during which a process held the session."""
 
 
 class LedgerReport(Frozen):
+    """Estimated and actual usage."""
+
     estimated: Estimate
-    actual: Spent
+    actual: UsageTotals
     reserve_drawn: bool = False
+    """Whether the reserve paid for the closing call."""
 
 
 class Confidence(Frozen):
-    """`level` in [0, 1] of what `kind` names; None where nothing was measured."""
+    """The confidence in an answer."""
 
     level: float | None = None
+    """From 0 to 1; None if nothing was measured."""
     kind: str = "none"
+    """What was measured."""
 
 
-class Missing(Frozen):
-    """A seat without a reply where one was due; `since` is the key of the first call it failed."""
+class MissingAgent(Frozen):
+    """A seat that gave no reply to its last call."""
 
     agent: str
     since: str
+    """Key of the first call without a reply."""
     reason: str
 
 
 class FailedCall(Frozen):
-    """A call that gave no reply, also where its agent replied to others."""
+    """A call without a reply; its agent may have replied to other calls."""
 
     key: str
     agent: str
@@ -121,16 +135,17 @@ class FailedCall(Frozen):
 
 
 class Dissent(Frozen):
-    """Somebody against the answer: a final ballot, or an objection that stands where no ballots were cast."""
+    """A disagreement with the answer: a final ballot against it or, without ballots, an open objection."""
 
     agent: str
     text: str
     position: str | None = None
     id: str | None = None
+    """Of the objection."""
 
 
 ObjectionFate = Literal["yielded", "refuted", "stands", "unanswered"]
-"""What became of an objection: its target changed its text, or refuted it; it was raised again after a refutation; or the run
+"""The outcome of an objection: its target changed its text; its target refuted it; it was raised again after a refutation; the run
 ended before its target's next turn."""
 
 
@@ -143,25 +158,25 @@ class Objection(Frozen):
     """The agent whose text it is against."""
     text: str
     read: bool
-    """Whether a later call was shown it."""
+    """Whether a later prompt quoted it."""
     fate: ObjectionFate | None = None
-    """None in sessions recorded before fates were declared; those list only objections that no later reply answered."""
+    """None in old sessions, which list only unanswered objections."""
     how: str = ""
     """How the target met it, in the target's words."""
     ruled: Literal["upheld", "rejected"] | None = None
-    """Whether the text of the parent of both follows it."""
+    """Whether the text of their common parent follows it."""
     ruling: str = ""
-    """What the parent of both decided about it, in the parent's words."""
+    """The decision of their common parent, in its words."""
 
     @property
     def outcome(self) -> str:
-        """The fate in the word that readers see: `Conceded`, `Refuted`, `Upheld` by a ruling, or `Open`."""
+        """The outcome for readers: `Conceded`, `Refuted`, `Upheld` by a ruling, or `Open`."""
         met = {"yielded": "Conceded", "refuted": "Refuted"}.get(self.fate or "")
         return met or ("Open" if self.is_open else "Upheld")
 
     @property
     def is_open(self) -> bool:
-        """Whether neither its target met it nor the parent of both followed it."""
+        """Whether neither its target met it nor their common parent followed it."""
         return self.fate not in ("yielded", "refuted") and self.ruled != "upheld"
 
 
@@ -171,23 +186,23 @@ class SharedModel(Frozen):
 
 
 class Independence(Frozen):
-    """Agents on one model are not independent.
-
-    `effective` voices are n/(1+(n−1)ρ) per model where ρ was estimated, or n where no model is shared.
-    """
+    """How independent the agents are; agents on one model are not."""
 
     shared: tuple[SharedModel, ...] = ()
     rho: float | None = None
+    """Correlation of agents on one model, if it was estimated."""
     effective: float | None = None
+    """Effective number of voices: n/(1+(n−1)ρ) per shared model; n if no model is shared."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """A session that has no report yet, as its protocol sees it to show it. `text` looks up a stored text by its id."""
+class UnfinishedSession:
+    """A session without a report, from which its protocol builds a presentation."""
 
     started: SessionStarted
     events: Sequence[AnyEvent]
     text: Callable[[str], str]
+    """Returns a stored text by its id."""
 
 
 INCIDENTAL: dict[str, Any] = {
@@ -200,12 +215,12 @@ INCIDENTAL: dict[str, Any] = {
         "actual": {"requests", "retries", "fallbacks", "lost", "tokens_cached", "seconds"},
     },
 }
-"""What two runs of one program need not share, and what follows from the rest; no part of the digest."""
+"""Fields that may differ between two runs of one program, or that follow from other fields; excluded from the digest."""
 
 
 @dataclass(frozen=True)
-class Display:
-    """How a report is written."""
+class ReportRenderers:
+    """Functions that render a report."""
 
     markdown: Callable[[Report], str]
     html: Callable[[Report], str]
@@ -215,30 +230,29 @@ class Display:
     save: Callable[[Report, Path], list[Path]]
 
 
-_display: list[Display] = []
+_renderers: list[ReportRenderers] = []
 
 
-def display_with(display: Display) -> None:
-    """Have reports show themselves so from now on. The layer that can write them calls this: what is plain data knows no
-    rendering, and imports nothing that does."""
-    _display[:] = [display]
+def register_renderers(renderers: ReportRenderers) -> None:
+    """Set the functions behind `Report.markdown` and the like. Called by a layer that may import `reporting`."""
+    _renderers[:] = [renderers]
 
 
-_finders: list[Callable[[str], type[Report] | None]] = []
+_report_finders: list[Callable[[str], type[Report] | None]] = []
 
 
-def present_with(finder: Callable[[str], type[Report] | None]) -> None:
-    """Have recorded sessions find the report of a protocol by its name. The layer that knows protocols calls this."""
-    _finders[:] = [finder]
+def register_report_finder(finder: Callable[[str], type[Report] | None]) -> None:
+    """Set the function that returns the report type of a protocol by name. Called by the layer that knows protocols."""
+    _report_finders[:] = [finder]
 
 
 def find_report(protocol: str) -> type[Report]:
-    """The report of that protocol, which knows how to show it; the common header where its code is not present."""
-    return (_finders[0](protocol) if _finders else None) or Report
+    """Return the report type of a protocol; `Report` if its code is not installed."""
+    return (_report_finders[0](protocol) if _report_finders else None) or Report
 
 
 def present(report: Report) -> Presentation:
-    """`report.presentation()`; an empty one, and a warning in the log, where the protocol's code fails: the run was paid for."""
+    """Return `report.presentation()`; an empty one, with a warning in the log, if the protocol's code fails."""
     try:
         return report.presentation()
     except Exception:
@@ -249,17 +263,10 @@ def present(report: Report) -> Presentation:
 
 
 class Report(Frozen):
-    """Common header. `answer` is None when the run ended without one; `answer_cut`: it ended at the token limit.
-
-    `degraded` names phase, agent and reason of every failed call, and the share of the first phase's agents that replied where
-    one did not. `unmet` names what keeps the run from counting as converged or satisfied; a report with an entry there is never
-    `converged` and states no confidence.
-
-    In a notebook it shows itself as the command line does, once `consilience` was imported from (see `display_with`).
-    """
+    """The result of a session: a header common to all protocols. It renders itself in notebooks."""
 
     step: ClassVar[str] = "round"
-    """What a step of the protocol is called."""
+    """The noun for a step of the protocol."""
     asides: ClassVar[frozenset[str]] = frozenset()
     """Kinds of replies that do not contribute to the answer: a sealed position, a hint to another agent, a verdict."""
 
@@ -267,7 +274,7 @@ class Report(Frozen):
     """Whether the protocol asks its agents to object. Only then a report without dissent says that none was declared."""
 
     undigested: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are no part of the digest: a later version added them, and they follow from what is digested."""
+    """Fields that a later version added and that follow from other fields; excluded from the digest."""
 
     schema_version: int = 1
     session: str = ""
@@ -281,13 +288,18 @@ class Report(Frozen):
     stop_reason: StopReason
     check: Check | None = None
     unmet: tuple[str, ...] = ()
+    """Why the run does not count as converged or satisfied; with an entry it is never `converged` and has no confidence."""
     degraded: str | None = None
+    """Phase, agent and reason of every failed call, and the share of agents that replied in the first phase if some did not."""
     replied: int
+    """Agents that replied in the first phase."""
     quorum_met: bool
     confidence: Confidence = Confidence()
     steps: int = 0
     answer: str | None = None
+    """None if the run ended without an answer."""
     answer_cut: bool = False
+    """Whether the answer ended at the token limit."""
     cut_replies: tuple[str, ...] = ()
     """Keys of the replies that ended at their token limit."""
     closing: Literal["ordinary", "reserve"] | None = None
@@ -296,9 +308,9 @@ class Report(Frozen):
     would_change: tuple[str, ...] = ()
     """Findings that would change the answer, by its author."""
     unknown: tuple[str, ...] = ()
-    """What the answer's author did not know."""
+    """Unknowns named by the answer's author."""
     ledger: LedgerReport
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingAgent, ...] = ()
     failed_calls: tuple[FailedCall, ...] = ()
     warnings: tuple[str, ...] = ()
     independence: Independence = Independence()
@@ -310,11 +322,11 @@ class Report(Frozen):
     """All objections with their fate; without a fate, only those that no later reply answered."""
     quotations: tuple[Quotation, ...] = ()
     facts: FactsKept | None = None
-    """None where no agent wrote points before it read others, or where there is no answer."""
+    """None if no agent wrote points before it read others, or without an answer."""
     metrics: dict[str, float | int | None] = {}
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the report without session id, times, retries and cached tokens.
+        """Return the SHA-256 (hex) of the report without session id, times, retries and cached tokens.
 
         Fields that hold their default are left out, so one that a later version adds changes no digest.
         """
@@ -329,7 +341,7 @@ class Report(Frozen):
         return self._presentation()
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Return what the protocol adds to how an unfinished session is shown: a fold over its messages and notes."""
         return cls._presentation()
 
@@ -339,28 +351,28 @@ class Report(Frozen):
 
     def markdown(self) -> str:
         """Return the report as Markdown, as the command line prints it."""
-        return self._shown().markdown(self)
+        return self._required_renderers().markdown(self)
 
     def html(self) -> str:
         """Return the report as one HTML page, which loads nothing."""
-        return self._shown().html(self)
+        return self._required_renderers().html(self)
 
     def save(self, directory: Path | str) -> list[Path]:
         """Write `report.json`, `report.md`, `report.html` and the protocol's own files; return their paths.
 
-        The directory is made if it is missing. Files are for their owner alone to read and replace those of the same name. Raises
-        `SettingsError` where that fails.
+        The directory is created if missing. Files are readable by their owner only and replace files of the same name. Raises
+        `SettingsError` on failure.
         """
-        return self._shown().save(self, Path(directory))
+        return self._required_renderers().save(self, Path(directory))
 
     @staticmethod
-    def _shown() -> Display:
-        if not _display:
-            raise RuntimeError("nothing that writes reports is loaded; import a name from consilience first")
-        return _display[0]
+    def _required_renderers() -> ReportRenderers:
+        if not _renderers:
+            raise RuntimeError("no renderers are registered; import a name from consilience first")
+        return _renderers[0]
 
     def _repr_markdown_(self) -> str | None:
-        return _display[0].markdown(self) if _display else None
+        return _renderers[0].markdown(self) if _renderers else None
 
     def _repr_html_(self) -> str | None:
-        return _display[0].fragment(self) if _display else None
+        return _renderers[0].fragment(self) if _renderers else None

@@ -2,7 +2,7 @@
 
 A protocol builds them in its own folder; they are stored with the finished session, and `reporting` renders them to the
 terminal, Markdown, HTML and SVG. All strings are plain text, shown as they are: no HTML and no Markdown. The exception is
-`AgentText`, an agent's own Markdown, which is shown contained.
+`AgentText`, an agent's own Markdown.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Subheading(_Data):
 
 
 class AgentText(_Data):
-    """An agent's own text, Markdown as it came. Its headings are lowered and its HTML is shown, not obeyed."""
+    """An agent's own Markdown. Renderers lower its headings and escape its HTML."""
 
     kind: Literal["agent_text"] = "agent_text"
     text: str
 
 
-class Quote(_Data):
+class QuoteBlock(_Data):
     """Words of an agent or a document, on one line."""
 
     kind: Literal["quote"] = "quote"
@@ -126,7 +126,7 @@ class Details(_Data):
 
 
 Block = Annotated[
-    Paragraph | Subheading | AgentText | Quote | Bullets | Table | KeyFigures | Diff | Details,
+    Paragraph | Subheading | AgentText | QuoteBlock | Bullets | Table | KeyFigures | Diff | Details,
     Field(discriminator="kind"),
 ]
 
@@ -173,7 +173,7 @@ class Edge(_Data):
     tip: str = ""
 
 
-class Panel(_Data):
+class GraphPanel(_Data):
     """One state of a graph."""
 
     title: str = ""
@@ -182,10 +182,10 @@ class Panel(_Data):
 
 
 class Graph(_Data):
-    """A graph in layers, drawn once for each panel; a node stands at the same place in all of them."""
+    """A graph in layers, drawn once for each panel; each node has the same place in all of them."""
 
     form: Literal["graph"] = "graph"
-    panels: tuple[Panel, ...]
+    panels: tuple[GraphPanel, ...]
     legend: tuple[str, ...] = ()
 
 
@@ -193,7 +193,7 @@ class MatrixCell(_Data):
     row: str
     column: str
     value: float | None = None
-    """Decides the shade, relative to the greatest value."""
+    """Decides the shade, relative to the max value."""
     text: str = ""
     framed: bool = False
     tip: str = ""
@@ -211,13 +211,15 @@ class Matrix(_Data):
 
 
 class Bar(_Data):
-    """A row of a bar chart. `dots` are single values on the same scale; `lines` stand below the note."""
+    """A row of a bar chart."""
 
     name: str
     value: float | None = None
     dots: tuple[float, ...] = ()
+    """Single values on the same scale."""
     note: str = ""
     lines: tuple[str, ...] = ()
+    """Below the note."""
 
 
 class Bars(_Data):
@@ -231,12 +233,13 @@ class Bars(_Data):
 
 
 class Point(_Data):
-    """A value of a curve at `index`. `met`: it reached what was needed."""
+    """A value of a curve at a step."""
 
     index: int
     value: float | None
     threshold: float | None = None
     met: bool = False
+    """Whether the threshold was reached."""
     detail: str = ""
 
 
@@ -254,23 +257,25 @@ class Series(_Data):
 
 
 class GridColumn(_Data):
-    """A step of a timeline. `value`, from 0 to 1, is drawn as a bar."""
+    """A step of a timeline."""
 
     name: str
     label: str = ""
     """Default: the name."""
     value: float | None = None
+    """From 0 to 1, drawn as a bar."""
     value_text: str = ""
     note: str = ""
     framed: bool = False
 
 
 class GridCell(_Data):
-    """What one row has at one step. `value`, from 0 to 1, is drawn as a bar."""
+    """The content of a row at a step."""
 
     row: str
     column: str
     value: float | None = None
+    """From 0 to 1, drawn as a bar."""
     value_text: str = ""
     lines: tuple[str, ...] = ()
     tone: Tone = "plain"
@@ -285,7 +290,7 @@ class Grid(_Data):
     columns: tuple[GridColumn, ...]
     cells: tuple[GridCell, ...]
     head: str = ""
-    """What the values of the columns are of."""
+    """What the values of the columns measure."""
     threshold: float | None = None
     legend: tuple[str, ...] = ()
 
@@ -294,10 +299,10 @@ Picture = Annotated[Graph | Matrix | Bars | Series | Grid, Field(discriminator="
 
 
 class View(_Data):
-    """A view of a session: in words for a terminal, and as a picture where there is one."""
+    """A view of a session: text for a terminal, and optionally a picture."""
 
     name: str
-    """By which it is asked for (`show --view NAME`), and part of file names: letters, digits, hyphens."""
+    """For `show --view NAME` and file names: letters, digits, hyphens."""
     heading: str
     blocks: tuple[Block, ...] = ()
     picture: Picture | None = None
@@ -311,7 +316,7 @@ class SeatNote(_Data):
 
     text: str
     short: str = ""
-    """The same where there is little room. Default: the text."""
+    """A shorter form for small boxes. Default: the text."""
     shade: float | None = None
     """From 0 to 1, how strongly the seat is coloured."""
     alert: str = ""
@@ -333,11 +338,11 @@ class Presentation(_Data):
     step: str = "round"
     """What a step of this protocol is called."""
     max_steps: int | None = None
-    """The most steps that the settings allow."""
+    """Max steps that the settings allow."""
     ending: str = ""
     """How the run stopped, in words; default by the stop reason."""
     above_answer: tuple[Block, ...] = ()
-    """Stands between the heading of the answer and the answer."""
+    """Between the heading of the answer and the answer."""
     sections: tuple[Section, ...] = ()
     figures: tuple[KeyFigure, ...] | None = None
     """Figures of this protocol; None: the report's metrics as they are."""
@@ -350,4 +355,4 @@ class Presentation(_Data):
     stance: str = ""
     """The field of typed replies that declares a position; read where `positions` has none."""
     asides: tuple[str, ...] = ()
-    """Kinds of replies that do not contribute to the answer, such as a sealed position; left out of what was said."""
+    """Kinds of replies that do not contribute to the answer, such as a sealed position; left out of the evolution view."""

@@ -1,45 +1,69 @@
-"""Shelves of TOML files: some come with the package and have names, others are the user's own and have paths."""
+"""Catalogs of TOML files: shipped ones are loaded by name, the user's own by path."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.paths import read_bounded
+from consilience.domain.validation import describe_invalid, similar_names
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-MAX_KEY_PARTS = 32
-"""Parts of a dotted key. The time that tomllib takes grows with their square, and more so with nested tables."""
+M = TypeVar("M", bound=BaseModel)
 
-_LONGEST_NAME = 80
+MAX_KEY_PARTS = 32
+"""Max parts of a dotted key. tomllib takes time quadratic in them, and more with nested tables."""
+
+_MAX_NAME_CHARS = 80
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Files of one kind: `folder` of the package holds those that come with it, `noun` is what one of them is called."""
+class TomlCatalog(Generic[M]):
+    """Files of one kind."""
 
     folder: str
-    noun: str
+    """The folder of the package with the shipped ones."""
+    model: type[M]
+    """What a file holds; its name is the noun in messages."""
+    content: str
+    """What a file must contain, for error messages."""
+
+    @property
+    def noun(self) -> str:
+        return self.model.__name__.lower()
 
     def names(self) -> list[str]:
-        """Those that come with the package, sorted."""
+        """Return the names of the shipped files, sorted."""
         return sorted(entry.name.removesuffix(".toml") for entry in self._shipped().iterdir() if _is_toml(entry.name))
 
-    def load(self, name_or_path: str | Path) -> tuple[dict[str, Any], str]:
-        """The table of that shipped name or file, and in words where it stands.
+    def load(self, name_or_path: str | Path) -> M:
+        """Return the model of a shipped name or a file.
 
-        A text that ends in `.toml` or holds a path separator is a path; any other is a shipped name first, then a file.
-        Raises `UnknownName` where there is neither, `SettingsError` where the file cannot be read or is no TOML.
+        A text that ends in `.toml` or contains a path separator is a path. Any other text is a shipped name, or else a file.
+        Raises `UnknownName` if there is neither, `SettingsError` if the file is unreadable, not TOML, or invalid.
         """
+        table, where = self._table(name_or_path)
+        try:
+            return self.model.model_validate(table)
+        except ValidationError as error:
+            raise SettingsError(self.describe(error, table), where=where, do=self.content) from None
+
+    def describe(self, error: ValidationError, table: object) -> str:
+        """Return why a table is not valid."""
+        return f"invalid {self.noun}: {describe_invalid(error, table, model=self.model, owner=f'the {self.noun}')}"
+
+    def _table(self, name_or_path: str | Path) -> tuple[dict[str, Any], str]:
+        """Return the table and its place in words."""
         if isinstance(name_or_path, str):
             if not name_or_path.strip():
                 raise SettingsError(f"The name of the {self.noun} is empty", do=self._choices())
@@ -64,11 +88,10 @@ class Shelf:
         return f"{self.noun.removesuffix('y')}ies" if self.noun.endswith("y") else f"{self.noun}s"
 
     def _unknown(self, name: str) -> NoReturn:
-        close_to = resembling(name, self.names())
-        near = f"the file {name}.toml" if os.path.isfile(f"{name}.toml") else close_to
-        hint = f"Did you mean {near}? " if near else ""
-        shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
-        raise UnknownName(f"There is no {self.noun} named {shown!r}", do=hint + self._choices())
+        similar = f"the file {name}.toml" if os.path.isfile(f"{name}.toml") else similar_names(name, self.names())
+        hint = f"Did you mean {similar}? " if similar else ""
+        quoted = name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
+        raise UnknownName(f"There is no {self.noun} named {quoted!r}", do=hint + self._choices())
 
     def _read(self, path: Path) -> bytes:
         noun = self.noun
@@ -106,20 +129,15 @@ _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\.[ \t]*+{_PART}){{{MAX_KEY_PARTS}
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table that `text` holds. Takes a second or so per megabyte, whatever it holds.
+    """Return the table in a text. Takes about a second per megabyte, whatever the text.
 
-    Raises `ValueError`, with line and column, for what is not TOML and for a key of more than `MAX_KEY_PARTS` parts;
+    Raises `ValueError`, with line and column, for invalid TOML and for a key of more than `MAX_KEY_PARTS` parts;
     `RecursionError` for values nested too deeply.
     """
     if long := _LONG_KEY.search(text):
         line, column = _place(text[: long.start()])
         raise ValueError(f"A key has more than {MAX_KEY_PARTS} parts (at line {line}, column {column})")
     return tomllib.loads(text)
-
-
-def resembling(word: str, known: list[str]) -> str:
-    """The known words nearest to this one: "'policy' or 'security'", or nothing."""
-    return " or ".join(map(repr, difflib.get_close_matches(word.casefold(), known, n=3, cutoff=0.5)))
 
 
 def _is_toml(name: str) -> bool:
@@ -135,12 +153,12 @@ def _position(before: str) -> str:
 
 
 def _place(before: str) -> tuple[int, int]:
-    """Line and column of the character that follows `before`, both from 1."""
+    """Return line and column of the character that follows `before`, both from 1."""
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def _toml_mistake(error: Exception, text: str) -> tuple[str, str]:
-    """What is wrong, and at which line and column; the parser says "at end of document" where it ran out."""
+    """Return the error, and its line and column."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply", _position("")
     message = str(error).replace("\n", "\\n")

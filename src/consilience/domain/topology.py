@@ -1,4 +1,4 @@
-"""Directed graphs of agents. Parents are a list: a hierarchy is a DAG, a tree the case of one parent each."""
+"""Directed acyclic graphs of agents. In a tree every agent but the root has one parent."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Edges = Mapping[str, tuple[str, ...]]
 
 
 class Topology(BaseModel):
-    """`agents` in order, parents first; `parents` by agent id; within a circle everyone is everyone's peer, and nobody is in two.
-
-    Equal inputs give equal graphs. Its size as data is linear in agents and parents.
-    """
+    """A graph of agents. Its size as data is linear in agents and parents."""
 
     model_config = ConfigDict(frozen=True)
 
     kind: str
     agents: tuple[str, ...]
+    """Ids, parents before children."""
     parents: dict[str, tuple[str, ...]] = {}
+    """By agent id."""
     circles: tuple[tuple[str, ...], ...] = ()
+    """Groups of agents that are all peers of each other; an agent is in at most one."""
 
     @model_validator(mode="before")
     @classmethod
     def _circles_from_peers(cls, data: Any) -> Any:
-        """Journals of the first days list every agent's peers."""
+        """Convert the peers by agent of the oldest journals."""
         if isinstance(data, dict) and "peers" in data:
             place = {agent: n for n, agent in enumerate(data["agents"])}
-            found = {
+            groups = {
                 tuple(sorted([id, *others], key=place.__getitem__)) for id, others in data["peers"].items() if others
             }
-            circles = tuple(sorted(found, key=lambda circle: place[circle[0]]))
+            circles = tuple(sorted(groups, key=lambda circle: place[circle[0]]))
             return {**{name: value for name, value in data.items() if name != "peers"}, "circles": circles}
         return data
 
@@ -61,19 +61,19 @@ class Topology(BaseModel):
 
     @cached_property
     def levels(self) -> Mapping[str, int]:
-        """Longest distance from a root, which is level 1."""
+        """Max distance from a root by id; a root is on level 1."""
         level: dict[str, int] = {}
         for agent in self.agents:
             level[agent] = 1 + max((level[parent] for parent in self.parents.get(agent, ())), default=0)
         return level
 
     def siblings(self, agent: str) -> tuple[str, ...]:
-        """Those an agent exchanges texts with, itself excluded."""
+        """Return the other agents of its circle."""
         return tuple(other for other in self._circle_of.get(agent, ()) if other != agent)
 
 
 def tree(children: int, depth: int) -> Topology:
-    """`children` below every internal node, `depth` levels; names `L{level}N{n}`, n from 1 across the level.
+    """Return a tree with `children` below every internal node and `depth` levels; ids `L{level}N{n}`, n from 1 per level.
 
     The children of `LxNn` are `L(x+1)` numbers `(n-1)*children+1 … n*children`; siblings are peers.
     """
@@ -92,23 +92,23 @@ def tree(children: int, depth: int) -> Topology:
 
 
 def complete(n: int) -> Topology:
-    """`n` agents `A1 … An`, everyone everyone's peer."""
+    """Return `n` agents `A1 … An` that are all peers."""
     agents = tuple(f"A{i}" for i in range(1, n + 1))
     return Topology(kind="complete", agents=agents, circles=(agents,) if n > 1 else ())
 
 
 def independent(agents: Sequence[str]) -> Topology:
-    """Agents who never read each other."""
+    """Return agents that never read each other."""
     return Topology(kind="independent", agents=tuple(agents))
 
 
 def star(lead: str, members: Sequence[str]) -> Topology:
-    """A lead above members who do not see each other."""
+    """Return a lead above members that do not read each other."""
     return Topology(kind="star", agents=(lead, *members), parents=dict.fromkeys(members, (lead,)))
 
 
 def hierarchy(spec: Mapping[str, Sequence[str]]) -> Topology:
-    """A DAG from `{agent: its children}`; every child named is an agent. Raises `SettingsError` on a cycle."""
+    """Return the graph of `{agent: its children}`; every child is an agent. Raises `SettingsError` for a cycle."""
     names = list(dict.fromkeys([*spec, *(child for below in spec.values() for child in below)]))
     parents: dict[str, list[str]] = {name: [] for name in names}
     for parent, below in spec.items():

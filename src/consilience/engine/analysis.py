@@ -1,4 +1,4 @@
-"""Figures that tell hollow agreement from real: what survived, what is new, who is independent of whom."""
+"""Figures to tell hollow agreement from real: survival of points, novelty, independence of agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consilience.domain.report import Independence, SharedModel
 from consilience.engine.similarity import set_jaccard
 
 MIN_RESTATED_OVERLAP = 0.7
-"""Two sentences this alike say the same thing (protocols §0)."""
+"""Sentences with this Jaccard index or more say the same (protocols §0)."""
 
 
 def sentences(text: str) -> list[str]:
@@ -26,8 +26,8 @@ _TOO_WIDE = re.compile("[^\\S\\x00-\\x7f]|[\ud800-\udfff]")
 
 @cache
 def _segmenter() -> Callable[[str], list[str]]:
-    """The library's, on plain spaces: a capital, a space of several bytes and a full stop make it panic (sentencex 1.0.32), and
-    half a character makes it raise."""
+    """The library's segmenter, on ASCII spaces: sentencex 1.0.32 panics on a capital, a multi-byte space and a full stop, and
+    raises on lone surrogates."""
     from sentencex import segment
 
     def split(text: str) -> list[str]:
@@ -41,15 +41,14 @@ _PUNCTUATION = ".,;:!?\"'()[]“”‘’"
 
 
 def bare_tokens(sentence: str) -> frozenset[str]:
-    """Its tokens, lower-cased and without punctuation at their ends."""
+    """Return its tokens, lower-cased and without punctuation at their ends."""
     return frozenset([bared for word in sentence.lower().split() if (bared := word.strip(_PUNCTUATION))])
 
 
 class SentenceIndex:
-    """Sentences to look others up in. Two say the same when their tokens overlap by `MIN_RESTATED_OVERLAP` (Jaccard).
+    """An index to look up sentences that say the same, that is, whose tokens have a Jaccard index of `MIN_RESTATED_OVERLAP`.
 
-    So much overlap needs a shared token among the few rarest ones of the sentence looked up, and only those that have it are
-    compared: the cost of a look-up follows what is alike, not all that was said.
+    Such sentences share one of the few rarest tokens of the sentence looked up, so only those that have one are compared.
     """
 
     def __init__(self, sentences: Iterable[str]) -> None:
@@ -61,7 +60,7 @@ class SentenceIndex:
         self._empty = frozenset() in self._token_sets
 
     def contains(self, sentence: str) -> bool:
-        """Whether one of them says the same as this one, in nearly the same words."""
+        """Return whether an indexed sentence says the same in nearly the same words."""
         tokens = bare_tokens(sentence)
         if not tokens:
             return self._empty
@@ -99,9 +98,9 @@ def novelty(answer: str, inputs: Iterable[str]) -> float | None:
 
 
 def _prefix_index(sentences: Mapping[int, frozenset[str]]) -> dict[str, list[int]]:
-    """Sentences by some of their tokens: a sentence that says the same has at least one of these, by the number that may differ.
+    """Index sentences by enough of their tokens that a sentence which says the same has at least one of them.
 
-    The longest tokens are taken, since they are likely to be rare.
+    The longest tokens are used, since they are likely to be rare.
     """
     index: dict[str, list[int]] = {}
     for n, tokens in sentences.items():
@@ -111,13 +110,13 @@ def _prefix_index(sentences: Mapping[int, frozenset[str]]) -> dict[str, list[int
 
 
 def _probe_count(tokens: frozenset[str]) -> int:
-    """How many tokens of a sentence suffice to find every sentence that says the same (Jaccard at least `MIN_RESTATED_OVERLAP`)."""
+    """Return how many tokens of a sentence suffice to find every sentence that says the same."""
     return len(tokens) - math.ceil(MIN_RESTATED_OVERLAP * len(tokens) - 1e-9) + 1
 
 
 def _may_restate(text: str, wanted: Iterable[frozenset[str]]) -> bool:
-    """False only where no sentence of the text can be like a wanted one: too few of its tokens are in it at all. A text that ends
-    here costs a fifth of taking it apart."""
+    """Return False only if the text contains too few tokens of every wanted sentence. That takes a fifth of the time of splitting
+    the text."""
     lowered = text.lower()
     return any(
         sum(token in lowered for token in tokens) >= MIN_RESTATED_OVERLAP * len(tokens) - 1e-9 for tokens in wanted
@@ -125,21 +124,21 @@ def _may_restate(text: str, wanted: Iterable[frozenset[str]]) -> bool:
 
 
 def effective_voices(n: int, rho: float) -> float:
-    """n/(1+(n−1)ρ), ρ clamped to [0, 1]: how many independent voices n correlated ones amount to."""
+    """n/(1+(n−1)ρ), ρ clamped to [0, 1]: the number of independent voices to which n correlated ones are equal."""
     rho = min(max(rho, 0.0), 1.0)
     return n / (1 + (n - 1) * rho)
 
 
 def independence(agents: Sequence[Agent], rho: float | None = None) -> Independence:
-    """Who shares a model. `effective` stays None where voices are shared and ρ is unknown."""
+    """Return which agents share a model. `effective` is None if some do and ρ is unknown."""
     by_model: dict[str, list[str]] = {}
     for agent in agents:
         by_model.setdefault(agent.model, []).append(agent.id)
-    set_jaccard = tuple(SharedModel(model=m, agents=tuple(ids)) for m, ids in by_model.items() if len(ids) > 1)
-    if not set_jaccard:
+    shared_models = tuple(SharedModel(model=m, agents=tuple(ids)) for m, ids in by_model.items() if len(ids) > 1)
+    if not shared_models:
         effective: float | None = float(len(agents))
     elif rho is None:
         effective = None
     else:
         effective = sum(effective_voices(len(ids), rho) for ids in by_model.values())
-    return Independence(shared=set_jaccard, rho=rho, effective=effective)
+    return Independence(shared=shared_models, rho=rho, effective=effective)

@@ -1,14 +1,13 @@
 """Making one call: render, match, fund, send, read, record.
 
-The protocol goes on once a reply is queued for its commit. Whatever leaves the process afterwards, the next request among it,
-waits for a commit of its own, which holds the reply too: so a reply is durable before anything outside can follow from it.
+The protocol continues once a reply is queued for its commit. Whatever leaves the process afterwards, such as the next request,
+waits for a commit of its own, which includes the reply. So a reply is durable before anything outside can follow from it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -68,7 +67,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Attempt(Generic[T]):
-    """What one attempt came to, and what it was shown."""
+    """The outcome of one attempt, and what it was shown."""
 
     ended: Ended
     text: str
@@ -78,7 +77,7 @@ class _Attempt(Generic[T]):
 
 
 class Call(Generic[T]):
-    """One ask at one place, up to its last attempt."""
+    """One ask at one place, through all its attempts."""
 
     def __init__(self, state: State, ask: Ask[T], branch: Branch, place: str) -> None:
         self.state = state
@@ -88,6 +87,7 @@ class Call(Generic[T]):
         self.budget = CallBudget(state.ledger, branch.budget, place, ask.agent, self.phase, closing=ask.closing)
         self.port = state.ports[ask.agent]
         self.outside = 0.0
+        """Seconds in which the current attempt waited for a person or an outside process."""
         self.size = state.ledger.sizes.reply(ask.agent, ask.max_tokens)
         self.cut: _Attempt[T] | None = None
         """The reply of a closing call that was cut and is asked once more."""
@@ -99,7 +99,7 @@ class Call(Generic[T]):
         fix: str | None = None
         error, kind = "", FailureKind.MALFORMED
         for attempt in range(1, 2 + state.repairs):
-            made = self._inherited(attempt) or await self._made(attempt, fix, error)
+            made = self._inherited(attempt) or await self._recorded_or_live(attempt, fix, error)
             ended = made.ended
             if self.cut is not None:
                 return self._reply(made if isinstance(ended, CallCompleted) else self.cut)
@@ -125,7 +125,7 @@ class Call(Generic[T]):
         return Failure(ask.key, ask.agent, kind, error)
 
     def _may_ask_again(self, attempt: int) -> bool:
-        """Whether a closing call whose reply was cut is asked once more, with twice the room. It counts as a repair."""
+        """Return whether to repeat a closing call whose reply was cut, with twice the room. It counts as a repair."""
         return self.ask.closing and attempt <= self.state.repairs and not self.size.enlarged
 
     def _reply(self, made: _Attempt[T]) -> Reply[T]:
@@ -140,38 +140,40 @@ class Call(Generic[T]):
         return Reply(ask.key, ask.agent, value, prose, made.shown, made.labels, ended.reserve, ended.cut)
 
     def _inherited(self, attempt: int) -> _Attempt[T] | None:
-        """What the session this one is forked from got; None where it got nothing that these settings can use.
+        """Return the attempt that a fork inherits; None if there is none that these settings can use.
 
-        A reply is taken over only by a call that is shown nothing younger than it: it would be about other texts. The same
-        holds for an answer from outside that nobody had read yet.
+        A call that is shown something younger than the inherited reply does not take it: the reply would be about other texts. The
+        same holds for an answer from outside that no call has read yet.
         """
         state, key = self.state, self.ask.key
         recorder = state.recorder
-        found = recorder.inherited(key, attempt)
-        youngest = state.age(self.ask.prompt) if recorder.inherits else math.inf
+        if not recorder.inherits:
+            return None
+        ended = recorder.inherited(key, attempt)
+        youngest = state.age(self.ask.prompt)
         outdated = recorder.drop_answer(key, youngest)
-        if found is not None and youngest < age_of(found):
-            found, outdated = None, True
+        if ended is not None and youngest < age_of(ended):
+            ended, outdated = None, True
         if outdated and attempt == 1:
             state.outdated.append(key)
-        if found is None:
+        if ended is None:
             return None
-        state.ages[key] = age_of(found)
-        text = "" if isinstance(found, CallFailed) else recorder.text(found.text)
+        state.ages[key] = age_of(ended)
+        text = "" if isinstance(ended, CallFailed) else recorder.text(ended.text)
         value: T | None = None
-        if isinstance(found, CallCompleted):
+        if isinstance(ended, CallCompleted):
             try:
                 value = self._value(text)
             except Malformed:
                 return None
-        recorder.inherit(found, self.place)
-        parts = recorder.journal.store.prompt(found.prompt) if isinstance(found, CallCompleted) else ()
+        recorder.inherit(ended, self.place)
+        parts = recorder.journal.store.prompt(ended.prompt) if isinstance(ended, CallCompleted) else ()
         quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
         others = {label: id for label, id in quotes if self.state.is_from_other_agent(id, self.ask.agent)}
-        return _Attempt(found, text, value, tuple(id for _, id in quotes), others)
+        return _Attempt(ended, text, value, tuple(id for _, id in quotes), others)
 
-    async def _made(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
-        """What is recorded of this attempt, or what comes of it now."""
+    async def _recorded_or_live(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
+        """Return this attempt as recorded, or make it now."""
         state, ask = self.state, self.ask
         state.ages[ask.key] = 0
         rendered = state.render(ask.agent, ask.prompt, fix)
@@ -192,7 +194,7 @@ class Call(Generic[T]):
     async def _live(
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, error: str
     ) -> tuple[Ended, str, T | None]:
-        """Fund, send, read and record one attempt."""
+        """Fund, send, read and record one attempt. Return its event, text and value."""
         state, ask = self.state, self.ask
         state.recorder.on_live()
         common = self._common(attempt, digest, rendered)
@@ -204,7 +206,7 @@ class Call(Generic[T]):
             return cached
         need = self._need(rendered)
         answered = ask.key in state.recorder.answers
-        asked = answered or state.recorder.was_asked(ask.key, attempt)  # in time, by an earlier process
+        asked = answered or state.recorder.was_asked(ask.key, attempt)  # by an earlier process, in time
         limit = await self.budget.reserve(need, attempt, forced=asked)
         if limit is not None:
             taken = state.recorder.steps_of(ask.key, attempt)
@@ -223,12 +225,11 @@ class Call(Generic[T]):
                 if steps is not None:
                     steps.ended = True
                 paid = failure.completion if isinstance(failure.completion, Completion) else None
-                told = with_estimated_tokens(paid, rendered, self.port) if paid is not None else None
                 event: Ended = failure_event(
                     common,
                     failure,
                     steps=steps,
-                    paid=told,
+                    paid=with_estimated_tokens(paid, rendered, self.port) if paid is not None else None,
                     refusal=self.budget.hit,
                     reserve=self.budget.from_reserve,
                 )
@@ -237,8 +238,8 @@ class Call(Generic[T]):
                 completion, estimated = (
                     (completion, False) if answered else with_estimated_tokens(completion, rendered, self.port)
                 )
-                more = {"steps": steps.taken if steps else 1, "estimated": estimated}
-                event, text, value = self._read({**common, **more}, completion)
+                common |= {"steps": steps.taken if steps else 1, "estimated": estimated}
+                event, text, value = self._read(common, completion)
             set_outcome(current, event)
         seconds = time.monotonic() - began - self.outside
         self.budget.settle(_usage_of(event), seconds)
@@ -258,16 +259,16 @@ class Call(Generic[T]):
         return event
 
     async def _cached(self, common: dict[str, object], rendered: Rendered) -> tuple[Ended, str, T | None] | None:
-        """A reply that any session of the store got from a model to the very same request."""
+        """Return the reply of a model to an identical request in any session of the store."""
         recorder = self.state.recorder
-        found = recorder.journal.store.reply(str(common["digest"])) if isinstance(self.port, ModelPort) else None
-        if found is None:
+        recorded = recorder.journal.store.reply(str(common["digest"])) if isinstance(self.port, ModelPort) else None
+        if recorded is None:
             return None
         completion = Completion(
-            text=recorder.journal.store.text(found.text),
-            model=str(found.volatile.get("model", self.port.name)),
-            finish_reason=found.finish,
-            fallback=bool(found.volatile.get("fallback")),
+            text=recorder.journal.store.text(recorded.text),
+            model=str(recorded.volatile.get("model", self.port.name)),
+            finish_reason=recorded.finish,
+            fallback=bool(recorded.volatile.get("fallback")),
             cost=0.0,
             requests=0,
         )
@@ -279,7 +280,7 @@ class Call(Generic[T]):
         return event, text, value
 
     def _steps(self, attempt: int, need: Usage) -> StepLog | None:
-        """Where an agent with tools records its steps; None for everybody else."""
+        """Return the log of an agent with tools; None for other agents."""
         if not isinstance(self.port, WorkerPort):
             return None
         ask = self.ask
@@ -323,7 +324,7 @@ class Call(Generic[T]):
     async def _arrival(
         self, answer: PendingAnswer, attempt: int, rendered: Rendered, schema: dict[str, object] | None
     ) -> Completion:
-        """What comes from outside, while the session is up for it."""
+        """Wait for an answer from outside this process."""
         state, ask = self.state, self.ask
         form = json.dumps(schema, ensure_ascii=False) if schema else ""
         question = CallAwaited(
@@ -346,16 +347,16 @@ class Call(Generic[T]):
             state.activity.answered(ask.key)
             raise
         finally:
-            self.outside = time.monotonic() - asked  # no limit on time counts what others take
+            self.outside = time.monotonic() - asked  # counts toward no time limit
         state.activity.answered(ask.key)
         return completion
 
     def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
-        """The event of a completion, and the text it keeps: no reasoning, at most 8 characters for every token allowed."""
+        """Return the event of a completion, its text and value. The text has no reasoning and at most 8 characters a token."""
         ask = self.ask
-        whole = without_trace(completion.text)
-        thought = thinking_of(completion, whole)
-        text = _unicode(whole[: max(8 * self.size.answer, 2000)])
+        full_text = without_trace(completion.text)
+        tokens_thought = thinking_of(completion, full_text)
+        text = _replace_surrogates(full_text[: max(8 * self.size.answer, 2000)])
         volatile: Volatile = {}
         if completion.requests != 1:
             volatile["requests"] = completion.requests
@@ -365,24 +366,24 @@ class Call(Generic[T]):
         if completion.fallback:
             volatile["fallback"] = 1
         if completion.model != self.port.name:
-            volatile["model"] = _unicode(completion.model)
+            volatile["model"] = _replace_surrogates(completion.model)
         figures = {
             "text": text_id(text),
             "tokens_in": completion.tokens_in,
             "tokens_out": completion.tokens_out,
-            "tokens_thought": thought,
+            "tokens_thought": tokens_thought,
             "cost": completion.cost,
             "reserve": self.budget.from_reserve,
-            "finish": CUT if len(text) < len(whole) else _unicode(completion.finish_reason),
+            "finish": CUT if len(text) < len(full_text) else _replace_surrogates(completion.finish_reason),
             "volatile": volatile,
         }
         try:
             value = self._value(text)
-        except Malformed as wrong:
-            error = str(wrong)
-            figures["finish"] = _unicode(completion.finish_reason)
-            if figures["finish"] == CUT:  # by the model's limit: more room may help
-                error = self.size.cut_error(text, thought, error)
+        except Malformed as malformed:
+            error = str(malformed)
+            figures["finish"] = _replace_surrogates(completion.finish_reason)
+            if figures["finish"] == CUT:  # at the model's limit, so more room may help
+                error = self.size.cut_error(text, tokens_thought, error)
             return ReplyRejected(**common, **figures, error=error), text, None
         if self.cut is not None and figures["finish"] == CUT and len(text) <= len(self.cut.text):
             error = "the reply was cut again, and is no longer than the one before"
@@ -390,27 +391,27 @@ class Call(Generic[T]):
         return CallCompleted(**common, **figures, audience=ask.audience), text, value
 
     def _value(self, text: str) -> T:
-        """The reply as asked for. Raises `Malformed`."""
+        """Parse the reply as the type that was asked for. Raises `Malformed`."""
         value = parse_reply(text, self.ask.returns)
         if self.ask.accept is not None:
             try:
                 self.ask.accept(value)
-            except ValueError as wrong:
-                raise Malformed(str(wrong)) from None
+            except ValueError as error:
+                raise Malformed(str(error)) from None
         return value
 
     async def _settle_recorded(self, ended: Ended, need: Usage) -> None:
-        """Fund an attempt on record as it was when it was made, so that what follows finds the same budgets."""
+        """Fund a recorded attempt as when it was made, so that later calls find the same budgets."""
         if not self.budget.is_limited and not isinstance(ended, CallFailed) and not ended.reserve:
             self.budget.branch.decide()
             return
         untouched = isinstance(ended, CallCompleted) and ended.cached
         if isinstance(ended, CallFailed) and ended.unsent:
             untouched = ended.failure is FailureKind.TIME or bool(ended.limit)
-        refusal_event = isinstance(ended, CallFailed) and ended.unsent and not ended.limit
+        refused = isinstance(ended, CallFailed) and ended.unsent and not ended.limit
         if not untouched:
-            await self.budget.reserve(need, ended.attempt, forced=True, refused=refusal_event)
-        self.budget.branch.decide(refused=refusal_event)
+            await self.budget.reserve(need, ended.attempt, forced=True, refused=refused)
+        self.budget.branch.decide(refused=refused)
         if ended.reserve:
             self.budget.draw_reserve()
         self.budget.settle(_usage_of(ended), float(ended.volatile.get("s") or 0))
@@ -435,31 +436,31 @@ class Call(Generic[T]):
 
     def _parameters(self) -> Parameters:
         state, size = self.state, self.size
-        found = (("max_tokens", size.answer), ("temperature", state.temperature))
+        parameters = (("max_tokens", size.answer), ("temperature", state.temperature))
         if size.thinking or self.ask.agent in state.ledger.sizes.thinking_tokens:
-            return (*found, ("thinking", state.thinking), ("thinking_tokens", size.thinking))
-        return found
+            return (*parameters, ("thinking", state.thinking), ("thinking_tokens", size.thinking))
+        return parameters
 
     def _check_visibility(self) -> None:
         ask = self.ask
         if ask.prompt.documents is not None:
             self.state.documents[ask.key] = self.state.opening.shown(ask.agent, ask.prompt.documents)
         for quote in (*ask.prompt.shared, *ask.prompt.quotes):
-            said = self.state.message(quote.id)
-            if said.sender != ask.agent and ask.agent not in said.audience:
+            message = self.state.message(quote.id)
+            if message.sender != ask.agent and ask.agent not in message.audience:
                 raise ProtocolViolation(
-                    f"{ask.key}: {ask.agent} may not be shown {quote.id}, which is for {said.audience}"
+                    f"{ask.key}: {ask.agent} may not be shown {quote.id}, which is for {message.audience}"
                 )
 
 
-def _unicode(words: str) -> str:
-    """With a mark in place of what no encoding can hold."""
-    return words.encode("utf-8", "replace").decode()
+def _replace_surrogates(text: str) -> str:
+    """Lone surrogates cannot be encoded as UTF-8; each becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
 
 
 async def _wait_forever() -> NoReturn:
     await asyncio.get_running_loop().create_future()
-    raise AssertionError("nobody fulfils it")
+    raise AssertionError("this future has no result")
 
 
 def _usage_of(ended: Ended) -> Usage:
@@ -467,19 +468,21 @@ def _usage_of(ended: Ended) -> Usage:
 
 
 def with_estimated_tokens(completion: Completion, rendered: Rendered, port: AgentPort) -> tuple[Completion, bool]:
-    """Return the completion with missing token counts estimated from its texts, and whether any were. A model that was asked has
-    read some tokens, and one that answered has written some. Uncounted, they would escape every limit."""
+    """Return the completion with missing token counts estimated from its texts, and whether any were.
+
+    Uncounted tokens would escape every limit.
+    """
     read = completion.tokens_in or rendered.tokens
     written = completion.tokens_out or (estimate_tokens(completion.text) if completion.text.strip() else 0)
-    told = (read, written) == (completion.tokens_in, completion.tokens_out)
-    if told or not completion.requests or not isinstance(port, ModelPort):
+    is_counted = (read, written) == (completion.tokens_in, completion.tokens_out)
+    if is_counted or not completion.requests or not isinstance(port, ModelPort):
         return completion, False
     cost = completion.cost or port.price(read, written)
     return replace(completion, tokens_in=read, tokens_out=written, cost=cost), True
 
 
 def thinking_of(completion: Completion, reply: str) -> int:
-    """Tokens that went into thinking: as the model counted them, else the share of its text that is not part of the `reply`."""
+    """Tokens used for thinking: as counted by the model, else in proportion to the text that is not part of the `reply`."""
     if completion.tokens_thought or len(reply) >= len(completion.text):
         return completion.tokens_thought
     return completion.tokens_out * (len(completion.text) - len(reply)) // len(completion.text)

@@ -1,4 +1,4 @@
-"""What is recorded of an attempt that a limit refused, or that failed: why, and what was paid for all the same."""
+"""Events of attempts that failed or that a limit refused, with what was paid for them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,11 @@ FAILURE_KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
 def refusal_event(
     common: Mapping[str, object], refusal: LimitHit, error: str, taken: Sequence[StepCompleted], *, again: bool
 ) -> CallFailed:
-    """An attempt that a limit refuses, `again` one after a reply with that `error`; `taken` are the requests that an agent with
-    tools had made for it when the session was interrupted."""
+    """Return the event of an attempt that a limit refuses. `again`: it follows an unusable reply with that `error`. `taken`: the
+    requests that an agent with tools had made for it before the session was interrupted."""
     whose = f" of {refusal.whose}" if refusal.whose else ""
-    figures: dict[str, object] = {}
-    if not taken:
-        figures["prompt"] = ""  # nothing was sent
-    else:
+    figures: dict[str, object] = {"prompt": ""}  # nothing was sent
+    if taken:
         costs = [step.cost for step in taken]
         figures = {
             "tokens_in": sum(step.tokens_in for step in taken),
@@ -72,8 +70,8 @@ def failure_event(
     refusal: LimitHit | None,
     reserve: bool,
 ) -> CallFailed:
-    """A failure, with what was paid for: a refusal that came as a completion, or steps before that. With a `refusal` it was a
-    limit that forbade to ask on, and the limit has refused the call."""
+    """Return the event of a failure with what was paid: for a completion that refuses to answer, or for steps before the failure.
+    With a `refusal` a limit allowed no further attempt and counts as the cause."""
     figures: dict[str, object] = {}
     requests = failure.requests
     if steps is not None:
@@ -82,9 +80,9 @@ def failure_event(
         figures["steps"] = max(steps.taken, 1)
         requests = int(steps.spent.calls) + (failure.requests if isinstance(failure, TimeLimitReached) else 0)
     elif paid is not None:
-        said, estimated = paid
-        figures = {"tokens_in": said.tokens_in, "tokens_out": said.tokens_out, "cost": said.cost}
-        figures["tokens_thought"] = said.tokens_thought
+        completion, estimated = paid
+        figures = {"tokens_in": completion.tokens_in, "tokens_out": completion.tokens_out, "cost": completion.cost}
+        figures["tokens_thought"] = completion.tokens_thought
         figures["estimated"] = estimated
     kind = next((kind for cls, kind in FAILURE_KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
     if isinstance(failure, TimeLimitReached):

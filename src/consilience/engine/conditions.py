@@ -1,4 +1,4 @@
-"""When a run may stop: conditions that judge, composed with `&` and `|`. Scores of different kinds are never averaged."""
+"""Stop conditions, composed with `&` and `|`. Scores of different kinds are never averaged."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from consilience.engine.work import Failure, Reply
 
 @dataclass(frozen=True, slots=True)
 class ConditionInput:
-    """What a condition may judge: the outcome's text after each step, as messages, and the ballots after each.
-
-    `voters` is how many may cast one. Calls that a condition makes and that fail are put into `failures`.
-    """
+    """What a condition judges."""
 
     step: int
     texts: Sequence[Reply[object]]
+    """The outcome after each step."""
     ballots: Sequence[Mapping[str, Ballot]] = ()
+    """The ballots after each step, by agent."""
     voters: int = 0
+    """Number of agents that may cast a ballot."""
     failures: list[Failure] = field(default_factory=list)
+    """Failed calls of conditions are added here."""
 
 
 class StopCondition(ABC):
     @abstractmethod
     async def check(self, session: Session, progress: ConditionInput) -> Check:
-        """Judge. May make calls in the current branch; a judgement that cannot be had is not met."""
+        """Judge. May make calls in the current branch. Without a judgement the condition is not met."""
 
     def __and__(self, other: StopCondition) -> StopCondition:
         return _Both((self, other))
@@ -59,7 +60,7 @@ class _Either(StopCondition):
 
 @dataclass(frozen=True)
 class TextStable(StopCondition):
-    """The last two texts are alike, by `jaccard` or `embedding`, to at least `threshold`."""
+    """The similarity of the last two texts is at least `threshold`."""
 
     kind: Literal["jaccard", "embedding"]
     threshold: float

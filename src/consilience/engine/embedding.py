@@ -1,7 +1,7 @@
 """Vectors of a session's texts, by text id: each text is encoded once, and each batch of new texts is one event.
 
 A text is new to a branch unless the branch, its ancestors before the fork or branches that have joined it embedded it. So the
-events depend on the program alone. Branches side by side that need one text record its vector each and encode it once.
+events depend on the program alone. Parallel branches that need the same text each record its vector, and encode it once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EmbeddingFailed(Exception):
 
 
 class Embeddings:
-    """What is recorded of a session's vectors, and what its encoder adds."""
+    """The recorded vectors of a session, and new ones from its encoder."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -41,7 +41,7 @@ class Embeddings:
                 self._failures[event.texts] = event
 
     async def embed(self, place: str, texts: Mapping[str, str], embedded: set[str]) -> dict[str, bytes]:
-        """Vectors of `texts`, which are given by id; those in `embedded` are not new. Raises `EmbeddingFailed`."""
+        """Return the vectors of `texts` (by id); those in `embedded` are not new. Raises `EmbeddingFailed`."""
         new = tuple(id for id in texts if id not in embedded and id not in self._inherited)
         event = self._recorded_at(place, new, texts)
         if event is not None and not event.error:
@@ -54,7 +54,7 @@ class Embeddings:
         return {id: self._vector(id) for id in texts}
 
     def _recorded_at(self, place: str, new: tuple[str, ...], texts: Mapping[str, str]) -> TextsEmbedded | None:
-        """The event of this place. Earlier versions recorded all texts of a comparison again, not only those that were new."""
+        """Return the event of this place. Earlier versions recorded all texts of a comparison, not only new ones."""
         event = self._state.recorder.recorded_at(place, TextsEmbedded, required=bool(new) and new not in self._failures)
         if event is None:
             return self._failures.get(new)
@@ -63,10 +63,10 @@ class Embeddings:
         return event
 
     async def _record(self, place: str, new: tuple[str, ...], texts: Mapping[str, str]) -> TextsEmbedded:
-        """Encode what no branch has encoded yet, and record the vectors of all that is new to this branch."""
+        """Encode texts that no branch has encoded yet, and record the vectors of all texts that are new to this branch."""
         encoder = self._state.encoder
         if encoder is None:
-            raise ProtocolViolation("embedding similarity without an encoder; say so with needs_encoder")
+            raise ProtocolViolation("embedding similarity without an encoder; the protocol must declare needs_encoder")
         recorded = next(iter(self._recorded.values()), None)
         if recorded is not None and recorded.encoder != encoder.name:
             raise RequestMismatch(

@@ -1,4 +1,4 @@
-"""Carrying a run from its first operation to its report, a park or a defect, and giving everything back."""
+"""Running a protocol to its report, to a park or into a defect, and releasing everything."""
 
 from __future__ import annotations
 
@@ -54,38 +54,40 @@ MAX_TEMPERATURE = 2
 
 @dataclass(frozen=True)
 class Options:
-    """How to run, as against what: none of it changes what is recorded, `repairs`, `temperature` and `cache` apart.
+    """How to run a session.
 
-    These three are settled when a session is begun; None is 1, the model's own and False, in a fork what the parent has. With
-    `repairs`, a reply that cannot be used is asked for so many times again. With `cache`, a reply that the store holds to the
-    very same request (agent, model, prompt, parameters, seed) is taken again.
-
-    `patience` is how long, in seconds, a session that awaits only the outside world stays up before it is parked; None for ever.
-    Once all who are awaited have left, it is parked at once.
-
-    Calls of a phase for which `hold` is true are not made; once no others are left the run ends with `SessionHeld`, as if it had
-    been interrupted there, and nothing of it is recorded.
+    `repairs`, `cache`, `temperature`, `thinking`, `detail` and `human_deadline` are recorded when a session begins, and apply to a
+    resume or fork that does not set them. The others do not affect the record.
     """
 
     observer: Observer | None = None
+    """Called with each event once it is committed."""
     patience: float | None = 30.0
+    """Seconds for which a session that awaits only people or outside processes stays up before it is parked; None: no limit. It is
+    parked at once when all of them have left."""
     hold: Callable[[Phase | None], bool] | None = None
+    """Calls of a phase for which this is true are not made. Once no other call is left the run ends with `SessionHeld`, as if
+    interrupted there. Nothing of this is recorded."""
     faults: Callable[[str, Phase | None], None] | None = None
+    """Called at each fault point (`engine.faults`)."""
     repairs: int | None = None
+    """How often to repeat a call whose reply is unusable. None: 1."""
     cache: bool | None = None
+    """Whether to reuse a reply in the store to an identical request (agent, model, prompt, parameters, seed). None: no."""
     temperature: float | None = None
+    """None: the model's own."""
     thinking: ThinkingLevel | None = None
-    """How much models that can think do so before they answer; settled like `repairs`. None is `low`."""
+    """How much models that can think do so before they answer. None: `low`."""
     detail: DetailChoice | None = None
-    """Which set of prompts agents are shown; settled like `repairs`. None is `auto`."""
+    """Which set of prompts agents are shown. None: `auto`."""
     deadline: float | None = None
-    """Max seconds of one request to a model, from when it is sent; None is the provider's default."""
+    """Max seconds of one request to a model. None: the provider's default."""
     pace: float = 0.0
-    """Real seconds per virtual second, for people who watch a run in virtual time; 0 does not wait. A replay never waits, a
-    resume not for what is recorded. Protocols without virtual time ignore it."""
+    """Real seconds per virtual second, for watching a run in virtual time; 0 does not wait. A replay never waits, a resume not for
+    recorded events. Protocols without virtual time ignore it."""
     human_deadline: float | None = None
-    """Max seconds of wall time in which a person answers, from when they are asked; then the call fails as `deadline`. Time in
-    which the session is parked counts. None: no limit, and in a resume or fork what the session was begun with."""
+    """Max seconds of wall time for a person's answer, time in which the session is parked included; then the call fails as
+    `deadline`. None: no limit."""
 
     def observed_by(self, observer: Observer) -> Options:
         """Return these options with one more observer, which is called before the other."""
@@ -103,49 +105,35 @@ class Options:
         for name in ("observer", "hold", "faults"):
             if not (getattr(self, name) is None or callable(getattr(self, name))):
                 raise SettingsError(
-                    f"{getattr(self, name)!r:.60} is not a function", where=name, do="Give one, or None."
+                    f"{getattr(self, name)!r:.60} is not a function", where=name, do="Give a function, or None."
                 )
-        if self.repairs is not None and not (isinstance(self.repairs, int) and 0 <= self.repairs <= MAX_REPAIRS):
+        if self.repairs is not None and not isinstance(self.repairs, int):
             raise SettingsError(
-                f"a reply cannot be asked for {self.repairs!r} times again",
-                do=f"Give repairs from 0 to {MAX_REPAIRS}.",
+                f"invalid repairs: {self.repairs!r}", do=f"Give a whole number from 0 to {MAX_REPAIRS}."
             )
-        if self.temperature is not None and not (
-            isinstance(self.temperature, int | float) and 0 <= self.temperature <= MAX_TEMPERATURE
-        ):
-            raise SettingsError(
-                f"{self.temperature!r} is no temperature", do=f"Give a number from 0 to {MAX_TEMPERATURE}."
-            )
-        if self.thinking is not None and self.thinking not in tuple(THINKING_TOKENS):
-            raise SettingsError(
-                f"{self.thinking!r} is not a level of thinking", do=f"Give one of: {', '.join(THINKING_TOKENS)}."
-            )
-        if self.detail is not None and self.detail not in DETAIL_CHOICES:
-            raise SettingsError(f"{self.detail!r} is not a detail", do=f"Give one of: {', '.join(DETAIL_CHOICES)}.")
-        if self.deadline is not None and not (
-            isinstance(self.deadline, int | float) and 0 < self.deadline <= MAX_DEADLINE_SECONDS
-        ):
-            raise SettingsError(
-                f"the deadline of {self.deadline!r} s is invalid",
-                do=f"Give seconds, more than 0 and at most {MAX_DEADLINE_SECONDS:,}.",
-            )
-        if not (isinstance(self.pace, int | float) and 0 <= self.pace <= MAX_PACE):
-            raise SettingsError(
-                f"the pace {self.pace!r} is invalid",
-                do=f"Give real seconds per virtual second, from 0 (do not wait) to {MAX_PACE}.",
-            )
-        if self.human_deadline is not None and not (
-            isinstance(self.human_deadline, int | float) and 0 < self.human_deadline <= MAX_HUMAN_DEADLINE_SECONDS
-        ):
-            raise SettingsError(
-                f"the deadline for people of {self.human_deadline!r} s is invalid",
-                do=f"Give seconds, more than 0 and at most {MAX_HUMAN_DEADLINE_SECONDS:,} (a year).",
-            )
+        self._check_range("repairs", MAX_REPAIRS)
+        self._check_range("temperature", MAX_TEMPERATURE)
+        self._check_range("pace", MAX_PACE, "real seconds per virtual second")
+        self._check_range("deadline", MAX_DEADLINE_SECONDS, "seconds", positive=True)
+        self._check_range("human_deadline", MAX_HUMAN_DEADLINE_SECONDS, "seconds", positive=True)
+        for name, choices in (("thinking", tuple(THINKING_TOKENS)), ("detail", DETAIL_CHOICES)):
+            if getattr(self, name) not in (None, *choices):
+                raise SettingsError(
+                    f"invalid {name}: {getattr(self, name)!r}", do=f"Give one of: {', '.join(choices)}."
+                )
+
+    def _check_range(self, name: str, maximum: int, unit: str = "a number", *, positive: bool = False) -> None:
+        value = getattr(self, name)
+        if value is None and name != "pace":
+            return
+        if not (isinstance(value, int | float) and 0 <= value <= maximum and (value or not positive)):
+            least = "more than 0 and at most" if positive else "from 0 to"
+            raise SettingsError(f"invalid {name.replace('_', ' ')}: {value!r}", do=f"Give {unit}, {least} {maximum:,}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a session runs with: its configuration with every name resolved."""
+    """The configuration of a session with all names resolved."""
 
     protocol: Protocol
     task: str
@@ -161,33 +149,33 @@ class Setup:
 
     @cached_property
     def opening(self) -> Opening:
-        """What all prompts of the session begin with."""
+        """The beginning of all prompts of the session."""
         return Opening(self.templates.render(INSTRUCTIONS), self.task, self.documents, self.protocol.readers)
 
 
 def fault_hook(options: Options) -> FaultHook | None:
-    """Where this process is to be killed, if anywhere. Raises `SettingsError` for a point that is spelt wrongly."""
+    """Return the function that strikes at fault points, if any. Raises `SettingsError` for an invalid point."""
     spec = os.environ.get("CONSILIENCE_FAULT")
     return options.faults or (parse_fault(spec).hit if spec else None)
 
 
 @asynccontextmanager
 async def leased(journal: Journal) -> AsyncIterator[None]:
-    """Give the lease back however the run ends, with what was recorded committed; after a simulated kill, not even that."""
+    """Close the journal at the end: commit what was recorded and release the lease. After a simulated kill commit nothing."""
     try:
         yield
     except Crash:
         journal.abandon()
         raise
     except BaseException:
-        with suppress(StoreUnusable):  # it is what is being raised
+        with suppress(StoreUnusable):  # the cause, which is being raised
             await journal.close()
         raise
     await journal.close()
 
 
 async def execute(setup: Setup, state: State) -> Report:
-    """Run the protocol to its end, to a park, or into a defect."""
+    """Run the protocol to its report, to a park or into a defect."""
     protocol, options = setup.protocol, setup.options
     session = Session(state)
     loop = asyncio.get_running_loop()
@@ -206,12 +194,12 @@ async def execute(setup: Setup, state: State) -> Report:
             if not state.activity.outside and state.activity.held:
                 raise SessionHeld(state.id, dict(sorted(state.activity.held.items())))
             if not state.activity.outside:
-                raise ProtocolViolation("every branch waits for another; the protocol is deadlocked")
+                raise ProtocolViolation("deadlock: every branch waits for another one")
             awaited = tuple(sorted(state.activity.outside))
             await state.recorder.commit(SessionParked(awaited=awaited))
             raise SessionWaiting(state.id, awaited)
         return main.result()
-    except Crash:  # what still runs can record nothing any more
+    except Crash:  # nothing that still runs can record anything
         state.recorder.journal.abandon()
         await _stop(main, session)
         raise
@@ -252,7 +240,7 @@ def _finish_event(report: Report) -> tuple[SessionFinished, tuple[str, str]]:
 
 
 async def _note_time(state: State) -> None:
-    """Store the time used while there is a limit on it, so that after a kill at most a second is used twice."""
+    """Store the time used if it is limited, so that after a kill at most a second is used twice."""
     with suppress(StoreUnusable):  # the next commit raises it
         while state.limits.seconds is not None and not state.recorder.replay:
             await asyncio.sleep(NOTE_INTERVAL_SECONDS)
@@ -268,7 +256,7 @@ async def _stop(main: asyncio.Task[Report], session: Session) -> None:
 def _when_still(
     loop: asyncio.AbstractEventLoop, state: State, patience: float | None, still: asyncio.Future[None]
 ) -> None:
-    """Nobody moves: after `patience` the outside world is given up on; a session that waits for nothing at all is deadlocked."""
+    """End the run after `patience` without movement, unless waiting calls can be funded. It is parked, held or deadlocked."""
 
     stillness = state.activity.generation
 
@@ -286,7 +274,7 @@ def _when_still(
 
 
 def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
-    """What the branches of the session share."""
+    """Make the state that the branches of the session share."""
     protocol, options, opening = setup.protocol, setup.options, setup.opening
     sizes = CallSizes(
         opening, protocol, started.agents, started.prices, started.thinking_tokens, started.steps, started.fit

@@ -1,4 +1,4 @@
-"""Figures, names and quotations of first drafts, and which of them an answer keeps: counted exactly, in one form."""
+"""Figures, names and quotations in first drafts, and which of them the answer keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consilience.engine.sources import PLAIN_MARKS, same_form
 from consilience.engine.work import Failure, Reply
 
 NOUN_SHARE = 0.22
-"""Share of capitalised words inside sentences from which on capitals mark nouns, as in German, and not names."""
+"""From this share of capitalised words inside sentences on, capitals mark nouns, as in German, not names."""
 
 _WORD = re.compile(r"[^\W_]\w*(?:[.,:/'-]\w+)*")
 _THOUSANDS = re.compile(r"(?<=\d)[,'\u00a0\u202f\u2009](?=\d{3}(?!\d))")
@@ -28,9 +28,9 @@ class _Word(NamedTuple):
 def facts_kept(
     first: Sequence[Reply[object] | Failure], answer: str | None, statements: Iterable[str]
 ) -> FactsKept | None:
-    """Return which facts of the first replies are in the answer or its statements. The points of a reply stand for its text.
+    """Return which facts of the first replies are in the answer or its statements. A reply's points, if any, replace its text.
 
-    None without an answer or facts, and where the answer is one of the first replies.
+    None without an answer or facts, or if the answer is one of the first replies.
     """
     drafts = [reply for reply in first if isinstance(reply, Reply)]
     if not answer or any(reply.text == answer for reply in drafts):
@@ -46,34 +46,34 @@ def facts_kept(
 
 
 def _plain(text: str) -> str:
-    """`text` with plain quotation marks and dashes, and without marks between thousands."""
+    """Return `text` with plain quotation marks and dashes, without thousands separators."""
     return _THOUSANDS.sub("", text).translate(PLAIN_MARKS)
 
 
 def _form(word: str) -> str:
-    """A word to compare by; the decimal sign of a number is a point."""
+    """Return the normal form of a word. Numbers have a decimal point."""
     form = same_form(word)
     return form.replace(",", ".") if form[:1].isdigit() else form
 
 
 def _words(text: str) -> Iterator[_Word]:
-    for found in _WORD.finditer(text):
-        before = text[max(found.start() - 8, 0) : found.start()].rstrip(" \t\"'(*_")
-        yield _Word(found[0], begins=before[-1:] in _SENTENCE_END)
+    for match in _WORD.finditer(text):
+        before = text[max(match.start() - 8, 0) : match.start()].rstrip(" \t\"'(*_")
+        yield _Word(match[0], begins=before[-1:] in _SENTENCE_END)
 
 
 def _facts(texts: Sequence[str]) -> Iterator[str]:
-    """Every fact once, as it was first written, without quotation marks."""
+    """Yield each fact once, as first written, without quotation marks."""
     words = [word for text in texts for word in _words(text)]
     inside = [word.text for word in words if not word.begins]
     has_names = sum(word[0].isupper() for word in inside) < NOUN_SHARE * len(inside)
-    quoted = (found[1].strip() for text in texts for found in _QUOTED.finditer(text))
+    quoted = (match[1].strip() for text in texts for match in _QUOTED.finditer(text))
     facts = [words for words in quoted if " " in words]
     facts += [word.text for word in words if _is_fact(word, has_names=has_names)]
-    found: dict[str, str] = {}
+    by_form: dict[str, str] = {}
     for fact in facts:
-        found.setdefault(_form(fact), fact)
-    yield from found.values()
+        by_form.setdefault(_form(fact), fact)
+    yield from by_form.values()
 
 
 def _is_fact(word: _Word, *, has_names: bool) -> bool:

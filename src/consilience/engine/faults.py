@@ -1,17 +1,17 @@
-"""Named fault points: the places where something is about to be committed, or just was.
+"""Named fault points: places shortly before or after a commit.
 
     before_call      a call is about to be sent
-    after_reply      its reply is here and not committed
-    after_commit     it is committed, and nothing that follows from it has left the process
+    after_reply      its reply has arrived and is not committed
+    after_commit     the reply is committed; nothing that follows from it has left the process
     after_publish    a message was published
     after_note       a protocol's event was recorded
     closing_call     the closing call is about to be sent
     before_finish    the report is made and not committed
-    after_finish     it is committed
+    after_finish     the report is committed
     after_lost       a resuming process has noted a call that was lost
 
-`CONSILIENCE_FAULT="after_commit@leaf_respond/2#3"` kills the process (SIGKILL) the third time a commit of a call of phase
-`leaf_respond`, index 2, is passed; phase and count may be left out. The end of a phase is the `after_commit` of its last call.
+`CONSILIENCE_FAULT="after_commit@leaf_respond/2#3"` kills the process (SIGKILL) at the third commit of a call of phase
+`leaf_respond`, index 2. Phase and count are optional. The end of a phase is the `after_commit` of its last call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPEC = re.compile(r"(?P<point>\w+)(?:@(?P<phase>\w+)(?:/(?P<index>\d+))?)?(?:#(
 
 
 class Crash(BaseException):
-    """A simulated kill: passes through everything, and nothing may be cleaned up that a real kill would not clean up."""
+    """A simulated kill. Nothing may be cleaned up that a real kill would leave."""
 
 
 def kill() -> None:
@@ -75,11 +75,11 @@ class Fault:
 
 
 def parse_fault(spec: str, strike: Callable[[], None] = kill) -> Fault:
-    """A fault from its spelling. Raises `SettingsError` for one that cannot be."""
+    """Parse a fault. Raises `SettingsError` if it is invalid."""
     match = _SPEC.match(spec)
     if not match or match["point"] not in POINTS:
         raise SettingsError(
-            f"no fault point is spelt {spec!r}",
+            f"{spec!r} is not a fault point",
             where="CONSILIENCE_FAULT",
             do=f"Write POINT, POINT@PHASE, POINT@PHASE/INDEX, each with an optional #N; points: {', '.join(POINTS)}.",
         )

@@ -1,7 +1,7 @@
 """A session that continues from a point of another, with other settings, models, perspectives, prompts, documents or task.
 
-What the parent was told up to that point is inherited: copied into the fork's own journal as it starts, by reference to the
-texts they share, and matched by key alone. So a fork resumes and replays by itself, also when its parent is gone.
+The parent's replies up to that point are inherited: copied into the fork's own journal as it starts, by reference to shared
+texts, and matched by key alone. So a fork resumes and replays by itself, also if its parent has been removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, recorded_protocol
 from consilience.engine.runner import Inheritance, begin, encoder_for
-from consilience.engine.seats import AnyModel, Models, choose_detail, make_seats, request_deadline
+from consilience.engine.seats import AnyModel, Models, choose_detail, make_seats, models_by_agent, request_deadline
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, document_from_ref
 from consilience.engine.templates import Templates
@@ -42,12 +42,12 @@ END = "end"
 
 @dataclass(frozen=True, kw_only=True)
 class ForkChanges:
-    """What a fork changes. What is not given is as in the parent."""
+    """What a fork changes. All else is as in the parent."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     """Settings of the protocol, by name."""
     models: Models | None = None
-    """Models in place of all of the parent's."""
+    """Models that replace all of the parent's."""
     replace: Mapping[str, AnyModel] = field(default_factory=dict)
     """Models of single agents, by id."""
     perspectives: Mapping[str, str] = field(default_factory=dict)
@@ -55,18 +55,18 @@ class ForkChanges:
     prompts: Path | None = None
     """A directory of templates that replace the protocol's own."""
     limits: Limits | None = None
-    """Bounds on what the fork itself spends, in place of the parent's."""
+    """Limits on what the fork itself spends, instead of the parent's."""
     encoder: str | Encoder | None = None
     sources: Sequence[Source] = ()
-    """Documents to add. One with the name of a document of the parent takes its place and its number."""
+    """Documents to add. One with the name of a document of the parent replaces it and keeps its number."""
     task: str | None = None
     detail: DetailChoice | None = None
-    """Another set of prompts; `auto` goes by the fork's models."""
+    """Which set of prompts; `auto` follows from the fork's models."""
 
 
 @dataclass(frozen=True)
 class Fork:
-    """A fork before it runs: where it begins, and what it is set up with."""
+    """A fork before it runs."""
 
     parent: str
     at: int
@@ -83,7 +83,7 @@ class Fork:
     encoder: str | Encoder | None
     detail: Detail
     events: tuple[AnyEvent, ...]
-    """The parent's events that may be inherited, as `inherited_events` marks them."""
+    """The parent's events that may be inherited, marked as such."""
 
     def with_sources(self, sources: Sequence[Source], *, limits: Limits) -> Fork:
         """This fork with other limits, and with documents added as `Changes.sources` says."""
@@ -91,12 +91,12 @@ class Fork:
 
     @property
     def replies(self) -> int:
-        """How many replies are inherited."""
+        """Number of inherited replies."""
         return sum(isinstance(event, CallCompleted) for event in self.events)
 
 
 def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges) -> Fork:
-    """Return what a fork would be. `at` is as `fork_position` reads it. Raises `UserError`s; nothing is recorded or opened."""
+    """Return a fork before it runs. `at`: see `fork_position`. Raises `UserError`s; nothing is recorded or opened."""
     events = store.read(parent)
     old = start_event(parent, events)
     last = fork_position(parent, events, at)
@@ -129,10 +129,9 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges)
 
 
 async def fork(planned: Fork, *, store: Store, session: str | None = None, options: Options | None = None) -> Report:
-    """Run a new session that inherits every reply the parent has up to a point, and asks again from there.
+    """Run a new session that inherits the parent's replies up to a point. Raises `UserError`s before anything is spent.
 
-    An inherited reply that the new settings cannot read is asked for again, and so is one to a call that is shown something
-    younger than the reply. Raises `UserError`s first.
+    A call is repeated if the new settings cannot read its inherited reply, or if it is shown something younger than the reply.
     """
     old = planned.started
     options = _inherited_options(old, options or Options())
@@ -154,13 +153,13 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
 
 
 def _inherited_options(old: SessionStarted, options: Options) -> Options:
-    """What options settle for a whole session: as given, else as in the parent."""
+    """Return the options; those recorded for a whole session default to the parent's."""
     names = ("repairs", "cache", "temperature", "thinking", "human_deadline")
     return replace(options, **{name: getattr(old, name) for name in names if getattr(options, name) is None})
 
 
 def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tuple[Document, ...]:
-    """Documents with those of `sources` added, or in the place of one of the same name."""
+    """Return documents with `sources` added. A source replaces a document of the same name."""
     by_id = {document.id: document for document in documents}
     numbers = {document.name: document.id for document in documents if document.name}
     for source in sources:
@@ -173,15 +172,15 @@ def start_event(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:
     started = events[0] if events else None
     if not isinstance(started, SessionStarted):
         raise SettingsError(
-            f"session {parent} has no beginning, so there is nothing to inherit", do="Run its task anew."
+            f"session {parent} has no start event, so there is nothing to inherit", do="Run its task again."
         )
     return started
 
 
 def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:
-    """The last event to inherit: its number, the key of a call, PHASE/INDEX for the last call of that phase, or `end`.
+    """Return the number of the last event to inherit. `at`: that number, the key of a call, PHASE/INDEX (its last call) or `end`.
 
-    Raises `SettingsError` for a number that is none, `UnknownName` for a key that is not recorded.
+    Raises `SettingsError` for an invalid number, `UnknownName` for a key that is not recorded.
     """
     last = events[-1].seq
     if at == END:
@@ -195,8 +194,8 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
             )
         return int(at)
     ended = [event for event in events if isinstance(event, Ended)]
-    found = [event.seq for event in ended if at in (event.key, _phase(event))]
-    if not found:
+    positions = [event.seq for event in ended if at in (event.key, _phase(event))]
+    if not positions:
         known = {name for event in ended for name in (event.key, _phase(event)) if name}
         close = get_close_matches(at, sorted(known), 1)
         meant = f"Did you mean {close[0]!r}? " if close else ""
@@ -205,18 +204,20 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
             where="--at",
             do=f"{meant}All of them: consilience show {parent} --events." if known else "It made no call.",
         )
-    return max(found)
+    return max(positions)
 
 
 def inherited_events(events: Sequence[AnyEvent], last: int, encoder: str | None) -> list[AnyEvent]:
-    """What a fork is given: replies, failures, answers and this encoder's vectors up to `last`, marked. Refusals by a limit are
-    not, nor what the parent had inherited itself and asked for again."""
-    found: list[AnyEvent] = []
-    anew = {e.key for e in events if isinstance(e, Ended) and e.seq <= last and not e.inherited and e.attempt == 1}
+    """Return replies, failures, answers and this encoder's vectors up to `last`, marked as inherited.
+
+    Refusals by a limit are left out, and events that the parent had inherited and repeated.
+    """
+    inherited: list[AnyEvent] = []
+    repeated = {e.key for e in events if isinstance(e, Ended) and e.seq <= last and not e.inherited and e.attempt == 1}
     for event in events:
         if event.seq > last:
             break
-        if isinstance(event, Ended) and event.inherited and event.key in anew:
+        if isinstance(event, Ended) and event.inherited and event.key in repeated:
             continue
         if not isinstance(event, Ended | AnswerReceived | TextsEmbedded):
             continue
@@ -232,12 +233,12 @@ def inherited_events(events: Sequence[AnyEvent], last: int, encoder: str | None)
             marked["generations"] = age_of(event)
         if isinstance(event, Ended):
             marked["reserve"] = False
-        found.append(event.model_copy(update=marked))
-    return found
+        inherited.append(event.model_copy(update=marked))
+    return inherited
 
 
 def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
-    """The parent's protocol with some settings changed. Raises `SettingsError`."""
+    """Return the parent's protocol with some settings changed. Raises `SettingsError`."""
     cls = recorded_protocol(old.protocol)
     unknown = [name for name in settings if name not in cls.model_fields]
     if unknown:
@@ -253,8 +254,8 @@ def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Pro
 
 
 def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, str]) -> tuple[Agent, ...]:
-    """The agents of the changed protocol, without models, service seats last. Who sat in the parent, and whom the settings leave
-    alone, is the same."""
+    """Return the agents of the changed protocol, without models, service seats last. An agent of the parent that the changed
+    settings do not affect stays as it was."""
     before = {agent.id: agent for agent in old.agents}
     as_set = {agent.id: agent for agent in changed_protocol(old, {}).agents(None)}
     now = in_dealing_order(protocol.agents(None))
@@ -265,21 +266,21 @@ def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, 
             where="--perspective",
             do=f"Agents: {', '.join(a.id for a in now[:12])}.",
         )
-    found = []
+    agents = []
     for agent in now:
         if agent == as_set.get(agent.id) and agent.id in before:
             agent = before[agent.id].model_copy(update={"model": ""})
         if agent.id in perspectives:
             kept = {name: getattr(agent, name) for name in ("id", "role", "voice")}
             agent = Agent(**kept, perspective=perspectives[agent.id])
-        found.append(agent)
-    return tuple(found)
+        agents.append(agent)
+    return tuple(agents)
 
 
 def _assign_models(
     old: SessionStarted, agents: Sequence[Agent], models: Models | None, replace: Mapping[str, AnyModel]
 ) -> Mapping[str, AnyModel]:
-    """A model for each agent: replaced, else dealt from `models`, else the parent's. New agents take the parent's in turn."""
+    """Return a model for each agent: from `replace`, else from `models`, else the parent's. New agents get the parent's in turn."""
     ids = [agent.id for agent in agents]
     unknown = [id for id in replace if id not in ids]
     if unknown:
@@ -288,22 +289,15 @@ def _assign_models(
         )
     if isinstance(models, Mapping):
         return {**models, **replace}
-    if models is None:
-        document_from_ref = {agent.id: agent.model for agent in old.agents}
-        in_turn = [agent.model for agent in old.agents]
-        dealt: dict[str, AnyModel] = {
-            id: document_from_ref.get(id, in_turn[n % len(in_turn)]) for n, id in enumerate(ids)
-        }
-    else:
-        several = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
-        if not several:
-            raise SettingsError("no model is given", do="Name at least one.")
-        dealt = {id: several[n % len(several)] for n, id in enumerate(ids)}
-    return {**dealt, **replace}
+    if models is not None:
+        return {**models_by_agent(agents, models), **replace}
+    recorded = {agent.id: agent.model for agent in old.agents}
+    in_turn = list(recorded.values())
+    return {**{id: recorded.get(id, in_turn[n % len(in_turn)]) for n, id in enumerate(ids)}, **replace}
 
 
 def _resized(protocol: Protocol, before: Detail, now: Detail) -> Protocol:
-    """Replace the recorded size of a reply if it is the default of the other detail."""
+    """Return the protocol with another size of replies, if the recorded one was the default of its detail."""
     if protocol.reply_tokens != REPLY_TOKENS[before]:
         return protocol
     return protocol.model_copy(update={"reply_tokens": REPLY_TOKENS[now]})
@@ -312,7 +306,7 @@ def _resized(protocol: Protocol, before: Detail, now: Detail) -> Protocol:
 def _templates(
     old: SessionStarted, protocol: Protocol, prompts: Path | None, store: Store, detail: Detail
 ) -> Templates:
-    """The parent's, unless others or another detail are chosen or another version of the protocol wrote them."""
+    """Return the parent's templates, unless others, another detail or another version of the protocol apply."""
     if prompts is not None or detail != old.detail or protocol.version != old.protocol_version:
         return protocol.load_templates(prompts, detail)
     return Templates({name: store.text(id) for name, id in old.templates.items()})

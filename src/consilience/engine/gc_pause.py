@@ -12,11 +12,11 @@ _was_enabled = False
 
 
 class CollectorPause:
-    """Pauses the cyclic garbage collector of the process from when it is made until `release`.
+    """Pauses the cyclic garbage collector of the process until `release`.
 
-    While a recorded session is built up again, nearly all that is made is kept: events, messages, replies. Collections traverse
-    it again and again and find nothing, for a fifth of the CPU. Pauses may overlap; the last one released ends them, and leaves
-    a collector alone that was disabled before the first.
+    A resume keeps nearly all objects that it makes: events, messages, replies. Collections would traverse them again and again
+    without finding garbage, for a fifth of the CPU. Pauses may overlap; the last release ends them. A collector that was disabled
+    before stays disabled.
     """
 
     def __init__(self) -> None:

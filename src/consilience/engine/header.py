@@ -1,4 +1,4 @@
-"""The part of a report that is the same for all protocols, from what was recorded."""
+"""The fields of a report that are the same for all protocols, from recorded events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.positions import exact
-from consilience.domain.report import FailedCall, LedgerReport, Missing, Spent
+from consilience.domain.report import FailedCall, LedgerReport, MissingAgent, UsageTotals
 from consilience.engine.analysis import independence
 from consilience.engine.call_failures import NO_FURTHER_ATTEMPT
 from consilience.engine.sizes import MIN_FIT
@@ -21,8 +21,7 @@ from consilience.engine.work import Failure, Reply
 
 
 def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
-    """Header fields that follow from the journal; `first` are the results of the first phase, for quorum and degradation;
-    those of service seats do not count."""
+    """Return the header fields. `first`: results of the first phase, for quorum and degradation; service seats do not count."""
     ended = ended_calls(state)
     failures = failed_calls(ended)
     voiced = {agent.id for agent in voices(state.agents)}
@@ -30,7 +29,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
     replied = sum(isinstance(result, Reply) for result in first)
     needed = quorum_of(state.quorum, len(first))
     cited = quotations_in_replies(state)
-    said = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
+    warnings = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
         "session": state.id,
         "parent": state.parent,
@@ -48,7 +47,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         ),
         "missing": tuple(seat for seat in missing_agents(ended) if seat.agent in voiced),
         "failed_calls": failures,
-        "warnings": (*_warnings(state, ended), *(text for _, text in said)),
+        "warnings": (*_warnings(state, ended), *(text for _, text in warnings)),
         "independence": independence(voices(state.agents)),
         "same_material": _same_material(state),
         "quotations": tuple(cited),
@@ -62,27 +61,27 @@ def _same_material(state: State) -> bool:
 
 
 def quorum_of(share: float, n: int) -> int:
-    """How many of n agents a share of them is, rounded up."""
+    """Return a share of n agents, rounded up."""
     return math.ceil(exact(share) * n)
 
 
 def ended_calls(state: State) -> list[Ended]:
-    """Ended attempts that the run came to, in program order."""
+    """Ended attempts that the run reached, in program order."""
     return sorted(state.recorder.reached.values(), key=lambda event: (place_key(event.place), event.attempt))
 
 
 def replies_by_key(ended: Sequence[Ended]) -> dict[str, CallCompleted]:
-    """What each call that was answered came to, by key: a closing call whose reply was cut may have a later, longer one."""
+    """The last reply of each answered call, by key: a closing call whose reply was cut may have a second one."""
     return {event.key: event for event in ended if isinstance(event, CallCompleted)}
 
 
 def _unanswered(ended: Sequence[Ended]) -> list[Ended]:
-    """Attempts of calls that got no reply at all."""
+    """Attempts of calls without any reply."""
     answered = replies_by_key(ended)
     return [event for event in ended if event.key not in answered]
 
 
-def usage_totals(ended: Sequence[Ended], state: State) -> Spent:
+def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
     def total(name: str) -> int:
         return sum(int(event.volatile.get(name) or 0) for event in ended)
 
@@ -95,7 +94,7 @@ def usage_totals(ended: Sequence[Ended], state: State) -> Spent:
     requests = sum(event.requests for event in ended)
     further = sum(event.steps - 1 for event in made)
     costs = [event.cost for event in ended]
-    return Spent(
+    return UsageTotals(
         calls=len({event.key for event in made}) + further,
         requests=requests,
         retries=sum(max(event.requests - event.steps - int(event.volatile.get("fallback") or 0), 0) for event in made),
@@ -115,9 +114,9 @@ def usage_totals(ended: Sequence[Ended], state: State) -> Spent:
     )
 
 
-def missing_agents(ended: Sequence[Ended]) -> tuple[Missing, ...]:
-    """Agents whose last call failed for good, limits aside."""
-    since: dict[str, Missing] = {}
+def missing_agents(ended: Sequence[Ended]) -> tuple[MissingAgent, ...]:
+    """Agents whose last call failed, except for calls refused by a limit."""
+    since: dict[str, MissingAgent] = {}
     answered = replies_by_key(ended)
     for event in ended:
         if isinstance(event, CallCompleted):
@@ -129,31 +128,30 @@ def missing_agents(ended: Sequence[Ended]) -> tuple[Missing, ...]:
             continue
         reason = f"{event.failure.value}: {event.error if isinstance(event, ReplyRejected) else event.detail}"
         begun = since[event.agent].since if event.agent in since else event.key
-        since[event.agent] = Missing(agent=event.agent, since=begun, reason=reason.rstrip(": "))
+        since[event.agent] = MissingAgent(agent=event.agent, since=begun, reason=reason.rstrip(": "))
     return tuple(since.values())
 
 
 def quotations_in_replies(state: State) -> list[Quotation]:
-    """Every quotation of a document in what was said, in program order, judged once per place where it stands."""
-    found: list[Quotation] = []
+    """Quotations of documents in all replies, in program order, verified. A repeated quotation is listed at each place."""
+    quotations: list[Quotation] = []
     if state.opening.documents:
         for event in replies_by_key(ended_calls(state)).values():
             if event.key in state.messages:
-                found.extend(quotations_in(state, state.messages[event.key].text, event.key, event.agent))
-    return found
+                quotations.extend(quotations_in(state, state.messages[event.key].text, event.key, event.agent))
+    return quotations
 
 
 def quotations_in(state: State, text: str, key: str, agent: str) -> list[Quotation]:
-    """Quotations in what an agent said in a call, judged. A call that named documents is judged by the lines it was shown and by
-    the quotations in the messages it was shown."""
+    """Quotations in a text that an agent wrote in a call, verified. A call that named documents is verified against the lines and
+    the quotations that it was shown."""
     documents = state.opening.documents
     named = state.documents.get(key)
     if named is None:
         return find_quotations(text, documents, agent)
-    read = (state.message(id).text for id in state.shown.get(key, ()))
-    return find_quotations(
-        text, named, agent, (found for said in read for found in repeatable_quotations(said, documents, agent))
-    )
+    texts = (state.message(id).text for id in state.shown.get(key, ()))
+    read = (quotation for shown in texts for quotation in repeatable_quotations(shown, documents, agent))
+    return find_quotations(text, named, agent, read)
 
 
 def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
@@ -186,63 +184,61 @@ def _degraded(failures: Sequence[FailedCall], replied: int, of: int) -> str | No
 
 
 def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
-    found: list[str] = []
-    found += sorted(_unread(state))
+    warnings = sorted(_unread(state))
     cut = [key for key, event in replies_by_key(ended).items() if event.cut]
     if cut:
-        found.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
+        warnings.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
     if state.ledger.sizes.fit < 1:
         size = f"replies were limited to {state.ledger.sizes.fit:.0%} of their size"
-        enough = state.ledger.sizes.fit > MIN_FIT
-        found.append(
+        warnings.append(
             f"{size}, so that the limits last for every agent"
-            if enough
+            if state.ledger.sizes.fit > MIN_FIT
             else f"{size}, and even so the limits may not last for every agent; raise them, or ask fewer agents"
         )
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
-    if (
-        rejected
-    ):  # the report rests on inherited replies too, though the ledger says only what this session was charged for
+    if rejected:  # inherited ones too, unlike in the ledger
         again = sum(map(_is_repair, ended))
         asked = f"; {again} had to be asked for again" if again else ""
-        found.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
+        warnings.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
     if estimated := sum(event.estimated for event in ended):
-        found.append(
+        warnings.append(
             f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; theirs are estimated, and limits go by that"
         )
     if any(event.cost is None for event in ended):
-        found.append("the price of a model is not known; money is not counted in full")
+        warnings.append("the price of a model is not known; money is not counted in full")
     unanswered = _unanswered(ended)
     timed_out = [
         event for event in unanswered if isinstance(event, CallFailed) and event.detail.startswith(TIME_LIMIT_DETAIL)
     ]
-    found += _timed_out(timed_out)
+    warnings += _timed_out(timed_out)
     failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
     refused = Counter(event.limit for event in failures if event.limit)
-    found += [f"{counted(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())]
+    warnings += [
+        f"{counted(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())
+    ]
     cut_off = [e.detail.removeprefix(NO_FURTHER_ATTEMPT) for e in failures if e.detail.startswith(NO_FURTHER_ATTEMPT)]
     if cut_off:
-        found.append(
+        warnings.append(
             f"{counted(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
         )
-    found += [f"no call fell under the limit of {whose}" for whose in state.ledger.unused_caps()]
+    warnings += [f"no call fell under the limit of {whose}" for whose in state.ledger.unused_caps()]
     if unclaimed := state.recorder.unclaimed():
-        found.append(
+        warnings.append(
             f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} had no place in this run: "
             + ", ".join(unclaimed[:5])
         )
     if outdated := sorted(state.outdated):
-        found.append(
+        warnings.append(
             f"{counted(len(outdated), 'inherited reply', 'inherited replies')} asked for again, said of other texts: "
             + ", ".join(outdated[:5])
         )
     if state.lost:
-        found.append(f"lost calls: {state.lost} in flight when a process ended, perhaps paid for")
-    return found
+        warnings.append(f"lost calls: {state.lost} in flight when a process ended, perhaps paid for")
+    return warnings
 
 
 def _unread(state: State) -> Iterator[str]:
-    """Messages of a kind that must be read, with the addressees that were shown them in no answered call."""
+    """Warnings about messages that must be read and that some addressees were shown in no answered call."""
     readers: dict[str, set[str]] = {}
     for key, shown in state.shown.items():
         for id in shown:
@@ -258,7 +254,7 @@ def _unread(state: State) -> Iterator[str]:
 
 
 def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
-    """Warnings that list the calls which a limit on time ended, by whose limit it was and whether they may have been charged."""
+    """Warnings that list calls ended by a time limit, by owner of the limit and whether they may have been charged."""
     keys: dict[tuple[str, bool], list[str]] = {}
     for event in failures:
         keys.setdefault((event.limit, event.possibly_charged), []).append(event.key)
@@ -270,12 +266,12 @@ def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
 
 
 def _is_refusal(event: Ended) -> bool:
-    """An attempt that a limit refused: nothing was sent. (An agent with tools may have been refused a later step.)"""
+    """Return whether a limit refused the attempt before anything was sent."""
     return isinstance(event, CallFailed) and event.unsent
 
 
 def _is_repair(event: Ended) -> bool:
-    """A further attempt at a call, made because the reply before could not be used."""
+    """Return whether the attempt was made because the reply before was unusable."""
     return event.attempt > 1 and not _is_refusal(event)
 
 

@@ -1,4 +1,4 @@
-"""Agents as ports: what answers a request, be it a model, a person, a program or a ticket somewhere."""
+"""Agents as ports: models, people, programs, tickets and agents with tools, which all answer requests."""
 
 from __future__ import annotations
 
@@ -44,49 +44,61 @@ class AgentPort(Protocol):
     async def close(self) -> None: ...
 
 
-class _NothingToCollect:
+class _FreePort:
+    """Nothing to pay, to collect or to close."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     async def collect(self, key: str, digest: str) -> None:
         return None
 
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return 0.0
 
-class ModelPort(_NothingToCollect):
-    """A language model as an agent: it remembers nothing, so there is never anything to collect."""
+    async def close(self) -> None:
+        return None
+
+
+class _PricedPort(_FreePort):
+    def __init__(self, agent: Model | Worker) -> None:
+        super().__init__(agent.name)
+        self._agent = agent
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return self._agent.price(tokens_in, tokens_out)
+
+    async def close(self) -> None:
+        await self._agent.close()
+
+
+class ModelPort(_PricedPort):
+    """A language model as an agent. It remembers nothing, so there is nothing to collect."""
 
     def __init__(self, model: Model) -> None:
+        super().__init__(model)
         self.model = model
-
-    @property
-    def name(self) -> str:
-        return self.model.name
 
     async def send(self, request: ModelRequest) -> Completion:
         return await self.model.complete(request)
 
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return self.model.price(tokens_in, tokens_out)
 
-    async def close(self) -> None:
-        await self.model.close()
-
-
-class WorkerPort(_NothingToCollect):
+class WorkerPort(_PricedPort):
     """An agent with tools. Its steps are recorded one by one, so there is nothing to collect."""
 
     def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
         self.worker = worker
-
-    @property
-    def name(self) -> str:
-        return self.worker.name
 
     async def send(self, request: ModelRequest) -> Completion:
         raise AssertionError("an agent with tools works through its steps")
 
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return self.worker.price(tokens_in, tokens_out)
 
-    async def close(self) -> None:
-        await self.worker.close()
+class ReplayPort(_FreePort):
+    """An agent in a replay, which sends nothing."""
+
+    async def send(self, request: ModelRequest) -> Completion:
+        raise AssertionError("a replay sends nothing")
 
 
 AskPerson = Callable[[ModelRequest], Awaitable[str]]
@@ -133,31 +145,24 @@ async def _arrival_of(arrival: Awaitable[Completion], departed: Callable[[], Non
         return await never
 
 
-class Person:
-    """A person in a seat: `human`, or `human:NAME`. Without `put` they cannot be asked in this process, and the answer comes
-    through the store; the session can wait for it for days."""
+class Person(_FreePort):
+    """A person in a seat: `human`, or `human:NAME`.
 
-    def __init__(self, name: str = "human", put: AskPerson | None = None) -> None:
-        self.name = name
-        self._put = put
+    Without `ask`, which puts the question in this process, the answer comes through the store. The session can wait for days.
+    An answer given meanwhile is in the journal; a question without one is put again.
+    """
+
+    def __init__(self, name: str = "human", ask: AskPerson | None = None) -> None:
+        super().__init__(name)
+        self._ask = ask
 
     async def send(self, request: ModelRequest) -> PendingAnswer:
         return PendingAnswer(self._answer(request), person=True)
 
-    async def collect(self, key: str, digest: str) -> None:
-        """An answer given meanwhile is in the journal; a question without one is put again."""
-        return
-
     async def _answer(self, request: ModelRequest) -> Completion:
-        if self._put is None:
+        if self._ask is None:
             raise AnswerDeferred
-        return Completion(text=await self._put(request), model=self.name, cost=0.0)
-
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return 0.0
-
-    async def close(self) -> None:
-        return None
+        return Completion(text=await self._ask(request), model=self.name, cost=0.0)
 
 
 def to_port(agent: object) -> AgentPort:

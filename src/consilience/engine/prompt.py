@@ -1,8 +1,7 @@
-"""Prompts as lists of parts, rendered by the engine, which so knows what every call has read.
+"""Prompts as lists of parts. The engine renders them, so it knows what every call was shown.
 
-Parts run from the most shared to the most private: the protocol's instructions, the task, the documents, then what the
-protocol adds: quotations of messages, and last the words of the request. Quoted text stands in a fence marked by its own
-digest, which no text can hold of itself.
+Parts are ordered from the most shared to the most private: the protocol's instructions, the task, the documents, quotations of
+messages, the request. Quoted text is fenced by a mark from its own digest, which no text can contain of itself.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from consilience.journal.store import PromptParts
 PROMPT_FORMAT = 2
 
 BYTES_PER_TOKEN = 3.5
-"""Per token, low for English text so that estimates lie high."""
+"""Bytes of UTF-8 per token. Low for English text, so that estimates are rather too high."""
 
 
 HOW_TO_QUOTE = (
@@ -38,41 +37,43 @@ HOW_TO_QUOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A message under the label by which this reader may name it."""
+    """A quoted message."""
 
     id: str
     label: str
+    """The name by which the reader may refer to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a protocol adds behind instructions, task and documents.
-
-    `shared` opens the prompts of several agents alike; `quotes` are this agent's; `request` is what is asked now.
-    """
+    """What a protocol adds after instructions, task and documents."""
 
     request: str
+    """What is asked now; it comes last."""
     quotes: tuple[Quote, ...] = ()
+    """Quotations for this agent only."""
     shared: tuple[Quote, ...] = ()
+    """Quotations that open the prompts of several agents alike."""
     documents: tuple[str, ...] | None = None
-    """Documents, or lines of them, that this call is shown: `("S3", "S4:120-380")`, `()` for none. None: all open to the agent."""
+    """Documents, or lines of them, to show: `("S3", "S4:120-380")`, `()` for none. None: all that are open to the agent."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What all prompts of a session begin with. Documents open to all are shown to `readers`, to everybody where that is None."""
+    """The beginning of all prompts of a session."""
 
     instructions: str
     task: str
     documents: tuple[Document, ...] = ()
     readers: tuple[str, ...] | None = None
+    """Agents that are shown the documents open to all; None for every agent."""
 
     @cached_property
     def refs(self) -> tuple[str, str]:
         return f"i:{text_id(self.instructions)}", f"k:{text_id(self.task)}"
 
     def documents_for(self, agent: str) -> tuple[Document, ...]:
-        """Those open to all first, so that the shared opening is as long as can be."""
+        """Documents open to the agent. Those open to all come first, to make the shared opening as long as possible."""
         if not self.documents:
             return ()
         reads = self.readers is None or agent in self.readers
@@ -80,7 +81,7 @@ class Opening:
         return tuple(sorted(seen, key=lambda d: d.agents is not None))
 
     def shown(self, agent: str, references: tuple[str, ...] | None) -> tuple[Document, ...]:
-        """What a call shows: the documents it names, those for single agents last, or all open to the agent.
+        """Return the documents that a call shows: those it names, private ones last, or all that are open to the agent.
 
         Raises `ProtocolViolation` for a document that does not exist or that the agent may not see.
         """
@@ -90,40 +91,45 @@ class Opening:
 
 
 Block = str | tuple[str, str]
-"""Words, or a text and the label under which it is quoted."""
+"""A text, or a quoted text with its label."""
 
 
 @dataclass
 class Rendered:
-    """A prompt as sent and as stored. `shown` are the message ids in it, `labels` those of others, which a reply may name, and
-    `kinds` what they are; `texts` the words that are stored with it. `digested` names each part, with its text's id where another
-    text could stand under the same reference; the first `opening` parts open other prompts too."""
+    """A prompt as sent and as stored."""
 
     system: str
     blocks: tuple[Block, ...]
+    """What `user` is joined from."""
     digested: tuple[str, ...]
+    """A reference to each part, with the id of its text if the reference alone does not determine the text."""
     opening: int
+    """How many of these parts open other prompts too."""
     shown: tuple[str, ...]
+    """Ids of the quoted messages."""
     texts: tuple[str, ...]
+    """Texts to store with the prompt."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the messages of other agents, by label; a reply may name them."""
     kinds: tuple[tuple[str, str], ...] = ()
+    """The kinds of those messages, as pairs of label and kind."""
     common: tuple[int, ...] = ()
-    """Numbers of blocks that open prompts of other agents too: those of every agent, then those of the agents asked alike."""
+    """How many blocks open the prompts of every agent, and of the agents that are asked alike."""
 
     @property
     def shared(self) -> tuple[int, ...]:
-        """Lengths in characters of the beginnings of `user` that these blocks make."""
+        """Lengths in characters of the beginnings of `user` that other prompts share."""
         lengths = [len("\n\n".join(map(_block_text, self.blocks[:n]))) + 2 for n in self.common]
         return tuple(dict.fromkeys(lengths))
 
     @cached_property
     def user(self) -> str:
-        """Joined when first asked for: a replay sends nothing."""
+        """Joined on first use: a replay does not need it."""
         return "\n\n".join(map(_block_text, self.blocks))
 
     @cached_property
     def parts(self) -> PromptParts:
-        """References as stored: what is quoted is known by its id."""
+        """References as stored: without the ids of texts that follow from them."""
         refs = (ref.rpartition(":")[0] if ref[0] in "sq" else ref for ref in self.digested)
         return PromptParts(tuple(refs), self.opening)
 
@@ -137,12 +143,12 @@ class Rendered:
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimated tokens of a text. Its bytes in UTF-8 tell them in any script, as long as the tokenizer was made for that."""
+    """Estimate the tokens of a text from its bytes, which works for any script that the tokenizer was made for."""
     return int(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN) + 1
 
 
 def fence_mark(text: str) -> str:
-    """The first 8 hex digits of the text's SHA-256, more if the text holds them."""
+    """Return the first hex digits of the text's SHA-256: 8, more if the text contains them."""
     return _short_fence(text) if len(text) <= MAX_CACHED_CHARS else _make_fence(text)
 
 
@@ -165,9 +171,9 @@ def _block_text(block: Block) -> str:
 
 
 def render(
-    opening: Opening, agent: str, prompt: Prompt, message: Callable[[str], Message], correction_text: str | None = None
+    opening: Opening, agent: str, prompt: Prompt, message: Callable[[str], Message], correction: str | None = None
 ) -> Rendered:
-    """The prompt for one attempt. `message` finds a quoted message; `correction_text` says what was wrong with the last reply."""
+    """Render the prompt for one attempt. `message` finds a quoted message; `correction` says why the last reply was unusable."""
     digested = list(opening.refs)
     blocks: list[Block] = [f"# Task\n{opening.task}"]
     visible = opening.shown(agent, prompt.documents)
@@ -185,16 +191,16 @@ def render(
     kinds: list[tuple[str, str]] = []
     quotes = (*prompt.shared, *prompt.quotes)
     for quote in quotes:
-        said = message(quote.id)
-        digested.append(f"q:{quote.label}:{quote.id}:{said.text_id}")
-        blocks.append((said.text, quote.label))
-        if said.sender != agent:
+        quoted = message(quote.id)
+        digested.append(f"q:{quote.label}:{quote.id}:{quoted.text_id}")
+        blocks.append((quoted.text, quote.label))
+        if quoted.sender != agent:
             labels[quote.label] = quote.id
-            kinds.append((quote.label, said.kind))
-    own = (prompt.request, correction_text) if correction_text else (prompt.request,)
-    for words in own:
-        digested.append(f"t:{text_id(words)}")
-        blocks.append(words)
+            kinds.append((quote.label, quoted.kind))
+    own = (prompt.request, correction) if correction else (prompt.request,)
+    for text in own:
+        digested.append(f"t:{text_id(text)}")
+        blocks.append(text)
     return Rendered(
         system=opening.instructions,
         blocks=tuple(blocks),
@@ -209,23 +215,23 @@ def render(
 
 
 def correction_text(reply: str, error: str) -> str:
-    """What a corrective retry adds: the reply that failed, as a quotation, and why."""
+    """Return what a corrective retry adds: the unusable reply, quoted, and the error."""
     head = reply if len(reply) <= 600 else reply[:600] + " …"
     return f"{fence_quote(head, 'your last reply')}\n\nThat reply could not be used: {error}. Reply again, as asked."
 
 
 MAX_SCHEMAS = 2048
-"""Schemas kept; one is made anew in half a millisecond."""
+"""Schemas kept. Making one again takes half a millisecond."""
 
 _Schema = tuple[dict[str, object] | None, str]
 _schemas: dict[tuple[type[Any], tuple[tuple[str, str], ...], Caps], _Schema] = {}
 
 
 def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...], caps: Caps = CAPS["full"]) -> _Schema:
-    """The JSON Schema to ask for, and its digest; None for text. `labels` are pairs of label and kind.
+    """Return the JSON Schema to ask for (None for text) and its digest. `labels` are pairs of label and kind.
 
     Every property is required, so that a grammar makes the model write it. A label field may only hold the labels of its
-    kind; where there are none, the property is not asked for and takes its default. `caps` bound the lists that name one.
+    kind; if there are none, the property is left out and takes its default. `caps` bound the lists that name a cap.
     """
     if returns is str or not issubclass(returns, BaseModel):
         return None, "text"
@@ -249,7 +255,7 @@ def _schema(returns: type[BaseModel], labels: tuple[tuple[str, str], ...], caps:
 
 @lru_cache(maxsize=256)
 def _plain_schema(returns: type[BaseModel]) -> str:
-    """Return the schema that pydantic makes, as JSON. Making it takes ten times as long as adding labels to a copy."""
+    """Return pydantic's schema as JSON. Making it takes ten times as long as adding labels to a copy."""
     return json.dumps(returns.model_json_schema())
 
 
@@ -271,9 +277,9 @@ def _tighten(node: object, allowed: Mapping[str, list[str]], definitions: Mappin
     cap = node.pop(CAP, None)
     if cap is not None:
         node["maxItems"] = getattr(caps, cap)
-    for noise in ("default", "title", "description"):
-        if not isinstance(node.get(noise), dict):  # a property may bear such a name
-            node.pop(noise, None)
+    for annotation in ("default", "title", "description"):
+        if not isinstance(node.get(annotation), dict):  # else it is a property of that name
+            node.pop(annotation, None)
     for child in list(node.values()):
         _tighten(child, allowed, definitions, caps)
 
@@ -281,8 +287,8 @@ def _tighten(node: object, allowed: Mapping[str, list[str]], definitions: Mappin
 def _lacks_labels(
     node: object, allowed: Mapping[str, list[str]], definitions: Mapping[str, object], within: tuple[str, ...] = ()
 ) -> bool:
-    """True for a property that can only be written by naming a label, when there is none to name. `within` are the references
-    being followed: one that leads back to itself decides nothing."""
+    """Return whether a property can only be filled with a label and no label exists. `within` are the references being followed:
+    a recursive one decides nothing."""
     if not isinstance(node, dict):
         return False
     if "x-labels" in node:
@@ -299,24 +305,24 @@ def _lacks_labels(
 
 
 Parameters = tuple[tuple[str, object], ...]
-"""How a model is asked, by name, but for the seed."""
+"""The parameters of a request by name, without the seed."""
 
 
 def request_digest(rendered: Rendered, agent: str, model: str, parameters: Parameters, seed: int, schema: str) -> str:
-    """What makes two requests the same: SHA-256 (hex, first 32) over agent, model as asked, parameters, schema, format, parts."""
-    before, behind = _frame(agent, model, parameters, schema)
-    return hashlib.sha256(f'{before}{seed}{behind}{rendered.digest}"]'.encode()).hexdigest()[:32]
+    """SHA-256 (first 32 hex digits) of all that makes requests equal: agent, model, parameters, schema, format, parts."""
+    before, after = _frame(agent, model, parameters, schema)
+    return hashlib.sha256(f'{before}{seed}{after}{rendered.digest}"]'.encode()).hexdigest()[:32]
 
 
 @lru_cache(maxsize=1024)
 def _frame(agent: str, model: str, parameters: Parameters, schema: str) -> tuple[str, str]:
-    """The JSON of a request before its seed, and between that and the digest of its parts."""
+    """The JSON of a request before its seed, and between seed and digest of its parts."""
     body = json.dumps([PROMPT_FORMAT, agent, model, {**dict(parameters), "seed": 0}, schema, ""], sort_keys=True)
-    before, name, behind = body.rpartition('"seed": 0')
-    return f"{before}{name[:-1]}", behind[:-2]
+    before, name, after = body.rpartition('"seed": 0')
+    return f"{before}{name[:-1]}", after[:-2]
 
 
 def request_seed(seed: int, key: str, attempt: int) -> int:
-    """The seed that a model is asked with: its own for every attempt of every call."""
+    """The seed of one attempt of one call, as sent to the model."""
     digest = hashlib.sha256(f"{seed}/{key}/{attempt}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""What a coordination pattern is, and finding one by name."""
+"""The base class of protocols, and finding a protocol by name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import NO_OPTION
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import MAX_PERSONAS, Panel
-from consilience.domain.report import Report, present_with
+from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
+from consilience.domain.validation import describe_invalid
 from consilience.engine.templates import Templates, load
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _defined: dict[str, type[Protocol]] = {}
 
 
 class ReportingProtocol(Structural[R_co]):
-    """A protocol as type checkers see it where its own type of report matters."""
+    """A protocol with its type of report, for type checkers."""
 
     async def run(self, session: Session) -> R_co: ...
 
@@ -86,7 +87,9 @@ class Protocol(BaseModel, ABC):
             super().__init__(**settings)
         except ValidationError as error:
             raise SettingsError(
-                _describe_errors(error), where=f"settings of {type(self).name}", do="Change them and try again."
+                describe_invalid(error, model=type(self)),
+                where=f"settings of {type(self).name}",
+                do="Change them and try again.",
             ) from None
 
     reply_tokens: Annotated[
@@ -99,12 +102,12 @@ class Protocol(BaseModel, ABC):
         return load(cls, override, detail)
 
     def with_detail(self, detail: Detail) -> Self:
-        """This with the settings that depend on the detail, as they are recorded: the size of a reply, if none is set."""
+        """Return a copy with the settings that follow from the detail: the size of a reply, if none is set."""
         return self if self.reply_tokens is not None else self.model_copy(update={"reply_tokens": REPLY_TOKENS[detail]})
 
     @property
     def max_reply_tokens(self) -> int:
-        """Max tokens per reply; before `with_detail` the size of a full one, unless one is set."""
+        """Max tokens per reply; before `with_detail` that of detailed prompts, unless one is set."""
         return REPLY_TOKENS["full"] if self.reply_tokens is None else self.reply_tokens
 
     @abstractmethod
@@ -122,7 +125,7 @@ class Protocol(BaseModel, ABC):
         return tuple(seats.values())
 
     def with_panel(self, panel: Panel | None) -> Self:
-        """This with the settings that a panel decides, which are recorded with the session. See `PanelSeats`."""
+        """Return a copy with the settings that a panel decides, which are recorded. See `PanelSeats`."""
         return self
 
     @abstractmethod
@@ -131,26 +134,26 @@ class Protocol(BaseModel, ABC):
 
     @property
     def first_speakers(self) -> tuple[str, ...]:
-        """The agents that speak first, before they see anybody else's text."""
+        """The agents that speak first, before they see the text of another agent."""
         return self.topology().leaves
 
     def seat(self, n: int) -> str | None:
-        """The agent that holds what is private to the n-th seat, from 1; None where nobody does. Surplus seats wrap."""
+        """Return the agent for what is private to the n-th seat, from 1. Numbers above the last seat wrap. None without seats."""
         seats = self.first_speakers
         return seats[(n - 1) % len(seats)] if seats else None
 
     @property
     def readers(self) -> tuple[str, ...] | None:
-        """The agents that are shown the documents open to all; None for everybody. Others may still repeat a quotation."""
+        """The agents that are shown the documents open to all; None for every agent. Others may still repeat a quotation."""
         return None
 
     @property
     def longest_reply(self) -> int:
-        """The most tokens that one of its replies may have."""
+        """Max tokens of its longest reply."""
         return self.max_reply_tokens
 
     def resized_for_calls(self, calls: int) -> Self:
-        """This, grown or shrunk to the most that `calls` calls pay for (at least 1). Most protocols have one size."""
+        """Return a copy with the largest size that fits in `calls` calls (≥ 1). Fixed-size protocols return themselves."""
         return self
 
     @property
@@ -169,7 +172,7 @@ class Protocol(BaseModel, ABC):
 
 
 def register(protocol: type[Protocol]) -> type[Protocol]:
-    """Make a protocol the one of its name in this process, also in place of an installed one."""
+    """Register a protocol under its name in this process. It replaces an installed one."""
     _registered[protocol.name] = protocol
     return protocol
 
@@ -185,7 +188,7 @@ def protocol_names() -> list[str]:
 
 
 def find_protocol(name: str) -> type[Protocol]:
-    """The protocol of that name: registered, installed, or else the last class defined under it. Raises `UnknownName`."""
+    """Return the protocol of that name: registered, installed, or the last class defined under it. Raises `UnknownName`."""
     known = _registered.get(name)
     if known is None and name not in _installed():
         known = _defined.get(name)
@@ -196,20 +199,22 @@ def find_protocol(name: str) -> type[Protocol]:
     import importlib
 
     module, _, attribute = _installed()[name].partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    if not (isinstance(found, type) and issubclass(found, Protocol)):
-        raise UnknownName(f"the entry point {name!r} is no protocol", where=_installed()[name], do="Mend that package.")
-    if found.name != name:
+    protocol = getattr(importlib.import_module(module), attribute)
+    if not (isinstance(protocol, type) and issubclass(protocol, Protocol)):
         raise UnknownName(
-            f"the entry point {name!r} is the protocol {found.name!r}",
+            f"the entry point {name!r} is not a protocol", where=_installed()[name], do="Fix or remove that package."
+        )
+    if protocol.name != name:
+        raise UnknownName(
+            f"the entry point {name!r} is the protocol {protocol.name!r}",
             where=_installed()[name],
             do="Use the same name in the entry point and in the class.",
         )
-    return found
+    return protocol
 
 
 def recorded_protocol(name: str) -> type[Protocol]:
-    """The protocol of a recorded session. Raises `UnknownName`, with how to reach the class of a script or notebook."""
+    """Return the protocol of a recorded session. Raises `UnknownName`, with advice for classes of scripts and notebooks."""
     try:
         return find_protocol(name)
     except UnknownName:
@@ -221,24 +226,14 @@ def recorded_protocol(name: str) -> type[Protocol]:
 
 
 def report_type(name: str) -> type[Report] | None:
-    """The report of the protocol of that name; None where its code is not installed or cannot be imported."""
+    """Return the type of report of a protocol; None if its code is not installed or fails to import."""
     try:
         return find_protocol(name).report
     except (UnknownName, ImportError, AttributeError):
         return None
 
 
-present_with(report_type)
-
-
-def _describe_errors(error: ValidationError) -> str:
-    problems = error.errors(include_url=False, include_context=False)
-    return "; ".join(
-        (f"{'.'.join(map(str, p['loc']))}: " if p["loc"] else "")
-        + p["msg"].removeprefix("Value error, ")
-        + (f" (given: {p['input']!r:.60})" if p["loc"] else "")
-        for p in problems
-    )
+register_report_finder(report_type)
 
 
 class PanelSeats(Protocol):
@@ -257,7 +252,7 @@ class PanelSeats(Protocol):
     @property
     @abstractmethod
     def default_seats(self) -> tuple[str, ...]:
-        """Ids of the seats where no panel is given."""
+        """Ids of the seats without a panel."""
 
     @property
     def service_seats(self) -> tuple[Agent, ...]:
@@ -269,7 +264,7 @@ class PanelSeats(Protocol):
         return self.seats or self.default_seats
 
     def with_panel(self, panel: Panel | None) -> Self:
-        """This with a seat for each persona. Raises `SettingsError` if they are too few or too many, or two ids are equal."""
+        """Return a copy with a seat for each persona. Raises `SettingsError` for a wrong number of personas or equal ids."""
         if panel is None:
             return self
         if not self.min_seats <= len(panel.personas) <= self.max_seats:

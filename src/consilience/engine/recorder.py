@@ -1,4 +1,4 @@
-"""Between a run and its journal: what is recorded is matched, what is new is recorded, in a replay nothing is new."""
+"""Between a run and its journal: recorded events are matched, new ones are recorded. In a replay nothing is new."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ E = TypeVar("E", bound=Event)
 
 
 class Recorder:
-    """`replay` shuts the journal: an event that is not there is a `ReplayMiss`, one that differs a `RequestMismatch`."""
+    """Matches and records the events of a run. In a `replay` a missing event raises `ReplayMiss`, another one `RequestMismatch`."""
 
     def __init__(self, journal: Journal, events: list[AnyEvent], *, replay: bool, observer: Observer | None) -> None:
         self.journal = journal
@@ -44,7 +44,7 @@ class Recorder:
         self._observer = observer
         self._observer_error: BaseException | None = None
         context = copy_context()  # the observer may use context variables of the caller
-        journal.on_commit = lambda event: context.run(self._show, event)
+        journal.on_commit = lambda event: context.run(self._notify, event)
         self._keys: set[str] = set()
         self.reached: dict[tuple[str, int], Ended] = {}
         self._calls: dict[tuple[str, int], Ended] = {}
@@ -58,7 +58,7 @@ class Recorder:
         self._resent = True
         self.idle: Callable[[], float] = lambda: 0.0
         self.on_ended: Callable[[Ended], None] = lambda _: None
-        """Receives the end of every attempt that this run makes, once it is committed."""
+        """Called with the end of every attempt that this run makes, once it is committed."""
         self.on_live: Callable[[], None] = lambda: None
         """Called before every attempt that is not recorded."""
         self._active = 0.0 if replay else journal.seconds()
@@ -71,11 +71,11 @@ class Recorder:
 
     @property
     def live(self) -> bool:
-        """Whether the run is past all that was recorded when it began; in a fork, whether it has made a call of its own."""
+        """Whether the run has matched all that was recorded when it began; in a fork, whether it has made a call of its own."""
         return self._resent and not self._ahead
 
     def now(self) -> float:
-        """Seconds in which a process held this session, all together, without those in which only people were awaited."""
+        """Total seconds for which processes have held this session, without those in which only people were awaited."""
         return self._active + (0.0 if self.replay else time.monotonic() - self._opened - self.idle())
 
     def note_time(self) -> None:
@@ -88,41 +88,41 @@ class Recorder:
         return self._texts[id]
 
     def unreplayed(self) -> list[str]:
-        """What is recorded and this run did not come to, by key or place."""
+        """Keys or places of recorded events that this run did not reach."""
         keys = {key for key, _ in self._calls} - self._keys
         ends = {"SessionFinished", "SessionParked"}
         places = {f"{name} at {place}" for place, name in self._derived.keys() - self._matched if name not in ends}
         return sorted(keys | places)
 
     def unclaimed(self) -> list[str]:
-        """Inherited calls that this run had no use for, by key."""
+        """Keys of inherited calls that this run did not use."""
         return sorted({key for key, _ in self._inherited} - self._keys)
 
     def claim(self, key: str) -> None:
-        """A key names one place in a session. Raises `ProtocolViolation` the second time."""
+        """Reserve a key. Raises `ProtocolViolation` the second time."""
         if key in self._keys:
             raise ProtocolViolation(f"the key {key!r} is used twice")
         self._keys.add(key)
 
     def recorded(self, key: str, attempt: int, place: str, digest: str, request: Rendered) -> Ended | None:
-        """What this attempt came to before, if it is the same request at the same place."""
-        found = self._calls.get((key, attempt))
-        if found is None:
+        """Return the recorded end of this attempt, None if there is none. Raises if its request or place differs."""
+        ended = self._calls.get((key, attempt))
+        if ended is None:
             if self.replay:
                 raise ReplayMiss(
                     f"the call {key!r} (attempt {attempt}) is not in the journal; {self._nearest(key, request)}"
                 )
             return None
-        if found.digest != digest:
-            how = self._difference(found, request)
-            raise RequestMismatch(f"the call {key!r} is recorded with another request: {how}. {self._fork_hint(found)}")
-        if found.place != place:
+        if ended.digest != digest:
+            how = self._difference(ended, request)
+            raise RequestMismatch(f"the call {key!r} is recorded with another request: {how}. {self._fork_hint(ended)}")
+        if ended.place != place:
             raise RequestMismatch(
-                f"the call {key!r} is recorded at place {found.place}, and now comes at {place}. {self._fork_hint(found)}"
+                f"the call {key!r} is recorded at place {ended.place}, and now comes at {place}. {self._fork_hint(ended)}"
             )
-        self.reached[key, attempt] = found
+        self.reached[key, attempt] = ended
         self._ahead -= 1
-        return found
+        return ended
 
     def has_reply(self, key: str) -> bool:
         """Return whether the first attempt of this call is recorded as its last."""
@@ -130,16 +130,16 @@ class Recorder:
         return isinstance(ended, CallCompleted) and not ended.cut
 
     def inherited(self, key: str, attempt: int) -> Ended | None:
-        """What this attempt came to in the session this one is forked from."""
+        """Return the end of this attempt in the parent of a fork."""
         return self._inherited.get((key, attempt))
 
     @property
     def inherits(self) -> bool:
-        """Whether there is anything from the session this one is forked from."""
+        """Whether this session is a fork with inherited calls or answers."""
         return bool(self._inherited or self._ages)
 
     def drop_answer(self, key: str, youngest: float) -> bool:
-        """Forget an inherited answer from outside to a call that is shown something younger now; whether there was one."""
+        """Forget an inherited answer from outside if its call is shown something younger now. Return whether there was one."""
         if self._ages.get(key, 0) <= youngest:
             return False
         del self._ages[key]
@@ -147,32 +147,32 @@ class Recorder:
         return True
 
     def inherit(self, event: Ended, place: str) -> None:
-        """Take what was inherited as what came of the call at this place."""
+        """Use an inherited end for the call at this place."""
         self.reached[event.key, event.attempt] = event.model_copy(update={"place": place})
 
     async def start(self, event: CallStarted) -> None:
-        """Note that a call is about to be sent; durable on return, so that one lost in a crash is always reported."""
+        """Note that a call is about to be sent. Durable on return, so that a call lost in a crash is always reported."""
         self._resent = True
         self._stamp(event)
         await self.journal.commit(event)
         self._check_observer()
 
     def step(self, key: str, attempt: int, digest: str) -> StepCompleted | None:
-        """What this step of an agent with tools came to before, if it is the same. Raises `RequestMismatch` if it is not."""
-        found = self._steps.get((key, attempt))
-        if found is not None and found.digest != digest:
+        """Return a recorded step of an agent with tools. Raises `RequestMismatch` if its request differs."""
+        step = self._steps.get((key, attempt))
+        if step is not None and step.digest != digest:
             raise RequestMismatch(
                 f"the step {key!r} is recorded with another request: the agent's model, its tools, its instructions or what a "
-                f"tool gave is another now. {self._fork_hint(found)}"
+                f"tool gave is another now. {self._fork_hint(step)}"
             )
-        return found
+        return step
 
     def steps_of(self, call: str, attempt: int) -> list[StepCompleted]:
-        """The requests that an agent with tools made for this attempt."""
+        """Requests that an agent with tools made for this attempt."""
         return [s for s in self._steps.values() if (s.call, s.attempt, s.kind) == (call, attempt, "model")]
 
     async def ask_outside(self, event: CallAwaited, texts: Iterable[str], prompt: PromptParts) -> float:
-        """Record what somebody outside is asked, once, so that they can read it when this process is gone. Returns when it was
+        """Record a question to somebody outside, once, so that they can read it when this process has ended. Return when it was
         first asked, in seconds since the epoch."""
         if not self.was_asked(event.key, event.attempt):
             self._asked[event.key, event.attempt] = event.asked_at
@@ -180,7 +180,7 @@ class Recorder:
         return self._asked[event.key, event.attempt] or event.asked_at
 
     def was_asked(self, key: str, attempt: int) -> bool:
-        """Whether somebody outside has been asked this, in this process or an earlier one."""
+        """Return whether this process or an earlier one has put the question to somebody outside."""
         return (key, attempt) in self._asked
 
     async def commit(self, event: Event, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
@@ -191,20 +191,20 @@ class Recorder:
         self._check_observer()
 
     def append(self, event: Ended, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
-        """Record how an attempt ended with the next commit: that of whatever leaves the process next, or in 2 ms."""
+        """Record the end of an attempt with the next commit: that of whatever leaves the process next, or after 2 ms."""
         self._stamp(event)
         self.journal.append(event, texts=texts, prompt=prompt)
         self.events.append(event)
         self.reached[event.key, event.attempt] = event
 
     async def flush(self) -> None:
-        """Return when all that was recorded is durable."""
+        """Return when all recorded events are durable."""
         if not self.replay:
             await self.journal.commit_all([])
             self._check_observer()
 
     async def begin(self, started: SessionStarted, texts: Iterable[str]) -> None:
-        """Record the start, and what is inherited with it; durable on return, as a whole."""
+        """Record the start with all inherited events in one commit; durable on return."""
         self._stamp(started)
         await self.journal.commit_all([started, *self.events], texts=texts)
         self.events.insert(0, started)
@@ -222,11 +222,12 @@ class Recorder:
         return None
 
     def derive(self, event: Event, texts: Iterable[str] = ()) -> None:
-        """Record what follows from the program and its inputs; if it is there already it must be the same."""
-        found = self._derived.get((event.place, type(event).__name__))
-        self._matched.add((event.place, type(event).__name__))
-        if found is not None:
-            if not _is_same(found, event):
+        """Record an event that follows from the program and its inputs. A recorded one must be equal."""
+        slot = (event.place, type(event).__name__)
+        recorded = self._derived.get(slot)
+        self._matched.add(slot)
+        if recorded is not None:
+            if not _is_same(recorded, event):
                 raise RequestMismatch(f"the journal has another {type(event).__name__} at {event.place}")
             self._ahead -= 1
             return
@@ -239,8 +240,8 @@ class Recorder:
     def _stamp(self, event: Event) -> None:
         event.volatile = {**event.volatile, "t": round(self.now(), 3)}
 
-    def _show(self, event: Event) -> None:
-        """Pass a committed event to the observer. The caller of the next commit receives what the observer raises."""
+    def _notify(self, event: Event) -> None:
+        """Pass a committed event to the observer. The next commit raises what the observer raises."""
         if getattr(event, "inherited", False) or self._observer_error is not None:
             return
         try:
@@ -279,7 +280,7 @@ class Recorder:
             self._ahead += event.place != ""
 
     def _nearest(self, key: str, request: Rendered) -> str:
-        """The recorded call that is most like the one that is missing, and how its request differs."""
+        """Describe the recorded call whose key is most similar to a missing one, and how its request differs."""
         known = {**self._inherited, **self._calls}
         sent = {k: event for (k, _), event in known.items() if event.prompt}
         if not sent:
@@ -287,15 +288,15 @@ class Recorder:
         (close,) = difflib.get_close_matches(key, sorted(sent), 1, 0.0)
         return f"the nearest recorded is {close!r}, where {self._difference(sent[close], request)}"
 
-    def _difference(self, found: Ended, request: Rendered) -> str:
-        if not found.prompt:
+    def _difference(self, ended: Ended, request: Rendered) -> str:
+        if not ended.prompt:
             return "a limit refused it then, and nothing was sent"
-        return _prompt_difference(self.journal.store.prompt(found.prompt), request, self.journal.store.text)
+        return _prompt_difference(self.journal.store.prompt(ended.prompt), request, self.journal.store.text)
 
-    def _fork_hint(self, found: Event) -> str:
+    def _fork_hint(self, event: Event) -> str:
         return (
             "Settings, models or prompts changed; what was recorded before can be kept in a fork: "
-            f"consilience fork {self.journal.session} --at {found.seq - 1}"
+            f"consilience fork {self.journal.session} --at {event.seq - 1}"
         )
 
 
@@ -305,13 +306,13 @@ def _is_same(a: Event, b: Event) -> bool:
 
 
 CONTEXT_CHARS = 40
-"""Characters shown on either side of where two texts part."""
+"""Characters shown on either side of the first difference of two texts."""
 
 PART_NAMES = {"i": "instructions", "k": "task", "s": "document", "q": "quotation", "t": "words"}
 
 
 def _prompt_difference(recorded: Sequence[str], now: Rendered, text: Callable[[str], str]) -> str:
-    """Where two prompts part first, as one clause. `recorded` are stored parts, `text` finds a stored text by its id."""
+    """Describe the first difference of two prompts. `recorded` are stored parts, `text` finds a stored text by its id."""
     parts = now.parts.parts
     at = next((n for n, (a, b) in enumerate(zip(recorded, parts, strict=False)) if a != b), None)
     if at is None and len(recorded) == len(parts):
@@ -331,7 +332,7 @@ def _prompt_difference(recorded: Sequence[str], now: Rendered, text: Callable[[s
 
 
 def _part_text(now: Rendered, at: int) -> str:
-    """The text of a part of the prompt now: blocks stand in the order of parts, without the instructions."""
+    """Return the text of a part. Blocks have the order of parts, without the instructions."""
     block = now.blocks[at - 1]
     return block.removeprefix("# Task\n") if isinstance(block, str) else block[0]
 

@@ -1,4 +1,4 @@
-"""Running a session from its start, from where it was left, or over again without a network."""
+"""Running a session from its start, resuming it, or replaying it without a network."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ from consilience.engine.templates import Templates
 from consilience.journal.store import Journal, Store
 
 MAX_TASK_CHARS = 1_000_000
-"""Characters a task may have; more belongs into documents."""
+"""Max characters of a task. Longer texts belong into documents."""
 
 
 async def begin(
     setup: Setup, *, store: Store, session: str | None = None, inherited: Inheritance | None = None
 ) -> Report:
-    """Run a new session to its report. Raises `UserError`s before anything is spent, `SessionWaiting` when it is parked."""
+    """Run a new session to its report. Raises `UserError`s before anything is spent, `SessionWaiting` if it is parked."""
     async with _recorded(setup, store, session, inherited) as state:
         return await execute(setup, state)
 
 
 async def prepare(setup: Setup, *, store: Store, session: str | None = None) -> str:
-    """Record the beginning of a new session without a call, and return its id; `resume` runs it."""
+    """Record the start of a new session without a call, and return its id; `resume` runs it."""
     async with _recorded(setup, store, session, None) as state:
         return state.id
 
 
 @dataclass(frozen=True)
 class Inheritance:
-    """What a fork has from its parent."""
+    """What a fork takes over from its parent."""
 
     parent: str
     forked_at: int
@@ -86,7 +86,7 @@ class Inheritance:
 async def _recorded(
     setup: Setup, store: Store, session: str | None, inherited: Inheritance | None
 ) -> AsyncIterator[State]:
-    """Record the beginning of a session, with the texts that it names and what it inherits, and hold the session."""
+    """Record the start of a session with its texts and inherited events, and hold the session."""
     async with aclosing(setup.seats):
         _check(setup)
         started = _start_event(setup)
@@ -96,7 +96,7 @@ async def _recorded(
             started.model_dump_json()
         except PydanticSerializationError:
             raise SettingsError(
-                "a setting, a persona or the name of a model holds a character that is no Unicode",
+                "a setting, a persona or the name of a model contains a lone surrogate, which is not valid Unicode",
                 do="Write it in UTF-8.",
             ) from None
         journal = store.create(session or f"r{secrets.token_hex(4)}")
@@ -155,18 +155,18 @@ async def resume(
     encoder: str | Encoder | None = None,
     options: Options | None = None,
 ) -> Report:
-    """Go on where the session was left: nothing completed is asked again. A finished session gives its report.
+    """Resume a session; completed calls are not repeated. A finished session returns its report.
 
-    Models and encoder are those recorded unless given. Raises `UnknownName`, `SessionBusy`, `VersionMismatch`, `RequestMismatch`.
+    Models and encoder default to the recorded ones. Raises `UnknownName`, `SessionBusy`, `VersionMismatch`, `RequestMismatch`.
     """
     with CollectorPause() as pause:
         return await _rerun(session, store, models, encoder, options or Options(), pause, replay=False)
 
 
 async def replay(session: str, *, store: Store, options: Options | None = None) -> Report:
-    """Run the session again from its journal with the network shut, and compare event by event.
+    """Run the session again from its journal without any request, and compare event by event.
 
-    Raises `ReplayMiss` where the journal has no answer, `RequestMismatch` where something differs.
+    Raises `ReplayMiss` if the journal lacks an event, `RequestMismatch` if one differs.
     """
     with CollectorPause() as pause:
         return await _rerun(session, store, None, None, options or Options(), pause, replay=True)
@@ -188,7 +188,7 @@ async def _rerun(
         started = events[0] if events else None
         if not isinstance(started, SessionStarted):
             raise SettingsError(
-                f"session {session} has no beginning", do="It was killed before it started; run it anew."
+                f"session {session} has no start event", do="Its process ended before it started. Run the task again."
             )
         finished = _finish_event(events)
         if finished is not None and not replay:
@@ -214,9 +214,7 @@ async def _rerun(
                 await _note_lost(journal, recorder, state)
             report = await execute(setup, state)
         if replay and (unreplayed := recorder.unreplayed()):
-            raise RequestMismatch(
-                f"the replay of {session} did not come to what is recorded: {', '.join(unreplayed[:3])}"
-            )
+            raise RequestMismatch(f"the replay of {session} did not reach recorded events: {', '.join(unreplayed[:3])}")
         if replay and finished is not None and finished.report_digest != report.digest():
             _check_report(session, report, cls.report.model_validate_json(journal.store.text(finished.report)))
         return report
@@ -232,7 +230,7 @@ def _check_models(session: str, started: SessionStarted, ports: Mapping[str, Age
 
 
 def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -> None:
-    keep = f"To go on, install the version that wrote it, or keep its replies in a fork: consilience fork {session} --at end."
+    keep = f"Install the version that wrote it, or keep its replies in a fork: consilience fork {session} --at end."
     if cls.version != started.protocol_version:
         raise VersionMismatch(
             f"session {session} was written by version {started.protocol_version} of {started.protocol}; this is {cls.version}",
@@ -246,7 +244,7 @@ def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -
 
 
 def _recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
-    """What the session was begun with."""
+    """Return the setup that the session was begun with."""
     return Setup(
         protocol=recorded_protocol(started.protocol).model_validate(started.settings),
         task=journal.store.text(started.task),
@@ -273,9 +271,8 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
     waiting = set(recorder.answers) | {
         key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited
     }
-    lost = [
-        f for f in flights if f.key not in waiting and isinstance(state.ports[f.agent], ModelPort | WorkerPort)
-    ]  # others remember
+    # ports of other kinds still have the request
+    lost = [f for f in flights if f.key not in waiting and isinstance(state.ports[f.agent], ModelPort | WorkerPort)]
     for flight in lost:
         await recorder.commit(CallLost(key=flight.key, agent=flight.agent))
         state.faults("after_lost", None)
@@ -284,7 +281,7 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
 
 
 def _check(setup: Setup) -> None:
-    """Raise `SettingsError` for what no session can begin with."""
+    """Raise `SettingsError` if the session cannot begin with this setup."""
     task, quorum = setup.task, setup.quorum
     if not task.strip():
         raise SettingsError("the task is empty", do="Give a question or task.")
@@ -294,7 +291,7 @@ def _check(setup: Setup) -> None:
             do="Give long material as documents (--source FILE) and ask about them.",
         )
     if not 0 <= quorum <= 1:
-        raise SettingsError(f"a quorum of {quorum} is not a share", do="Give a number from 0 to 1.")
+        raise SettingsError(f"invalid quorum: {quorum}", do="Give a number from 0 to 1.")
     _check_unicode(task, "the task")
     for n, document in enumerate(setup.documents, 1):
         _check_unicode(document.name, f"the name of document {n}")
@@ -304,22 +301,22 @@ def _check(setup: Setup) -> None:
                 "the document is empty", where=document.name or f"source {n}", do="Leave it out or fill it."
             )
     _check_name(setup.protocol)
-    fault_hook(setup.options)  # raises for a fault point that is misspelt
+    fault_hook(setup.options)  # raises for an invalid fault point
 
 
-def _check_unicode(words: str, what: str) -> None:
-    """Raise `SettingsError` for what no encoding can hold, such as bytes of a command line that are not UTF-8."""
+def _check_unicode(text: str, what: str) -> None:
+    """Raise `SettingsError` for lone surrogates, such as bytes of a command line that are not UTF-8."""
     try:
-        words.encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise SettingsError(
-            f"{what} holds {words[error.start]!r} at character {error.start + 1}, which is no Unicode",
+            f"{what} contains {text[error.start]!r} at character {error.start + 1}, which is not valid Unicode",
             do="Write it in UTF-8.",
         ) from None
 
 
 def _check_name(protocol: Protocol) -> None:
-    """Raise `SettingsError` if the name leads to another class: a journal holds the protocol's name only."""
+    """Raise `SettingsError` if the name resolves to another class: a journal holds only the protocol's name."""
     found = find_protocol(protocol.name)
     if found is not type(protocol):
         raise SettingsError(
@@ -334,7 +331,7 @@ def _finish_event(events: Sequence[AnyEvent]) -> SessionFinished | None:
 
 
 def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> Report:
-    """The report of a finished session. Without the code of its protocol it is an `AnyReport`, shown as it was stored."""
+    """Return the report of a finished session; without its protocol's code an `AnyReport`, shown as stored."""
     text = store.text(finished.report)
     cls = report_type(protocol)
     if cls is not None:
@@ -345,7 +342,7 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
 
 
 def _check_report(session: str, report: Report, before: Report) -> None:
-    """Raise if a replay ended in another report. One written before a field was added is read with that field's default."""
+    """Raise if a replay ended in another report. A field that is missing in an older report has its default."""
     if before.digest() == report.digest():
         return
     was, now = before.model_dump(mode="json"), report.model_dump(mode="json")
@@ -354,7 +351,7 @@ def _check_report(session: str, report: Report, before: Report) -> None:
 
 
 def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | None:
-    """The encoder that is given, opened. Raises `SettingsError` where the protocol needs one and none is."""
+    """Open the encoder. Raises `SettingsError` if the protocol needs one and there is none."""
     opened = open_encoder(encoder)
     if protocol.needs_encoder and opened is None:
         raise SettingsError(

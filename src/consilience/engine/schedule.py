@@ -22,7 +22,7 @@ from consilience.engine.work import Pending
 
 @dataclass(frozen=True, slots=True)
 class _Sleep:
-    """What a coroutine hands to the clock: the virtual time at which to wake it."""
+    """Yielded by a coroutine to the clock: the virtual time at which to wake it."""
 
     until: int
 
@@ -38,7 +38,7 @@ class _Routine:
     body: Coroutine[Any, Any, object]
     context: Context
     pending: list[Pending[Any]] = field(default_factory=list)
-    """Calls that it started and has not awaited yet."""
+    """Calls that it has started and not awaited yet."""
 
     def is_in_flight(self) -> bool:
         """Return whether it still has a call to await."""
@@ -71,8 +71,7 @@ class Clock:
     It runs one coroutine at a time, in order of (time, index of the agent among the session's agents, order of scheduling).
     All coroutines belong to the branch that runs the clock: they share its budget and take its places in virtual order.
 
-    Once a limit of the session has refused a call, no coroutine is woken but those with a call in flight, until they have
-    awaited it.
+    Once a limit of the session has refused a call, only coroutines with a call in flight are woken, until they have awaited it.
     """
 
     def __init__(self, state: State) -> None:
@@ -158,7 +157,7 @@ class Clock:
         until = await routine.until_sleep()
         if until is not None:
             self._schedule(until, routine)
-        if branch.budget.limited:  # a call beyond it may wait for what those in flight do not use
+        if branch.budget.limited:  # a call may wait for what calls in flight leave unspent
             for pending in routine.pending:
                 branch.budget.refused |= await pending.is_refused()
 
@@ -167,9 +166,9 @@ class Clock:
         self._scheduled += 1
 
     async def _advance(self, time: int) -> None:
-        """Move to a virtual time. At a pace, wait in real time too, but neither for what is recorded nor beyond a time limit.
+        """Move to a virtual time. With a pace also wait in real time, but not for recorded events nor beyond a time limit.
 
-        A reply that comes late moves all later times: nothing is hurried to catch up.
+        A late reply delays all later times.
         """
         loop, passed = asyncio.get_running_loop(), time - self._now
         self._now = time
@@ -183,6 +182,6 @@ class Clock:
         self._wall = max(self._wall, loop.time())
 
     def _check_caller(self, action: str) -> None:
-        """Refuse another branch while the clock runs: what it finds would depend on which reply arrives first."""
+        """Refuse other branches while the clock runs: their result would depend on which reply arrives first."""
         if self._task is not None and asyncio.current_task() is not self._task:
             raise ProtocolViolation(f"only a coroutine of the clock may {action} while the clock runs")

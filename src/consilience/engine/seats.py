@@ -1,4 +1,4 @@
-"""Who sits where: dealing models to agents, and what they and their encoder are reached through."""
+"""Seats: assigning models to agents, and opening the ports through which agents are asked."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Estimate, ThinkingLevel, thinking_tokens
-from consilience.engine.ports import AgentPort, ModelPort, Person, WorkerPort, to_port
+from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, WorkerPort, to_port
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
-from consilience.models.port import Completion, Model, ModelRequest, Worker, context_window, thinks
+from consilience.models.port import Model, Worker, context_window, thinks
 from consilience.models.registry import SERVER_DEADLINE, is_embedded, is_person, resolve
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
 AnyModel: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
-"""A model by name, a model, an agent with tools, or whatever else answers."""
+"""What can answer for an agent: the name of a model, a model, an agent with tools or a port."""
 
 Models: TypeAlias = "AnyModel | Sequence[AnyModel] | Mapping[str, AnyModel]"
+"""One for all agents, several to assign in turn, or one per agent id."""
 
 
 @dataclass(frozen=True)
 class Seats:
-    """Agents with what they are reached through."""
+    """The agents of a session and their ports."""
 
     agents: tuple[Agent, ...]
     """Each with the name of its model."""
@@ -42,10 +43,9 @@ class Seats:
 
 
 def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None = None) -> Seats:
-    """Give every agent its model: one for all, several in turn in the order of agents, or by agent id.
+    """Assign models to agents and open their ports. Service seats come last. Each name is resolved once.
 
-    Service seats are dealt last, and stand last in the result. Names are resolved once each; `deadline` is max seconds of one
-    request to a model.
+    `deadline`: max seconds of one request to a model.
     """
     opened: dict[str, Model] = {}
     ports_by_model: dict[int, AgentPort] = {}
@@ -62,8 +62,7 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
             ports_by_model[id(model)] = to_port(model)
         return ports_by_model[id(model)]
 
-    dealt = models_by_agent(agents, models)
-    ports = {id: port(model) for id, model in dealt.items()}
+    ports = {id: port(model) for id, model in models_by_agent(agents, models).items()}
 
     def seated(agent: Agent) -> Agent:
         name = ports[agent.id].name
@@ -73,76 +72,74 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
 
 
 def models_by_agent(agents: Sequence[Agent], models: Models) -> dict[str, AnyModel]:
-    """The model of each agent, by id, in dealing order. Raises `SettingsError` if an agent has none, or an id is unknown."""
+    """Return the model of each agent, service seats last. Raises `SettingsError` if an agent has none, or an id is unknown."""
     ids = [agent.id for agent in in_dealing_order(agents)]
     if isinstance(models, Mapping):
-        lacking = [id for id in ids if id not in models]
+        missing = [id for id in ids if id not in models]
         unknown = [id for id in models if id not in ids]
-        if lacking or unknown:
+        if missing or unknown:
             raise SettingsError(
-                f"models are given by agent, but {', '.join(lacking or unknown)} {'has none' if lacking else 'is no agent'}",
+                f"models are given by agent, but {', '.join(missing or unknown)} {'has none' if missing else 'is not an agent'}",
                 do=f"Give one for each of: {', '.join(ids)}.",
             )
         return {id: models[id] for id in ids}
-    in_turn = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
+    in_turn = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
     if not in_turn:
         raise SettingsError("no model is given", do="Name at least one.")
-    return {id: in_turn[i % len(in_turn)] for i, id in enumerate(ids)}
+    return {id: in_turn[n % len(in_turn)] for n, id in enumerate(ids)}
 
 
 def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: Models) -> Detail:
-    """The set of prompts: as chosen, else brief if an agent with a voice has a model of the embedded catalogue."""
+    """Return the set of prompts: as chosen, else brief if an agent with a voice has a model of the embedded catalogue."""
     if choice is not None and choice != "auto":
         return choice
-    dealt = models_by_agent(agents, models)
-    voices = [dealt[agent.id] for agent in agents if agent.voice]
+    by_agent = models_by_agent(agents, models)
+    voices = [by_agent[agent.id] for agent in agents if agent.voice]
     names = [model if isinstance(model, str) else getattr(model, "name", None) for model in voices]
     return "brief" if any(isinstance(name, str) and is_embedded(name) for name in names) else "full"
 
 
 def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
-    """`models`, where an agent whose persona brings a model has that one unless `models` names its seat."""
+    """Return `models`, in which an agent whose persona brings a model has that one, unless `models` names its seat."""
     own: dict[str, AnyModel] = {agent.id: agent.model for agent in agents if agent.own_model and agent.model}
-    if not own or isinstance(models, Mapping):
-        return {**own, **models} if isinstance(models, Mapping) else models
-    dealt = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
-    seats = in_dealing_order(agents)
-    return {agent.id: own.get(agent.id, dealt[n % len(dealt)]) for n, agent in enumerate(seats)} if dealt else models
+    if not own:
+        return models
+    return {**own, **models} if isinstance(models, Mapping) else {**models_by_agent(agents, models), **own}
 
 
 def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
-    """US dollars per token (input, output) by agent, taken from a million tokens; of a chain, its most expensive known links.
+    """US dollars per token (input, output) by agent, without agents that are free or have no known price.
 
-    Free agents are left out, and agents without any known price.
+    A chain of fallbacks has the prices of its most expensive known links. Prices are computed from a million tokens.
     """
     million = 1_000_000
-    found: dict[str, tuple[float, float]] = {}
+    prices: dict[str, tuple[float, float]] = {}
     for agent, port in ports.items():
         chain = port.model.models if isinstance(port, ModelPort) and isinstance(port.model, Fallback) else (port,)
         read = max(link.price(million, 0) or 0.0 for link in chain)
         written = max(link.price(0, million) or 0.0 for link in chain)
         if read or written:
-            found[agent] = (read / million, written / million)
-    return found
+            prices[agent] = (read / million, written / million)
+    return prices
 
 
-def request_deadline(given: float | None, level: ThinkingLevel | None) -> float | None:
-    """Max seconds of one request: as given, else longer than is usual where models think at length."""
-    return SERVER_DEADLINE if given is None and level in ("medium", "high") else given
+def request_deadline(chosen: float | None, level: ThinkingLevel | None) -> float | None:
+    """Max seconds of one request: as chosen, else longer than usual if models think at length."""
+    return SERVER_DEADLINE if chosen is None and level in ("medium", "high") else chosen
 
 
 def thinking_by_agent(ports: Mapping[str, AgentPort], level: ThinkingLevel) -> dict[str, int]:
-    """Tokens for the thinking before one reply, by agent; an agent whose model never thinks is left out."""
-    found = {id: thinks(_answering(port)) for id, port in ports.items()}
-    return {id: thinking_tokens(level, one) for id, one in found.items() if one != "never"}
+    """Tokens for the thinking before one reply, by agent, without agents whose model never thinks."""
+    kinds = {id: thinks(_model_or_port(port)) for id, port in ports.items()}
+    return {id: thinking_tokens(level, kind) for id, kind in kinds.items() if kind != "never"}
 
 
 def windows_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, int]:
-    """Tokens of context of each agent's model; agents for which they are unknown are left out."""
-    return {id: window for id, port in ports.items() if (window := context_window(_answering(port)))}
+    """Context window in tokens, by agent, without agents whose window is unknown."""
+    return {id: window for id, port in ports.items() if (window := context_window(_model_or_port(port)))}
 
 
-def _answering(port: AgentPort) -> object:
+def _model_or_port(port: AgentPort) -> object:
     match port:
         case ModelPort():
             return port.model
@@ -153,12 +150,12 @@ def _answering(port: AgentPort) -> object:
 
 
 def max_steps_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, int]:
-    """The most steps of agents with tools, by agent; recorded, since a replay must fund their calls as the run did."""
+    """Max steps of agents with tools, by agent. Recorded, since a replay must fund their calls as the run did."""
     return {agent: port.worker.max_steps for agent, port in ports.items() if isinstance(port, WorkerPort)}
 
 
 def estimate_with_steps(estimate: Estimate, steps: Mapping[str, int]) -> Estimate:
-    """An estimate of calls with their steps. A protocol does not say who makes how many calls, so any may be the longest."""
+    """Return the estimate with steps counted as calls. Any call may be the one with the most steps."""
     return Estimate(min=estimate.min, max=estimate.max * max(steps.values(), default=1))
 
 
@@ -173,22 +170,3 @@ def open_encoder(encoder: str | Encoder | None) -> Encoder | None:
 def replay_seats(agents: Sequence[Agent]) -> Seats:
     """The seats of a replay, through which nothing is sent."""
     return Seats(tuple(agents), {agent.id: ReplayPort(agent.model) for agent in agents})
-
-
-class ReplayPort:
-    """The network in a replay."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    async def send(self, request: ModelRequest) -> Completion:
-        raise AssertionError("a replay sends nothing")
-
-    async def collect(self, key: str, digest: str) -> None:
-        return None
-
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return 0.0
-
-    async def close(self) -> None:
-        return None

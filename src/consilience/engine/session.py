@@ -1,8 +1,8 @@
-"""What a protocol sees of the world, and all that it sees.
+"""The session: a protocol's only access to the world.
 
-`ask` describes a call; awaiting it makes it. `gather` runs branches side by side, `start` opens one whose result any
-branch may await. Operations have places (`engine.branch`), so a run is a function of settings, task, sources, seed and
-inputs, under any order of arrival.
+`ask` describes a call; awaiting it makes it. `gather` runs branches side by side, `start` opens one whose result any branch may
+await. Operations have places (`engine.branch`), so a run is a function of settings, task, sources, seed and inputs, in any order of
+arrival.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ R = TypeVar("R", bound=Report)
 
 
 class Session:
-    """One run of one protocol. Methods that touch the world take places in program order; properties are plain reads."""
+    """One run of one protocol. Operations take places in program order; properties take none."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -67,7 +67,7 @@ class Session:
         self._embeddings = Embeddings(state)
         self.clock = Clock(state)
 
-    # what is given
+    # configuration
 
     @property
     def task(self) -> str:
@@ -108,7 +108,7 @@ class Session:
         return CAPS[self.detail]
 
     def window_share(self, agent: str, prompt: Prompt) -> float:
-        """Share of the context window of the agent's model that a prompt takes, by estimated tokens; 0 if the window is unknown."""
+        """Estimated share of the context window of the agent's model that a prompt takes; 0 if the window is unknown."""
         window = self._state.windows.get(agent)
         return self._state.render(agent, prompt).tokens / window if window else 0.0
 
@@ -119,7 +119,7 @@ class Session:
     def quorum(self, seats: Sequence[tuple[object | None, Sequence[Failure]]]) -> bool:
         """Return whether enough seats are still alive. Each seat is (result or None, failures); a seat stopped only by a limit
         counts as alive."""
-        dead = sum(came is None and not exhaustion(failures) for came, failures in seats)
+        dead = sum(result is None and not exhaustion(failures) for result, failures in seats)
         return self.quorate(len(seats) - dead, len(seats))
 
     @property
@@ -132,11 +132,11 @@ class Session:
         return self._state.activity
 
     def words(self, template: str, **values: Hashable) -> str:
-        """A prompt template of the protocol, rendered."""
+        """Render a prompt template of the protocol."""
         return self._state.templates.render(template, **values)
 
     def rng(self, *names: object) -> random.Random:
-        """A generator of this branch's own: seeded by SHA-256 of (seed, place of the branch, names)."""
+        """Return a generator seeded by SHA-256 of (seed, place of the branch, names)."""
         place = current_branch.get().prefix
         seed = "/".join([str(self._state.seed), place, *map(str, names)])
         return random.Random(int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big"))
@@ -166,11 +166,10 @@ class Session:
     ) -> Ask[Any]:
         """Describe one call; `await` it for a `Reply` or a `Failure`.
 
-        `key` is unique in the session and becomes the id of the message the reply makes, which `audience` and the agent
-        itself may be shown and nobody else. `returns` is `str` or a pydantic model; `accept` may raise `ValueError` to
-        reject a value, saying why to the model. `closing` marks the call that may draw on the reserve. `max_tokens` is given where
-        this reply needs another size than the session's `reply_tokens`. `quoted` returns what prompts that quote the message
-        show; default: the reply's text.
+        `key` is unique in the session and becomes the id of the reply's message, which only `audience` and the agent itself may be
+        shown. `returns` is `str` or a pydantic model. `accept` may reject a value with a `ValueError`, which is shown to the model.
+        `closing` marks the call that may draw on the reserve. `max_tokens` defaults to the session's `reply_tokens`. `quoted`
+        returns the text that prompts quote; default: the reply's prose.
         """
         if closing and not self._state.ledger.sizes.protocol.closing:
             raise ProtocolViolation(
@@ -181,11 +180,11 @@ class Session:
         return Ask(self, agent, prompt, key, returns, kind, tuple(audience), accept, closing, size, quoted)
 
     def procedure(self, body: Coroutine[Any, Any, T], *, calls: int) -> Procedure[T]:
-        """A coroutine to run as a branch, which makes at most `calls` calls."""
+        """Return a coroutine as work to run as a branch, which makes at most `calls` calls."""
         return Procedure(self, body, calls)
 
     async def perform(self, ask: Ask[T]) -> Reply[T] | Failure:
-        """Make a call in the current branch (what awaiting an `Ask` does)."""
+        """Make a call in the current branch. Awaiting an `Ask` does this."""
         branch = current_branch.get()
         branch.pending_calls -= 1
         return await Call(self._state, ask, branch, branch.next_place()).run()
@@ -197,10 +196,10 @@ class Session:
     @overload
     async def gather(self, first: Work[T], second: Work[U], third: Work[V], /) -> tuple[T, U, V]: ...
     async def gather(self, works: Sequence[Work[Any]] | Work[Any], /, *more: Work[Any]) -> Sequence[Any]:
-        """Run branches side by side, funded at the fork in the order asked; results in that order.
+        """Run branches side by side, funded in the order asked. Return their results in that order.
 
-        Asks of one type give a `list[Reply[T] | Failure]`, procedures a list of their results; two or three works, given one by
-        one, may be of different types. A failed call is a value. A defect in one branch cancels the others and is raised.
+        A list of works has one type of result. Two or three works passed as separate arguments may have different types. A failed
+        call is a value. A defect in one branch cancels the others and is raised.
         """
         return tuple(await self._gather((works, *more))) if isinstance(works, Work) else await self._gather(works)
 
@@ -253,7 +252,7 @@ class Session:
         return isinstance(work, Ask) and self._state.recorder.has_reply(work.key)
 
     async def _replayed(self, work: Work[T], prefix: str, branch: Branch) -> T:
-        """The result of a recorded ask, taken in the caller's task: a task of its own would cost as much again."""
+        """Return the result of a recorded ask, in the caller's task: a new task would double its cost."""
         token = current_branch.set(self._fork(branch, prefix, work, branch.budget))
         try:
             return await work
@@ -276,9 +275,9 @@ class Session:
         return branch.budget.split(demands, retries=retries, due=due)
 
     def start(self, work: Work[T]) -> Pending[T]:
-        """Open a branch now, funded now; await the result here or in another branch.
+        """Fund and open a branch now; await the result here or in another branch.
 
-        What it leaves unspent comes back when the branch that started it awaits it, and not otherwise.
+        What it leaves unspent returns only when the branch that started it awaits it.
         """
         branch = current_branch.get()
         place = branch.next_place()
@@ -294,7 +293,7 @@ class Session:
 
     @asynccontextmanager
     async def phase(self, name: str, index: int) -> AsyncIterator[None]:
-        """Label the calls made inside; no barrier and no event."""
+        """Label the calls made inside. This is no barrier and no event."""
         token = current_phase.set((name, index))
         try:
             with span(f"{name} {index}", session=self._state.id, phase=name, index=index):
@@ -302,12 +301,12 @@ class Session:
         finally:
             current_phase.reset(token)
 
-    # what follows from replies
+    # messages, notes and reports
 
     def publish(self, message: Message) -> None:
-        """Say something that is not itself a reply; quotable from now on.
+        """Publish a message that is not itself a reply; it can be quoted from now on.
 
-        One made of a reply has an id that begins with that reply's key, or replies to it: so a fork knows that it is new.
+        If it is made from a reply, its id begins with the reply's key or it replies to it, so that a fork knows its age.
         """
         state = self._state
         place = current_branch.get().next_place()
@@ -326,7 +325,7 @@ class Session:
         state.faults("after_publish", message.phase)
 
     def note(self, name: str, data: BaseModel) -> None:
-        """Record an event that the protocol declares in `notes`. It is derived: a replay and a fork make it anew.
+        """Record an event that the protocol declares in `notes`. It is derived: a replay and a fork make it again.
 
         Raises `ProtocolViolation` for a name or type that is not declared, for a note beyond `MAX_NOTE_CHARS`, and for values that
         JSON cannot hold: NaN, infinity and lone surrogates.
@@ -351,7 +350,7 @@ class Session:
         state.faults("after_note", phase)
 
     def record_check(self, check: Check, index: int) -> None:
-        """Put a stop condition's judgement on record."""
+        """Record the judgement of a stop condition."""
         self._state.recorder.derive(CheckRecorded(place=current_branch.get().next_place(), index=index, check=check))
 
     def message(self, id: str) -> Message:
@@ -361,15 +360,15 @@ class Session:
         return Quote(reply.key if isinstance(reply, Reply) else reply.id, label)
 
     def named(self, reply: Reply[Any], labels: Iterable[str]) -> tuple[str, ...]:
-        """The message ids behind labels that a reply names, in order, once each; others are dropped and counted."""
-        found: dict[str, None] = {}
+        """Return the ids of the messages whose labels a reply names, in order, once each. Other labels are dropped and counted."""
+        ids: dict[str, None] = {}
         for label in labels:
             id = reply.labels.get(label.strip().strip("[]"))
             if id is None:
                 self._state.dropped += 1
             else:
-                found[id] = None
-        return tuple(found)
+                ids[id] = None
+        return tuple(ids)
 
     def quotations(self, text: str, said: Reply[Any] | Message) -> list[Quotation]:
         """Quotations of documents in a part of a reply or message, verified against the lines that its call was shown."""
@@ -378,16 +377,15 @@ class Session:
 
     @property
     def dropped(self) -> int:
-        """How many labels replies named that they were not shown."""
+        """Number of labels that replies named without having been shown them."""
         return self._state.dropped
 
     def shown(self) -> frozenset[str]:
-        """Ids of all messages that any call was shown so far. Read it only where all branches have joined."""
+        """Ids of all messages that any call was shown so far. Read it only when all branches have joined."""
         return frozenset(id for shown in self._state.shown.values() for id in shown)
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """Return `work()`, run in a thread: what takes long must not hold up the other sessions of the loop. It must not use the
-        session."""
+        """Run `work` in a thread, to not hold up other sessions of the loop, and return its result. It must not use the session."""
         return await asyncio.to_thread(work)
 
     async def report(
@@ -399,13 +397,12 @@ class Session:
         confidence: Confidence | None = None,
         unmet: Sequence[str] = (),
         answer_cut: bool = False,
-        **given: Any,
+        **fields: Any,
     ) -> R:
-        """A report: the header from the journal, and what the protocol gives. `first` are the first phase's results.
+        """Make the report from the header fields and the protocol's own. `first`: the results of the first phase.
 
-        Results and dissent of service seats do not count.
-        With anything `unmet`, a cut answer among it, the run is not converged and no confidence is stated.
-        What is still in flight is awaited and recorded before; what nobody awaited is warned about.
+        Results and dissent of service seats do not count. With anything `unmet`, including a cut answer, the run is not converged
+        and no confidence is stated. Calls in flight are awaited first; the report warns about results that no branch awaited.
         """
         await self._drain()
         failed = stop_reason is StopReason.FAILED
@@ -416,19 +413,19 @@ class Session:
             "unmet": unmet,
             "answer_cut": answer_cut,
         }
-        claims = [claim.text for claim in given.get("claims", ())]
-        verdict["facts"] = facts_kept(first, given.get("answer"), claims)
-        if "dissent" in given:
-            given["dissent"] = tuple(one for one in given["dissent"] if self.agent(one.agent).voice)
-        # in a thread: after thousands of calls it takes long enough to hold up the other sessions of the loop
-        return await asyncio.to_thread(lambda: cls(**{**report_header(self._state, first), **verdict, **given}))
+        claims = [claim.text for claim in fields.get("claims", ())]
+        verdict["facts"] = facts_kept(first, fields.get("answer"), claims)
+        if "dissent" in fields:
+            fields["dissent"] = tuple(dissent for dissent in fields["dissent"] if self.agent(dissent.agent).voice)
+        # in a thread: after thousands of calls it would hold up the other sessions of the loop
+        return await asyncio.to_thread(lambda: cls(**{**report_header(self._state, first), **verdict, **fields}))
 
     def warn(self, text: str) -> None:
-        """A sentence for the report's warnings."""
+        """Add a sentence to the report's warnings."""
         self._state.warnings.append((current_branch.get().prefix, text))
 
     async def embed(self, texts: Iterable[str]) -> dict[str, bytes] | None:
-        """The int8 vectors of texts, by `text_id`; None if the encoder failed, which the report warns about.
+        """Return the int8 vectors of texts by `text_id`; None, with a warning in the report, if the encoder failed.
 
         Only texts that are new to the session are encoded, as one batch and one event. A replay encodes nothing.
         """
@@ -448,7 +445,7 @@ class Session:
         return None if vectors is None else cosine(vectors[text_id(a)], vectors[text_id(b)])
 
     async def cosines(self, texts: Sequence[str], others: Sequence[str] | None = None) -> list[list[float]] | None:
-        """The cosine of each text (a row) with each of `others`, by default with each of `texts`; None if the encoder failed.
+        """Return the cosine of each text (a row) with each of `others`, default `texts`; None if the encoder failed.
 
         On two cores a row of 40 takes about 0.1 ms.
         """
@@ -461,11 +458,11 @@ class Session:
     # for the runner
 
     async def abandon(self) -> None:
-        """Cancel what was started, and wait until it has let go."""
+        """Cancel all started work, and wait until it has ended."""
         await asyncio.gather(*(pending.cancel() for pending in self._started), return_exceptions=True)
 
     def raise_defect(self) -> None:
-        """Raise what a started branch raised, if nothing has awaited it yet."""
+        """Raise the defect of a started branch that no branch has awaited."""
         for pending in self._started:
             pending.raise_defect()
 
@@ -474,7 +471,7 @@ class Session:
             await pending.drain()
             if not pending.read and pending.phase is not None:
                 self.warn(f"a result of {pending.phase[0]} {pending.phase[1]} came and was not read")
-        await self._state.recorder.flush()  # making the report may take longer than a commit
+        await self._state.recorder.flush()  # before the report, which may take longer than a commit
 
     @staticmethod
     def _fork(branch: Branch, prefix: str, work: Work[Any], budget: BranchBudget) -> Branch:

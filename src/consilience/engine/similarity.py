@@ -1,4 +1,4 @@
-"""How alike two texts are. Each kind has its own scale; scores of different kinds are never averaged."""
+"""Similarity of texts. Each kind has its own scale; scores of different kinds are never averaged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Encoder(Protocol):
-    """Turns texts into vectors. Equal texts give equal vectors."""
+    """Turns texts into vectors; equal texts into equal vectors."""
 
     @property
     def name(self) -> str: ...
@@ -20,12 +20,12 @@ class Encoder(Protocol):
 
 
 def jaccard(a: str, b: str) -> float:
-    """Shared share of the sets of lower-cased whitespace tokens, in [0, 1]; both empty 1.0, one empty 0.0 (seed 000 §3.6)."""
+    """Jaccard index of the sets of lower-cased whitespace tokens, in [0, 1]; both empty 1.0, one empty 0.0 (seed 000 §3.6)."""
     return set_jaccard(token_set(a), token_set(b))
 
 
 def token_set(text: str) -> frozenset[str]:
-    """Lower-cased, by whitespace."""
+    """Return the lower-cased tokens between whitespace."""
     return frozenset(text.lower().split())
 
 
@@ -37,25 +37,25 @@ def set_jaccard(left: frozenset[str], right: frozenset[str]) -> float:
 
 
 def pairwise(texts: Sequence[str]) -> list[list[float]]:
-    """For every text its `jaccard` with each other one, in order. Every text is split once, every pair compared once."""
+    """Return for every text its `jaccard` with each other text, in order. Each text is split once, each pair compared once."""
     sets = [token_set(text) for text in texts]
     rows: list[list[float]] = [[] for _ in sets]
     for i, left in enumerate(sets):
         for j in range(i + 1, len(sets)):
             score = set_jaccard(left, sets[j])
-            rows[i].append(score)  # the earlier ones stand in it already
+            rows[i].append(score)
             rows[j].append(score)
     return rows
 
 
 def mean_score(rows: Sequence[Sequence[float]]) -> float | None:
-    """The mean of what `pairwise` gave; None below two texts."""
+    """Mean of the scores that `pairwise` returns; None for fewer than two texts."""
     scores = [score for row in rows for score in row]
     return math.fsum(scores) / len(scores) if scores else None
 
 
 def mean_pairwise(texts: Sequence[str]) -> float | None:
-    """Mean `jaccard` over all pairs; None below two texts."""
+    """Mean `jaccard` over all pairs; None for fewer than two texts."""
     return mean_score(pairwise(texts))
 
 
@@ -74,8 +74,8 @@ def cosine(a: bytes, b: bytes) -> float:
 def cosines(rows: Sequence[bytes], columns: Sequence[bytes]) -> list[list[float]]:
     """The `cosine` of each of `rows` with each of `columns`.
 
-    All products of a row come from one sum of big integers, in which each column has 32 bits of its own: about a tenth of the
-    time of one product after the other.
+    All products of a row come from one sum of big integers, in which each column has 32 bits. That takes about a tenth of the
+    time of single products.
     """
     if not rows or not columns:
         return [[] for _ in rows]
@@ -85,17 +85,17 @@ def cosines(rows: Sequence[bytes], columns: Sequence[bytes]) -> list[list[float]
     dimensions = _by_dimension(tuple(columns))
     squares = list(map(_square, columns))
     base = int.from_bytes(b"\0\0\0\x80" * count, "little")
-    found = []
+    table = []
     for row in rows:
         integers = _integers(row)
         total = base + sum(map(mul, integers, dimensions))
         offset = 2**31 + 128 * sum(integers)
         products = struct.unpack(f"<{count}I", total.to_bytes(4 * count, "little"))
         square = _square(row)
-        found.append(
+        table.append(
             [_cosine(product - offset, square, other) for product, other in zip(products, squares, strict=True)]
         )
-    return found
+    return table
 
 
 @lru_cache(maxsize=32)

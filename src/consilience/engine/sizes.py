@@ -6,30 +6,33 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Protocol
 
 from consilience.domain.agents import Agent
-from consilience.domain.outcome import THINKING_TOKENS, Limits, SpendingLimits
+from consilience.domain.outcome import THINKING_TOKENS, Estimate, Limits, SpendingLimits
 from consilience.engine.prompt import Opening, estimate_tokens
-from consilience.engine.protocol import Protocol
 
 MONEY_DIGITS = 12
 """Decimal places of US dollars that sums keep, so that three times 0.10 fit into 0.30."""
 MIN_FIT = 0.25
-"""Least share of its size to which limits shrink a reply. Most replies are shorter than that; a smaller one would be cut."""
+"""Smallest share of its size to which limits shrink a reply. Most replies are shorter than that; a smaller one would be cut."""
 _FIT_STEPS = 64
 _TEMPLATE_TOKENS = 256
-"""What a template adds to a prompt that quotes nothing."""
+"""Tokens that a template adds to a prompt without quotations."""
 _QUOTE_TOKENS = 32
-"""What the fence of a quotation adds to its text."""
+"""Tokens that the fence of a quotation adds to its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Calls (requests), tokens (read and written) and US dollars; infinity is no limit."""
+    """An amount of what limits bound; infinity is no limit."""
 
     calls: float = 0
+    """Requests to models."""
     tokens: float = 0
+    """Tokens read and written."""
     money: float = 0
+    """US dollars."""
 
     def __add__(self, other: Usage) -> Usage:
         money = round(self.money + other.money, MONEY_DIGITS)
@@ -46,7 +49,7 @@ class Usage:
         return self.calls >= other.calls and self.tokens >= other.tokens and self.money >= other.money
 
     def limited_to(self, other: Usage) -> Usage:
-        """The part of this that `other` holds."""
+        """The smaller of both in each figure, at least 0."""
         return Usage(
             max(min(self.calls, other.calls), 0),
             max(min(self.tokens, other.tokens), 0),
@@ -67,11 +70,13 @@ def usage_allowed(limits: SpendingLimits) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class ReplySize:
-    """Max tokens of one reply: of its answer, and of the thinking before it."""
+    """Max tokens of one reply."""
 
     answer: int
     thinking: int = 0
+    """Tokens for the thinking before the answer."""
     enlarged: bool = False
+    """Whether the reply has more room than the first attempt had."""
 
     @property
     def tokens(self) -> int:
@@ -82,7 +87,7 @@ class ReplySize:
         return ReplySize(2 * self.answer, 2 * self.thinking, enlarged=True)
 
     def cut_error(self, text: str, thought: int, error: str) -> str:
-        """Why an unusable reply that was cut at this size is unusable, and what to do."""
+        """The error of an unusable reply that was cut at this size, with what to do."""
         limit = f"the reply was cut at its limit of {self.tokens:,} tokens"
         if text.strip():
             return f"{error}; {limit}"
@@ -92,30 +97,50 @@ class ReplySize:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a branch asks for at a fork: `need` is all that it may spend without retries, `retry` the size of one retry. A
-    `divisible` need counts several calls at their largest size; the branch can begin with a part of it."""
+    """What a branch asks for at a fork."""
 
     need: Usage
+    """All that it may spend without retries."""
     retry: Usage
+    """The size of one retry."""
     divisible: bool = False
+    """Whether the need counts several calls at their largest size, so that a part of it is enough to begin."""
+
+
+class SizedProtocol(Protocol):
+    """What sizes follow from in a protocol (`engine.protocol.Protocol`)."""
+
+    @property
+    def closing(self) -> bool: ...
+    @property
+    def max_quoted_replies(self) -> int: ...
+    @property
+    def max_reply_tokens(self) -> int: ...
+    @property
+    def longest_reply(self) -> int: ...
+    @property
+    def first_speakers(self) -> tuple[str, ...]: ...
+    def estimate(self) -> Estimate: ...
 
 
 @dataclass(frozen=True)
 class CallSizes:
-    """Sizes of a session's calls. `fit` is the share of its size that the answer of a reply may have. `prices` are US dollars per
-    token read and written, `thinking_tokens` the room for thinking in one reply, `steps` the max steps for one reply; all by
-    agent id."""
+    """Sizes of a session's calls. Mappings are by agent id."""
 
     opening: Opening
-    protocol: Protocol
+    protocol: SizedProtocol
     agents: Sequence[Agent]
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """US dollars per token, read and written."""
     thinking_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Tokens for the thinking before one reply."""
     steps: Mapping[str, int] = field(default_factory=dict)
+    """Max steps for one reply."""
     fit: float = 1.0
+    """Share of its size that the answer of a reply may have."""
 
     def reply(self, agent: str, max_tokens: int, *, enlarged: bool = False) -> ReplySize:
-        """The size of a reply whose answer may have `max_tokens`; `enlarged` after one that its thinking used up."""
+        """Size of a reply whose answer may have `max_tokens`; `enlarged` if thinking used up the reply before."""
         return _reply_size(max_tokens, self.thinking_tokens.get(agent, 0), self.fit, enlarged=enlarged)
 
     def request(self, agent: str, estimate_tokens: int, tokens_out: int) -> Usage:
@@ -124,7 +149,7 @@ class CallSizes:
         return Usage(1, estimate_tokens + tokens_out, estimate_tokens * read + tokens_out * written)
 
     def ask(self, agent: str, prompt_tokens: int, max_tokens: int) -> Demand:
-        """A retry has more room if thinking used up the first attempt."""
+        """Demand of one call. Its retry has more room if thinking may have used up the first attempt."""
         steps = self.steps.get(agent, 1)
         once = self.reply(agent, max_tokens)
         again = self.reply(agent, max_tokens, enlarged=agent in self.thinking_tokens)
@@ -134,7 +159,7 @@ class CallSizes:
         )
 
     def procedure(self, calls: float) -> Demand:
-        """A branch of up to `calls` calls, each at its largest size and with all its steps."""
+        """Demand of a branch of up to `calls` calls, each at its largest size and with all its steps."""
         need = self.max_call * (calls * max(self.steps.values(), default=1))
         return Demand(need, need, divisible=True)
 

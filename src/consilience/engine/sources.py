@@ -1,4 +1,4 @@
-"""Documents given with the task: reading them, and checking that quotations are really in them."""
+"""Source documents: reading them, and verifying quotations of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from consilience.domain.messages import Quotation, Source, numbered_lines
 from consilience.domain.paths import read_bounded
 
 MAX_SOURCE_BYTES = 10_000_000
-"""Of a document, a task or an answer; what is larger is refused."""
+"""Max size of a file with a document, a task or an answer."""
 
 PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
-"""Typographic quotation marks, dashes and minus signs, and the plain ones."""
+"""Maps typographic quotation marks, dashes and minus signs to plain ones."""
 
 _REFERENCE = re.compile(r"(S\d+)(?::([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?)?")
 
@@ -28,12 +28,13 @@ _QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\
 
 @dataclass(frozen=True)
 class Document:
-    """A source as the session holds it, or the part of it that a call is shown. `agents` None: open to all."""
+    """A source document of a session, or the part of it that a call is shown."""
 
     id: str
     name: str
     text: str
     agents: tuple[str, ...] | None = None
+    """The agents that may read it; None for all."""
     lines: tuple[int, int] | None = None
     """First and last line that a call is shown, from 1; None for all."""
     generations: int | None = None
@@ -45,7 +46,7 @@ class Document:
 
     @property
     def reference(self) -> str:
-        """How a prompt names it: `S4`, or `S4:120-380` for a part."""
+        """Its name in prompts: `S4`, or `S4:120-380` for a part."""
         return f"{self.id}:{self.lines[0]}-{self.lines[1]}" if self.lines else self.id
 
     @property
@@ -55,17 +56,17 @@ class Document:
 
     @cached_property
     def numbered(self) -> str:
-        """As shown: every line with its number, since a quotation names the line where it begins."""
+        """The text as shown, with line numbers, since a quotation names the line where it begins."""
         return numbered_lines(self._lines, self.name, self.lines)
 
     @cached_property
     def part_id(self) -> str:
-        """The id of the text that is shown."""
+        """Id of the text that is shown."""
         return text_id("\n".join(self._lines[self.lines[0] - 1 : self.lines[1]])) if self.lines else self.text_id
 
     def contains(self, words: str, line: int) -> bool:
-        """True if the words begin in that line (from 1) and stand in the lines shown, whatever their case, whitespace, quotation
-        marks and dashes, and whatever punctuation ends them."""
+        """Return whether the words begin in that line (from 1) and lie within the lines shown. Case, whitespace, quotation marks,
+        dashes and final punctuation do not count."""
         wanted = same_form(words).rstrip(".,;: ")
         first, last = self.lines or (1, len(self._lines))
         if not wanted or not first <= line <= last:
@@ -80,7 +81,7 @@ class Document:
 
     @cached_property
     def _collapsed(self) -> tuple[str, list[tuple[int, int]]]:
-        """The text in one form, and where in it each line lies; an empty one lies nowhere: (n, n)."""
+        """The text in normal form, and the span of each line in it; (n, n) for an empty line."""
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         at = 0
@@ -98,7 +99,7 @@ def read_text_file(path: Path, what: str) -> str:
     try:
         data = read_bounded(path, MAX_SOURCE_BYTES)
     except FileNotFoundError:
-        raise SourceError(f"{what} is not there", where=str(path), do="Check the path.") from None
+        raise SourceError(f"{what} does not exist", where=str(path), do="Check the path.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         too_large = getattr(error, "errno", None) == errno.EFBIG
@@ -121,12 +122,12 @@ def decode_text(data: bytes, what: str, where: str) -> str:
 
 
 def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
-    """Numbered S1, S2, … in the order given."""
+    """Return documents numbered S1, S2, … in the order of their sources."""
     return tuple(Document(f"S{n}", s.name, s.text, s.agents) for n, s in enumerate(sources, 1))
 
 
 def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
-    """The document that a session was recorded with, in that session or that many `forks` later."""
+    """Return a recorded document, as of `forks` forks later."""
     generations = None if ref.generations is None else ref.generations + forks
     return Document(ref.id, ref.name, text, ref.agents, generations=generations)
 
@@ -137,25 +138,27 @@ def document_refs(found: Sequence[Document]) -> tuple[SourceRef, ...]:
     )
 
 
-def select_documents(document_refs: Iterable[str], found: Sequence[Document], agent: str) -> tuple[Document, ...]:
-    """The documents, or parts of them (`S4`, `S4:120-380`, `S4:7`), that a call names, in its order, once each.
+def select_documents(references: Iterable[str], found: Sequence[Document], agent: str) -> tuple[Document, ...]:
+    """Return the documents, or parts of them (`S4`, `S4:120-380`, `S4:7`), that a call names, in that order, once each.
 
     Raises `ProtocolViolation` for a reference to no document or no lines of it, or to one that the agent may not see.
     """
     by_id = {document.id: document for document in found}
     parts: dict[str, Document] = {}
-    for reference in document_refs:
+    for reference in references:
         match = _REFERENCE.fullmatch(reference)
         document = by_id.get(match[1]) if match else None
         if match is None or document is None:
             known = ", ".join(by_id) or "there are none"
-            raise ProtocolViolation(f"{reference!r} names no document of this session ({known})")
+            raise ProtocolViolation(f"{reference!r} is not a document of this session ({known})")
         if document.agents is not None and agent not in document.agents:
             raise ProtocolViolation(f"{agent} may not be shown document {document.id}, which is for {document.agents}")
         if match[2] is not None:
             lines = int(match[2]), int(match[3] or match[2])
             if not lines[0] <= lines[1] <= document.line_count:
-                raise ProtocolViolation(f"{reference!r} names no lines: {document.id} has {document.line_count}")
+                raise ProtocolViolation(
+                    f"{reference!r} is not in the document: {document.id} has {document.line_count} lines"
+                )
             document = replace(document, lines=lines)
         parts[document.reference] = document
     return tuple(parts.values())
@@ -164,9 +167,9 @@ def select_documents(document_refs: Iterable[str], found: Sequence[Document], ag
 def find_quotations(
     text: str, found: Sequence[Document], agent: str, read: Iterable[tuple[str, str, int]] = ()
 ) -> list[Quotation]:
-    """Every `"words" [S2:41]` in the text, judged; a document closed to the agent verifies nothing.
+    """Return every `"words" [S2:41]` in the text, verified if a document that is open to the agent contains it, or `read` does.
 
-    `found` are documents or parts of them; a quotation in `read` is verified as well.
+    `found` are documents or parts of them.
     """
     known = set(read)
     return [
@@ -185,7 +188,7 @@ def find_quotations(
 
 
 def repeatable_quotations(text: str, found: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
-    """The verified quotations in a text that `agent` reads, as it may repeat them: words, document, line."""
+    """Return the verified quotations in a text that `agent` reads and may repeat: words, document, line."""
     return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, found, agent) if q.verified}
 
 
@@ -194,10 +197,10 @@ def _quoted(text: str) -> list[tuple[str, str, int]]:
 
 
 def _line(digits: str) -> int:
-    """A line number; 0, which no document has, for one that is longer than any document."""
+    """Return a line number; 0, which no document has, if it has ten digits or more."""
     return int(digits) if len(digits) < 10 else 0
 
 
 def same_form(text: str) -> str:
-    """`text` without differences of case, whitespace, typographic quotation marks and dashes."""
+    """Return `text` without differences of case, whitespace, typographic quotation marks and dashes."""
     return " ".join(normalize("NFKC", text).translate(PLAIN_MARKS).casefold().split())

@@ -1,4 +1,4 @@
-"""What all branches of a running session stand on. Protocols never see it; they see `Session`."""
+"""The state that all branches of a running session share. Protocols see `Session` instead."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class State:
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     documents: dict[str, tuple[Document, ...]] = field(default_factory=dict)
-    """What calls that name documents were shown of them, by key."""
+    """Documents that calls were shown which name them, by key."""
     ages: dict[str, int] = field(default_factory=dict)
     """Forks since each call was made, by key."""
     outdated: list[str] = field(default_factory=list)
@@ -100,26 +100,26 @@ class State:
 
     def is_from_other_agent(self, id: str, agent: str) -> bool:
         """Return whether the message exists and another agent sent it."""
-        found = self._messages.get(id)
-        return found is not None and found.sender != agent
+        message = self._messages.get(id)
+        return message is not None and message.sender != agent
 
     def age(self, prompt: Prompt) -> float:
-        """Forks since the youngest message, or document, that a prompt names came into being; infinity if there is none.
+        """Forks since the youngest message or document that a prompt names was made; infinity if it names none.
 
-        Documents that a call is shown only because all calls are do not count, else a fork with a new document inherits nothing.
+        Documents shown to all calls do not count, else a fork with a new document would inherit nothing.
         """
         named = {reference.partition(":")[0] for reference in prompt.documents or ()}
         documents = [d.generations for d in self.opening.documents if d.id in named and d.generations is not None]
         return min((*documents, *(self._age(quote.id) for quote in (*prompt.shared, *prompt.quotes))), default=math.inf)
 
     def _age(self, id: str) -> float:
-        """Of a message: that of the youngest reply that it is, is made of, or replies to."""
-        found = self._messages.get(id)
-        if found is None:
+        """Age of a message: that of the youngest reply which it is, is made of, or replies to."""
+        message = self._messages.get(id)
+        if message is None:
             return math.inf
         parts = id.split("/")
         origins = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
-        return min((self.ages[key] for key in (*origins, found.reply_to or "") if key in self.ages), default=math.inf)
+        return min((self.ages[key] for key in (*origins, message.reply_to or "") if key in self.ages), default=math.inf)
 
     @property
     def messages(self) -> Mapping[str, Message]:

@@ -1,5 +1,5 @@
-"""The steps of an agent with tools, within one attempt of a call: what is recorded is given back, what is new is funded, taken
-and recorded before it has effect."""
+"""The steps of an agent with tools within one attempt of a call. Recorded steps are returned as recorded; a new step is funded,
+taken and recorded before it has effect."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ class StepRefused(ProviderError):
 class StepLog:
     """Implements `models.port.Steps`. The first request is reserved with the call; each further one reserves `size`.
 
-    A call that is `closing` answers without tools if the budget has no means for another step; others are then refused.
-    `spent` is what the steps used.
-    Once a limit on time has `ended` the call, no step is taken or recorded, even if the agent ignores its cancellation.
+    If the budget cannot fund another step, a `closing` call answers without tools, and another call is refused.
     """
 
     state: State
@@ -42,12 +40,14 @@ class StepLog:
     budget: CallBudget
     taken: int = 0
     spent: Usage = field(default_factory=Usage)
+    """What the steps used."""
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_thought: int = 0
     tokens_cached: int = 0
     cost: float | None = 0.0
     ended: bool = False
+    """Set when a time limit ends the call. Then no step is taken or recorded, even if the agent ignores its cancellation."""
 
     @property
     def max_steps(self) -> int:
@@ -90,23 +90,14 @@ class StepLog:
         self, kind: Literal["model", "tool"], key: str, place: str, digest: str, do: Callable[[], Awaitable[Taken]]
     ) -> Taken:
         recorder = self.state.recorder
-        found = recorder.step(key, self.attempt, digest)
-        if found is not None:
-            cached = int(found.volatile.get("cached") or 0)
-            requests = int(found.volatile.get("requests", 1) or 0) if kind == "model" else 0
-            if requests > 1:  # as its retries did
+        step = recorder.step(key, self.attempt, digest)
+        if step is not None:
+            cached = int(step.volatile.get("cached") or 0)
+            requests = int(step.volatile.get("requests", 1) or 0) if kind == "model" else 0
+            if requests > 1:  # its retries were reserved too
                 self.budget.reserve_step(Usage(requests - 1))
-            text = recorder.text(found.text)
-            return Taken(
-                text,
-                found.form,
-                found.tokens_in,
-                found.tokens_out,
-                cached,
-                found.cost,
-                requests,
-                found.tokens_thought,
-            )
+            tokens = step.tokens_in, step.tokens_out, cached
+            return Taken(recorder.text(step.text), step.form, *tokens, step.cost, requests, step.tokens_thought)
         self._check_running()
         taken = await do()
         self._check_running()
@@ -141,7 +132,7 @@ class StepLog:
 
 
 async def run_worker(worker: Worker, request: ModelRequest, steps: StepLog) -> Completion:
-    """The answer of an agent with tools, and what all its steps came to. Until its first step it has sent nothing."""
+    """Return the answer of an agent with tools, with the sum of its steps. Before its first step it has sent nothing."""
     running_count().expect()
     text = await worker.work(request, steps)
     return Completion(

@@ -1,9 +1,8 @@
-"""What operators see: a quiet logger, and OpenTelemetry spans.
+"""Logging and OpenTelemetry spans.
 
-The logger is `consilience`; it has no handler of its own and never holds a text, a prompt or a key. At INFO it says when a session
-begins and how it ends, at WARNING which call failed, at DEBUG every call. Spans come from `opentelemetry-api`, and cost next to
-nothing where no SDK is set up: one for the session, one for each block of a phase, one for each live call, under which the model
-layer puts its own (`pydantic_ai.Agent.instrument_all()`).
+The logger is `consilience`. It has no handler and never receives a text, a prompt or a key. It logs the start and end of a session
+at INFO, failed calls at WARNING and every call at DEBUG. There is a span for the session, for each block of a phase and for
+each live call, below which the model layer adds its own (`pydantic_ai.Agent.instrument_all()`). Without an SDK they cost little.
 """
 
 from __future__ import annotations
@@ -44,29 +43,28 @@ def _tracer() -> Tracer:
 
 @cache
 def _tracing_defaults() -> tuple[Callable[[], object], type, AbstractContextManager[Span]]:
-    """What gives the receiver of spans, its type where nobody set one up, and the span that records nothing then."""
+    """Return the function that returns the provider of spans, the type it has without an SDK, and the span that records nothing."""
     from opentelemetry import trace
 
     return trace.get_tracer_provider, trace.ProxyTracerProvider, nullcontext(trace.INVALID_SPAN)
 
 
 def is_traced() -> bool:
-    """Whether anybody set up what receives spans."""
-    provider, nobody, _ = _tracing_defaults()
-    return not isinstance(provider(), nobody)
+    """Return whether an SDK receives spans."""
+    provider, default_type, _ = _tracing_defaults()
+    return not isinstance(provider(), default_type)
 
 
 def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Span]:
-    """The current span while the block runs, one that records nothing where nobody watches; an exception that passes through
-    marks it as failed."""
+    """Open a span for the block; without an SDK it records nothing. An exception that passes through marks it as failed."""
     if not is_traced():
         return _tracing_defaults()[2]
-    given = {f"consilience.{key}": value for key, value in attributes.items()}
-    return _tracer().start_as_current_span(name, attributes=given)
+    prefixed = {f"consilience.{key}": value for key, value in attributes.items()}
+    return _tracer().start_as_current_span(name, attributes=prefixed)
 
 
 def set_outcome(current: Span, event: Ended) -> None:
-    """What came of a call, on its span."""
+    """Set the outcome of a call on its span."""
     if not current.is_recording():
         return
     from opentelemetry.trace import Status, StatusCode
@@ -82,7 +80,7 @@ def set_outcome(current: Span, event: Ended) -> None:
 
 
 def log_event(session: str, event: Event) -> None:
-    """One line of the log for an event, if it deserves one."""
+    """Log an event, if it is of a kind that is logged."""
     match event:
         case SessionStarted():
             forked = f", forked from {event.parent} at event {event.forked_at}" if event.parent else ""

@@ -1,4 +1,4 @@
-"""Prompt templates: one Jinja file each, stored with the session so that it can be run again as it was."""
+"""Prompt templates: Jinja files, stored with the session so that it can be run again unchanged."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class Templates:
             return _rendered(self.sources[name], tuple(sorted(values.items())))
         except TemplateError as error:
             raise SettingsError(
-                f"the prompt {name!r} cannot be written: {error}",
+                f"the prompt {name!r} failed to render: {error}",
                 where=f"{name}.j2",
-                do="Mend or remove what overrides it.",
+                do="Fix or remove the file that overrides it.",
             ) from error
 
 
 def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Templates:
-    """The templates of a protocol's class.
+    """Load the templates of a protocol's class.
 
     Each class along its method resolution order, bases first, adds the files of the folder `prompts` beside its module, those
     of `prompts/full` or `prompts/brief` according to `detail`, and its own `templates`. Later ones replace earlier ones of the
     same name, so a protocol with one set of prompts uses it for both. The files of a directory may override them.
 
-    Raises `SettingsError` for a directory that is not there, a file that overrides nothing, a template that does not parse, and
-    a class without instructions.
+    Raises `SettingsError` for a missing directory, a file that overrides nothing, a template that does not parse, and a class
+    without instructions.
     """
     sources: dict[str, str] = {}
     folders: dict[str, Traversable] = {}
@@ -81,13 +81,13 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
 
 
 def _files_in(folder: Traversable) -> dict[str, str]:
-    """Template files by name, without `.j2`; none if there is no such folder."""
+    """Return the template files of a folder by name, without `.j2`; none if the folder does not exist."""
     items = folder.iterdir() if folder.is_dir() else ()
     return {item.name[:-3]: item.read_text("utf-8") for item in items if item.name.endswith(".j2")}
 
 
 def _folder_beside(module_name: str) -> Traversable | None:
-    """The folder `prompts` beside a module, if there is one. A notebook or an interactive session has none."""
+    """Return the folder `prompts` beside a module, if it exists. A notebook or an interactive session has none."""
     module = sys.modules.get(module_name)
     package, file = getattr(module, "__package__", None), getattr(module, "__file__", None)
     parent: Traversable | None = files(package) if package else Path(file).parent if file else None
@@ -100,7 +100,7 @@ def _overrides(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
         raise SettingsError(
             "there is no such directory of prompts", where=str(directory), do="Name an existing directory."
         )
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for path in sorted(directory.glob("*.j2")):
         if path.stem not in known:
             raise SettingsError(
@@ -109,18 +109,18 @@ def _overrides(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
                 do=f"Use one of: {', '.join(f'{name}.j2' for name in sorted(known))}.",
             )
         try:
-            found[path.stem] = read_bounded_text(path)
-            _compiled(found[path.stem])
+            sources[path.stem] = read_bounded_text(path)
+            _compiled(sources[path.stem])
         except (OSError, UnicodeError, TemplateError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise SettingsError(
                 f"the prompt cannot be read: {reason}", where=str(path), do="Fix or remove the file."
             ) from error
-    return found
+    return sources
 
 
 MAX_RENDERED_CHARS = 4_000_000
-"""Characters of rendered templates that are kept. A longer text is rendered again each time."""
+"""Max characters of rendered templates that are kept. A text of more than a hundredth of that is rendered each time."""
 
 _Values = tuple[tuple[str, Hashable], ...]
 _rendered_before: dict[tuple[str, _Values], str] = {}
@@ -128,7 +128,7 @@ _chars_kept = 0
 
 
 def _rendered(source: str, values: _Values) -> str:
-    """Render once per source and values: the agents of a panel are asked the same, round after round."""
+    """Render once per source and values: many agents are asked the same in every round."""
     global _chars_kept
     text = _rendered_before.get((source, values))
     if text is None:

@@ -1,4 +1,4 @@
-"""Ending a call that is in flight when its time is up."""
+"""Ending a call in flight at its time limit."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from consilience.models.limiter import Sendings, sendings
 T = TypeVar("T")
 
 CLEANUP_SECONDS = 0.5
-"""How long the end of a run waits for cancelled calls to release what they hold."""
+"""Max seconds for which the end of a run waits for cancelled calls to release what they hold."""
 MIN_SECONDS = 0.001
-"""With less time left than this nothing is sent."""
+"""Nothing is sent with less time left."""
 NOTE_INTERVAL_SECONDS = 1.0
-"""Interval at which the time used under a limit is stored, so that it counts also after a kill."""
+"""Interval at which the time used under a limit is stored, so that it counts after a kill too."""
 
 TIME_LIMIT_DETAIL = "ended by the time limit"
-"""Opens the detail of a call that a limit on time ended."""
+"""First words of the detail of a call that a time limit ended."""
 
 
 class TimeLimitReached(ProviderError):
-    """A limit on time ended a call. `possibly_charged`: a request was in flight."""
+    """A time limit ended a call."""
 
     def __init__(self, left: TimeLeft, count: Sendings) -> None:
         self.whose = left.whose
         self.possibly_charged = count.in_flight
+        """Whether a request was in flight."""
         state = "while a request was in flight" if count.in_flight else "while no request was in flight"
         super().__init__(f"{TIME_LIMIT_DETAIL}{f' of {left.whose}' if left.whose else ''} {state}")
         self.requests = count.requests
 
 
 class CancelledTasks:
-    """Calls that were ended and may still be releasing what they hold: a connection, a program, a slot of a limiter."""
+    """Calls that were ended and may still hold a connection, a program or a slot of a limiter."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -46,7 +47,7 @@ class CancelledTasks:
         task.cancel()
 
     async def wait(self) -> None:
-        """Return when all have ended, after `CLEANUP_SECONDS` at most. A tool that blocks a thread cannot be ended."""
+        """Return when all have ended, after at most `CLEANUP_SECONDS`: a tool that blocks a thread cannot be ended."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLEANUP_SECONDS)
 
@@ -56,9 +57,9 @@ class CancelledTasks:
 
 
 async def await_within(left: TimeLeft, work: Coroutine[Any, Any, T], cancelled: CancelledTasks) -> T:
-    """The result of `work`, if it is there in time. Raises `TimeLimitReached` at the limit, without waiting for `work` to end.
+    """Return the result of `work`. Raises `TimeLimitReached` at the limit, without waiting for `work` to end.
 
-    A result that is there at the limit counts. Without a limit this costs nothing.
+    A result that exists at the limit counts. Without a limit no task is made.
     """
     if left.seconds == float("inf"):
         return await work

@@ -33,17 +33,17 @@ _ARGUMENTS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
     "replace": ((Mapping, NoneType), "a mapping", "Give models by the id of their agent."),
     "perspectives": ((Mapping, NoneType), "a mapping", "Give points of view by the id of their agent."),
 }
-"""By the name of the argument: what it may be, in words too, and what to do instead."""
+"""By name of the argument: its types, their description, and what to do about others."""
 
 
 def check_arguments(protocol: object, encoder: str | Encoder | None, plain: Mapping[str, object]) -> Protocol:
-    """The protocol. Raises `SettingsError` for one, an encoder or a `plain` argument that is none."""
+    """Return the protocol. Raises `SettingsError` if it, the encoder or a `plain` argument is of a wrong type."""
     if not isinstance(protocol, Protocol):
         raise _protocol_error(protocol)
     check_types(plain)
     if encoder is not None and not isinstance(encoder, str) and not hasattr(encoder, "encode"):
         raise SettingsError(
-            f"{_describe(encoder)} compares no texts",
+            f"{_describe(encoder)} is not an encoder",
             where="encoder",
             do='Give the name of one: "openai:text-embedding-3-small".',
         )
@@ -71,7 +71,7 @@ def check_types(arguments: Mapping[str, object]) -> None:
 
 
 def check_store(store: Store | None) -> Store | None:
-    """The store given, if any. Raises `SettingsError` for what is none."""
+    """Return the store, if any. Raises `SettingsError` if it is not a store."""
     if store is not None and not hasattr(store, "create"):
         path = str(store) if isinstance(store, str | Path) else "journal.db"
         raise SettingsError(
@@ -80,18 +80,18 @@ def check_store(store: Store | None) -> Store | None:
     return store
 
 
-def load_sources(given: Sequence[Source | Path]) -> list[Source]:
+def load_sources(sources: Sequence[Source | Path]) -> list[Source]:
     """Return the documents; a path is read and names its document. A text alone is refused: it may be meant as a path.
 
     Raises `SettingsError` for what is not a document, `SourceError` for a file that cannot be read.
     """
-    if isinstance(given, str | Source) or not isinstance(given, Sequence):
+    if isinstance(sources, str | Source) or not isinstance(sources, Sequence):
         raise SettingsError(
-            f"{_describe(given)} is not a list of documents",
+            f"{_describe(sources)} is not a list of documents",
             where="sources",
             do='Give a list: sources=[pathlib.Path("file.txt"), consilience.Source(text, name)].',
         )
-    return [_source(n, one) for n, one in enumerate(given, 1)]
+    return [_to_source(n, source) for n, source in enumerate(sources, 1)]
 
 
 def check_seats(sources: Sequence[Source], agents: Sequence[str]) -> None:
@@ -106,41 +106,41 @@ def check_seats(sources: Sequence[Source], agents: Sequence[str]) -> None:
                 )
 
 
-def _source(n: int, given: Any) -> Source:
-    if isinstance(given, Source):
-        return given
-    if isinstance(given, Path):
-        return Source(text=read_text_file(given, "the document"), name=str(given))
-    path = repr(given) if isinstance(given, str) and len(given) <= 60 and "\n" not in given else '"file.txt"'
+def _to_source(n: int, source: Any) -> Source:
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, Path):
+        return Source(text=read_text_file(source, "the document"), name=str(source))
+    path = repr(source) if isinstance(source, str) and len(source) <= 60 and "\n" not in source else '"file.txt"'
     raise SettingsError(
-        f"{_describe(given)} is neither a Source nor a path",
+        f"{_describe(source)} is neither a Source nor a path",
         where=f"source {n}",
         do=f"Write pathlib.Path({path}) to read a file, or consilience.Source(text, name) to give a text.",
     )
 
 
-def to_limits(given: Limits | None) -> Limits | None:
-    if given is None or isinstance(given, Limits):
-        return given
-    if not isinstance(given, Mapping):
-        raise LimitsError(f"{_describe(given)} is none")
-    return Limits(**{str(kind): value for kind, value in given.items()})
+def to_limits(limits: Limits | None) -> Limits | None:
+    if limits is None or isinstance(limits, Limits):
+        return limits
+    if not isinstance(limits, Mapping):
+        raise LimitsError(f"{_describe(limits)} is not a set of limits")
+    return Limits(**{str(kind): value for kind, value in limits.items()})
 
 
-def _protocol_error(given: object) -> SettingsError:
-    if isinstance(given, type) and issubclass(given, Protocol):
+def _protocol_error(protocol: object) -> SettingsError:
+    if isinstance(protocol, type) and issubclass(protocol, Protocol):
         return SettingsError(
-            f"{given.__name__} is a kind of protocol, not one with its settings",
+            f"{protocol.__name__} is a class, not a protocol with its settings",
             where="protocol",
-            do=f"Write {given.__name__}().",
+            do=f"Write {protocol.__name__}().",
         )
-    do = "Give one with its settings: consilience.Emergence(children=3)."
-    if isinstance(given, str) and given in protocol_names():
-        do = f"Give it with its settings: consilience.{find_protocol(given).__name__}()."
-    return SettingsError(f"{_describe(given)} is not a protocol", where="protocol", do=do)
+    do = "Pass a protocol instance, for example consilience.Emergence(children=3)."
+    if isinstance(protocol, str) and protocol in protocol_names():
+        do = f"Pass an instance: consilience.{find_protocol(protocol).__name__}()."
+    return SettingsError(f"{_describe(protocol)} is not a protocol", where="protocol", do=do)
 
 
 def _describe(value: object) -> str:
-    """The value where it is short, with its type."""
+    """Return the value, if it is short, with its type."""
     shown = repr(value)
     return f"{shown} ({type(value).__name__})" if len(shown) <= 60 else f"a {type(value).__name__}"

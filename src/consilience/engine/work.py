@@ -1,4 +1,4 @@
-"""What a branch can do: ask, run a sub-procedure, await what another branch started. Results are values, failures too."""
+"""The work of branches: calls, sub-procedures, and awaiting what another branch started. Failures are values too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class SessionHost(Protocol):
-    """What work needs of the session that runs it."""
+    """What work needs from the session that runs it."""
 
     @property
     def activity(self) -> Activity: ...
@@ -28,25 +28,27 @@ class SessionHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[T_co]):
-    """A call that was answered. `key` is also the id of the message it made; `text` its prose.
-
-    `shown` are the ids of the messages in its prompt, `labels` those of others by the label under which they were shown.
-    `reserve`: it was paid out of the reserve held for the closing call. `cut`: it ended at the token limit.
-    """
+    """A call that was answered."""
 
     key: str
+    """Also the id of the message that the reply is."""
     agent: str
     value: T_co
     text: str
+    """Its prose."""
     shown: tuple[str, ...] = ()
+    """Ids of the messages in its prompt."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the messages of other agents in its prompt, by label."""
     reserve: bool = False
+    """Whether it was paid from the reserve for the closing call."""
     cut: bool = False
+    """Whether it ended at the token limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call that gave no reply, and why. Also what a branch without funds comes to."""
+    """A call without a reply, and the reason. Also the result of a branch without funds."""
 
     key: str
     agent: str
@@ -55,19 +57,19 @@ class Failure:
 
 
 def exhaustion(failures: Iterable[Failure]) -> StopReason | None:
-    """What ran out, if a limit refused anything: the first refusal says."""
+    """Return which limit ran out, from the first refusal by a limit; None if no limit refused a call."""
     return next((failure.kind.exhaustion for failure in failures if failure.kind.is_limit), None)
 
 
 def drawn_on(closing: Reply[Any] | None, failures: Iterable[Failure]) -> Literal["ordinary", "reserve"] | None:
-    """How an answer came about, as reports say it: out of the reserve, where a limit had refused what came before."""
+    """Return how an answer was paid: from the reserve if a limit had refused calls before; None without an answer."""
     if closing is None:
         return None
     return "reserve" if closing.reserve and exhaustion(failures) else "ordinary"
 
 
 class Work(ABC, Generic[T_co]):
-    """What `gather` and `start` can open as a branch, or `await` runs in the current one; `T_co` is its result."""
+    """What `gather` and `start` open as a branch, or `await` runs in the current one. `T_co` is its result."""
 
     @property
     @abstractmethod
@@ -84,7 +86,7 @@ class Work(ABC, Generic[T_co]):
 
 @dataclass(eq=False, slots=True)
 class Ask(Work["Reply[T] | Failure"], Generic[T]):
-    """One call, not made yet: await it, or hand it to `gather` or `start`."""
+    """One call, not made yet: await it, or pass it to `gather` or `start`."""
 
     session: SessionHost
     agent: str
@@ -108,7 +110,7 @@ class Ask(Work["Reply[T] | Failure"], Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Procedure(Work[T]):
-    """A coroutine that may make up to `max_calls` calls, to be run as a branch of its own."""
+    """A coroutine that makes up to `max_calls` calls, to run as a branch."""
 
     session: SessionHost
     body: Coroutine[Any, Any, T]
@@ -123,12 +125,12 @@ class Procedure(Work[T]):
 
 
 def has_failed(task: asyncio.Task[Any]) -> bool:
-    """Whether a branch ended in a defect."""
+    """Return whether a branch ended in a defect."""
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
 class Pending(Generic[T]):
-    """A single-assignment future between branches: the result of what was started, for any branch to await, any number of times."""
+    """The result of work that was started. Any branch may await it, any number of times."""
 
     def __init__(
         self, session: SessionHost, task: asyncio.Task[T], branch: Branch, place: str, phase: Phase | None
@@ -172,7 +174,7 @@ class Pending(Generic[T]):
         return self._branch.budget.refused_first
 
     async def drain(self) -> None:
-        """Await it at the end of a run, without counting it as read."""
+        """Await the result at the end of a run, without counting it as read."""
         read = self.read
         await self._wait()
         self.read = read
@@ -182,7 +184,7 @@ class Pending(Generic[T]):
             self._task.result()
 
     def cancel(self) -> asyncio.Task[T]:
-        """Abandon it; the task given back is done once it has let go."""
+        """Cancel the work. The returned task is done once it has released what it holds."""
         self._task.cancel()
         return self._task
 
@@ -193,6 +195,3 @@ class Pending(Generic[T]):
         self._waiters = 0
         if not task.cancelled():
             self._session.activity.leave()
-
-
-__all__ = ["Ask", "Failure", "Pending", "Procedure", "Reply", "Work"]

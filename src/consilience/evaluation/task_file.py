@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import Source
 from consilience.domain.paths import read_bounded_text
+from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol
 from consilience.evaluation.matching import check_reference
 from consilience.protocols._common.answers import check_pattern
@@ -140,7 +141,9 @@ def read_tasks(text: str, name: str) -> list[Task]:
         except _RepeatedKey as error:
             raise SettingsError(f"invalid task: {error}", where=where, do="Give it once.") from None
         except ValidationError as error:
-            raise SettingsError(f"invalid task: {_describe_error(error)}", where=where, do="Correct it.") from None
+            raise SettingsError(
+                f"invalid task: {describe_invalid(error, model=Task, owner='the task')}", where=where, do="Correct it."
+            ) from None
         if task.id in lines_by_id:
             raise SettingsError(
                 f"the id {task.id!r} is already used in line {lines_by_id[task.id]}",
@@ -176,10 +179,3 @@ def select_tasks(tasks: Sequence[Task], *, only: Iterable[str] = (), limit: int 
     if limit is not None and limit < 1:
         raise SettingsError(f"invalid number of tasks: {limit}", where="--limit", do="Give 1 or more.")
     return [task for task in tasks if not names or task.split in names or task.id in names][:limit]
-
-
-def _describe_error(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(map(str, p['loc'])) or 'the line'}: {p['msg'].removeprefix('Value error, ')}"
-        for p in error.errors(include_url=False, include_context=False)
-    )

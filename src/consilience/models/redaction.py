@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from consilience.domain.errors import storable
+from consilience.domain.errors import replace_surrogates
 
 _KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 _MIN_SENT_KEY_CHARS = 20
@@ -120,7 +120,7 @@ def scrub(text: str, keys: Iterable[str]) -> str:
 
 def _without_shapes(text: str, keys: Iterable[str]) -> str:
     """`text` without what is known to be a secret, and without what is one by its own look."""
-    text = storable(text)
+    text = replace_surrogates(text)
     secrets = {key for key in keys if len(key) >= 4}
     for name, value in os.environ.items():
         if len(value) >= 8 and _KEY_VARIABLE.search(name.upper()):

@@ -18,7 +18,7 @@ from consilience.domain.sections import (
     KeyFigures,
     Paragraph,
     Presentation,
-    Quote,
+    QuoteBlock,
     Subheading,
     Table,
 )
@@ -88,7 +88,7 @@ def _block(block: Block | MarkdownBlock) -> str:
             return f"### {escape_markdown(block.text)}"
         case AgentText():
             return demote_markdown(block.text)
-        case Quote():
+        case QuoteBlock():
             return f"> {escape_markdown(block.text)}" + (f"\n>\n> — {escape_markdown(block.by)}" if block.by else "")
         case Bullets():
             return "\n".join(map(_item, block.items))

@@ -21,7 +21,7 @@ from consilience.domain.events import (
     SessionStarted,
     place_key,
 )
-from consilience.domain.report import Progress, Report, find_report, present
+from consilience.domain.report import Report, UnfinishedSession, find_report, present
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
 from consilience.reporting.fork_tree import ForkTree
@@ -156,7 +156,7 @@ class SessionRecord:
         if started is None:
             return Presentation()
         try:
-            return find_report(started.protocol).progress(Progress(started, self.events, self.text))
+            return find_report(started.protocol).progress(UnfinishedSession(started, self.events, self.text))
         except Exception:
             LOGGER.warning("the sections of session %s could not be built", self.session, exc_info=True)
             return Presentation()

@@ -13,7 +13,7 @@ from typing import get_args
 from consilience.domain.agents import voices
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import PositionChange
-from consilience.domain.report import Objection, ObjectionFate, Report, Spent
+from consilience.domain.report import Objection, ObjectionFate, Report, UsageTotals
 from consilience.domain.sections import (
     AgentText,
     Block,
@@ -399,7 +399,7 @@ def _calls(report: Report) -> str:
     return f"{text}; {more}" if more else text
 
 
-def _uncounted_calls(spent: Spent) -> list[str]:
+def _uncounted_calls(spent: UsageTotals) -> list[str]:
     """Return numbers of calls whose cost is not in the figures."""
     named = (
         (spent.lost, "interrupted, possibly charged"),

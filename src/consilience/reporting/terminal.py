@@ -17,7 +17,7 @@ from consilience.domain.sections import (
     Item,
     KeyFigures,
     Paragraph,
-    Quote,
+    QuoteBlock,
     Subheading,
     Table,
     View,
@@ -150,7 +150,7 @@ def _lines(block: Block, width: int) -> list[str]:
             return paragraph(block.text, width)
         case AgentText():
             return [line for raw in printable(block.text).split("\n") for line in paragraph(raw, width) or [""]]
-        case Quote():
+        case QuoteBlock():
             return paragraph(f"  “{block.text}”" + (f" — {block.by}" if block.by else ""), width, "    ")
         case Bullets():
             return [line for item in block.items for line in paragraph(f"  {_item(item)}", width, "    ")]

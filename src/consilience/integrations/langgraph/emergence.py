@@ -31,9 +31,8 @@ from consilience.journal.open_store import opened
 from consilience.journal.store import Store
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence import Emergence, EmergenceReport
-from consilience.protocols.emergence.outcome import round_of
-from consilience.protocols.emergence.report import Round, agent_state
-from consilience.protocols.emergence.restore import course_of
+from consilience.protocols.emergence.report import Round, agent_state, round_of
+from consilience.protocols.emergence.turns import restore_rounds
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig
@@ -234,11 +233,15 @@ class _Node(Visit[Seen]):
         with opened(self.deliberation.store) as store:
             events = store.read(self.session)
             started = next(event for event in events if isinstance(event, SessionStarted))
-            course = course_of([e for e in events if self._made_at(e) <= self.here], store.text, spoken=self._spoken)
+            course = restore_rounds(
+                [e for e in events if self._made_at(e) <= self.here], store.text, spoken=self._spoken
+            )
         made = [*ahead, *map(self._made_at, events)]
         check = course.checks[-1] if course.checks else None
         return Seen(
-            rounds=tuple(round_of(started.agents, self.protocol, course, n) for n in range(1, len(course.rounds) + 1)),
+            rounds=tuple(
+                round_of(started.agents, self.protocol.threshold, course, n) for n in range(1, len(course.rounds) + 1)
+            ),
             met=check is not None and check.met,
             another=any((self.here[0] + 1, 0) <= moment < END for moment in made),
             report=report,

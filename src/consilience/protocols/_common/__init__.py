@@ -1,1 +1,1 @@
-"""What several protocols share: trees, claims, ballots, a judging model, sections. Protocols may import it; it imports none."""
+"""What several protocols share: trees, conclusions, extractable answers, parts of reports. It imports no protocol."""

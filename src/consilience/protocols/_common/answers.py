@@ -1,57 +1,48 @@
-"""Extractable answers: how a pattern is put to a model, and what it finds in a text."""
+"""Extractable answers: patterns in words for a model, and the answer that a pattern finds in a text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from unicodedata import normalize
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises `ValueError` for one that is no regular expression."""
+    """Raise `ValueError` if it is not a regular expression."""
     try:
+        re.compile(pattern)  # first by itself, so that the error names the position in what the user wrote
         _compiled(pattern)
     except (re.error, OverflowError) as error:  # OverflowError: a count of more than 4 bytes
-        raise ValueError(f"answer_pattern is no regular expression: {_alone(pattern) or error}") from None
-
-
-def _alone(pattern: str) -> re.error | OverflowError | None:
-    """What is wrong with a pattern as it was given, at the place where it stands there."""
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError) as error:
-        return error
-    return None
+        raise ValueError(f"answer_pattern is not a regular expression: {error}") from None
 
 
 def is_choice(pattern: str) -> bool:
-    """Whether a pattern is nothing but words to choose from."""
+    """Return whether a pattern is only a list of words to choose from."""
     return bool(re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern))
 
 
 def form(pattern: str) -> str:
-    """An answer pattern in words for a model: its alternatives where it is nothing but words, else the expression."""
+    """Return a pattern as a model is shown it: its alternatives if it is a list of words, else the expression."""
     return " or ".join(pattern.split("|")) if is_choice(pattern) else pattern
 
 
 _FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
-"""Flags for the whole of an expression, which may stand at its beginning only."""
+"""Flags of a whole expression, which are allowed at its beginning only."""
 
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> re.Pattern[str]:
     flags = ""
-    while found := _FLAGS.match(pattern):
-        flags, pattern = flags + found[1], pattern[found.end() :]
-    end = "\n" if "x" in flags else ""  # a comment ends there
-    behind = r"(?!\w)" if is_choice(pattern) else r"(?:(?!\w)|(?<=\d)(?!\d))"  # of 42km the number is a whole word
+    while match := _FLAGS.match(pattern):
+        flags, pattern = flags + match[1], pattern[match.end() :]
+    end = "\n" if "x" in flags else ""  # ends a comment
+    behind = r"(?!\w)" if is_choice(pattern) else r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
     return re.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){behind}", re.IGNORECASE)
 
 
-MAX_BOXES = 4
-"""How deep commands may stand in each other, as in `\\boxed{\\text{B}}`."""
+MAX_NESTED_COMMANDS = 4
+"""TeX commands within each other, as in `\\boxed{\\text{B}}`."""
 
 _BRACED = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 _BOX = re.compile(rf"\\(?:boxed|fbox|text(?:bf|it|rm|tt|sf)?|math(?:bf|it|rm|tt|sf)|operatorname)\s*{_BRACED}")
@@ -69,25 +60,25 @@ _FRONT, _BACK = " \t\n,;:!?\"'“”‘’([", " \t\n.,;:!?\"'“”‘’)]"
 
 def without_markup(text: str) -> str:
     """Return `text` without TeX's boxes, text commands and mathematics delimiters and without Markdown's emphasis."""
-    for _ in range(MAX_BOXES):
+    for _ in range(MAX_NESTED_COMMANDS):
         text = _BOX.sub(r"\1", text)
-    return _EMPHASIS.sub("", _MATH.sub(lambda found: found[1] or "", text))
+    return _EMPHASIS.sub("", _MATH.sub(lambda match: match[1] or "", text))
 
 
 def _bare(text: str) -> str:
-    """Without markup, brackets around a label, `Option` before it and punctuation around the whole; `answer is`, `<answer>` and a
-    heading as `Answer:`; a minus sign joined to its number and ½ in digits."""
+    """Remove markup, brackets around a label, `Option` before it and punctuation around the text. Write `answer is`, `<answer>` and
+    a heading as `Answer:`, ½ in digits, and a minus sign next to its number."""
     plain = _OPTION.sub("", _BRACKETED.sub(r"\1", _ANSWER_ENDS.sub("", without_markup(text))))
     plain = _SIGN_APART.sub(r"\1", _ANSWER_IS.sub("Answer: ", plain))
     return _VULGAR.sub(_in_digits, plain).lstrip(_FRONT).rstrip(_BACK)
 
 
-def _in_digits(found: re.Match[str]) -> str:
-    return f"{found[1]} {normalize('NFKC', found[2]).replace('⁄', '/')}".lstrip()
+def _in_digits(fraction: re.Match[str]) -> str:
+    return f"{fraction[1]} {normalize('NFKC', fraction[2]).replace('⁄', '/')}".lstrip()
 
 
-class Found(NamedTuple):
-    """From `start` to `end` of `text` stands what a pattern gives; `stop` is where its match ends."""
+class AnswerMatch(NamedTuple):
+    """The answer in `text[start:end]`; `stop` is the end of the whole match."""
 
     text: str
     start: int
@@ -99,48 +90,47 @@ _ANSWER_LINE = re.compile(
     r"(?:^|[.!?:][^\w\n]*\s)[^\w\n]*(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:[^\n]*",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What stands in the form `Answer: …`, to the end of its line: at the beginning of a line or after a sentence."""
+"""`Answer: …` at the beginning of a line or after a sentence, to the end of the line."""
 
 
-def find(pattern: str, text: str) -> Found | None:
-    """Where the answer stands that a text ends with, and in which text: this one or, if nothing is found there, this one
-    without markup.
+def find(pattern: str, text: str) -> AnswerMatch | None:
+    """Return where a text states its answer: in this text or, without a match, in the text without markup.
 
     A writer who reasons first names other answers on the way, so the last match counts. In the last line of the form
-    `Answer: …` that holds a match it is the first, because what follows there explains it.
+    `Answer: …` that has a match the first one counts, because what follows explains it.
     """
-    return _find(pattern, text, _closing) or _find(pattern, _bare(text), _closing)
-
-
-def _find(pattern: str, text: str, choose: Callable[[Sequence[Found], str], Found]) -> Found | None:
-    matches = [
-        Found(text, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
-        for match in _compiled(pattern).finditer(text)
-    ]
-    answers = [found for found in matches if text[found.start : found.end].strip()]
-    return choose(answers, text) if answers else None
-
-
-def _opening(answers: Sequence[Found], text: str) -> Found:
-    return answers[0]
-
-
-def _closing(answers: Sequence[Found], text: str) -> Found:
-    for line in reversed(list(_ANSWER_LINE.finditer(text))):
-        if first := next((a for a in answers if line.start() <= a.start < line.end()), None):
+    matches = _matches(pattern, text)
+    if not matches:
+        return None
+    for line in reversed(list(_ANSWER_LINE.finditer(matches[0].text))):
+        if first := next((match for match in matches if line.start() <= match.start < line.end()), None):
             return first
-    return answers[-1]
+    return matches[-1]
+
+
+def _matches(pattern: str, text: str) -> list[AnswerMatch]:
+    """Return all matches in `text`; without any, those in `text` without markup."""
+    for stripped in (False, True):
+        version = _bare(text) if stripped else text
+        matches = [
+            AnswerMatch(version, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
+            for match in _compiled(pattern).finditer(version)
+        ]
+        if matches := [match for match in matches if version[match.start : match.end].strip()]:
+            return matches
+    return []
 
 
 def extract(pattern: str, text: str) -> str | None:
-    """Return the answer that a text ends with, lower-cased with single spaces."""
-    return _short(find(pattern, text))
+    """Return the answer that a text states, lower-cased with single spaces."""
+    match = find(pattern, text)
+    return None if match is None else _normalised(match)
 
 
 def extract_declared(pattern: str, field: str) -> str | None:
-    """Return the first match in a field that asks for nothing but the answer: what follows there explains it."""
-    return _short(_find(pattern, field, _opening) or _find(pattern, _bare(field), _opening))
+    """Return the first match in a field that asks for the answer alone: what follows explains it."""
+    return next(map(_normalised, _matches(pattern, field)), None)
 
 
-def _short(found: Found | None) -> str | None:
-    return None if found is None else " ".join(found.text[found.start : found.end].lower().split())
+def _normalised(match: AnswerMatch) -> str:
+    return " ".join(match.text[match.start : match.end].lower().split())

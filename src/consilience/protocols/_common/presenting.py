@@ -1,4 +1,4 @@
-"""What the reports of several protocols show alike: figures, positions and ballots, as sections."""
+"""Parts of presentations that several protocols share: figures, positions, ballots, and the report of a run on a tree."""
 
 from __future__ import annotations
 
@@ -7,19 +7,46 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot
-from consilience.domain.report import Report
-from consilience.domain.sections import Block, Bullets, HeldPosition, Item, KeyFigure, Paragraph, Section
+from consilience.domain.report import Report, StrangeLoop
+from consilience.domain.sections import Block, Bullets, HeldPosition, Item, KeyFigure, Paragraph, Presentation, Section
 
 _SHARES: Mapping[str, str] = {
     "novelty": "Sentences of the answer that no agent had written before",
     "revision_rate": "Texts changed after reading those of others",
 }
 _OMITTED = frozenset({"facts", "fact_survival", "conformity", "dropped_labels"})
-"""Reported elsewhere (with the changes of position, as a warning), or misleading: `fact_survival` counted only sentences that an
-answer repeats nearly word for word."""
+"""Reported elsewhere, or misleading: `fact_survival` counted only sentences that an answer repeats nearly word for word."""
 
 _REVIEWED_CALLS = 5
 """Calls of `solo` with two reviews."""
+
+
+class TreeReport(Report):
+    """Report of a run on a tree."""
+
+    strange_loops: tuple[StrangeLoop, ...] = ()
+    position: str | None = None
+    """The extracted answer, if an `answer_pattern` was set."""
+
+    def final_loops(self) -> list[dict[str, object]]:
+        """Return the self-reviews as the seeds' exports have them."""
+        return [loop.model_dump(mode="json") for loop in self.strange_loops]
+
+    def seed_state(self, children: Mapping[str, str | None]) -> dict[str, object]:
+        """Return seed 001's `final_state.json` without its `mca_metadata`, from the texts of the root's children."""
+        return {
+            "task": self.task,
+            "final_response": self.answer,
+            "strange_loops": self.final_loops(),
+            "child_responses": dict(children),
+        }
+
+
+def extend_presentation(report: Report, max_steps: str = "", **parts: object) -> Presentation:
+    """Return the common presentation of a report with parts of its protocol. `max_steps` names the setting that limits steps."""
+    limit = report.settings.get(max_steps)
+    bound = {"max_steps": limit if isinstance(limit, int) else None} if max_steps else {}
+    return Report.presentation(report).model_copy(update=bound | parts)
 
 
 def share(part: float) -> str:
@@ -37,9 +64,9 @@ def plural(n: int, noun: str) -> str:
 
 
 def bullets(items: Iterable[Item]) -> tuple[Block, ...]:
-    """A list; nothing without items."""
-    found = tuple(items)
-    return (Bullets(items=found),) if found else ()
+    """Return a list, or no block without items."""
+    entries = tuple(items)
+    return (Bullets(items=entries),) if entries else ()
 
 
 def figures_of(
@@ -49,14 +76,14 @@ def figures_of(
     shares: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Iterator[KeyFigure]:
-    """Metrics under readable names. `shares` and `names` are those of the protocol, beside the common ones."""
+    """Yield the metrics under readable names. `shares` and `names` are the protocol's, in addition to the common ones."""
     shares, names = {**_SHARES, **(shares or {})}, names or {}
     by_step: dict[str, list[str]] = {}
     for name, value in metrics.items():
         series = _series(name, step)
         if series:
-            said = two_places(value) if name.startswith("sibling") else "–" if value is None else share(value)
-            by_step.setdefault(series, []).append(said)
+            shown = two_places(value) if name.startswith("sibling") else "–" if value is None else share(value)
+            by_step.setdefault(series, []).append(shown)
         elif name in shares:
             yield KeyFigure(name=shares[name], value="–" if value is None else share(float(value)))
         elif name not in _OMITTED:
@@ -67,7 +94,7 @@ def figures_of(
 
 
 def _series(name: str, step: str) -> str:
-    """What a figure that comes once for every step is called: `NAME/STEP` or `NAME/PHASE/STEP`."""
+    """Return the name of a figure with one value per step (`NAME/STEP` or `NAME/PHASE/STEP`), else nothing."""
     first, _, rest = name.partition("/")
     if first == "sibling_similarity":
         return f"Similarity among siblings, {rest.rpartition('/')[0]}, by {step} (1 = identical)"
@@ -75,7 +102,7 @@ def _series(name: str, step: str) -> str:
 
 
 def trajectory(name: str, scores: Sequence[float | None], check: Check | None) -> Iterator[KeyFigure]:
-    """The score of every check that had one, in order, against the threshold of the last."""
+    """Yield the scores of all checks in order, with the threshold of the last."""
     known = [score for score in scores if score is not None]
     if not known and check is not None and check.score is not None:
         known = [check.score]
@@ -85,14 +112,12 @@ def trajectory(name: str, scores: Sequence[float | None], check: Check | None) -
 
 
 def position_blocks(position: str | None, remark: str = "") -> tuple[Block, ...]:
-    """The extracted position, above the answer."""
-    if not position:
-        return ()
-    return (Paragraph(lead=f"Position: {position}", text=remark),)
+    """Return the extracted position, to stand above the answer."""
+    return (Paragraph(lead=f"Position: {position}", text=remark),) if position else ()
 
 
 def ballot_section(ballots: Sequence[Ballot], pool: Mapping[str, float]) -> Section:
-    """The last ballot of each agent, counted, and the pool of all."""
+    """Return the count of the last ballots, and the pool of all."""
     blocks: tuple[Block, ...] = ()
     if ballots:
         final = {ballot.agent: ballot.position for ballot in ballots}
@@ -109,7 +134,7 @@ def held_positions(ballots: Sequence[Ballot], step: str) -> tuple[HeldPosition, 
 
 
 def single_call_section(report: Report) -> Section:
-    """Name the cheaper rivals of a run in which one model filled all seats from the same material; else no blocks."""
+    """Name the cheaper alternatives to a run in which one model filled all seats from the same material; else no blocks."""
     spent = report.ledger.actual
     models = {agent.model for agent in report.agents}
     seats_alike = len(models) == 1 and not spent.fallbacks and not any(map(_is_outside, models))
@@ -127,5 +152,5 @@ def single_call_section(report: Report) -> Section:
 
 
 def _is_outside(model: str) -> bool:
-    """Whether a person or a program answers, or nothing is known of the model."""
+    """Return whether a person or a program answers, or the model is unknown."""
     return not model or model.partition(":")[0] in ("human", "exec")

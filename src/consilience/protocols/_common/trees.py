@@ -1,4 +1,4 @@
-"""What protocols on a tree of agents have in common: its size, its shape, and who sits where."""
+"""Protocols on a tree of agents: settings they share, seats and labels."""
 
 from __future__ import annotations
 
@@ -12,69 +12,83 @@ from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology, tree
 from consilience.engine.protocol import Protocol
 
-MOST_AGENTS = 500
-
+MAX_AGENTS = 500
 ROOT = "L1N1"
 
-UNPLACED = (
-    "the answer holds nothing that the answer_pattern looks for; dissent is told from what the pooled ballots put first"
-)
+BallotPattern = Annotated[
+    str, Field(max_length=500, description="regular expression of an extractable answer; leaves then cast ballots")
+]
+StrangeLoops = Annotated[int, Field(ge=0, le=10, description="self-reviews of the root's answer")]
+LoopInstructions = Annotated[
+    str, Field(max_length=20_000, description="instructions for the last of the strange loops")
+]
+Perspectives = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=2_000)], ...],
+    Field(min_length=1, max_length=MAX_AGENTS, description="perspectives assigned to the leaf agents in order"),
+]
+AnonymousPeers = Annotated[bool, Field(description="peers appear under neutral labels")]
 
 
 class TreeProtocol(Protocol):
-    """Everyone above the leaves has `children` children. `roles` are those of the root, of the parents beneath it, of leaves."""
+    """A protocol in which every agent above the leaves has `children` children."""
 
     roles: ClassVar[tuple[str, str, str]]
+    """Of the root, of the parents below it, and of the leaves."""
 
     children: Annotated[int, Field(ge=1, le=64, description="children of every internal node")] = 3
     depth: Annotated[int, Field(ge=2, le=8, description="levels of the tree, the root included")] = 2
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
-        agents = self.on_levels(1, self.depth)
-        if agents > MOST_AGENTS:
+        agents = self.count_agents(1, self.depth)
+        if agents > MAX_AGENTS:
             raise ValueError(
-                f"a tree of {self.children} children and depth {self.depth} has {agents:,} agents; at most {MOST_AGENTS} may be"
+                f"a tree of {self.children} children and depth {self.depth} has {agents:,} agents; the limit is {MAX_AGENTS}"
             )
         return self
 
-    def on_levels(self, first: int, last: int) -> int:
-        """How many agents sit on those levels, the root's being 1."""
+    def count_agents(self, first: int, last: int) -> int:
+        """Return the number of agents on these levels; the root's is 1."""
         return sum(int(self.children ** (level - 1)) for level in range(first, last + 1))
 
     def topology(self) -> Topology:
         return tree(self.children, self.depth)
 
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
-        """Leaves have a point of view where a panel gives them one, else those of the protocol itself, if it has any."""
-        shape = self.topology()
+        """Leaves get a perspective from the panel, if one is given, else one of the protocol's own, if it has any."""
+        topology = self.topology()
         root, inner, leaf = self.roles
-        seats = {id: Agent(id=id, role=inner if shape.parents.get(id) else root) for id in shape.agents}
+        seats = {id: Agent(id=id, role=inner if topology.parents.get(id) else root) for id in topology.agents}
         own = self.points_of_view
-        for n, id in enumerate(shape.leaves):
+        for n, id in enumerate(topology.leaves):
             seats[id] = Agent(id=id, role=leaf, perspective=own[n % len(own)] if own else "")
             if panel is not None:
-                persona = panel.personas[n % len(panel.personas)]
-                seats[id] = persona.seat(seats[id])
+                seats[id] = panel.personas[n % len(panel.personas)].seat(seats[id])
         return tuple(seats.values())
 
     @property
     def points_of_view(self) -> Sequence[str]:
-        """Dealt to the leaves in order where no panel is given."""
+        """Perspectives assigned to the leaves in order if no panel is given."""
         return ()
 
 
+def require_strange_loop(strange_loops: int, domain_instructions: str) -> None:
+    """Raise `ValueError` if there are instructions for the last strange loop and no loop."""
+    if domain_instructions and not strange_loops:
+        raise ValueError("domain_instructions are for the last strange loop, and strange_loops is 0")
+
+
 def path_labels(topology: Topology) -> dict[str, str]:
-    """A neutral label for every agent below a root: the path from the root, letters and digits in turn (`A`, `A2`, `A2b`)."""
+    """Return a neutral label for every agent below a root: the path from it, letters and digits in turn (`A`, `A2`, `A2b`)."""
     labels: dict[str, str] = {}
     for parent in topology.agents:
         level = topology.levels[parent]
         for n, child in enumerate(topology.children[parent]):
-            step = str(n + 1) if level % 2 == 0 else letter(n) if level == 1 else letter(n).lower()
+            step = str(n + 1) if level % 2 == 0 else _letters(n) if level == 1 else _letters(n).lower()
             labels[child] = labels.get(parent, "") + step
     return labels
 
 
-def letter(n: int) -> str:
+def _letters(n: int) -> str:
     """A, B, … Z, AA, AB, … for 0, 1, …"""
-    return (letter(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)
+    return (_letters(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)

@@ -14,16 +14,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import ClaimReply, FreeText, says_nothing
+from consilience.domain.messages import ClaimReply, FreeText, is_empty_remark
 from consilience.domain.outcome import Estimate, StopReason
-from consilience.domain.positions import LEVELS
-from consilience.domain.positions import Confidence as Level
+from consilience.domain.positions import LEVELS, ConfidenceLevel
 from consilience.domain.report import Confidence
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.answers import extract
-from consilience.protocols._common.claims import MAX_AGAINST, AgainstReply, Conclusion, conclusion_fields
+from consilience.protocols._common.conclusion import MAX_AGAINST, AgainstReply, Conclusion, conclusion_fields
 from consilience.protocols.baselines.report import Review, ReviewedIssue, ReviewOutcome, SoloReport, Weighed
 from consilience.protocols.baselines.seats import Baseline, stop_of
 
@@ -39,7 +38,7 @@ class StructuredReply(BaseModel):
 
     options: Few = Field(default_factory=list)
     cruxes: Few = Field(default_factory=list)
-    confidence: Level = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     claims: Annotated[list[str], Field(json_schema_extra=capped("claims"))] = Field(default_factory=list)
     against: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_AGAINST})] = Field(default_factory=list)
     would_change: Few = Field(default_factory=list)
@@ -72,7 +71,7 @@ class CritiqueReply(BaseModel):
     @property
     def stated(self) -> list[str]:
         """The issues that say something, up to the cap."""
-        return [issue.strip() for issue in self.issues if not says_nothing(issue)][: self.max_issues]
+        return [issue.strip() for issue in self.issues if not is_empty_remark(issue)][: self.max_issues]
 
 
 @lru_cache

@@ -9,7 +9,7 @@ from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Reply
-from consilience.protocols._common.claims import Conclusion
+from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.broadcast.executions import BroadcastRun, Disagreement, Execution, IterationResult, TextReply
 from consilience.protocols.broadcast.replies import CoordinatorSynthesis, Deciding
 from consilience.protocols.broadcast.report import PastDisagreement

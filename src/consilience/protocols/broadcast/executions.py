@@ -12,7 +12,7 @@ from consilience.domain.outcome import Check
 from consilience.domain.positions import exact
 from consilience.domain.report import StrangeLoop
 from consilience.engine.work import Failure, Reply
-from consilience.protocols._common.claims import Conclusion
+from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.broadcast.replies import (
     Evaluation,
     Goal,

@@ -14,8 +14,9 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.answers import extract, extract_declared
-from consilience.protocols._common.claims import conclusion_fields
-from consilience.protocols._common.trees import ROOT, UNPLACED
+from consilience.protocols._common.conclusion import conclusion_fields
+from consilience.protocols._common.tree_run import NO_POSITION
+from consilience.protocols._common.trees import ROOT
 from consilience.protocols.broadcast.disagreements import all_objections, past_disagreements
 from consilience.protocols.broadcast.executions import (
     EVALUATOR_SAYS_NO,
@@ -46,7 +47,7 @@ async def conclude(
     flags = _flags(session, settings, course, runs)
     _warn(session, settings, course, runs, ballots)
     if settings.ballots and closing and position is None:
-        session.warn(UNPLACED)
+        session.warn(NO_POSITION)
     return await session.report(
         BroadcastReport,
         first=_first(session, course),

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.domain.messages import Message, says_nothing
+from consilience.domain.messages import Message, is_empty_remark
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply
-from consilience.protocols._common.claims import Conclusion
+from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.broadcast.executions import Disagreement, Execution, RaisedFlag, Remarks, declares
 from consilience.protocols.broadcast.notes import FlagRaised, Rated
 from consilience.protocols.broadcast.replies import (
@@ -81,7 +81,7 @@ class Publisher:
         siblings = self.session.topology.siblings(run.agent)
         for given in value.disagreements:
             target = next((self.session.message(id).sender for id in self.session.named(reply, [given.to])), run.agent)
-            if target not in siblings or says_nothing(given.text) or len(made) == self.session.caps.objections:
+            if target not in siblings or is_empty_remark(given.text) or len(made) == self.session.caps.objections:
                 continue
             text = given.text.strip()
             near = (*siblings, *self.session.topology.parents[run.agent])

@@ -10,9 +10,9 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import FreeText, says_nothing
-from consilience.domain.positions import Confidence
-from consilience.protocols._common.claims import AgainstReply, Conclusion
+from consilience.domain.messages import FreeText, is_empty_remark
+from consilience.domain.positions import ConfidenceLevel
+from consilience.protocols._common.conclusion import AgainstReply, Conclusion
 
 MAX_FLAGS = 2
 """Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out and counted."""
@@ -105,7 +105,7 @@ class Voted(RatedReply):
     """The same with a sealed ballot."""
 
     position: str = ""
-    confidence: Confidence = "unsure"
+    confidence: ConfidenceLevel = "unsure"
     reason: str = ""
 
 
@@ -117,7 +117,7 @@ class Reflecting(BaseModel):
 
     @property
     def wanting(self) -> bool:
-        return not says_nothing(self.missing)
+        return not is_empty_remark(self.missing)
 
 
 class Reflection(RatedReply, Reflecting):
@@ -144,7 +144,7 @@ def is_revision(text: str) -> bool:
     return (
         bool(text.strip())
         and not text.lstrip().startswith("<quote ")
-        and (not says_nothing(text) or text.strip(" .!-\n").casefold() == "no")
+        and (not is_empty_remark(text) or text.strip(" .!-\n").casefold() == "no")
     )
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from consilience.domain.agents import seat_names
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot
-from consilience.domain.report import Frozen, Progress, Report, StrangeLoop
+from consilience.domain.report import Frozen, Report, StrangeLoop, UnfinishedSession
 from consilience.domain.sections import AgentText, Block, Item, Paragraph, Presentation, SeatNote, Section, Table
 from consilience.protocols._common.presenting import (
     ballot_section,
@@ -123,7 +123,7 @@ class BroadcastReport(Report):
         )
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Goals, ratings, flags and satisfaction so far, from the notes."""
         noted = fold(progress)
         needed = progress.started.settings.get("satisfaction_threshold")

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from consilience.domain.outcome import Estimate
 from consilience.protocols._common.answers import check_pattern
-from consilience.protocols._common.trees import MOST_AGENTS, TreeProtocol
+from consilience.protocols._common.trees import MAX_AGENTS, TreeProtocol
 from consilience.protocols.broadcast.replies import SEVERITY, Tag
 
 PERSPECTIVES: Mapping[str, str] = {
@@ -57,7 +57,7 @@ class BroadcastSettings(TreeProtocol):
     ] = ""
     perspectives: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=2_000)], ...],
-        Field(min_length=1, max_length=MOST_AGENTS, description="perspectives assigned to the leaf agents in order"),
+        Field(min_length=1, max_length=MAX_AGENTS, description="perspectives assigned to the leaf agents in order"),
     ] = tuple(PERSPECTIVES)
     anonymous_peers: Annotated[bool, Field(description="peers appear under neutral labels")] = True
 

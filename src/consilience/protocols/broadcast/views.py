@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from consilience.domain.events import Noted as NotedEvent
 from consilience.domain.events import load_note
-from consilience.domain.report import Frozen, Progress
+from consilience.domain.report import Frozen, UnfinishedSession
 from consilience.domain.sections import Bar, Bars, Item, Paragraph, SeatNote, Table, View
 from consilience.protocols._common.presenting import bullets, plural, two_places
 from consilience.protocols.broadcast.notes import NOTES, FlagRaised, GoalBroadcast, IterationEnded, Rated
@@ -198,7 +198,7 @@ class Noted:
         self.started[node, path] = self._iteration(node, path).model_copy(update=values)
 
 
-def fold(progress: Progress) -> Noted:
+def fold(progress: UnfinishedSession) -> Noted:
     """Read the notes of a session that has no report yet."""
     noted = Noted(progress.started.topology.parents)
     for event in progress.events:

@@ -1,148 +1,180 @@
-"""The algorithm of `decompose`, top to bottom: split → children, side by side → synthesize; at the root strange loops.
+"""`decompose`, its settings and its algorithm: split → children, side by side → synthesize; at the root strange loops.
 
-It is the form from which seed 001 sets out: parents assign, siblings do not see each other's work, nothing goes up but texts.
+It is the form from which seed 001 sets out: parents assign, siblings do not see each other's work, only texts go up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
 
 from consilience.domain.messages import Message, Synthesis
-from consilience.domain.outcome import StopReason
-from consilience.domain.report import StrangeLoop
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.topology import Topology
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
-from consilience.protocols._common.answers import form
-from consilience.protocols._common.claims import Conclusion
-from consilience.protocols._common.trees import ROOT, path_labels
-from consilience.protocols.decompose.outcome import conclude
-from consilience.protocols.decompose.replies import PartReply, Split, split_for
-from consilience.protocols.decompose.report import DecomposeReport
-from consilience.protocols.decompose.settings import Settings
-from consilience.protocols.decompose.work import Course, Given, Job
+from consilience.protocols._common.answers import check_pattern, form
+from consilience.protocols._common.conclusion import Conclusion
+from consilience.protocols._common.tree_run import TreeRun
+from consilience.protocols._common.trees import (
+    ROOT,
+    LoopInstructions,
+    StrangeLoops,
+    TreeProtocol,
+    path_labels,
+    require_strange_loop,
+)
+from consilience.protocols.decompose.report import DecomposeReport, conclude
+from consilience.protocols.decompose.work import AgentWork, AssignedPart, Split, split_for
 
 
-class Decompose(Settings):
+class Decompose(TreeProtocol):
     """Tree of root, leads and workers; every parent splits what it was given among its children."""
 
-    # 1 measured what is new in the answer by the parts alone, and dropped references unsaid; 2 did not name failed calls;
+    roles: ClassVar[tuple[str, str, str]] = ("root", "lead", "worker")
+
+    name: ClassVar[str] = "decompose"
+    summary: ClassVar[str] = "a parent splits the task, its children do their parts alone, and it puts them together"
+    # 1 measured what is new in the answer by the parts alone, and dropped references without a count; 2 did not name failed calls;
     # 3 asked workers for points that no agent read, and numbered the parts of every family from 1
     version: ClassVar[int] = 4
     report: ClassVar[type[DecomposeReport]] = DecomposeReport
     closing: ClassVar[bool] = True
 
+    children: Annotated[
+        int, Field(ge=1, le=64, description="children of every internal node, which is also the max number of parts")
+    ] = 3
+    strange_loops: StrangeLoops = 0
+    domain_instructions: LoopInstructions = ""
+    answer_pattern: Annotated[str, Field(max_length=500, description="regular expression of an extractable answer")] = (
+        ""
+    )
+
     async def run(self, session: Session) -> DecomposeReport:
+        run = TreeRun()
         if session.limits.steps == 0:
-            return await conclude(session, self, Course(), StopReason.EXHAUSTED_STEPS)
-        crew = Crew(session, self)
-        course = Course(root=await crew.lead(ROOT, None))
-        if not _quorum(session, course.jobs):
-            return await conclude(session, self, course, StopReason.FAILED)
-        await self._close(crew, course)
-        stop = exhaustion(course.all_failures) or (
-            StopReason.SETTLED if course.closing is not None else StopReason.FAILED
-        )
-        return await conclude(session, self, course, stop)
+            return await conclude(session, run, [], StopReason.EXHAUSTED_STEPS, self.answer_pattern)
+        calls = DecomposeRun(session, self)
+        root = await calls.lead(ROOT, None)
+        works = list(root.walk())
+        leaves = [work for work in works if work.agent in session.topology.leaves]
+        stop = StopReason.FAILED
+        if session.quorum([(work.text, work.failures) for work in leaves]):
+            await self._close(calls, root, run)
+            failures = [*(failure for work in works for failure in work.failures), *run.failures]
+            stop = exhaustion(failures) or (StopReason.SETTLED if run.closing is not None else StopReason.FAILED)
+        return await conclude(session, run, works, stop, self.answer_pattern)
 
-    async def _close(self, crew: Crew, course: Course) -> None:
-        """The answer, which may draw on the reserve, and its reviews by its author, the last of which may too."""
-        assert course.root is not None
-        texts = crew.texts(course.root.below)
-        async with crew.session.phase("synthesize", 1):
-            reply = await crew.session.ask(
-                ROOT,
-                Prompt(crew.synthesis_words(ROOT, course.root.below, part=False, root=True), (), tuple(texts)),
-                key=f"synthesize/{ROOT}",
-                returns=Conclusion,
-                closing=True,
-            )
-        course.closing = reply if isinstance(reply, Reply) else None
+    async def _close(self, calls: DecomposeRun, root: AgentWork, run: TreeRun) -> None:
+        """The answer and its self-reviews. The first and the last of these calls may draw on the reserve."""
+        async with calls.session.phase("synthesize", 1):
+            reply = await calls.synthesize(root, None, Conclusion)
         if isinstance(reply, Failure):
-            course.failures.append(reply)
+            run.failures.append(reply)
             return
+        run.closing = reply
         for n in range(1, self.strange_loops + 1):
-            await self._strange_loop(crew, course, n, texts)
+            last = n == self.strange_loops
+            domain = self.domain_instructions if last else ""
+            words = calls.render("strange_loop", ROOT, domain=domain)
+            async with calls.session.phase("strange_loop", n):
+                review = await calls.session.ask(
+                    ROOT,
+                    Prompt(words, (calls.session.quote(run.closing, "you"),), tuple(calls.quote_texts(root.below))),
+                    key=f"strange_loop-{n}/{ROOT}",
+                    returns=Conclusion,
+                    closing=last,
+                )
+            run.add_review(review, domain=bool(domain))
 
-    async def _strange_loop(self, crew: Crew, course: Course, n: int, texts: list[Quote]) -> None:
-        """The answer reviewed; the domain's instructions appear in the last review only."""
-        before = course.closing
-        assert before is not None
-        last = n == self.strange_loops
-        domain = self.domain_instructions if last else ""
-        words = crew.words("strange_loop", ROOT, domain=domain)
-        async with crew.session.phase("strange_loop", n):
-            reply = await crew.session.ask(
-                ROOT,
-                Prompt(words, (crew.session.quote(before, "you"),), tuple(texts)),
-                key=f"strange_loop-{n}/{ROOT}",
-                returns=Conclusion,
-                closing=last,
-            )
-        after = reply.text if isinstance(reply, Reply) else None
-        course.loops.append(StrangeLoop(index=n, before=before.text, after=after, domain=bool(domain)))
-        if isinstance(reply, Failure):
-            course.failures.append(reply)
-        else:
-            course.closing = reply
+    # what follows from the settings
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        require_strange_loop(self.strange_loops, self.domain_instructions)
+        check_pattern(self.answer_pattern)
+        return self
+
+    @property
+    def max_quoted_replies(self) -> int:
+        """The children's texts, the agent's own part and text."""
+        return self.children + 2
+
+    def topology(self) -> Topology:
+        """The tree, without circles: no agent reads a sibling."""
+        return super().topology().model_copy(update={"circles": ()})
+
+    def need(self, level: int, parts: int) -> int:
+        """Return the calls of a node on that level and of all below it, if every parent finds that many parts (protocols §2)."""
+        return 1 if level == self.depth else 2 + parts * self.need(level + 1, parts)
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=self.need(1, 1) + self.strange_loops, max=self.need(1, self.children) + self.strange_loops)
 
 
 @dataclass(frozen=True)
-class Crew:
-    """Makes all calls but those that close the run."""
+class DecomposeRun:
+    """Makes the calls of a run."""
 
     session: Session
-    settings: Settings
+    settings: Decompose
 
-    async def lead(self, agent: str, given: Given | None) -> Job:
-        """A parent splits what it was given; where that fails each child has the task as a whole. Nobody works without a part."""
-        children = self.session.topology.children[agent]
-        level = self.session.topology.levels[agent]
-        async with self.session.phase("split", level):
-            reply = await self._split(agent, given)
-        failed = (reply,) if isinstance(reply, Failure) else ()
-        parts: Sequence[Given | None] = (
-            [None] * len(children) if isinstance(reply, Failure) else self._hand_out(agent, reply)
-        )
+    async def lead(self, agent: str, assigned: AssignedPart | None) -> AgentWork:
+        """A parent splits what it was assigned; after a failed split each child has the task as a whole. A child without a part is
+        not asked."""
+        session, children = self.session, self.session.topology.children[agent]
+        level = session.topology.levels[agent]
+        async with session.phase("split", level):
+            reply = await self._split(agent, assigned)
+        parts: Sequence[AssignedPart | None] = [None] * len(children)
+        surplus, failures = 0, tuple[Failure, ...]()
+        if isinstance(reply, Failure):
+            failures = (reply,)
+        else:
+            parts = self._hand_out(agent, reply)
+            surplus = max(len(reply.value.with_content) - len(children), 0)
         need = self.settings.need(level + 1, self.settings.children)
-        below = await self.session.gather(
+        below = await session.gather(
             [
-                self.session.procedure(self._work(child, part), calls=need)
+                session.procedure(self._work(child, part), calls=need)
                 for child, part in zip(children, parts, strict=False)
             ]
         )
-        surplus = 0 if isinstance(reply, Failure) else max(len(_said(reply)) - len(children), 0)
-        return Job(agent, given.part if given else None, None, tuple(below), surplus, failed)
+        return AgentWork(agent, assigned.part if assigned else None, None, tuple(below), surplus, failures)
 
-    async def _work(self, agent: str, given: Given | None) -> Job:
+    async def _work(self, agent: str, assigned: AssignedPart | None) -> AgentWork:
+        level = self.session.topology.levels[agent]
         if not self.session.topology.children[agent]:
-            async with self.session.phase("execute", self.session.topology.levels[agent]):
-                return _done(Job(agent, given.part if given else None), await self._execute(agent, given))
-        job = await self.lead(agent, given)
-        texts = self.texts(job.below)
-        if not texts:
-            return job
-        async with self.session.phase("synthesize", self.session.topology.levels[agent]):
-            return _done(job, await self._synthesize(job, given, texts))
+            async with self.session.phase("execute", level):
+                work = AgentWork(agent, assigned.part if assigned else None)
+                return work.responded(await self._execute(agent, assigned))
+        work = await self.lead(agent, assigned)
+        if all(child.text is None for child in work.below):
+            return work
+        async with self.session.phase("synthesize", level):
+            return work.responded(await self.synthesize(work, assigned, Synthesis))
 
-    def _split(self, agent: str, given: Given | None) -> Ask[Split]:
+    def _split(self, agent: str, assigned: AssignedPart | None) -> Ask[Split]:
         children = len(self.session.topology.children[agent])
-        words = self.words("split", agent, children=children, part=given is not None)
+        words = self.render("split", agent, children=children, part=assigned is not None)
         return self.session.ask(
             agent,
-            Prompt(words, self._own(given)),
+            Prompt(words, self._quote_part(assigned)),
             key=f"split/{agent}",
             returns=split_for(children),
             kind="split",
             accept=_accept,
         )
 
-    def _hand_out(self, agent: str, reply: Reply[Split]) -> list[Given]:
-        """Publish each part for the child that gets it; there may be fewer than children."""
-        found: list[Given] = []
-        for n, (child, part) in enumerate(zip(self.session.topology.children[agent], _said(reply), strict=False), 1):
+    def _hand_out(self, agent: str, reply: Reply[Split]) -> list[AssignedPart]:
+        """Publish each part for the child that gets it. There may be fewer parts than children."""
+        assigned: list[AssignedPart] = []
+        children = self.session.topology.children[agent]
+        for n, (child, part) in enumerate(zip(children, reply.value.with_content, strict=False), 1):
             message = Message(
                 id=f"{reply.key}/part-{n}",
                 sender=agent,
@@ -153,68 +185,58 @@ class Crew:
                 phase=self.session.message(reply.key).phase,
             )
             self.session.publish(message)
-            found.append(Given(part, message))
-        return found
+            assigned.append(AssignedPart(part, message))
+        return assigned
 
-    def _execute(self, leaf: str, given: Given | None) -> Ask[Synthesis]:
+    def _execute(self, leaf: str, assigned: AssignedPart | None) -> Ask[Synthesis]:
         return self.session.ask(
             leaf,
-            Prompt(self.words("execute", leaf, part=given is not None), self._own(given)),
+            Prompt(self.render("execute", leaf, part=assigned is not None), self._quote_part(assigned)),
             key=f"execute/{leaf}",
             returns=Synthesis,
             audience=self.session.topology.parents[leaf],
         )
 
-    def _synthesize(self, job: Job, given: Given | None, texts: list[Quote]) -> Ask[Synthesis]:
-        agent = job.agent
-        words = self.synthesis_words(agent, job.below, part=given is not None, root=False)
+    def synthesize(
+        self, work: AgentWork, assigned: AssignedPart | None, returns: type[Conclusion | Synthesis]
+    ) -> Ask[Conclusion | Synthesis]:
+        """A parent puts its children's results together. The root's result is the answer."""
+        root = work.agent == ROOT
+        words = self.render(
+            "synthesize",
+            work.agent,
+            texts=tuple(self._label(child) for child in work.below if child.text is not None),
+            missing=tuple(self._label(child) for child in work.below if child.text is None),
+            part=assigned is not None,
+            divided=all(child.part is not None for child in work.below),
+            root=root,
+        )
         return self.session.ask(
-            agent,
-            Prompt(words, self._own(given), tuple(texts)),
-            key=f"synthesize/{agent}",
-            returns=Synthesis,
-            audience=self.session.topology.parents[agent],
+            work.agent,
+            Prompt(words, self._quote_part(assigned), tuple(self.quote_texts(work.below))),
+            key=f"synthesize/{work.agent}",
+            returns=returns,
+            audience=self.session.topology.parents.get(work.agent, ()),
+            closing=root,
         )
 
-    def _own(self, given: Given | None) -> tuple[Quote, ...]:
-        return (self.session.quote(given.message, "part"),) if given is not None else ()
+    def _quote_part(self, assigned: AssignedPart | None) -> tuple[Quote, ...]:
+        return (self.session.quote(assigned.message, "part"),) if assigned is not None else ()
 
-    def texts(self, jobs: Sequence[Job]) -> list[Quote]:
-        """The children's results, each under the label of its part."""
-        return [self.session.quote(job.text, self.label(job)) for job in jobs if job.text is not None]
+    def quote_texts(self, works: Sequence[AgentWork]) -> list[Quote]:
+        """Quote the children's results, each under the label of its part."""
+        return [self.session.quote(work.text, self._label(work)) for work in works if work.text is not None]
 
-    def label(self, job: Job) -> str:
-        """The label of a part, which no other part of the session has."""
-        return f"part {path_labels(self.session.topology)[job.agent]}"
+    def _label(self, work: AgentWork) -> str:
+        """Return the label of a part, which is unique in the session."""
+        return f"part {path_labels(self.session.topology)[work.agent]}"
 
-    def synthesis_words(self, agent: str, below: Sequence[Job], *, part: bool, root: bool) -> str:
-        texts = tuple(self.label(job) for job in below if job.text is not None)
-        missing = tuple(self.label(job) for job in below if job.text is None)
-        divided = all(job.part is not None for job in below)
-        return self.words("synthesize", agent, texts=texts, missing=missing, part=part, divided=divided, root=root)
-
-    def words(self, template: str, agent: str, **values: Hashable) -> str:
+    def render(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
         pattern = form(self.settings.answer_pattern)
         return self.session.words(template, seat=seat.introduction(), pattern=pattern, **values)
 
 
 def _accept(split: Split) -> None:
-    """There must be something to do."""
-    if not any(part.text for part in split.parts):
+    if not split.with_content:
         raise ValueError("parts: at least one part with a title is needed")
-
-
-def _said(reply: Reply[Split]) -> list[PartReply]:
-    return [part for part in reply.value.parts if part.text]
-
-
-def _done(job: Job, reply: Reply[Any] | Failure) -> Job:
-    if isinstance(reply, Failure):
-        return replace(job, failures=(*job.failures, reply))
-    return replace(job, text=reply)
-
-
-def _quorum(session: Session, jobs: Sequence[Job]) -> bool:
-    """Whether enough of the leaves that were asked did their part."""
-    return session.quorum([(job.text, job.failures) for job in jobs if job.agent in session.topology.leaves])

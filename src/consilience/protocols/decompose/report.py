@@ -1,49 +1,120 @@
-"""The report of `decompose`, and the seed's export of it."""
+"""The report of `decompose`, from what agents did, and the seed's export of it."""
 
 from __future__ import annotations
 
-from consilience.domain.report import Frozen, Report, StrangeLoop
+from collections.abc import Iterator, Sequence
+
+from consilience.domain.outcome import StopReason
+from consilience.domain.report import Frozen
 from consilience.domain.sections import Presentation
-from consilience.protocols._common.presenting import figures_of, position_blocks
+from consilience.engine.analysis import novelty
+from consilience.engine.session import Session
+from consilience.engine.similarity import mean_pairwise
+from consilience.engine.work import Failure, Reply
+from consilience.protocols._common.answers import extract
+from consilience.protocols._common.presenting import TreeReport, extend_presentation, figures_of, position_blocks
+from consilience.protocols._common.tree_run import TreeRun, answer_fields, warn_dropped_labels, warn_failed_review
+from consilience.protocols.decompose.work import AgentWork
 
 
 class Part(Frozen):
-    """What an agent was given to do, and what it made of it. Where the split failed nothing was `given`: it then had the task
-    as a whole. `text` is None where it made nothing."""
+    """What an agent was assigned, and its result."""
 
     agent: str
     parent: str
     title: str = ""
     instructions: str = ""
     given: bool = True
+    """False if the split failed: the agent then had the task as a whole."""
     text: str | None = None
+    """None if the agent gave no result."""
 
 
-class DecomposeReport(Report):
-    """`parts` are those that were handed out, parents first; `idle` the agents for whom there was none. `position` is the
-    extracted answer where an `answer_pattern` was set."""
+class DecomposeReport(TreeReport):
+    """Report of `decompose`."""
 
     protocol: str = "decompose"
     parts: tuple[Part, ...] = ()
+    """The parts that were handed out, parents first."""
     idle: tuple[str, ...] = ()
-    strange_loops: tuple[StrangeLoop, ...] = ()
-    position: str | None = None
+    """Agents without a part."""
 
     def presentation(self) -> Presentation:
-        return (
-            super()
-            .presentation()
-            .model_copy(
-                update={"above_answer": position_blocks(self.position), "figures": tuple(figures_of(self.metrics))}
-            )
+        return extend_presentation(
+            self, above_answer=position_blocks(self.position), figures=tuple(figures_of(self.metrics))
         )
 
     def final_state(self) -> dict[str, object]:
-        """The seed's `final_state.json`, as it is without its `mca_mode`."""
+        """Return the seed's `final_state.json`, as it is without its `mca_mode`."""
         (root,) = self.topology.roots
-        return {
-            "task": self.task,
-            "final_response": self.answer,
-            "strange_loops": [loop.model_dump(mode="json") for loop in self.strange_loops],
-            "child_responses": {part.agent: part.text for part in self.parts if part.parent == root},
-        }
+        return self.seed_state({part.agent: part.text for part in self.parts if part.parent == root})
+
+
+async def conclude(
+    session: Session, run: TreeRun, works: Sequence[AgentWork], stop: StopReason, pattern: str
+) -> DecomposeReport:
+    """Return the report. `works` is the work of all agents, parents first. No agent contradicts another, so there is no dissent."""
+    position = extract(pattern, run.closing.text) if pattern and run.closing else None
+    asked = {work.agent for work in works}
+    failures = [*(failure for work in works for failure in work.failures), *run.failures]
+    answer = answer_fields(session, run, failures, run.closing)
+    _warn(session, run, works)
+    if pattern and run.closing is not None and position is None:
+        session.warn("the answer holds nothing that the answer_pattern looks for")
+    warn_failed_review(session, run)
+    return await session.report(
+        DecomposeReport,
+        first=_first_results(session, works),
+        stop_reason=stop,
+        steps=1 if works else 0,
+        metrics=_metrics(session, run, works),
+        parts=tuple(_parts(works)),
+        idle=tuple(agent for agent in session.topology.agents if works and agent not in asked),
+        position=position,
+        **answer,
+    )
+
+
+def _first_results(session: Session, works: Sequence[AgentWork]) -> list[Reply[object] | Failure]:
+    """Return the result or failure of each leaf that was asked."""
+    by_agent = {work.agent: work for work in works}
+    leaves = [by_agent[leaf] for leaf in session.topology.leaves if leaf in by_agent]
+    return [work.text if work.text is not None else work.failures[0] for work in leaves]
+
+
+def _parts(works: Sequence[AgentWork]) -> Iterator[Part]:
+    for parent in works:
+        for work in parent.below:
+            yield Part(
+                agent=work.agent,
+                parent=parent.agent,
+                title=work.part.title.strip() if work.part else "",
+                instructions=work.part.instructions.strip() if work.part else "",
+                given=work.part is not None,
+                text=work.text.text if work.text is not None else None,
+            )
+
+
+def _metrics(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> dict[str, float | int | None]:
+    texts = {work.agent: work.text.text for work in works[1:] if work.text is not None}
+    answer = run.closing.text if run.closing else ""
+    return {
+        "novelty": novelty(answer, [*texts.values(), *(document.text for document in session.sources)]),
+        "dropped_labels": session.dropped,
+        "sibling_similarity/execute/1": mean_pairwise([texts[a] for a in texts if a in session.topology.leaves]),
+    }
+
+
+def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
+    asked = {work.agent for work in works}
+    without = [work.agent for work in works if any(not below.part for below in work.below)]
+    if without:
+        session.warn(f"{', '.join(without)} gave no parts out; those beneath had the task as a whole")
+    if idle := [leaf for leaf in session.topology.leaves if works and leaf not in asked]:
+        session.warn(f"too few parts were found for all agents; not asked: {', '.join(idle)}")
+    if surplus := sum(work.surplus for work in works):
+        session.warn(f"parts beyond the number of agents were left out: {surplus}")
+    lost = [work.agent for work in works[1:] if work.text is None and any(below.text for below in work.below)]
+    if lost:
+        session.warn(f"{', '.join(lost)} did not put together what was done beneath; it did not go up")
+    warn_dropped_labels(session)

@@ -1,207 +1,353 @@
-"""The algorithm of `emergence`, top to bottom as the seed describes it:
+"""`emergence`, its settings and its algorithm, as the seed describes it:
 
 leaf_respond → lateral_leaves → [observe_Lk → lateral_Lk] → observe_root → signal_down → check_convergence → … → finalize
+
+`rounds` has the calls of a round.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
-from consilience.domain.outcome import Check, StopReason
-from consilience.domain.positions import Ballot, BallotReply, one_sided
-from consilience.domain.report import StrangeLoop
-from consilience.engine.conditions import ConditionInput
+from consilience.domain.outcome import Check, Estimate, StopReason
+from consilience.domain.positions import Ballot, one_sided, unchanged
+from consilience.engine.conditions import ConditionInput, StopCondition, TextStable
+from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply
-from consilience.protocols._common.answers import extract_declared
-from consilience.protocols._common.trees import ROOT, path_labels
-from consilience.protocols.emergence.course import Course
-from consilience.protocols.emergence.declared import Declared
-from consilience.protocols.emergence.objections import NOTES
-from consilience.protocols.emergence.outcome import conclude
-from consilience.protocols.emergence.replies import RootRevision
-from consilience.protocols.emergence.report import EmergenceReport
-from consilience.protocols.emergence.rounds import RoundRun
-from consilience.protocols.emergence.settings import Settings
-from consilience.protocols.emergence.turns import FamilyResult, Nudge, Turn
+from consilience.engine.work import Failure, Reply
+from consilience.protocols._common.answers import check_pattern
+from consilience.protocols._common.tree_run import count_ballots, read_ballot
+from consilience.protocols._common.trees import (
+    ROOT,
+    AnonymousPeers,
+    BallotPattern,
+    Perspectives,
+    StrangeLoops,
+    TreeProtocol,
+    path_labels,
+)
+from consilience.protocols.emergence.report import EmergenceReport, conclude
+from consilience.protocols.emergence.rounds import PERSPECTIVES, FamilyResult, Nudge, RoundRun
+from consilience.protocols.emergence.turns import NOTES, EmergenceRun, RootRevision
+
+TESTS = ("declared", "jaccard", "embedding", "positions", "judge")
 
 
-class Emergence(Settings):
+class Emergence(TreeProtocol):
     """Tree of integrator, coordinators and specialists; rounds until the root's text, or the leaves' positions, are stable."""
 
+    roles: ClassVar[tuple[str, str, str]] = ("integrator", "coordinator", "specialist")
+
+    name: ClassVar[str] = "emergence"
+    summary: ClassVar[str] = "specialists think apart and talk; parents observe what arises; rounds until it is stable"
     # 1 measured what is new in the answer by the first texts alone; 2 converged over silent seats, failed calls and a cut answer;
     # 3 showed no objection to its target, quoted no points, and stopped by the similarity of the root's texts
     version: ClassVar[int] = 4
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[EmergenceReport]] = EmergenceReport
+    must_be_read: ClassVar[frozenset[str]] = frozenset({"nudge"})
     closing: ClassVar[bool] = True
 
+    max_rounds: Annotated[int, Field(ge=1, le=100, description="max rounds")] = 5
+    threshold: Annotated[
+        float, Field(ge=0, le=1, description="similarity at which jaccard, embedding or judge stops the run")
+    ] = 0.85
+    similarity: Annotated[
+        str,
+        Field(
+            description="stop test: auto, declared, positions, jaccard, embedding or judge; several joined by & or |"
+        ),
+    ] = "auto"
+    signals: Annotated[bool, Field(description="parents nudge their children between rounds")] = True
+    strange_loops: StrangeLoops = 0
+    domain_instructions: Annotated[
+        str, Field(max_length=20_000, description="instructions for one last review of the answer")
+    ] = ""
+    perspectives: Perspectives = tuple(PERSPECTIVES)
+    leaf_reask: Annotated[bool, Field(description="ask every leaf in every round, nudge or not")] = True
+    answer_pattern: BallotPattern = ""
+    anonymous_peers: AnonymousPeers = True
+    fallback: Annotated[Literal["none", "vote"], Field(description="how to decide if ballots stay split")] = "none"
+
     async def run(self, session: Session) -> EmergenceReport:
-        course = Course(self._labels(session))
-        rounds = self.max_rounds if session.limits.steps is None else min(self.max_rounds, session.limits.steps)
+        run = EmergenceRun(labels=self._labels(session))
+        limit = self.max_rounds if session.limits.steps is None else min(self.max_rounds, session.limits.steps)
         stop = StopReason.EXHAUSTED_STEPS
         nudges: dict[str, Nudge] = {}
-        for index in range(1, rounds + 1):
-            previous = course.rounds[-1] if course.rounds else {}
-            run = self._round(session, course, index, previous, nudges)
-            result = await run.family(ROOT)
-            await self._gather_in(session, course, result, nudges)
-            if not run.quorum(list(result.below)):
-                stop = StopReason.FAILED
+        for index in range(1, limit + 1):
+            round_run = self._round(session, run, index, nudges)
+            result = await round_run.family(ROOT)  # leaf_respond, lateral and observe, from the leaves to the root
+            await self._add_round(session, run, result, nudges)
+            if not round_run.is_quorum(result.below):
+                return await self._conclude(session, run, StopReason.FAILED)
+            if run.exhausted:
                 break
-            if course.exhausted:
-                stop = course.exhausted
-                break
-            check = await self._check_convergence(session, course, index)
-            if course.exhausted:
-                stop = course.exhausted
+            check = await self._check_convergence(session, run, index)
+            if run.exhausted:
                 break
             if check is not None and check.met:
-                stop = self._met(course)
+                stop = self._verdict(run)
                 break
-            nudges = await self._signal_down(run, result) if self.signals and index < rounds else {}
-        if stop is not StopReason.FAILED:
-            await self._finalize(session, course)
-            stop = course.exhausted or stop
-        if course.closing is None and stop is not StopReason.FAILED and not course.exhausted and rounds:
+            nudges = await self._signal_down(round_run, result) if self.signals and index < limit else {}
+        await self._finalize(session, run)
+        if run.closing is None and limit:
             stop = StopReason.FAILED
-        return await conclude(session, self, course, stop)
-
-    def _round(
-        self, session: Session, course: Course, index: int, previous: Mapping[str, Turn], nudges: Mapping[str, Nudge]
-    ) -> RoundRun:
-        return RoundRun(session, self, index, previous, nudges, course.labels, course.book)
+        return await self._conclude(session, run, run.exhausted or stop)
 
     def _labels(self, session: Session) -> Mapping[str, str]:
         topology = session.topology
         return path_labels(topology) if self.anonymous_peers else {agent: agent for agent in topology.agents}
 
-    async def _gather_in(
-        self, session: Session, course: Course, result: FamilyResult, nudges: Mapping[str, Nudge]
-    ) -> None:
-        """Take in a round: the nudges it began with, turns, refusals, objections, the root's text, the ballots cast in it."""
-        before = len(course.failures)
-        sent = {node: await pending for node, pending in nudges.items()}
-        course.nudges.append({node: reply for node, reply in sent.items() if isinstance(reply, Reply)})
-        course.failures.extend(reply for reply in sent.values() if isinstance(reply, Failure))
-        turns = {turn.agent: turn for turn in result.turns}
-        course.rounds.append(turns)
-        course.book.add([turns[agent] for agent in session.topology.agents])
-        course.failures.extend(failure for turn in turns.values() for failure in turn.failures)
-        if result.top.response is not None:
-            course.texts.append(result.top.response)
-            course.closing = course.texts[-1]
-        for step in sorted({step for step, _ in result.ballots}):
-            cast = {leaf: await pending for (s, leaf), pending in result.ballots.items() if s == step}
-            course.failures.extend(reply for reply in cast.values() if isinstance(reply, Failure))
-            course.ballots.append(
-                {leaf: self._ballot(session, step, reply) for leaf, reply in cast.items() if isinstance(reply, Reply)}
-            )
-        failed = [failure for failure in course.failures[before:] if "/ballot/" not in failure.key]
-        course.silences = tuple(self._silences(session, course, failed))
+    def _round(self, session: Session, run: EmergenceRun, index: int, nudges: Mapping[str, Nudge]) -> RoundRun:
+        """Return the round after those recorded in `run`, or the last of them again."""
+        previous = run.rounds[-1] if run.rounds else {}
+        return RoundRun(session, self.answer_pattern, self.leaf_reask, index, previous, nudges, run.labels, run.book)
 
-    def _silences(self, session: Session, course: Course, failed: Sequence[Failure]) -> Iterator[str]:
-        """Why no test can be met in the last round: a seat that spoke in it or in the one before gave nothing, or not all that it
-        was asked for, nudges included. Of ballots a quorum is enough."""
-        if len(course.rounds) < 2:
+    async def _add_round(
+        self, session: Session, run: EmergenceRun, result: FamilyResult, nudges: Mapping[str, Nudge]
+    ) -> None:
+        """Record a round: the nudges it began with, turns, failures, objections, the root's text and the ballots cast in it."""
+        before = len(run.failures)
+        sent = {node: await pending for node, pending in nudges.items()}
+        run.nudges.append({node: reply for node, reply in sent.items() if isinstance(reply, Reply)})
+        run.failures.extend(reply for reply in sent.values() if isinstance(reply, Failure))
+        turns = {turn.agent: turn for turn in result.turns}
+        run.rounds.append(turns)
+        run.book.add([turns[agent] for agent in session.topology.agents])
+        run.failures.extend(failure for turn in turns.values() for failure in turn.failures)
+        if result.top.response is not None:
+            run.closing = result.top.response
+            run.texts.append(run.closing)
+        failed = run.failures[before:]
+        for step in sorted({step for step, _ in result.ballots}):
+            cast: dict[str, Ballot] = {}
+            for leaf, pending in [(leaf, pending) for (s, leaf), pending in result.ballots.items() if s == step]:
+                reply = await pending
+                if isinstance(reply, Failure):
+                    run.failures.append(reply)
+                elif ballot := read_ballot(session, self.answer_pattern, step, reply, reply.value):
+                    cast[leaf] = ballot
+            run.ballots.append(cast)
+        run.silences = tuple(self._silences(session, run, failed))
+
+    def _silences(self, session: Session, run: EmergenceRun, failed: Sequence[Failure]) -> Iterator[str]:
+        """Yield why no stop test can be met in the last round: an agent that spoke in it or in the round before did not reply, or
+        not to all calls, nudges included. Of the ballots a quorum is enough."""
+        if len(run.rounds) < 2:
             return
-        before, now = course.rounds[-2:]
+        before, now = run.rounds[-2:]
         leaves = session.topology.leaves
         speaking = sum(now[leaf].spoke for leaf in leaves)
-        index = len(course.rounds)
+        index = len(run.rounds)
         lacking: dict[str, list[str]] = {}
         for agent, turn in now.items():
             if before[agent].spoke and not turn.spoke:
                 lacking.setdefault(f"silent in round {index}", []).append(agent)
             elif before[agent].spoke or turn.replied:
-                for what in dict.fromkeys(_lack(one.key, index) for one in failed if one.agent == agent):
+                for what in dict.fromkeys(_missing_reply(f.key, index) for f in failed if f.agent == agent):
                     lacking.setdefault(what, []).append(agent)
         yield from (f"{what}: {', '.join(agents)}" for what, agents in lacking.items())
         if not session.quorate(speaking, len(leaves)):
             yield f"only {speaking} of {len(leaves)} specialists spoke in round {index}"
-        if self.ballots and not session.quorate(len(course.ballots[-1]), len(leaves)):
-            yield f"only {len(course.ballots[-1])} of {len(leaves)} ballots of round {index} could be read"
+        if self.answer_pattern and not session.quorate(len(run.ballots[-1]), len(leaves)):
+            yield f"only {len(run.ballots[-1])} of {len(leaves)} ballots of round {index} could be read"
 
-    def _ballot(self, session: Session, step: int, reply: Reply[BallotReply]) -> Ballot:
-        value = reply.value
-        cause = next(iter(session.named(reply, [value.cause])), None) if value.cause else None
-        position = extract_declared(self.answer_pattern, value.position)
-        assert position is not None
-        return Ballot(
-            agent=reply.agent,
-            step=step,
-            position=position,
-            confidence=value.confidence,
-            reason=value.reason,
-            cause=cause,
-        )
-
-    async def _check_convergence(self, session: Session, course: Course, index: int) -> Check | None:
-        """Judge once the root has a text of round 2 or later; the first round, and one without a text, judge nothing."""
+    async def _check_convergence(self, session: Session, run: EmergenceRun, index: int) -> Check | None:
+        """Apply the stop test from round 2 on, if the root gave a text in this round."""
         check = None
-        if index >= 2 and len(course.texts) >= 2 and course.rounds[-1][ROOT].response is not None:
+        if index >= 2 and len(run.texts) >= 2 and run.rounds[-1][ROOT].response is not None:
             async with session.phase("check_convergence", index):
-                progress = ConditionInput(index, course.texts, course.ballots, len(session.topology.leaves))
-                condition = self.condition(Declared(tuple(course.rounds[-1].values()), course.book.waiting))
-                check = (await condition.check(session, progress)).vetoed(*course.silences)
-                course.failures.extend(progress.failures)
+                progress = ConditionInput(index, run.texts, run.ballots, len(session.topology.leaves))
+                check = (await self.stop_test(run).check(session, progress)).vetoed(*run.silences)
+                run.failures.extend(progress.failures)
             session.record_check(check, index)
-        course.checks.append(check)
+        run.checks.append(check)
         return check
 
-    def _met(self, course: Course) -> StopReason:
-        """Nothing has converged while the last ballots differ, whatever has come to rest, or, where declarations decide, while an
-        objection stands."""
-        held = course.held
-        objected = "declared" in self.kind and bool(course.book.standing)
-        return StopReason.CONVERGED if (not held or one_sided(held)) and not objected else StopReason.STALLED
+    def _verdict(self, run: EmergenceRun) -> StopReason:
+        """A met stop test is `stalled` if the last ballots differ or, where declarations decide, an objection stands."""
+        split = bool(run.held) and not one_sided(run.held)
+        objected = "declared" in self.chosen_test and run.book.standing > 0
+        return StopReason.STALLED if split or objected else StopReason.CONVERGED
 
-    async def _signal_down(self, run: RoundRun, result: FamilyResult) -> dict[str, Nudge]:
-        """Every parent with a text of its own nudges its children; each child waits for its own parent's nudge only."""
-        turns = {turn.agent: turn for turn in result.turns}
+    async def _signal_down(self, round_run: RoundRun, result: FamilyResult) -> dict[str, Nudge]:
+        """Every parent with a text nudges its children. A child waits for its own parent's nudge only."""
+        session, turns = round_run.session, {turn.agent: turn for turn in result.turns}
         sent: dict[str, Nudge] = {}
-        async with run.session.phase("signal_down", run.index):
-            for node in run.session.topology.agents:
-                children = run.session.topology.children[node]
+        async with session.phase("signal_down", round_run.index):
+            for node in session.topology.agents:
+                children = [turns[child] for child in session.topology.children[node]]
                 own = turns[node].text
                 if children and own is not None:
-                    sent[node] = run.session.start(run.nudge_ask(node, [turns[c] for c in children], own))
+                    sent[node] = session.start(round_run.ask_nudge(node, children, own))
         return sent
 
-    async def _finalize(self, session: Session, course: Course) -> None:
-        """Self-reviews of the root, each from the last result; domain instructions appear in the last one only."""
+    async def _finalize(self, session: Session, run: EmergenceRun) -> None:
+        """Self-reviews of the root, each of the last result. Domain instructions appear in the last one only."""
         reviews = self.strange_loops + bool(self.domain_instructions)
         for n in range(1, reviews + 1):
-            if course.closing is None:
+            if run.closing is None:
                 return
-            domain = n == reviews and bool(self.domain_instructions)
+            last_round = self._round(session, run, len(run.rounds), {})
+            domain = self.domain_instructions if n == reviews else ""
             async with session.phase("finalize", n):
-                reply = await self._review(session, course, n, domain, last=n == reviews)
+                prompt = last_round.review_prompt(run.closing, domain)
+                reply = await session.ask(ROOT, prompt, key=f"finalize/{n}", returns=RootRevision, closing=n == reviews)
                 if isinstance(reply, Reply):
-                    course.book.met += self._last_round(session, course).rulings(reply)
-            after = reply.text if isinstance(reply, Reply) else None
-            course.loops.append(StrangeLoop(index=n, before=course.closing.text, after=after, domain=domain))
-            if isinstance(reply, Reply):
-                course.closing = reply
-                course.reviews.append(reply)
-            else:
-                course.failures.append(reply)
+                    run.book.met += last_round.rulings(reply)
+            run.add_review(reply, domain=bool(domain))
 
-    def _review(self, session: Session, course: Course, n: int, domain: bool, *, last: bool) -> Ask[RootRevision]:
-        assert course.closing is not None
-        domain_words = self.domain_instructions if domain else ""
-        prompt = self._last_round(session, course).review_prompt(course.closing, domain_words)
-        return session.ask(ROOT, prompt, key=f"finalize/{n}", returns=RootRevision, closing=last)
+    async def _conclude(self, session: Session, run: EmergenceRun, stop: StopReason) -> EmergenceReport:
+        """The pool of ballots decides if it may and positions stayed split."""
+        split = self.fallback == "vote" and not one_sided(run.held)
+        positions = count_ballots(run.all_ballots, self.answer_pattern, run.closing, pool_decides=split)
+        return await conclude(session, run, stop, positions, bool(self.answer_pattern), self.threshold)
 
-    def _last_round(self, session: Session, course: Course) -> RoundRun:
-        return self._round(session, course, len(course.rounds), course.rounds[-1], {})
+    # what follows from the settings
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        tests = re.split(r"\s*[&|]\s*", self.similarity.strip())
+        if tests.count("judge") > 1:
+            raise ValueError("similarity: name 'judge' once; each mention is a paid call")
+        for test in tests:
+            if test not in ("auto", *TESTS):
+                raise ValueError(f"similarity: {test!r} is not one of auto, {', '.join(TESTS)}")
+            if test == "positions" and not self.answer_pattern:
+                raise ValueError("similarity 'positions' compares ballots, which need an answer_pattern")
+        if self.fallback == "vote" and not self.answer_pattern:
+            raise ValueError("fallback 'vote' counts ballots, which need an answer_pattern")
+        check_pattern(self.answer_pattern)
+        return self
+
+    @property
+    def chosen_test(self) -> str:
+        """The similarity with `auto` decided."""
+        return self.similarity.replace("auto", "positions" if self.answer_pattern else "declared")
+
+    @property
+    def needs_encoder(self) -> bool:
+        return "embedding" in self.chosen_test
+
+    @property
+    def max_quoted_replies(self) -> int:
+        """A text of every child, and at parents of parents objections from another reply; points and answers below these texts, a
+        quarter of their length; own text and nudge, and at a coordinator an earlier text."""
+        replies, own = (2, 4) if self.depth > 2 else (1, 2)
+        return self.children * replies + math.ceil(self.children / 4) + own
+
+    @property
+    def points_of_view(self) -> tuple[str, ...]:
+        return self.perspectives
+
+    def stop_test(self, run: EmergenceRun) -> StopCondition:
+        """Return the test of the last round. `|` binds weaker than `&`, as in Python."""
+        alternatives = [
+            reduce(and_, [self._single_test(test.strip(), run) for test in part.split("&")])
+            for part in self.chosen_test.split("|")
+        ]
+        return reduce(or_, alternatives)
+
+    def _single_test(self, test: str, run: EmergenceRun) -> StopCondition:
+        if test == "declared":
+            speaking = [turn for turn in run.rounds[-1].values() if turn.spoke]
+            return StanceKept(sum(turn.kept for turn in speaking), len(speaking), run.book.waiting)
+        if test == "positions":
+            return PositionsSettled()
+        if test == "judge":
+            return JudgedSame(self.threshold)
+        return TextStable("embedding" if test == "embedding" else "jaccard", self.threshold)
+
+    def calls(self, rounds: int) -> int:
+        """Return the calls of that many rounds in which every call is answered and no text reused (protocols §1)."""
+        leaves = self.count_agents(self.depth, self.depth)
+        internal = self.count_agents(2, self.depth - 1)
+        lateral = leaves + internal if self.children > 1 else 0
+        nudges = internal + 1 if self.signals else 0
+        total = rounds * (leaves + lateral + internal + 1) + (rounds - 1) * nudges
+        total += self.strange_loops + bool(self.domain_instructions)
+        total += self.chosen_test.count("judge") * (rounds - 1)
+        return total + (leaves * (1 + rounds) if self.answer_pattern else 0)
+
+    def estimate(self) -> Estimate:
+        """With `leaf_reask` off a text is reused unless there is a nudge or an objection."""
+        rounds = min(2, self.max_rounds)
+        reused = 0 if self.leaf_reask or self.signals else (rounds - 1) * self.count_agents(self.depth, self.depth)
+        return Estimate(min=self.calls(rounds) - reused, max=self.calls(self.max_rounds))
 
 
-def _lack(key: str, index: int) -> str:
-    """What a failed call of an agent that spoke in round `index` leaves out."""
+def _missing_reply(key: str, index: int) -> str:
+    """Return what a failed call leaves out in round `index`."""
     if "/signal/" in key:
         return f"no nudge after round {index - 1}"
     return f"no reply {'to siblings' if '/lateral/' in key else 'but to siblings'} in round {index}"
+
+
+@dataclass(frozen=True)
+class StanceKept(StopCondition):
+    """Every agent that spoke in the round declares its answer unchanged, and no objection waits for its target (protocols §1)."""
+
+    kept: int
+    speaking: int
+    waiting: int
+    """Objections that wait for their target."""
+
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
+        return Check(
+            met=self.speaking > 0 and self.kept == self.speaking and not self.waiting,
+            kind="declared",
+            score=self.kept / self.speaking if self.speaking else None,
+            threshold=1.0,
+            detail=f"objections that wait for their target: {self.waiting}" if self.waiting else "",
+        )
+
+
+@dataclass(frozen=True)
+class PositionsSettled(StopCondition):
+    """No ballot changed side and no confidence moved since the step before (protocols §0), and a quorum cast one."""
+
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
+        before, after = progress.ballots[-2:]
+        score = unchanged(before, after)
+        quorum = session.quorate(len(after), progress.voters)
+        detail = "" if quorum else f"ballots that could be read: {len(after)} of {progress.voters}, which is no quorum"
+        return Check(met=quorum and score == 1.0, kind="positions", score=score, threshold=1.0, detail=detail)
+
+
+class SamenessReply(BaseModel):
+    """How much the second text changes the first."""
+
+    sameness: Literal["different", "similar", "same"]
+
+
+SAMENESS: Mapping[str, float] = {"different": 0.0, "similar": 0.5, "same": 1.0}
+
+
+@dataclass(frozen=True)
+class JudgedSame(StopCondition):
+    """The root's model compares the root's last two texts; one call, from the template `judge`."""
+
+    threshold: float
+
+    async def check(self, session: Session, progress: ConditionInput) -> Check:
+        before, after = progress.texts[-2:]
+        reply = await session.ask(
+            ROOT,
+            Prompt(session.words("judge"), (session.quote(before, "before"), session.quote(after, "after"))),
+            key=f"round-{progress.step}/judge",
+            returns=SamenessReply,
+            kind="judgement",
+        )
+        if not isinstance(reply, Reply):
+            progress.failures.append(reply)
+            return Check(met=False, kind="judge", threshold=self.threshold, detail=f"no judgement: {reply.kind.value}")
+        score = SAMENESS[reply.value.sameness]
+        return Check(met=score >= self.threshold, kind="judge", score=score, threshold=self.threshold)

@@ -1,42 +1,84 @@
-"""The report of `emergence`, and the seed's two exports of it."""
+"""The report of `emergence`: from the record of a run, and the seed's two exports of it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import ClassVar, Literal
 
-from consilience.domain.agents import seat_names
-from consilience.domain.events import Noted, load_note
-from consilience.domain.positions import Ballot
-from consilience.domain.report import Claim, Frozen, Objection, Progress, Report, StrangeLoop
+from consilience.domain.agents import Agent, seat_names
+from consilience.domain.events import (
+    Noted,
+    load_note,
+)
+from consilience.domain.messages import is_empty_remark
+from consilience.domain.outcome import StopReason
+from consilience.domain.positions import Ballot, exact
+from consilience.domain.report import Claim, Dissent, Frozen, Objection, UnfinishedSession
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, Table, View
+from consilience.domain.topology import Topology
+from consilience.engine.analysis import novelty
+from consilience.engine.session import Session
+from consilience.engine.similarity import jaccard
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.presenting import (
+    TreeReport,
     ballot_section,
     bullets,
+    extend_presentation,
     figures_of,
     held_positions,
     position_blocks,
     single_call_section,
     trajectory,
 )
-from consilience.protocols.emergence.objections import ObjectionMet, ObjectionRaised, outcomes
+from consilience.protocols._common.tree_run import (
+    NO_POSITION,
+    BallotResult,
+    answer_fields,
+    ballot_fields,
+    sibling_similarity,
+    warn_dropped_labels,
+    warn_failed_review,
+)
+from consilience.protocols._common.trees import ROOT
+from consilience.protocols.emergence.turns import (
+    EmergenceRun,
+    ObjectionMet,
+    ObjectionRaised,
+    RootRevision,
+    Stance,
+    objection_fates,
+)
+
+NEAR_THRESHOLD_MARGIN = 0.2
+"""If no score came this close to the threshold, the threshold was out of reach."""
 
 
 class AgentRound(Frozen):
-    """One agent in one round. `response` is its text before lateral talk (an observation for internal nodes), `lateral_response`
-    the text after; `similarity` compares its text with its own of the round before, `converged` by the threshold: informational."""
+    """One agent in one round."""
 
     role: str
     perspective: str = ""
     response: str | None = None
+    """Its text before lateral talk; an observation, if the agent has children."""
     lateral_response: str | None = None
+    """Its text after lateral talk."""
     revised: bool = False
     signal_sent: str | None = None
     signal_received: str | None = None
     similarity: float | None = None
+    """Similarity of its text to its own of the round before. Informational, like `converged`."""
     converged: bool = False
-    stance: Literal["kept", "changed"] | None = None
-    """What the agent declared about its answer: changed if any reply of the round says so; None where it declared nothing."""
+    """Whether `similarity` reaches the threshold."""
+    stance: Stance | None = None
+    """What the agent declared about its answer: changed if any reply of the round says so; None without a declaration."""
+
+    @property
+    def final_text(self) -> str | None:
+        """The text with which the agent leaves the round."""
+        return self.lateral_response if self.lateral_response is not None else self.response
 
 
 class Round(Frozen):
@@ -50,22 +92,22 @@ class AnswerChange(Frozen):
 
     key: str
     """Of the call: `round-2/observe/L1N1`, `finalize/1`."""
-    stance: Literal["kept", "changed"]
+    stance: Stance
     changes: tuple[Claim, ...] = ()
     """What is new, and the messages that caused it."""
 
 
 class Convergence(Frozen):
-    """`score_trajectory` has one entry per round from the second, None where the check has no single score."""
+    """Whether and how the run became stable."""
 
     converged: bool
     rounds_used: int
     score_trajectory: tuple[float | None, ...] = ()
+    """One entry per round from the second; None if the check has no single score."""
 
 
-class EmergenceReport(Report):
-    """`position` is the extracted answer where an `answer_pattern` was set, `pool` the share of every position over all
-    ballots, `decided_by` whether the answer or, with `fallback="vote"`, the pool gave the position."""
+class EmergenceReport(TreeReport):
+    """Report of `emergence`."""
 
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "nudge", "judgement"})
     asks_for_dissent: ClassVar[bool] = True
@@ -73,11 +115,11 @@ class EmergenceReport(Report):
     protocol: str = "emergence"
     rounds: tuple[Round, ...] = ()
     convergence: Convergence
-    strange_loops: tuple[StrangeLoop, ...] = ()
     ballots: tuple[Ballot, ...] = ()
     pool: dict[str, float] = {}
-    position: str | None = None
+    """Share of each position over all ballots."""
     decided_by: Literal["answer", "pool"] | None = None
+    """What gave the position: the answer or, with `fallback="vote"`, the pool."""
     lateral_revision_rate: float | None = None
     revision_counts: dict[str, int] = {}
     answer_changes: tuple[AnswerChange, ...] = ()
@@ -85,36 +127,27 @@ class EmergenceReport(Report):
 
     def presentation(self) -> Presentation:
         check = f" ({self.check.kind})" if self.check else ""
-        pooled = "(by the pooled ballots, not by this text)" if self.decided_by == "pool" else ""
-        name = (
-            f"Agents that kept their answer{check}"
-            if check == " (declared)"
-            else f"Stability from round to round{check}"
-        )
+        declared = check == " (declared)"
+        name = f"{'Agents that kept their answer' if declared else 'Stability from round to round'}{check}"
         scores = trajectory(name, self.convergence.score_trajectory, self.check)
-        most = self.settings.get("max_rounds")
-        return (
-            super()
-            .presentation()
-            .model_copy(
-                update={
-                    "max_steps": most if isinstance(most, int) else None,
-                    "above_answer": position_blocks(self.position, pooled),
-                    "sections": (
-                        ballot_section(self.ballots, self.pool),
-                        self._answers_section(),
-                        single_call_section(self),
-                    ),
-                    "figures": (*scores, *figures_of(self.metrics)),
-                    "views": (_objections_view(self.objections, seat_names(self.agents)),),
-                    "positions": held_positions(self.ballots, self.step),
-                    "stance": "position",
-                }
-            )
+        pooled = "(by the pooled ballots, not by this text)" if self.decided_by == "pool" else ""
+        return extend_presentation(
+            self,
+            max_steps="max_rounds",
+            above_answer=position_blocks(self.position, pooled),
+            sections=(
+                ballot_section(self.ballots, self.pool),
+                self._answers_section(),
+                single_call_section(self),
+            ),
+            figures=(*scores, *figures_of(self.metrics)),
+            views=(_objections_view(self.objections, seat_names(self.agents)),),
+            positions=held_positions(self.ballots, self.step),
+            stance="position",
         )
 
     def _answers_section(self) -> Section:
-        """Changes of the answer from round to round, and which agents kept theirs."""
+        """Return changes of the answer from round to round, and which agents kept theirs."""
         names = seat_names(self.agents)
         blocks = (*bullets(_changed(change, names) for change in self.answer_changes), *self._stances(names))
         return Section(
@@ -122,7 +155,7 @@ class EmergenceReport(Report):
         )
 
     def _stances(self, names: Mapping[str, str]) -> Iterator[Block]:
-        """Leaves by whether they ever declared a change."""
+        """Yield the leaves that declared a change, and those that never did."""
         declared: dict[str, list[int]] = {}
         for number in self.rounds:
             for agent, turn in number.agents.items():
@@ -138,17 +171,17 @@ class EmergenceReport(Report):
             yield Paragraph(lead="Kept their answer:", text=", ".join(kept))
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
-        """Objections so far, with their fate as far as it is decided."""
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
+        """Show the objections so far, with their fates as far as they are decided."""
         notes = [event for event in progress.events if isinstance(event, Noted)]
         raised = [load_note(ObjectionRaised, n, progress.text) for n in notes if n.name == "objection_raised"]
         met = [load_note(ObjectionMet, n, progress.text) for n in notes if n.name == "objection_met"]
         names = seat_names(progress.started.agents)
-        view = _objections_view(outcomes(raised, met), names)
+        view = _objections_view(objection_fates(raised, met), names)
         return super().progress(progress).model_copy(update={"stance": "position", "views": (view,)})
 
     def mca_report(self) -> dict[str, object]:
-        """The seed's `mca_report.json`."""
+        """Return the seed's `mca_report.json`."""
         wanted = {"role", "perspective", "response", "lateral_response", "revised", "signal_sent", "signal_received"}
         report: dict[str, object] = {
             "task": self.task,
@@ -180,11 +213,11 @@ class EmergenceReport(Report):
             "final_response": self.answer,
         }
         if self.strange_loops:
-            report["strange_loops"] = self._loops()
+            report["strange_loops"] = self.final_loops()
         return report
 
     def final_state(self) -> dict[str, object]:
-        """The seed's `final_state.json`: its State fields at the end of the run."""
+        """Return the seed's `final_state.json`: its State fields at the end of the run."""
         last = self.rounds[-1].agents if self.rounds else {}
         return {
             "original_task": self.task,
@@ -196,19 +229,14 @@ class EmergenceReport(Report):
             "convergence_threshold": self.settings["threshold"],
             "converged": self.convergence.converged,
             "final_response": self.answer,
-            "strange_loops": self._loops(),
+            "strange_loops": self.final_loops(),
             "round_history": [r.model_dump(mode="json") for r in self.rounds],
         }
 
-    def _loops(self) -> list[dict[str, object]]:
-        return [loop.model_dump(mode="json") for loop in self.strange_loops]
-
 
 def _changed(change: AnswerChange, names: Mapping[str, str]) -> Item:
-    place, number = (
-        change.key.split("/")[:2] if change.key.startswith("finalize") else (change.key.partition("/")[0], "")
-    )
-    lead = f"Review {number}:" if number else f"{place.replace('-', ' ').capitalize()}:"
+    place, _, rest = change.key.partition("/")
+    lead = f"Review {rest}:" if place == "finalize" else f"{place.replace('-', ' ').capitalize()}:"
     what = "; ".join(_because(one, names) for one in change.changes)
     return Item(lead=lead, text=f"{change.stance}{f': {what}' if what else ''}")
 
@@ -233,17 +261,162 @@ def _row(objection: Objection, names: Mapping[str, str]) -> tuple[str, str, str]
 
 
 def agent_state(agent: str, rounds: Sequence[Round]) -> dict[str, object]:
-    """The seed's AgentState of one agent after these rounds."""
+    """Return the seed's AgentState of one agent after these rounds."""
     turns = [r.agents[agent] for r in rounds if agent in r.agents]
     return {
-        "responses": [text for turn in turns if (text := final_text(turn)) is not None],
+        "responses": [turn.final_text for turn in turns if turn.final_text is not None],
         "signals_received": [turn.signal_received for turn in turns if turn.signal_received],
         "converged": bool(rounds) and agent in rounds[-1].agents and turns[-1].converged,
     }
 
 
-def final_text(turn: AgentRound | None) -> str | None:
-    """The text an agent leaves a round with."""
-    if turn is None:
-        return None
-    return turn.lateral_response if turn.lateral_response is not None else turn.response
+# --- from the record of a run
+
+
+async def conclude(
+    session: Session, run: EmergenceRun, stop: StopReason, positions: BallotResult, has_ballots: bool, threshold: float
+) -> EmergenceReport:
+    """Return the report. Dissent and objections follow from what agents declared, never from a model's judgement."""
+    objections = objection_fates(run.book.raised, run.book.met, session.shown())
+    answer = answer_fields(session, run, run.failures, run.closing)
+    answer_changes = tuple(_answer_changes(session, run))
+    rounds = tuple(round_of(session.agents, threshold, run, n) for n in range(1, len(run.rounds) + 1))
+    scores = tuple(r.convergence_score for r in rounds[1:])
+    _warn(session, run, scores)
+    if has_ballots and run.closing and positions.position is None:
+        session.warn(NO_POSITION)
+    laterals = [turn for turns in run.rounds for turn in turns.values() if turn.lateral is not None]
+    revised = [turn for turn in laterals if turn.revised]
+    rate = len(revised) / len(laterals) if laterals else None
+    open_objections = tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open)
+    sources = [document.text for document in session.sources]
+    metrics = await session.compute(lambda: _metrics(session.topology, run, sources))
+    failed_reviews = [f"no reply to finalize/{loop.index}" for loop in run.loops if loop.after is None]
+    unmet = (*run.silences, *failed_reviews, *positions.unmet)
+    return await session.report(
+        EmergenceReport,
+        first=_first_results(session, run),
+        stop_reason=stop,
+        unmet=unmet,
+        check=run.checks[-1] if run.checks else None,
+        confidence=positions.confidence,
+        steps=len(run.rounds),
+        objections=objections,
+        dissent=positions.dissent if has_ballots else open_objections,
+        metrics=metrics
+        | {
+            "conformity": positions.conformity,
+            "revision_rate": rate,
+            "dropped_labels": session.dropped,
+            "void_objections": run.book.void,
+        },
+        answer_changes=answer_changes,
+        rounds=rounds,
+        convergence=Convergence(
+            converged=stop is StopReason.CONVERGED and not unmet and not answer["answer_cut"],
+            rounds_used=len(run.rounds),
+            score_trajectory=scores,
+        ),
+        decided_by=positions.decided_by,
+        lateral_revision_rate=rate,
+        revision_counts=dict(Counter(turn.agent for turn in revised)),
+        **answer,
+        **ballot_fields(positions),
+    )
+
+
+def _answer_changes(session: Session, run: EmergenceRun) -> Iterator[AnswerChange]:
+    for reply in (*run.texts, *run.reviews):
+        if isinstance(reply.value, RootRevision):
+            changes = [change for change in reply.value.changes if not is_empty_remark(change.text)]
+            yield AnswerChange(
+                key=reply.key,
+                stance=reply.value.stance,
+                changes=tuple(Claim(text=c.text.strip(), ids=session.named(reply, c.ids)) for c in changes),
+            )
+
+
+def _first_results(session: Session, run: EmergenceRun) -> list[Reply[object] | Failure]:
+    """Return the reply or failure of each leaf in the first round."""
+    turns = [run.rounds[0][leaf] for leaf in session.topology.leaves] if run.rounds else []
+    return [turn.response if turn.response is not None else turn.failures[0] for turn in turns]
+
+
+def round_of(agents: Sequence[Agent], threshold: float, run: EmergenceRun, n: int) -> Round:
+    """Return the n-th round, from 1."""
+    turns = run.rounds[n - 1]
+    before = run.rounds[n - 2] if n > 1 else {}
+    sent = run.nudges[n] if n < len(run.nudges) else {}
+    check = run.checks[n - 1] if n <= len(run.checks) else None
+    rounds: dict[str, AgentRound] = {}
+    for agent in agents:
+        turn = turns.get(agent.id)
+        if turn is None:
+            continue
+        earlier = before[agent.id].text if agent.id in before else None
+        comparable = earlier is not None and turn.text is not None and turn.replied
+        similarity = jaccard(earlier.text, turn.text.text) if comparable and earlier and turn.text else None
+        rounds[agent.id] = AgentRound(
+            role=agent.role,
+            perspective=agent.persona or agent.perspective,
+            response=_text(turn.response) or _text(turn.before or (None if turn.failures else turn.text)),
+            lateral_response=_text(turn.lateral),
+            revised=turn.revised,
+            signal_sent=_text(sent.get(agent.id)),
+            signal_received=_text(turn.nudge),
+            stance="changed" if turn.changed else turn.stance,
+            similarity=similarity,
+            converged=similarity is not None and similarity >= threshold,
+        )
+    return Round(round=n, agents=rounds, convergence_score=check.score if check else None)
+
+
+def _text(reply: Reply[object] | None) -> str | None:
+    return None if reply is None else reply.text
+
+
+def _metrics(topology: Topology, run: EmergenceRun, sources: Sequence[str]) -> dict[str, float | int | None]:
+    """Compute the figures that compare texts."""
+    below = [turn for turns in run.rounds for turn in turns.values() if turn.agent != ROOT]
+    inputs = [reply.text for turn in below for reply in (turn.response, turn.lateral) if reply is not None]
+    inputs += [objection.text for turn in below for objection in turn.objections]
+    first = run.rounds[0].values() if run.rounds else ()
+    points = [point for turn in first if turn.agent in topology.leaves for point in turn.points]
+    answer = run.closing.text if run.closing else ""
+    metrics: dict[str, float | int | None] = {"novelty": novelty(answer, [*inputs, *sources, *points])}
+    for n, turns in enumerate(run.rounds, 1):
+        leaves = [turns[leaf] for leaf in topology.leaves]
+        families = [topology.parents[leaf][0] for leaf in topology.leaves]
+        for phase, replies in (
+            ("leaf_respond", [turn.response for turn in leaves]),
+            ("lateral_leaves", [turn.lateral for turn in leaves]),
+        ):
+            texts = [(family, reply.text) for family, reply in zip(families, replies, strict=True) if reply is not None]
+            metrics[f"sibling_similarity/{phase}/{n}"] = sibling_similarity(texts)
+    return metrics
+
+
+def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -> None:
+    known = [score for score in scores if score is not None]
+    check = next((check for check in reversed(run.checks) if check is not None), None)
+    threshold = check.threshold if check is not None and check.kind in ("jaccard", "embedding") else None
+    if known and threshold is not None and exact(max(known)) < exact(threshold) - exact(NEAR_THRESHOLD_MARGIN):
+        session.warn(
+            f"no similarity came within {NEAR_THRESHOLD_MARGIN} of the threshold {threshold}: "
+            f"the greatest was {max(known):.2f}; stability of text alone would hardly have stopped this run"
+        )
+    copies = [n for n, (a, b) in enumerate(pairwise(run.texts), 2) if a.text.split() == b.text.split()]
+    if copies:
+        session.warn(
+            f"in round {', '.join(map(str, copies))} the root repeated its last text word for word; "
+            "its stability says little"
+        )
+    if run.book.surplus:
+        session.warn(f"objections beyond the cap of a reply were left out: {run.book.surplus}")
+    if run.book.void:
+        session.warn(f"objections that were empty, or to no text of another agent, were left out: {run.book.void}")
+    warn_dropped_labels(session)
+    last = run.rounds[-1].get(ROOT) if run.rounds else None
+    if run.closing is not None and last is not None and last.response is None and not run.exhausted:
+        session.warn(f"the last closing call failed; the answer is {run.closing.key}")
+    warn_failed_review(session, run)

@@ -1,357 +1,370 @@
 """One round: families respond, talk among themselves, and are observed, from the leaves up.
 
-The natural form is recursive and has no barriers: a call starts as soon as what it reads exists. Branches read what they
-were passed and what the round before left; they return what they made.
+It is recursive and has no barriers: a call starts as soon as what it reads exists. Branches read what they were passed and
+what the round before left, and return what they made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from consilience.domain.messages import LeafReply, Message, says_nothing
+from consilience.domain.messages import LeafReply, Message, is_empty_remark
 from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
 from consilience.protocols._common.answers import extract, form
-from consilience.protocols._common.points import POINTS, points_in, with_list
+from consilience.protocols._common.tree_run import TextReply
 from consilience.protocols._common.trees import ROOT
-from consilience.protocols.emergence.objections import (
+from consilience.protocols.emergence.turns import (
+    AnswerReply,
     ObjectionBook,
     ObjectionMet,
     ObjectionRaised,
-    bare_label,
-    in_words,
-    repeated,
-    restated,
-    words_found,
-)
-from consilience.protocols.emergence.replies import (
-    AnswerReply,
     ObjectionReply,
     ObservationReply,
     PeerReply,
     RevisitReply,
     RootReply,
     RootRevision,
+    Turn,
+    addressed,
+    bare_label,
+    find_repeated,
+    find_words,
+    is_restated,
+    replaced_texts,
+    with_answers,
+    with_list,
 )
-from consilience.protocols.emergence.settings import PERSPECTIVES, Settings
-from consilience.protocols.emergence.turns import FamilyResult, Nudge, TextReply, Turn, first_turn
+
+PERSPECTIVES: Mapping[str, str] = {
+    "analytical": "You take the question apart and check whether the reasoning holds.",
+    "creative": "You look for options that nobody has named yet.",
+    "critical": "You doubt the obvious answer and look for what goes wrong and who pays for it.",
+    "practical": "You ask what it takes to do this on Monday morning.",
+    "theoretical": "You ask which general principle decides the case.",
+    "empirical": "You ask what has been measured and what has not.",
+    "ethical": "You ask who is affected and whether it is fair to them.",
+    "systemic": "You look at side effects, feedback and the long run.",
+}
+"""The seed's eight in its order, each with a sentence that says what it means."""
+
+Nudge = Pending[Reply[str] | Failure]
+Ballots = dict[tuple[int, str], Pending[Reply[BallotReply] | Failure]]
+"""Ballots being cast, by step and leaf."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyResult:
+    """The result of a branch: the turn of its top node, the turns below it, and ballots that are being cast."""
+
+    top: Turn
+    below: tuple[Turn, ...] = ()
+    ballots: Ballots = field(default_factory=dict)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return (self.top, *self.below)
 
 
 @dataclass(frozen=True)
 class RoundRun:
-    """`previous` are the turns of the round before, `nudges` those sent since, both by agent.
-
-    `labels` are the addresses of agents in prompts, `book` the objections of earlier rounds.
-    """
+    """One round of a run; makes all its calls."""
 
     session: Session
-    settings: Settings
+    pattern: str
+    """Expression of an extractable answer; leaves cast ballots if there is one."""
+    leaf_reask: bool
     index: int
     previous: Mapping[str, Turn]
+    """Turns of the round before, by agent."""
     nudges: Mapping[str, Nudge]
+    """Nudges sent since, by parent."""
     labels: Mapping[str, str]
+    """Addresses of the agents in prompts."""
     book: ObjectionBook
+    """Objections of earlier rounds."""
 
     async def family(self, node: str) -> FamilyResult:
         """The children of `node` respond and talk among themselves; then the node observes them."""
         children = self.session.topology.children[node]
         async with self.session.phase("leaf_respond", self.index):
-            results = await self._first(children)
+            results = await self._leaf_respond(children)
         ballots = {key: ballot for result in results for key, ballot in result.ballots.items()}
         if self.index == 1:
-            ballots |= await self._ballots(0, [result.top for result in results], blind=True)
-        after = await self._laterals([result.top for result in results])
-        ballots |= await self._ballots(self.index, after)
-        below = [turn for top, result in zip(after, results, strict=True) for turn in (top, *result.below)]
-        return FamilyResult(await self._observe(node, after, below), tuple(below), ballots)
+            ballots |= await self._cast_ballots(0, [result.top for result in results], blind=True)
+        turns = await self._lateral([result.top for result in results])
+        ballots |= await self._cast_ballots(self.index, turns)
+        below = [turn for top, result in zip(turns, results, strict=True) for turn in (top, *result.below)]
+        return FamilyResult(await self._observe(node, turns, below), tuple(below), ballots)
 
-    async def _first(self, children: tuple[str, ...]) -> list[FamilyResult]:
+    async def _leaf_respond(self, children: tuple[str, ...]) -> list[FamilyResult]:
+        """Leaves write or revise their texts; children that are parents run their own families."""
         session = self.session
         if session.topology.children[children[0]]:
             return await session.gather([session.procedure(self.family(c), calls=self.need(c)) for c in children])
-        if self.index == 1:
-            replies = await session.gather([self._respond(leaf) for leaf in children])
-            return [FamilyResult(self._first_leaf_turn(c, reply)) for c, reply in zip(children, replies, strict=True)]
-        return await session.gather([session.procedure(self._revisit(leaf), calls=1) for leaf in children])
+        if self.index > 1:
+            turns = await session.gather([session.procedure(self._revisit(leaf), calls=1) for leaf in children])
+        else:
+            replies = await session.gather([self._first_draft(leaf) for leaf in children])
+            turns = [self._leaf_turn(Turn(leaf), reply) for leaf, reply in zip(children, replies, strict=True)]
+        return [FamilyResult(turn) for turn in turns]
 
-    # leaves
+    # leaf_respond
 
-    def _respond(self, leaf: str) -> Ask[LeafReply]:
-        return self._ask_leaf(leaf, Prompt(self._words("leaf_respond", leaf)), LeafReply)
+    def _first_draft(self, leaf: str) -> Ask[LeafReply]:
+        return self._ask_leaf(leaf, Prompt(self._render("leaf_respond", leaf)), LeafReply)
+
+    async def _revisit(self, leaf: str) -> Turn:
+        """Round 2 and later: the leaf is shown its previous text, its parent's nudge and the objections to its texts. Without a
+        nudge and an objection the text may be reused without a call."""
+        nudge = await self.nudge(leaf)
+        before = self.previous[leaf].text
+        pending = self.book.pending(leaf)
+        if before is None:
+            return self._leaf_turn(Turn(leaf), await self._first_draft(leaf))
+        if nudge is None and not pending and not self.leaf_reask:
+            return Turn(leaf, text=before)
+        quotes = [self.session.quote(before, "you"), *self._objections_to(before, pending)]
+        if nudge is not None:
+            quotes.append(self.session.quote(nudge, "parent"))
+        words = self._render(
+            "leaf_revisit", leaf, label=self.labels[leaf], nudged=nudge is not None, **addressed(before, pending)
+        )
+        reply = await self._ask_leaf(leaf, Prompt(words, tuple(quotes)), RevisitReply, pending)
+        turn = self._leaf_turn(Turn(leaf, nudge=nudge, text=before), reply)
+        return turn if isinstance(reply, Failure) else self._with_met(turn, reply, pending)
 
     def _ask_leaf(
         self, leaf: str, prompt: Prompt, returns: type[LeafReply], pending: Sequence[ObjectionRaised] = ()
     ) -> Ask[LeafReply]:
         def quoted(reply: LeafReply) -> str:
-            text = with_list(reply.text, POINTS, self._points(reply))
-            return _with_answers(text, reply.answers if isinstance(reply, RevisitReply) else (), pending)
+            text = with_list(reply.text, "points:", self._points(reply))
+            return with_answers(text, reply.answers if isinstance(reply, RevisitReply) else (), pending)
 
         return self.session.ask(
             leaf,
             prompt,
             key=f"round-{self.index}/leaf_respond/{leaf}",
             returns=returns,
-            audience=(*self.session.topology.siblings(leaf), *self.session.topology.parents[leaf]),
+            audience=self._siblings_and_parents(leaf),
             quoted=quoted,
         )
 
-    async def _revisit(self, leaf: str) -> FamilyResult:
-        """Round 2 and later: own previous text, the parent's nudge and objections; without these the text may stand as it is."""
-        nudge = await self.nudge(leaf)
-        before = self.previous[leaf]
-        pending = self.book.pending(leaf)
-        if before.text is None:
-            words = self._words("leaf_respond", leaf)
-            reply = await self._ask_leaf(leaf, Prompt(words), LeafReply)
-            return FamilyResult(self._first_leaf_turn(leaf, reply))
-        if nudge is None and not pending and not self.settings.leaf_reask:
-            return FamilyResult(Turn(leaf, text=before.text))
-        quotes = [self.session.quote(before.text, "you"), *self._objections_to(before.text, pending)]
-        if nudge is not None:
-            quotes.append(self.session.quote(nudge, "parent"))
-        words = self._words(
-            "leaf_revisit", leaf, label=self.labels[leaf], nudged=nudge is not None, **_addressed(before.text, pending)
-        )
-        reply = await self._ask_leaf(leaf, Prompt(words, tuple(quotes)), RevisitReply, pending)
-        turn = self._first_leaf_turn(leaf, reply, before.text, nudge)
-        return FamilyResult(turn if isinstance(reply, Failure) else self._with_met(turn, reply, pending))
-
-    def _first_leaf_turn(
-        self,
-        leaf: str,
-        reply: Reply[LeafReply] | Failure,
-        before: TextReply | None = None,
-        nudge: Reply[str] | None = None,
-    ) -> Turn:
-        points = self._points(reply.value) if isinstance(reply, Reply) else ()
-        return first_turn(leaf, reply, before, nudge, points)
+    def _leaf_turn(self, turn: Turn, reply: Reply[LeafReply] | Failure) -> Turn:
+        return turn.responded(reply, self._points(reply.value) if isinstance(reply, Reply) else ())
 
     def _points(self, reply: LeafReply) -> tuple[str, ...]:
-        return points_in(reply.points, self.session.caps.points)
+        return tuple(
+            [point.strip() for point in reply.points if not is_empty_remark(point)][: self.session.caps.points]
+        )
 
-    # lateral talk
+    # lateral_leaves and lateral_Lk
 
-    async def _laterals(self, tops: list[Turn]) -> list[Turn]:
-        """Siblings read each other's texts and revise their own; all of them see the same quotations in the same order."""
+    async def _lateral(self, tops: list[Turn]) -> list[Turn]:
+        """Siblings read each other's texts and revise their own. All see the same quotations in the same order."""
         speaking = [turn for turn in tops if turn.text is not None]
         if len(speaking) < 2:
             return tops
-        shared = tuple(self._texts(speaking))
+        shared = tuple(self._quote_texts(speaking))
         level = self.session.topology.levels[tops[0].agent]
         leaves = not self.session.topology.children[tops[0].agent]
         refuted = self.book.refuted_by(speaking)
-        asks = [self._lateral(turn, shared, again=turn.agent in refuted) for turn in speaking]
+        asks = [self._ask_lateral(turn, shared, again=turn.agent in refuted) for turn in speaking]
         async with self.session.phase("lateral_leaves" if leaves else f"lateral_L{level}", self.index):
             replies = await self.session.gather(asks)
-            spoken = dict(zip((turn.agent for turn in speaking), replies, strict=True))
+            by_agent = dict(zip((turn.agent for turn in speaking), replies, strict=True))
             return [
-                self._revised(turn, spoken[turn.agent], speaking) if turn.agent in spoken else turn for turn in tops
+                self._after_lateral(turn, by_agent[turn.agent], speaking) if turn.agent in by_agent else turn
+                for turn in tops
             ]
 
-    def _unshown(self, turn: Turn) -> Sequence[ObjectionRaised]:
-        """Objections to an agent that no answered call of this round was shown yet."""
-        return self.book.pending(turn.agent) if turn.response is None else ()
-
-    def _lateral(self, turn: Turn, shared: tuple[Quote, ...], *, again: bool) -> Ask[PeerReply]:
+    def _ask_lateral(self, turn: Turn, shared: tuple[Quote, ...], *, again: bool) -> Ask[PeerReply]:
         assert turn.text is not None
         pending = self._unshown(turn)
-        words = self._words(
+        words = self._render(
             "lateral",
             turn.agent,
             label=self.labels[turn.agent],
             leaf=not self.session.topology.children[turn.agent],
             again=again or turn.agent in self.book.refuted,
-            **_addressed(turn.text, pending),
+            **addressed(turn.text, pending),
         )
         answers = getattr(turn.response.value, "answers", ()) if turn.response else ()
-
-        def quoted(reply: PeerReply) -> str:
-            return _with_answers(reply.text, [*answers, *reply.answers], self.book.pending(turn.agent))
-
         return self.session.ask(
             turn.agent,
             Prompt(words, tuple(self._objections_to(turn.text, pending)), shared),
             key=f"round-{self.index}/lateral/{turn.agent}",
             returns=PeerReply,
-            audience=(*self.session.topology.siblings(turn.agent), *self.session.topology.parents[turn.agent]),
-            quoted=quoted,
+            audience=self._siblings_and_parents(turn.agent),
+            quoted=lambda reply: with_answers(reply.text, [*answers, *reply.answers], self.book.pending(turn.agent)),
         )
 
-    def _revised(self, turn: Turn, reply: Reply[PeerReply] | Failure, family: list[Turn]) -> Turn:
+    def _after_lateral(self, turn: Turn, reply: Reply[PeerReply] | Failure, family: list[Turn]) -> Turn:
         if isinstance(reply, Failure):
-            return replace(turn, failures=(*turn.failures, reply))
+            return turn.revised_by(reply)
         turn = self._with_met(turn, reply, self._unshown(turn))
-        return self._with_objections(replace(turn, lateral=reply, before=turn.text, text=reply), reply, family)
+        return self._with_objections(turn.revised_by(reply), reply, family)
 
-    # observations
+    def _unshown(self, turn: Turn) -> Sequence[ObjectionRaised]:
+        """Return the objections to an agent that it was not shown in an answered call of this round."""
+        return self.book.pending(turn.agent) if turn.response is None else ()
+
+    # observe_Lk and observe_root
 
     async def _observe(self, node: str, children: list[Turn], below: list[Turn]) -> Turn:
+        """A parent reads its children's texts after lateral talk. The root's reply may be the answer and draw on the reserve."""
         root = node == ROOT
         before = self.previous[node].text if node in self.previous else None
         nudge = await self.nudge(node)
-        if not root and not any(turn.text is not None for turn in children):
-            return Turn(node, text=before, nudge=nudge)
-        if root and not (self._worth_observing(children, before) and self.quorum(below)):
+        if root and not (self._has_news(children, before) and self.is_quorum(below)):
             return Turn(node, text=before)
+        turn = Turn(node, text=before, nudge=nudge)
+        if not root and all(child.text is None for child in children):
+            return turn
         name = "observe_root" if root else f"observe_L{self.session.topology.levels[node]}"
         async with self.session.phase(name, self.index):
-            reply = await self._observation(node, children, before, nudge)
-            turn = first_turn(node, reply, before, nudge)
+            reply = await self._ask_observation(turn, children)
+            turn = turn.responded(reply)
             if isinstance(reply, Failure):
                 return turn
-            turn = self._with_met(turn, reply, [*self._raised(children), *self.book.pending(node)])
+            turn = self._with_met(turn, reply, [*_raised(children), *self.book.pending(node)])
             return turn if root else self._with_objections(turn, reply, children)
 
-    def _worth_observing(self, children: list[Turn], before: TextReply | None) -> bool:
-        """The root is asked unless nothing new was said, or nobody it reads lives: limits alone leave it to answer by itself."""
+    def _has_news(self, children: list[Turn], before: TextReply | None) -> bool:
+        """Return whether the root is asked: not if nothing new was written, nor if all children failed for good. If only limits
+        stopped them, the root answers by itself."""
         failures = [failure for turn in children for failure in turn.failures]
         limited = any(failure.kind.is_limit for failure in failures)
         if any(turn.text is not None for turn in children):
             return before is None or not limited or any(turn.replied for turn in children)
         return before is None and (limited or not failures)
 
-    def quorum(self, turns: list[Turn]) -> bool:
-        """Whether enough leaves answered in the first round."""
+    def is_quorum(self, turns: Sequence[Turn]) -> bool:
+        """Return whether enough leaves answered in the first round."""
         leaves = self.session.topology.leaves
         return self.index > 1 or self.session.quorum([(t.text, t.failures) for t in turns if t.agent in leaves])
 
-    def _observation(
-        self, node: str, children: list[Turn], before: TextReply | None, nudge: Reply[str] | None
-    ) -> Ask[Any]:
-        """A parent reads its children's texts after lateral talk. The root's may be the answer and may draw on the reserve."""
-        root, topology = node == ROOT, self.session.topology
-        pending = self.book.pending(node)
-        between = self._raised(children)
-        quotes = [self.session.quote(self.session.message(one.id), one.label) for one in between]
+    def _ask_observation(self, turn: Turn, children: list[Turn]) -> Ask[Any]:
+        node, before, nudge = turn.agent, turn.text, turn.nudge
+        root = node == ROOT
+        pending, between = self.book.pending(node), _raised(children)
+        quotes = self._quote_objections(between)
         if before is not None:
             quotes += [self.session.quote(before, "you"), *self._objections_to(before, pending)]
         if nudge is not None:
             quotes.append(self.session.quote(nudge, "parent"))
-        words = self._words(
+        words = self._render(
             "observe_root" if root else "observe",
             node,
             label=self.labels.get(node),
-            texts=self._labels_of(children),
-            between=self._between(between),
             again=before is not None,
             nudged=nudge is not None,
-            pattern=form(self.settings.answer_pattern),
-            **({} if root else _addressed(before, pending)),
+            **self._listed(children, between),
+            **({} if root else addressed(before, pending)),
         )
         first, later = (RootReply, RootRevision) if root else (ObservationReply, PeerReply)
-
-        def quoted(reply: Any) -> str:
-            return _with_answers(str(reply.text), reply.answers, pending)
-
         return self.session.ask(
             node,
-            Prompt(words, tuple(quotes), tuple(self._texts(children))),
+            Prompt(words, tuple(quotes), tuple(self._quote_texts(children))),
             key=f"round-{self.index}/observe/{node}",
             returns=first if before is None else later,
-            audience=() if root else (*topology.siblings(node), *topology.parents[node]),
+            audience=() if root else self._siblings_and_parents(node),
             closing=root,
-            quoted=quoted,
+            quoted=lambda reply: with_answers(str(reply.text), reply.answers, pending),
         )
 
-    def review_prompt(self, result: TextReply, domain: str) -> Prompt:
-        """The root looks at its own result once more, beside the last texts of its children and their objections (`previous`)."""
-        children = [self.previous[child] for child in self.session.topology.children[ROOT]]
-        between = self._raised(children)
-        words = self._words(
-            "finalize",
-            result.agent,
-            texts=self._labels_of(children),
-            between=self._between(between),
-            domain=domain,
-            pattern=form(self.settings.answer_pattern),
-        )
-        objections = [self.session.quote(self.session.message(one.id), one.label) for one in between]
-        return Prompt(words, (*objections, self.session.quote(result, "you")), tuple(self._texts(children)))
+    # signal_down
 
-    def rulings(self, review: Reply[RootRevision]) -> tuple[ObjectionMet, ...]:
-        children = [self.previous[child] for child in self.session.topology.children[ROOT]]
-        return self._with_met(Turn(ROOT), review, self._raised(children)).met
-
-    def nudge_ask(self, node: str, children: list[Turn], own: TextReply) -> Ask[str]:
-        """The parent's suggestion to its children, for the next round."""
-        words = self._words("signal", node, texts=self._labels_of(children))
+    def ask_nudge(self, node: str, children: list[Turn], own: TextReply) -> Ask[str]:
+        """A parent's suggestion to its children, for the next round."""
+        words = self._render("signal", node, texts=self._labels_of(children))
         return self.session.ask(
             node,
-            Prompt(words, (self.session.quote(own, "you"),), tuple(self._texts(children))),
+            Prompt(words, (self.session.quote(own, "you"),), tuple(self._quote_texts(children))),
             key=f"round-{self.index}/signal/{node}",
             kind="nudge",
             audience=self.session.topology.children[node],
         )
 
     async def nudge(self, agent: str) -> Reply[str] | None:
-        """The nudge this agent's parent sent it since the last round, if one came."""
+        """Return the nudge that this agent's parent sent since the last round, if there is one."""
         for parent in self.session.topology.parents.get(agent, ()):
             if parent in self.nudges:
                 reply = await self.nudges[parent]
                 return reply if isinstance(reply, Reply) else None
         return None
 
-    # ballots
+    # finalize: the root's self-reviews, with the texts and objections of the last round (`previous`)
 
-    async def _ballots(
-        self, step: int, turns: list[Turn], *, blind: bool = False
-    ) -> dict[tuple[int, str], Pending[Reply[BallotReply] | Failure]]:
-        """Leaves begin to cast their sealed ballots, `blind` ones before they saw anybody."""
-        if not self.settings.ballots or self.session.topology.children[turns[0].agent]:
+    def review_prompt(self, result: TextReply, domain: str) -> Prompt:
+        children = self._last_children()
+        between = _raised(children)
+        words = self._render("finalize", result.agent, domain=domain, **self._listed(children, between))
+        quotes = (*self._quote_objections(between), self.session.quote(result, "you"))
+        return Prompt(words, quotes, tuple(self._quote_texts(children)))
+
+    def rulings(self, review: Reply[RootRevision]) -> tuple[ObjectionMet, ...]:
+        """Record and return what a self-review rules on the objections it was shown."""
+        return self._with_met(Turn(ROOT), review, _raised(self._last_children())).met
+
+    def _last_children(self) -> list[Turn]:
+        return [self.previous[child] for child in self.session.topology.children[ROOT]]
+
+    # sealed ballots
+
+    async def _cast_ballots(self, step: int, turns: list[Turn], *, blind: bool = False) -> Ballots:
+        """Leaves begin to cast their ballots, `blind` ones before they have read any peer."""
+        if not self.pattern or self.session.topology.children[turns[0].agent]:
             return {}
         async with self.session.phase("ballot", step):
             return {
-                (step, turn.agent): self.session.start(self._ballot(step, turn, turns, blind))
+                (step, turn.agent): self.session.start(self._ask_ballot(step, turn, turns, blind))
                 for turn in turns
                 if turn.text is not None
             }
 
-    def _ballot(self, step: int, turn: Turn, turns: list[Turn], blind: bool) -> Ask[BallotReply]:
-        """The texts a ballot may name as the cause are those its leaf has read this round."""
-        quotes = [] if blind else [
-            self.session.quote(peer.before or peer.text, self.labels[peer.agent])
-            for peer in turns
-            if peer is not turn and peer.text is not None
-        ]  # fmt: skip
+    def _ask_ballot(self, step: int, turn: Turn, turns: list[Turn], blind: bool) -> Ask[BallotReply]:
+        """The texts that a ballot may name as its cause are those that its leaf has read in this round."""
         assert turn.text is not None
+        peers = [] if blind else [peer for peer in turns if peer is not turn]
+        quotes = [self.session.quote(p.before or p.text, self.labels[p.agent]) for p in peers if p.text is not None]
         quotes.append(self.session.quote(turn.text, "you"))
-        words = self._words("ballot", turn.agent, pattern=form(self.settings.answer_pattern), blind=len(quotes) == 1)
+        words = self._render("ballot", turn.agent, pattern=form(self.pattern), blind=len(quotes) == 1)
         return self.session.ask(
             turn.agent,
             Prompt(words, tuple(quotes)),
             key=f"round-{step}/ballot/{turn.agent}",
             returns=BallotReply,
             kind="ballot",
-            accept=self._accept,
+            accept=self._accept_ballot,
             max_tokens=min(self.session.reply_tokens, 300),
         )
 
-    def _accept(self, ballot: BallotReply) -> None:
-        """A position must hold an answer of the pattern asked for."""
-        if extract(self.settings.answer_pattern, ballot.position) is None:
-            raise ValueError(f"position: {ballot.position!r:.80} does not match {self.settings.answer_pattern!r}")
+    def _accept_ballot(self, ballot: BallotReply) -> None:
+        if extract(self.pattern, ballot.position) is None:
+            raise ValueError(f"position: {ballot.position!r:.80} does not match {self.pattern!r}")
 
     # objections
 
     def _with_objections(self, turn: Turn, reply: Reply[Any], family: list[Turn]) -> Turn:
-        """Publish the valid objections of a reply to texts of `family`, up to the cap, each as a message for its target and the
-        reply's readers. Void ones are dropped first: to the author itself, to no text of the family, empty, or a copy of what
-        the author's own text or one of the family says."""
+        """Publish the valid objections of a reply to texts of `family`, up to the cap, as messages for their targets and the
+        reply's readers. Void ones are dropped before: to the author itself, to no text of the family, empty, or a copy of what
+        the author's own text or a text of the family says."""
         if not reply.value.objections:
             return turn
         targets = {self.labels[other.agent]: other.agent for other in family if other.agent != turn.agent}
-        said = [reply.text, *(self.session.message(other.text.key).text for other in family if other.text is not None)]
+        texts = [reply.text, *(self.session.message(other.text.key).text for other in family if other.text is not None)]
         valid = [
             entry
             for entry in reply.value.objections
             if bare_label(entry.to) in targets
-            and not says_nothing(entry.text)
-            and not restated(entry.text, said)
-            and not any(words_found(entry.text, text) for text in said)
+            and not is_empty_remark(entry.text)
+            and not is_restated(entry.text, texts)
+            and not any(find_words(entry.text, text) for text in texts)
         ]
         kept = valid[: self.session.caps.objections]
         raised = list(turn.objections)
@@ -377,15 +390,15 @@ class RoundRun:
             to=to,
             against=against,
             text=text,
-            words=words_found(entry.words, session.message(against).text),
-            repeats=repeated(text, to, own),
+            words=find_words(entry.words, session.message(against).text),
+            repeats=find_repeated(text, to, own),
         )
         session.publish(
             Message(
                 id=raised.id,
                 sender=reply.agent,
                 kind="objection",
-                text=in_words(raised.words, text),
+                text=raised.quoted,
                 audience=tuple(dict.fromkeys((*source.audience, to))),
                 reply_to=against,
                 phase=source.phase,
@@ -395,59 +408,62 @@ class RoundRun:
         return raised
 
     def _with_met(self, turn: Turn, reply: Reply[Any], shown: Sequence[ObjectionRaised]) -> Turn:
-        """Record what a reply declares about the objections it was shown. One to the agent itself that it passes over counts as
-        met without a fate; one that it may only rule on does not."""
+        """Record what a reply declares about the objections it was shown. An objection to the agent itself that the reply passes
+        over is met without a fate; one that it may only rule on is not met."""
         answers: dict[str, AnswerReply] = {}
         for answer in getattr(reply.value, "answers", ()):
             answers |= dict.fromkeys(self.session.named(reply, [answer.objection]), answer)
-        met: list[ObjectionMet] = []
-        for one in shown:
-            answer = answers.get(one.id)
-            if answer is not None:
-                met.append(
-                    ObjectionMet(
-                        objection=one.id, agent=turn.agent, fate=answer.fate, how=answer.how.strip().removesuffix(".")
-                    )
-                )
-            elif one.to == turn.agent:
-                met.append(ObjectionMet(objection=one.id, agent=turn.agent, fate=None))
+        met = [
+            ObjectionMet(
+                objection=objection.id,
+                agent=turn.agent,
+                fate=answers[objection.id].fate if objection.id in answers else None,
+                how=answers[objection.id].how.strip().removesuffix(".") if objection.id in answers else "",
+            )
+            for objection in shown
+            if objection.id in answers or objection.to == turn.agent
+        ]
         for declared in met:
             self.session.note("objection_met", declared)
-        return replace(turn, met=(*turn.met, *met)) if met else turn
+        return replace(turn, met=(*turn.met, *met))
 
     def _objections_to(self, text: TextReply, pending: Sequence[ObjectionRaised]) -> list[Quote]:
-        """Objections to an agent's texts, and such a text if it has been replaced and the objection does not quote it."""
-        return [
-            *(self.session.quote(self.session.message(id), "you before") for id in _replaced(text, pending)),
-            *(self.session.quote(self.session.message(one.id), one.label) for one in pending),
-        ]
+        """Quote the objections to an agent's texts, and each replaced text that an objection is against and does not quote."""
+        replaced = [self.session.quote(self.session.message(id), "you before") for id in replaced_texts(text, pending)]
+        return [*replaced, *self._quote_objections(pending)]
 
-    def _between(self, raised: Sequence[ObjectionRaised]) -> tuple[tuple[str, str], ...]:
-        """Labels of objections with those of their targets."""
-        return tuple((one.label, self.labels[one.to]) for one in raised)
+    def _quote_objections(self, objections: Sequence[ObjectionRaised]) -> list[Quote]:
+        return [self.session.quote(self.session.message(o.id), o.label) for o in objections]
 
-    @staticmethod
-    def _raised(turns: list[Turn]) -> list[ObjectionRaised]:
-        return [one for turn in turns for one in turn.objections]
-
-    # common
+    # prompts
 
     def need(self, node: str) -> int:
-        """The most calls of a round below `node`, its own observation included."""
+        """Return the max calls of a round below `node`, its own observation included."""
         children = self.session.topology.children[node]
         if not children:
             return 1
         leaves = not self.session.topology.children[children[0]]
-        ballots = len(children) * (2 if self.index == 1 else 1) if leaves and self.settings.ballots else 0
+        ballots = len(children) * (2 if self.index == 1 else 1) if leaves and self.pattern else 0
         return sum(self.need(c) for c in children) + (len(children) if len(children) > 1 else 0) + ballots + 1
 
-    def _texts(self, turns: list[Turn]) -> list[Quote]:
+    def _siblings_and_parents(self, agent: str) -> tuple[str, ...]:
+        return (*self.session.topology.siblings(agent), *self.session.topology.parents[agent])
+
+    def _quote_texts(self, turns: list[Turn]) -> list[Quote]:
         return [self.session.quote(turn.text, self.labels[turn.agent]) for turn in turns if turn.text is not None]
 
     def _labels_of(self, turns: list[Turn]) -> tuple[str, ...]:
         return tuple(self.labels[turn.agent] for turn in turns if turn.text is not None)
 
-    def _words(self, template: str, agent: str, **values: Hashable) -> str:
+    def _listed(self, children: list[Turn], between: Sequence[ObjectionRaised]) -> dict[str, Hashable]:
+        """Values of a parent's template: labels of texts, and of objections with their targets; the form of the answer."""
+        return {
+            "texts": self._labels_of(children),
+            "between": tuple((objection.label, self.labels[objection.to]) for objection in between),
+            "pattern": form(self.pattern),
+        }
+
+    def _render(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
         meaning = PERSPECTIVES.get(seat.perspective)
         perspective = meaning or seat.perspective
@@ -456,25 +472,5 @@ class RoundRun:
         return self.session.words(template, role=seat.role, seat=seat.introduction(perspective), **values)
 
 
-def _addressed(text: TextReply | None, pending: Sequence[ObjectionRaised]) -> dict[str, Hashable]:
-    """What a template says of objections to the reader's own text: their labels, and whether an earlier text is shown."""
-    return {
-        "to_you": tuple(one.label for one in pending),
-        "before": text is not None and bool(_replaced(text, pending)),
-    }
-
-
-def _replaced(text: TextReply, pending: Sequence[ObjectionRaised]) -> tuple[str, ...]:
-    """Earlier texts of the agent that objections are against and do not quote."""
-    return tuple(dict.fromkeys(one.against for one in pending if not one.words and one.against != text.key))
-
-
-def _with_answers(text: str, answers: Sequence[AnswerReply], objections: Sequence[ObjectionRaised]) -> str:
-    """`text`, with how its author met these objections below."""
-    labels = {one.label for one in objections}
-    lines = [
-        f"{bare_label(answer.objection)} {answer.fate}: {answer.how}".rstrip(": ")
-        for answer in answers
-        if bare_label(answer.objection) in labels
-    ]
-    return with_list(text, "answers to objections:", lines)
+def _raised(turns: Sequence[Turn]) -> list[ObjectionRaised]:
+    return [objection for turn in turns for objection in turn.objections]

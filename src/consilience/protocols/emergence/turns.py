@@ -1,20 +1,139 @@
-"""What agents did in a round."""
+"""What agents return, what they did in a round, and the objections they raised and met."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
-from consilience.domain.positions import BallotReply
-from consilience.engine.work import Failure, Pending, Reply
-from consilience.protocols.emergence.objections import ObjectionMet, ObjectionRaised
-from consilience.protocols.emergence.replies import Declaring, PeerReply, Stance
+from pydantic import BaseModel, ConfigDict, Field
 
-TextReply = Reply[Any]
-"""A reply whose value has a `text`, which others may read."""
+from consilience.domain.detail import capped
+from consilience.domain.events import CallCompleted, CallFailed, CheckRecorded, Ended, Event, LongText, SessionStarted
+from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel
+from consilience.domain.outcome import Check, StopReason
+from consilience.domain.positions import Ballot, last_of
+from consilience.domain.report import Objection, ObjectionFate
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP
+from consilience.engine.similarity import jaccard
+from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.models.parsing import parse_reply
+from consilience.protocols._common.conclusion import Conclusion
+from consilience.protocols._common.tree_run import TextReply, TreeRun
+from consilience.protocols._common.trees import ROOT
 
-Nudge = Pending[Reply[str] | Failure]
+# Replies: typed decisions and lists first, one free text last, which alone is required.
+
+MAX_ITEMS = 12
+"""Entries of a list in a reply's schema, so that a grammar ends. The session's caps, applied by code, are lower."""
+
+MAX_CHANGES = 5
+
+Stance = Literal["kept", "changed"]
+
+
+class ObjectionReply(BaseModel):
+    """What is wrong in the text of `to`."""
+
+    to: Label
+    words: str = ""
+    """The words it is against, copied from that text."""
+    text: str
+
+
+class AnswerReply(BaseModel):
+    """How a reply meets an objection it was shown: it yields to it or refutes it."""
+
+    objection: ObjectionLabel
+    fate: Literal["yielded", "refuted"]
+    how: str = ""
+
+
+class AnswersObjections(BaseModel):
+    """A reply that meets objections it was shown."""
+
+    answers: Annotated[list[AnswerReply], Field(json_schema_extra={"maxItems": MAX_ITEMS})] = Field(
+        default_factory=list
+    )
+
+
+class DeclaresStance(AnswersObjections):
+    """A reply that replaces an earlier text of its author and declares whether the answer is still the same."""
+
+    stance: Stance = "changed"
+
+
+class RevisitReply(LeafReply, DeclaresStance):
+    """A leaf's text of a later round."""
+
+
+class ObservationReply(AnswersObjections):
+    """A coordinator's first observation."""
+
+    objections: Annotated[list[ObjectionReply], Field(json_schema_extra=capped("objections"))] = Field(
+        default_factory=list
+    )
+    text: FreeText
+
+
+class PeerReply(ObservationReply, DeclaresStance):
+    """A revision after reading peers, or a later observation of children."""
+
+
+class RootReply(Conclusion, AnswersObjections):
+    """The root's first observation, which may be the answer."""
+
+
+class _ListsChanges(DeclaresStance):
+    changes: Annotated[list[ClaimReply], Field(json_schema_extra={"maxItems": MAX_CHANGES})] = Field(
+        default_factory=list
+    )
+
+
+class RootRevision(Conclusion, _ListsChanges):
+    """A later text of the root, which may be the answer. `changes` are what is new in it, with the texts that caused that."""
+
+
+# Objections. Their records are also the protocol's notes, so that a running session shows the same fates as its report.
+
+
+class ObjectionRaised(BaseModel):
+    """An objection of `agent` to a text of `to`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    label: str
+    """Its address in prompts: `A2.1`."""
+    agent: str
+    to: str
+    against: str
+    """Id of the message it is against."""
+    text: LongText
+    words: LongText = ""
+    """The words it is against; empty unless they occur in that message."""
+    repeats: str | None = None
+    """An earlier objection of the same agent to the same target in nearly the same words, which this one replaces."""
+
+    @property
+    def quoted(self) -> str:
+        """The objection as others read it: the words it is against, then its text."""
+        return f"“{self.words}”: {self.text}" if self.words else self.text
+
+
+class ObjectionMet(BaseModel):
+    """What a reader of an objection declared about it. A declaration by an agent other than the target is a ruling."""
+
+    model_config = ConfigDict(frozen=True)
+
+    objection: str
+    agent: str
+    fate: Literal["yielded", "refuted"] | None
+    """None for a target that was shown the objection and passed it over."""
+    how: LongText = ""
+
+
+NOTES: dict[str, type[BaseModel]] = {"objection_raised": ObjectionRaised, "objection_met": ObjectionMet}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +151,26 @@ class Turn:
     before: TextReply | None = None
     """The text with which it went into lateral talk."""
     points: tuple[str, ...] = ()
-    """Points of its first text of the round. They go with that text: one revised in lateral talk holds them."""
+    """Points of its first text of the round. They belong to that text: one revised in lateral talk contains them."""
     objections: tuple[ObjectionRaised, ...] = ()
     met: tuple[ObjectionMet, ...] = ()
     void: int = 0
+    """Objections to their own author, to no text of the family, or without content."""
     surplus: int = 0
+    """Valid objections beyond the cap of a reply."""
     failures: tuple[Failure, ...] = ()
+
+    def responded(self, reply: TextReply | Failure, points: tuple[str, ...] = ()) -> Turn:
+        """After its first call of the round. Without a reply the earlier text stands."""
+        if isinstance(reply, Failure):
+            return replace(self, failures=(reply,))
+        return replace(self, response=reply, text=reply, points=points)
+
+    def revised_by(self, reply: Reply[PeerReply] | Failure) -> Turn:
+        """After lateral talk."""
+        if isinstance(reply, Failure):
+            return replace(self, failures=(*self.failures, reply))
+        return replace(self, lateral=reply, before=self.text, text=reply)
 
     @property
     def replied(self) -> bool:
@@ -52,41 +185,294 @@ class Turn:
     def stance(self) -> Stance | None:
         """What its last reply of the round declares; None without a declaration."""
         last = self.lateral or self.response
-        return last.value.stance if last is not None and isinstance(last.value, Declaring) else None
+        return last.value.stance if last is not None and isinstance(last.value, DeclaresStance) else None
 
     @property
     def changed(self) -> bool:
         """Whether any of its replies of the round declares a change."""
         values = [reply.value for reply in (self.response, self.lateral) if reply is not None]
-        return any(isinstance(value, Declaring) and value.stance == "changed" for value in values)
+        return any(isinstance(value, DeclaresStance) and value.stance == "changed" for value in values)
 
     @property
     def kept(self) -> bool:
         """Whether it declared its answer unchanged, or its text was reused. A missing declaration counts as a change."""
         return self.stance == "kept" if self.replied else self.spoke
 
+    @property
+    def revised(self) -> bool:
+        """Whether lateral talk changed the words of its text."""
+        if self.lateral is None:
+            return False
+        return self.before is None or self.lateral.text.split() != self.before.text.split()
 
-@dataclass(frozen=True, slots=True)
-class FamilyResult:
-    """What a branch made: the turn of its top node, the turns below it, and ballots still being cast, by step and leaf."""
 
-    top: Turn
-    below: tuple[Turn, ...] = ()
-    ballots: Mapping[tuple[int, str], Pending[Reply[BallotReply] | Failure]] = field(default_factory=dict)
+@dataclass
+class ObjectionBook:
+    """All objections of a run in order. While a round runs, those up to the round before."""
+
+    raised: list[ObjectionRaised] = field(default_factory=list)
+    met: list[ObjectionMet] = field(default_factory=list)
+    void: int = 0
+    surplus: int = 0
+    refuted: set[str] = field(default_factory=set)
+    """Agents that raised an objection which its target refuted."""
+    _by: dict[str, list[ObjectionRaised]] = field(default_factory=dict)
+    _pending: dict[str, dict[str, ObjectionRaised]] = field(default_factory=dict)
+    _fates: dict[str, ObjectionFate] = field(default_factory=dict)
+
+    def add(self, turns: Sequence[Turn]) -> None:
+        """Add a round: first what was met, then what was raised, since no objection is met in the round it was raised in."""
+        self.refuted |= self.refuted_by(turns)
+        for met in (met for turn in turns for met in turn.met):
+            self.met.append(met)
+            objection = self._pending.get(met.agent, {}).pop(met.objection, None)
+            if objection is not None:
+                self._fates[objection.id] = _fate(met, self._fates[objection.id])
+        for objection in (objection for turn in turns for objection in turn.objections):
+            self.raised.append(objection)
+            self._by.setdefault(objection.agent, []).append(objection)
+            waiting = self._pending.setdefault(objection.to, {})
+            waiting.pop(objection.repeats or "", None)
+            waiting[objection.id] = objection
+            earlier = self._fates.pop(objection.repeats, None) if objection.repeats else None
+            self._fates[objection.id] = _fate(None, earlier)
+        self.void += sum(turn.void for turn in turns)
+        self.surplus += sum(turn.surplus for turn in turns)
+
+    def refuted_by(self, turns: Iterable[Turn]) -> set[str]:
+        """Return the authors of the pending objections that these turns of their targets refute."""
+        refuted = [met for turn in turns for met in turn.met if met.fate == "refuted"]
+        objections = [self._pending.get(met.agent, {}).get(met.objection) for met in refuted]
+        return {objection.agent for objection in objections if objection is not None}
+
+    def by(self, agent: str) -> Sequence[ObjectionRaised]:
+        """Return all objections that this agent raised."""
+        return self._by.get(agent, ())
+
+    def pending(self, agent: str) -> Sequence[ObjectionRaised]:
+        """Return the objections to this agent's texts that it has not been shown in a call it answered."""
+        return tuple(self._pending.get(agent, {}).values())
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
-        return (self.top, *self.below)
+    def waiting(self) -> int:
+        """Number of objections that wait for their target. One that already stands does not count."""
+        return sum(fate == "unanswered" for fate in self._fates.values())
+
+    @property
+    def standing(self) -> int:
+        return sum(fate == "stands" for fate in self._fates.values())
 
 
-def first_turn(
-    agent: str,
-    reply: TextReply | Failure,
-    before: TextReply | None = None,
-    nudge: Reply[str] | None = None,
-    points: tuple[str, ...] = (),
-) -> Turn:
-    """The turn of an agent after its first call of the round; without a reply its earlier text stands."""
-    if isinstance(reply, Failure):
-        return Turn(agent, nudge=nudge, text=before, failures=(reply,))
-    return Turn(agent, response=reply, nudge=nudge, text=reply, points=points)
+@dataclass
+class EmergenceRun(TreeRun):
+    """What a run has produced so far, round by round."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of the agents in prompts."""
+    rounds: list[dict[str, Turn]] = field(default_factory=list)
+    nudges: list[dict[str, Reply[str]]] = field(default_factory=list)
+    """Nudges that each round began with, by parent."""
+    checks: list[Check | None] = field(default_factory=list)
+    ballots: list[dict[str, Ballot]] = field(default_factory=list)
+    """By step, the opening ballots first."""
+    texts: list[TextReply] = field(default_factory=list)
+    """The root's texts."""
+    book: ObjectionBook = field(default_factory=ObjectionBook)
+    silences: tuple[str, ...] = ()
+    """Why no stop test can be met in the last round."""
+
+    @property
+    def all_ballots(self) -> tuple[Ballot, ...]:
+        return tuple(ballot for cast in self.ballots for ballot in cast.values())
+
+    @property
+    def held(self) -> dict[str, Ballot]:
+        """The last ballot of each leaf."""
+        return last_of(self.all_ballots)
+
+    @property
+    def exhausted(self) -> StopReason | None:
+        """What ran out, if a limit refused a call."""
+        return exhaustion(self.failures)
+
+
+_RULED: Mapping[str, Literal["upheld", "rejected"]] = {"yielded": "upheld", "refuted": "rejected"}
+
+
+def objection_fates(
+    raised: Sequence[ObjectionRaised], met: Iterable[ObjectionMet], read: Collection[str] = ()
+) -> tuple[Objection, ...]:
+    """Return every objection that no later one replaces, with its fate, how its target met it, and its last ruling.
+
+    `read` are ids of messages that any call was shown.
+    """
+    targets = {objection.id: objection.to for objection in raised}
+    answers: dict[str, ObjectionMet] = {}
+    rulings: dict[str, ObjectionMet] = {}
+    for declared in met:
+        (answers if declared.agent == targets.get(declared.objection) else rulings)[declared.objection] = declared
+    objections: dict[str, Objection] = {}
+    for objection in raised:
+        earlier = objections.pop(objection.repeats, None) if objection.repeats else None
+        fate = _fate(None, earlier.fate if earlier else None)
+        how = earlier.how if earlier is not None and fate == "stands" else ""
+        if answer := answers.get(objection.id):
+            fate, how = _fate(answer, fate), answer.how
+        ruling = rulings.get(objection.id)
+        objections[objection.id] = Objection(
+            id=objection.id,
+            agent=objection.agent,
+            to=objection.to,
+            text=objection.quoted,
+            read=objection.id in read,
+            fate=fate,
+            how=how,
+            ruled=_RULED[ruling.fate] if ruling and ruling.fate else None,
+            ruling=ruling.how if ruling else "",
+        )
+    return tuple(objections.values())
+
+
+def _fate(answer: ObjectionMet | None, before: ObjectionFate | None) -> ObjectionFate:
+    """Return the fate after an answer, `before` being the fate until then; without an answer, the fate of a new objection,
+    `before` being that of the objection it repeats. An objection raised again after its target refuted it or passed it over
+    stands, unless the target now yields."""
+    if answer is None:
+        return "stands" if before in ("refuted", "stands") else "unanswered"
+    if answer.fate == "yielded":
+        return "yielded"
+    return "stands" if before == "stands" or answer.fate is None else "refuted"
+
+
+MAX_ITEM_CHARS = 300
+"""Characters of a point or answer as others read it: two long sentences."""
+
+MAX_COMPARED = 6
+"""Latest objections of an author with which a new one is compared: two rounds at the highest cap."""
+
+
+def find_repeated(text: str, to: str, own: Sequence[ObjectionRaised]) -> str | None:
+    """Return the id of a recent objection to the same target that this text repeats. `own` are all objections of the author."""
+    recent = reversed(own[-MAX_COMPARED:])
+    return next((earlier.id for earlier in recent if earlier.to == to and is_restated(text, [earlier.text])), None)
+
+
+def bare_label(label: str) -> str:
+    """Return the label without the brackets that some models put around it."""
+    return label.strip().strip("[]")
+
+
+def find_words(words: str, text: str) -> str:
+    """Return `words` on one line if they occur in `text`, ignoring case and white space; else nothing."""
+    quoted = " ".join(words.split()).strip("“”\"'«»„ ")
+    return quoted if quoted and quoted.casefold() in " ".join(text.split()).casefold() else ""
+
+
+def is_restated(text: str, others: Iterable[str]) -> bool:
+    """Return whether one of the other texts is in nearly the same words."""
+    return any(jaccard(text, other) >= MIN_RESTATED_OVERLAP for other in others)
+
+
+def addressed(text: TextReply | None, pending: Sequence[ObjectionRaised]) -> dict[str, Hashable]:
+    """Values of a template for objections to the reader's own text: their labels, and whether an earlier text is shown."""
+    return {
+        "to_you": tuple(objection.label for objection in pending),
+        "before": text is not None and bool(replaced_texts(text, pending)),
+    }
+
+
+def replaced_texts(text: TextReply, pending: Sequence[ObjectionRaised]) -> tuple[str, ...]:
+    """Return the ids of earlier texts of the agent that objections are against and do not quote."""
+    return tuple(dict.fromkeys(o.against for o in pending if not o.words and o.against != text.key))
+
+
+def with_answers(text: str, answers: Sequence[AnswerReply], objections: Sequence[ObjectionRaised]) -> str:
+    """Return `text` with its author's answers to these objections below."""
+    labels = {objection.label for objection in objections}
+    lines = [
+        f"{bare_label(answer.objection)} {answer.fate}: {answer.how}".rstrip(": ")
+        for answer in answers
+        if bare_label(answer.objection) in labels
+    ]
+    return with_list(text, "answers to objections:", lines)
+
+
+def with_list(text: str, heading: str, items: Sequence[str]) -> str:
+    """Return `text` as others read it, with a list below it; unchanged without items."""
+    lines = [" ".join(item.split()) for item in items]
+    cut = [line if len(line) <= MAX_ITEM_CHARS else line[: MAX_ITEM_CHARS - 1] + "…" for line in lines]
+    return "\n".join([text, "", heading, *(f"- {line}" for line in cut)]) if items else text
+
+
+# --- rounds restored from events, for an adapter that follows a run from outside
+
+
+def restore_rounds(
+    events: Iterable[Event], text: Callable[[str], str], *, spoken: Callable[[int, str], bool]
+) -> EmergenceRun:
+    """Return the rounds so far, with the turns of those agents that have `spoken` (round, agent).
+
+    `text` looks texts up by id. Objections, ballots and self-reviews are left out.
+    """
+    events = list(events)
+    started = next(event for event in events if isinstance(event, SessionStarted))
+    calls = _RecordedCalls(started, text, {})
+    for event in events:
+        if isinstance(event, Ended) and event.phase is not None and (step := _step(event.phase[0])):
+            calls.ended[event.phase[1], step, event.agent] = event
+    last = max((n for n, _, _ in calls.ended), default=0)
+    run = EmergenceRun(nudges=[calls.nudges(n) for n in range(last + 1)])
+    for n in range(1, last + 1):
+        before = run.rounds[-1] if run.rounds else {}
+        agents = [agent for agent in started.topology.agents if spoken(n, agent)]
+        run.rounds.append({agent: calls.turn(n, agent, before.get(agent)) for agent in agents})
+    checks = {event.index: event.check for event in events if isinstance(event, CheckRecorded)}
+    run.checks.extend(checks.get(n) for n in range(1, last + 1))
+    return run
+
+
+def _step(phase: str) -> str:
+    name = phase.partition("_")[0]
+    return {"leaf": "first", "observe": "first", "lateral": "lateral", "signal": "signal"}.get(name, "")
+
+
+@dataclass(frozen=True)
+class _RecordedCalls:
+    """The last attempts of calls by round, step (`first`, `lateral`, `signal`) and agent."""
+
+    started: SessionStarted
+    text: Callable[[str], str]
+    ended: dict[tuple[int, str, str], Ended]
+
+    def turn(self, n: int, agent: str, before: Turn | None) -> Turn:
+        earlier = before.text if before else None
+        parents = self.started.topology.parents.get(agent, ())
+        nudge = next((self.nudges(n - 1).get(parent) for parent in parents), None)
+        turn = Turn(agent, nudge=nudge, text=earlier)
+        if response := self._result(n, "first", agent, self._first_type(agent, again=earlier is not None)):
+            turn = turn.responded(response)
+        lateral = self._result(n, "lateral", agent, PeerReply)
+        return turn.revised_by(lateral) if lateral else turn
+
+    def nudges(self, n: int) -> dict[str, Reply[str]]:
+        senders = [agent for m, step, agent in self.ended if (m, step) == (n, "signal")]
+        replies = {agent: self._result(n, "signal", agent, str) for agent in senders}
+        return {agent: reply for agent, reply in replies.items() if isinstance(reply, Reply)}
+
+    def _first_type(self, agent: str, *, again: bool) -> type[Any]:
+        if not self.started.topology.children[agent]:
+            return RevisitReply if again else LeafReply
+        if agent == ROOT:
+            return RootRevision if again else RootReply
+        return PeerReply if again else ObservationReply
+
+    def _result(self, n: int, step: str, agent: str, returns: type[Any]) -> Reply[Any] | Failure | None:
+        event = self.ended.get((n, step, agent))
+        if isinstance(event, CallCompleted):
+            value = parse_reply(self.text(event.text), returns)
+            return Reply(event.key, event.agent, value, value if isinstance(value, str) else value.text)
+        if isinstance(event, CallFailed):
+            return Failure(event.key, event.agent, event.failure, event.detail)
+        if event is not None and event.attempt > self.started.repairs:
+            return Failure(event.key, event.agent, event.failure, event.error)  # which has no event of its own
+        return None

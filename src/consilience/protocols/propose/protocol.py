@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import Estimate, StopReason
-from consilience.domain.panels import MAX_DESCRIPTION, MAX_NAME, Panel, Persona
+from consilience.domain.panels import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Panel, Persona
 from consilience.domain.topology import Topology, independent
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
@@ -93,12 +93,12 @@ def personas_of(roles: Roles) -> list[Persona]:
     found: dict[str, Persona] = {}
     described: set[str] = set()
     for role in roles.personas:
-        name = _clean(role.name)[:MAX_NAME].strip()
+        name = _clean(role.name)[:MAX_NAME_CHARS].strip()
         if not name or name.casefold() in found:
             continue
         parts = [("You always ask:", role.asks), ("You trust:", role.trusts), ("You distrust:", role.distrusts)]
         said = [f"{lead} {_sentence(text)}" for lead, text in parts if _clean(text)]
-        description = " ".join(said)[:MAX_DESCRIPTION] or f"You speak as {name}."
+        description = " ".join(said)[:MAX_DESCRIPTION_CHARS] or f"You speak as {name}."
         if description.casefold() in described:
             continue
         described.add(description.casefold())

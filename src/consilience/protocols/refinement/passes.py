@@ -1,433 +1,472 @@
-"""One pass: authors draft, specialists work for each parent on that parent's draft, authors revise with their results.
+"""One pass: authors draft, specialists work for each parent on its draft, authors revise with their results.
 
-There are no barriers: an agent starts as soon as what it reads exists. The first pass starts from the intent and the draft that
-was given, if any. Each later pass starts from the best pass so far: an author works if its part was criticised or is missing,
-and it and its specialists are shown the critique and the whole text that it is about, or the other parts where there is none.
+Phases are no barriers: a call starts as soon as what it reads exists. The first pass starts from the intent and the draft given
+with the task, if any. Each later pass starts from the best pass so far: an author works if its part was criticised or is missing.
+The author and its specialists are shown the critique and the whole text that it is about, or the other parts if there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from consilience.domain.hierarchies import CRITIC, Hierarchy
-from consilience.domain.messages import Message
-from consilience.domain.positions import Confidence
+from consilience.domain.messages import Claims, FreeText, Message
+from consilience.domain.positions import ConfidenceLevel
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Pending, Reply
-from consilience.protocols.refinement.filtering import UNKNOWN_DISTANCE, filter_context, strength
-from consilience.protocols.refinement.replies import DraftReply, IntegratedReply
-from consilience.protocols.refinement.report import HandedDownText, What
-from consilience.protocols.refinement.settings import Settings
+from consilience.protocols.refinement.report_data import HandedDownKind, HandedDownText
+from consilience.protocols.refinement.settings import RefinementSettings
+from consilience.protocols.refinement.texts import filter_context, strength
+
+UNKNOWN_DISTANCE = 0.5
+"""Distance of roles without vectors: that of orthogonal ones."""
+MAX_MEAN_WORD_CHARS = 15
+"""A text with longer words on average does not separate words by spaces."""
+
+CRITIQUE_OF_WHOLE, CRITIQUE_OF_DRAFT = "critique of the whole", "critique of the draft"
+"""Labels of critiques of a whole text."""
+
+
+class DraftReply(BaseModel):
+    """A piece of text, and its author's confidence in it."""
+
+    confidence: ConfidenceLevel = "unsure"
+    text: FreeText
+
+
+class IntegratedReply(BaseModel):
+    """The whole text, and its main claims with the parts they rest on.
+
+    The claims come last: a token limit may cut them off, but not the text.
+    """
+
+    text: FreeText
+    claims: Claims = Field(default_factory=list)
+
+    @property
+    def document(self) -> str:
+        """The text as the reader gets it."""
+        return self.text
+
+
+class TitledReply(IntegratedReply):
+    """A whole text with a separate title: small models write a title in the text and stop."""
+
+    title: str = ""
+
+    @property
+    def document(self) -> str:
+        """The title above the text, unless the text has one."""
+        title = " ".join(self.title.split()).lstrip("# ")
+        return f"# {title}\n\n{self.text}" if title and not self.text.startswith("# ") else self.text
+
+
+def words_in(*texts: Reply[Any] | None) -> int:
+    """Return the number of words in texts; 0 (unknown) in scripts that do not separate words by spaces."""
+    words = [word for text in texts if text is not None for word in text.text.split()]
+    return len(words) if sum(map(len, words)) < MAX_MEAN_WORD_CHARS * len(words) else 0
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What one role made in a pass, a specialist for one parent.
-
-    `draft` is its first reply in this pass, `text` its latest text, which may be of an earlier pass; `written`: the text is
-    another one than before. `given` is what its draft was written from, and `handed` what of it came from above.
-    """
+class RoleOutput:
+    """What a role wrote in a pass; a specialist, for one parent."""
 
     role: str
     draft: Reply[DraftReply] | None = None
+    """Its first reply in this pass."""
     text: Reply[DraftReply] | None = None
+    """Its latest text, which may be from an earlier pass."""
     written: bool = False
+    """The text differs from the one before the pass."""
     given: tuple[Quote, ...] = ()
+    """What its draft was written from, without critiques."""
     handed: tuple[HandedDownText, ...] = ()
+    """What was handed down to it."""
     failures: tuple[Failure, ...] = ()
 
     @property
-    def declared(self) -> Confidence | None:
-        """How sure its author says it is."""
+    def declared(self) -> ConfidenceLevel | None:
+        """The confidence that its author declares."""
         return self.text.value.confidence if self.text is not None else None
 
     @property
     def replied(self) -> bool:
-        """Whether any reply came in this pass, changed or not."""
+        """Whether it replied in this pass, with a new text or the same."""
         return self.written or self.draft is not None
 
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """The piece of every author, and that of every specialist for each parent."""
+    """What all roles wrote in a pass."""
 
-    authors: Mapping[str, Piece] = field(default_factory=dict)
-    served: Mapping[tuple[str, str], Piece] = field(default_factory=dict)
+    authors: Mapping[str, RoleOutput] = field(default_factory=dict)
+    served: Mapping[tuple[str, str], RoleOutput] = field(default_factory=dict)
+    """Of the specialists, by parent and specialist."""
 
     @property
-    def all(self) -> tuple[Piece, ...]:
+    def all(self) -> tuple[RoleOutput, ...]:
         return (*self.authors.values(), *self.served.values())
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        return tuple(failure for piece in self.all for failure in piece.failures)
+        return tuple(failure for output in self.all for failure in output.failures)
 
     @property
     def handed(self) -> tuple[HandedDownText, ...]:
-        return tuple(handed for piece in self.all for handed in piece.handed)
+        return tuple(handed for output in self.all for handed in output.handed)
 
-    def below(self, parent: str, tree: Hierarchy) -> dict[str, Piece]:
-        """What came up to a role from each of its children that has a text."""
-        found = {child: self.served.get((parent, child), self.authors.get(child)) for child in tree.children(parent)}
-        return {child: piece for child, piece in found.items() if piece is not None and piece.text is not None}
+    def below(self, parent: str, tree: Hierarchy) -> dict[str, RoleOutput]:
+        """Return what a role gets from each of its children that has a text."""
+        outputs = {child: self.served.get((parent, child), self.authors.get(child)) for child in tree.children(parent)}
+        return {child: output for child, output in outputs.items() if output is not None and output.text is not None}
 
-    def parts(self, tree: Hierarchy) -> dict[str, Piece]:
-        """The parts of the text that are there, in their order."""
-        return {name: piece for name, piece in self.below(tree.coordinator, tree).items() if name in tree.sections}
+    def parts(self, tree: Hierarchy) -> dict[str, RoleOutput]:
+        """Return the existing parts of the text, in order."""
+        return {name: output for name, output in self.below(tree.coordinator, tree).items() if name in tree.sections}
 
-
-Labelled = Mapping[str, Message]
-"""Messages by the label under which they are quoted."""
-
-
-@dataclass(frozen=True)
-class Requests:
-    """What a pass is to mend: the critiques of each criticised part, and those of the whole. Labels that begin with `later` are
-    those of a pass that started from the same text and came out worse."""
-
-    parts: Mapping[str, Labelled] = field(default_factory=dict)
-    whole: Labelled = field(default_factory=dict)
+    def first(self, author: str, tree: Hierarchy) -> RoleOutput:
+        """Return what a role of `first_speakers` wrote, which is a specialist if no role has children below the coordinator."""
+        return self.authors.get(author) or self.served[tree.coordinator, author]
 
 
-LONGEST_MEAN_WORD = 15
-"""Characters. A text whose words are longer on average does not part them by spaces."""
-
-Future = Pending[Piece]
-Given = list[tuple[Quote, HandedDownText | None]]
+LabelledMessages = Mapping[str, Message]
+"""Messages by the label under which prompts quote them."""
 
 
 @dataclass(frozen=True)
-class Pass:
-    """What a pass begins with: `before` is the result of the pass that it starts from, `whole` that pass's whole text.
-    `distances` are by pair of roles. `draft` is the text given with the task, which may hold `markers` of protected parts."""
+class RevisionRequests:
+    """Critiques that a pass must meet. Labels that begin with `later` belong to a worse pass that started from the same text."""
+
+    parts: Mapping[str, LabelledMessages] = field(default_factory=dict)
+    """Of each criticised part."""
+    whole: LabelledMessages = field(default_factory=dict)
+
+    @property
+    def concern_only_whole(self) -> bool:
+        return bool(self.whole) and not self.parts
+
+
+PendingOutput = Pending[RoleOutput]
+HandedQuotes = list[tuple[Quote, HandedDownText | None]]
+"""Quotes of a prompt, each with its record if it was handed down an edge of the hierarchy."""
+
+
+@dataclass(frozen=True)
+class PassWriter:
+    """Runs the calls of one pass, up to the revised parts."""
 
     session: Session
-    settings: Settings
+    settings: RefinementSettings
     index: int
     before: PassResult
-    requests: Requests
+    """Of the pass that this one starts from."""
+    requests: RevisionRequests
     distances: Mapping[tuple[str, str], float]
+    """By pair of roles."""
     intent: Reply[str] | None = None
     whole: Reply[IntegratedReply] | None = None
+    """The whole text of the pass that this one starts from."""
     draft: Message | None = None
+    """The draft given with the task."""
     markers: bool = False
+    """The draft contains markers of protected blocks."""
 
-    async def run(self) -> PassResult:
+    async def write(self) -> PassResult:
+        """Draft, get help, revise; return what every role has afterwards."""
         tree, session = self.settings.hierarchy, self.session
-        drafts: dict[str, Future] = {}
-        served: dict[tuple[str, str], Future] = {}
-        texts: dict[str, Future] = {}
+        drafts: dict[str, PendingOutput] = {}
+        served: dict[tuple[str, str], PendingOutput] = {}
+        revised: dict[str, PendingOutput] = {}
         async with session.phase("draft", self.index):
-            for name in filter(self.due, tree.inner):
-                drafts[name] = session.start(session.procedure(self._draft(name, drafts), calls=1))
+            for name in filter(self.is_due, tree.inner):
+                drafts[name] = self._start(self._draft(name, drafts))
         async with session.phase("specialist", self.index):
             for parent, child in tree.edges_to_leaves:
                 if parent in drafts or (parent == tree.coordinator and self._serves_the_whole(child, bool(drafts))):
-                    work = self._specialist(parent, child, drafts.get(parent))
-                    served[parent, child] = session.start(session.procedure(work, calls=1))
+                    served[parent, child] = self._start(self._specialist(parent, child, drafts.get(parent)))
         async with session.phase("revise", self.index):
-            for name in sorted(drafts, key=lambda one: -tree.shape.levels[one]):
-                below = {c: served.get((name, c), texts.get(c)) for c in tree.children(name)}
-                texts[name] = session.start(session.procedure(self._revise(name, drafts[name], below), calls=1))
+            for name in sorted(drafts, key=lambda name: -tree.shape.levels[name]):
+                below = {child: served.get((name, child), revised.get(child)) for child in tree.children(name)}
+                revised[name] = self._start(self._revise(name, drafts[name], below))
         for pending in drafts.values():
-            await pending  # what a draft leaves unspent comes back here
+            await pending  # returns what the draft's branch did not spend
+        kept = self.before
         return PassResult(
-            {name: await texts[name] if name in texts else self._kept(name) for name in tree.inner},
+            {n: await revised[n] if n in revised else _resting(n, kept.authors.get(n)) for n in tree.inner},
             {
-                edge: await served[edge] if edge in served else self._kept(edge[1], *edge)
+                edge: await served[edge] if edge in served else _resting(edge[1], kept.served.get(edge))
                 for edge in tree.edges_to_leaves
             },
         )
 
-    def _kept(self, name: str, parent: str = "", child: str = "") -> Piece:
-        """A role that rests in this pass, with what it last made."""
-        before = self.before.served.get((parent, child)) if parent else self.before.authors.get(name)
-        return Piece(name, text=before.text) if before is not None else Piece(name)
+    def _start(self, work: Coroutine[Any, Any, RoleOutput]) -> PendingOutput:
+        return self.session.start(self.session.procedure(work, calls=1))
 
-    def due(self, name: str) -> bool:
-        """Whether who writes works in this pass: a part that it writes or helps to write was criticised, or is not there yet."""
+    def is_due(self, name: str) -> bool:
+        """Whether an author works in this pass: a part that it writes for was criticised or does not exist yet."""
         parts = self.settings.hierarchy.writes_for(name)
         return any(part in self.requests.parts or self._text_before(part) is None for part in parts)
 
     def _advises(self, name: str) -> bool:
-        """Whether a specialist serves the coordinator with advice on the whole, and not with a part. For authors whom it serves
-        too it works apart from that."""
+        """Whether a specialist of the coordinator advises on the whole instead of writing a part."""
         return name not in self.settings.hierarchy.sections
 
     def _serves_the_whole(self, child: str, drafted: bool) -> bool:
-        """Whether a child of the coordinator works: an adviser where a part or the whole is written again, else as authors do."""
-        return (drafted or bool(self.requests.whole) or self.index == 1) if self._advises(child) else self.due(child)
+        """Whether a specialist of the coordinator works: an adviser if anything is rewritten, else like an author."""
+        return (drafted or bool(self.requests.whole) or self.index == 1) if self._advises(child) else self.is_due(child)
 
-    async def _draft(self, name: str, drafts: Mapping[str, Future]) -> Piece:
-        """From the intent, or from the drafts of those above; later from the critique, its own text and the other parts."""
-        session, tree = self.session, self.settings.hierarchy
-        given = self._hand("intent", tree.parents(name)[0], name, self.intent, "intent")
+    async def _draft(self, name: str, drafts: Mapping[str, PendingOutput]) -> RoleOutput:
+        """Write from the intent and the drafts above; in later passes from the critique, the own text and the others."""
+        tree = self.settings.hierarchy
+        handed = self._hand_down("intent", tree.parents(name)[0], name, self.intent)
         for parent in tree.parents(name):
             if parent != tree.coordinator:
                 above = (await drafts[parent]).draft if parent in drafts else None
-                given += self._hand("draft", parent, name, above or self._text_before(parent), parent)
-        taken = [quote.label for quote, _ in given]
-        given += [(quote, None) for quote, _ in self._around(name, name) if quote.label not in taken]
-        before = self._text_before(name)
-        critiques = self._critiques(name)
-        quotes = [*(quote for quote, _ in given), *critiques, *([session.quote(before, "you")] if before else [])]
-        words = self._words(
-            "draft",
-            name,
-            given=[quote for quote, _ in given],
-            before=before is not None,
-            size=words_in(before),
-            critiques=critiques,
+                handed += self._hand_down("draft", parent, name, above or self._text_before(parent), parent)
+        labels = [quote.label for quote, _ in handed]
+        handed += [(quote, None) for quote, _ in self._surroundings(name, name) if quote.label not in labels]
+        own = self._text_before(name)
+        given = _quotes(handed)
+        prompt = self._prompt(
+            "draft", name, given, self._critiques(name), own=own, before=own is not None, size=words_in(own)
         )
-        reply = await session.ask(
-            name,
-            Prompt(words, tuple(quotes), self._shared),
-            key=f"pass-{self.index}/draft/{name}",
-            returns=DraftReply,
-            kind="draft",
-            audience=self._readers(name),
-        )
-        piece = Piece(
-            name,
-            text=before,
-            given=tuple(quote for quote, _ in given),
-            handed=tuple(handed for _, handed in given if handed is not None),
-        )
-        if isinstance(reply, Failure):
-            return replace(piece, failures=(reply,))
-        return self._with(replace(piece, draft=reply), reply, before)
+        output = RoleOutput(name, text=own, given=given, handed=_records(handed))
+        return await self._ask(output, prompt, f"draft/{name}", own, kind="draft")
 
-    async def _specialist(self, parent: str, child: str, drafted: Future | None) -> Piece:
-        """Work for one parent: on its draft, or, where the parent is the coordinator, on what it hands down. A draft that came back
-        unchanged needs none."""
+    async def _specialist(self, parent: str, child: str, drafted: PendingOutput | None) -> RoleOutput:
+        """Work for one parent, on its draft; for the coordinator, on what it hands down. An unchanged draft needs no work."""
         draft = None
         if drafted is not None:
-            piece = await drafted
-            if not piece.written:
-                return self._kept(child, parent, child)
-            draft = piece.draft
-        prompt, given, own = self._specialist_prompt(parent, child, draft, cut=self.settings.filter == "always")
+            output = await drafted
+            if not output.written:
+                return _resting(child, self.before.served.get((parent, child)))
+            draft = output.draft
+        prompt, handed, own = self._specialist_prompt(parent, child, draft, cut=self.settings.filter == "always")
         if self.settings.filter == "auto" and self.session.window_share(child, prompt) > 0.5:
-            prompt, given, own = self._specialist_prompt(parent, child, draft, cut=True)
-        reply = await self.session.ask(
-            child,
-            prompt,
-            key=f"pass-{self.index}/specialist/{parent}/{child}",
-            returns=DraftReply,
-            audience=self._readers(child),
-        )
-        handed = tuple(one for _, one in given if one is not None)
-        if isinstance(reply, Failure):
-            return Piece(child, text=own, handed=handed, failures=(reply,))
-        return self._with(Piece(child, draft=reply, handed=handed), reply, own)
+            prompt, handed, own = self._specialist_prompt(parent, child, draft, cut=True)
+        output = RoleOutput(child, text=own, handed=_records(handed))
+        return await self._ask(output, prompt, f"specialist/{parent}/{child}", own)
 
     def _specialist_prompt(
         self, parent: str, child: str, draft: Reply[DraftReply] | None, *, cut: bool
-    ) -> tuple[Prompt, Given, Reply[DraftReply] | None]:
-        """The prompt, what it hands down and, of a specialist who writes a part itself, that part as it stands."""
-        session, own = self.session, None
-        given = self._hand("intent", parent, child, self.intent, "intent", cut)
+    ) -> tuple[Prompt, HandedQuotes, Reply[DraftReply] | None]:
+        """Return the prompt, what it hands down and, for a specialist who writes a part itself, the present text of that part."""
+        own = None
+        handed = self._hand_down("intent", parent, child, self.intent, cut=cut)
         if draft is not None:
-            given += self._hand("draft", parent, child, draft, "draft", cut)
-            if self._base is None or parent not in self.settings.hierarchy.sections:
-                given += self._hand("before", parent, child, self._text_before(parent), "before", cut)
-            critiques = [quote for quote in self._critiques(parent) if quote.label != OF_DRAFT]
-            given += self._around(parent, child, cut)
+            handed += self._hand_down("draft", parent, child, draft, cut=cut)
+            if self._shown_whole is None or parent not in self.settings.hierarchy.sections:
+                handed += self._hand_down("before", parent, child, self._text_before(parent), cut=cut)
+            critiques = [quote for quote in self._critiques(parent) if quote.label != CRITIQUE_OF_DRAFT]
+            handed += self._surroundings(parent, child, cut=cut)
         elif self._advises(child):
-            given += self._hand("text", parent, child, self.whole, "text", cut)
+            handed += self._hand_down("text", parent, child, self.whole, cut=cut)
             critiques = self._quoted(self.requests.whole)
         else:
             own = self._text_before(child)
             critiques = self._critiques(child)
-            given += self._around(child, child, cut)
-        quotes = [*(quote for quote, _ in given), *critiques, *([session.quote(own, "you")] if own else [])]
-        words = self._words(
+            handed += self._surroundings(child, child, cut=cut)
+        given = _quotes(handed)
+        prompt = self._prompt(
             "specialist",
             child,
+            given,
+            critiques,
+            own=own,
+            shared=draft is None,
             parent=parent if draft is not None else "",
             part=draft is None and not self._advises(child),
-            given=[quote for quote, _ in given],
-            before=own is not None or any(quote.label == "before" for quote in quotes),
+            before=own is not None or any(quote.label == "before" for quote in given),
             size=words_in(draft or own or self.whole),
-            critiques=critiques,
         )
-        return Prompt(words, tuple(quotes), self._shared if draft is None else ()), given, own
+        return prompt, handed, own
 
-    async def _revise(self, name: str, drafted: Future, below: Mapping[str, Future | None]) -> Piece:
-        """The draft once more, with the work of the children; the draft itself if no child worked for it."""
-        piece = await drafted
-        came = {child: await pending if pending else None for child, pending in below.items()}
-        texts = {child: work.text if work else self._text_before(child) for child, work in came.items()}
+    async def _revise(self, name: str, drafted: PendingOutput, below: Mapping[str, PendingOutput | None]) -> RoleOutput:
+        """Rewrite the draft with the work of the children; keep it if no child worked for it."""
+        output = await drafted
+        work = {child: await pending if pending else None for child, pending in below.items()}
+        texts = {child: result.text if result else self._text_before(child) for child, result in work.items()}
         helpers = {child: text for child, text in texts.items() if text is not None}
-        changed = piece.written or any(work is not None and work.written for work in came.values())
-        if piece.draft is None or not helpers or not changed:
-            return piece
-        session = self.session
-        critiques = self._critiques(name)
-        quotes = [session.quote(text, child) for child, text in helpers.items()]
-        given = [quote for quote in piece.given if quote.label not in helpers]
-        words = self._words(
+        changed = output.written or any(result is not None and result.written for result in work.values())
+        if output.draft is None or not helpers or not changed:
+            return output
+        prompt = self._prompt(
             "revise",
             name,
+            tuple(quote for quote in output.given if quote.label not in helpers),
+            self._critiques(name),
+            own=output.draft,
+            helped=[self.session.quote(text, child) for child, text in helpers.items()],
             helpers=tuple((child, text.value.confidence) for child, text in helpers.items()),
-            given=given,
-            size=words_in(piece.draft),
-            critiques=critiques,
+            size=words_in(output.draft),
         )
-        reply = await session.ask(
+        return await self._ask(output, prompt, f"revise/{name}", self._text_before(name))
+
+    async def _ask(
+        self, output: RoleOutput, prompt: Prompt, step: str, before: Reply[DraftReply] | None, *, kind: str = "reply"
+    ) -> RoleOutput:
+        """Return the output with the reply as its text, or with the text `before` if the reply has the same words."""
+        name, tree = output.role, self.settings.hierarchy
+        readers = (*tree.parents(name), *tree.children(name), CRITIC)
+        reply = await self.session.ask(
             name,
-            Prompt(words, (*given, *quotes, *critiques, session.quote(piece.draft, "you")), self._shared),
-            key=f"pass-{self.index}/revise/{name}",
+            prompt,
+            key=f"pass-{self.index}/{step}",
             returns=DraftReply,
-            audience=self._readers(name),
+            kind=kind,
+            # every agent may read what becomes part of the text
+            audience=tuple(agent.id for agent in self.session.agents) if name in tree.sections else readers,
         )
         if isinstance(reply, Failure):
-            return replace(piece, failures=(*piece.failures, reply))
-        return self._with(piece, reply, self._text_before(name))
+            return replace(output, failures=(*output.failures, reply))
+        written = before is None or reply.text.split() != before.text.split()
+        return replace(output, draft=output.draft or reply, text=reply if written else before, written=written)
 
-    @staticmethod
-    def _with(piece: Piece, reply: Reply[DraftReply], before: Reply[DraftReply] | None) -> Piece:
-        """The piece with a reply as its text, or with the text before if the reply is the same."""
-        if before is not None and reply.text.split() == before.text.split():
-            return replace(piece, text=before, written=False)
-        return replace(piece, text=reply, written=True)
+    def _prompt(
+        self,
+        template: str,
+        name: str,
+        given: Sequence[Quote],
+        critiques: Sequence[Quote],
+        *,
+        own: Reply[DraftReply] | None = None,
+        helped: Sequence[Quote] = (),
+        shared: bool = True,
+        **values: Any,
+    ) -> Prompt:
+        settings, session = self.settings, self.session
+        tree, labels = settings.hierarchy, [quote.label for quote in given]
+        above = tuple(label for label in labels if label in tree.parents(name))
+        critic = tuple(quote.label for quote in critiques)
+        later = tuple(label for label in critic if label.startswith("later"))
+        apart = (*later, CRITIQUE_OF_DRAFT, CRITIQUE_OF_WHOLE)
+        words = session.words(
+            template,
+            role=name.replace("_", " "),
+            duty=settings.hierarchy.by_name[name].description,
+            view=session.agent(name).introduction(),
+            tone=settings.tone,
+            length=settings.target(),
+            draft=self.draft is not None,
+            documents=bool(session.sources),
+            markers=self.markers,
+            intent="intent" in labels,
+            whole="text" in labels,
+            above=above,
+            others=tuple(label for label in labels if label in tree.sections and label not in above),
+            later=later,
+            of_draft=tuple(label for label in critic if label == CRITIQUE_OF_DRAFT),
+            of_whole=tuple(label for label in critic if label == CRITIQUE_OF_WHOLE),
+            critiques=tuple(label for label in critic if label not in apart),
+            **values,
+        )
+        quotes = (*given, *helped, *critiques, *([session.quote(own, "you")] if own is not None else []))
+        draft = (session.quote(self.draft, "draft"),) if self.draft is not None and shared else ()
+        return Prompt(words, quotes, draft)
 
     def _text_before(self, name: str) -> Reply[DraftReply] | None:
-        """What an author, or a specialist who writes a part itself, left the pass before with."""
+        """Return the text that an author, or a specialist who writes a part itself, had before this pass."""
         edge = (self.settings.hierarchy.coordinator, name)
         before = self.before.authors.get(name, self.before.served.get(edge))
         return before.text if before is not None else None
 
     @property
-    def _base(self) -> Reply[IntegratedReply] | None:
-        """The whole that authors and their specialists are shown: what the critique is about. In brief these are the other
-        parts."""
+    def _shown_whole(self) -> Reply[IntegratedReply] | None:
+        """The whole text that the critique is about, for authors and their specialists. In brief they see the other parts."""
         return self.whole if self.session.detail == "full" else None
 
-    def _around(self, author: str, reader: str, cut: bool = False) -> Given:
-        """What an author's text must fit, for a reader: the whole that the pass starts from or, where none is shown, the parts
-        that the author does not work for. Nothing in the first pass."""
+    def _surroundings(self, author: str, reader: str, *, cut: bool = False) -> HandedQuotes:
+        """Return what an author's text must fit: the whole that the pass starts from or, if none is shown, the parts that the
+        author does not write for. Nothing in the first pass."""
         tree = self.settings.hierarchy
-        mine = tree.writes_for(author)
-        texts: list[tuple[What, str, str, Reply[Any] | None]] = [("text", tree.coordinator, "text", self._base)]
-        if self._base is None:
-            parts = self.before.parts(tree).items()
-            texts = [("part", part, part, piece.text) for part, piece in parts if part not in mine]
-        given: Given = []
-        for what, sender, label, text in texts:
-            if cut:
-                given += self._hand(what, sender, reader, text, label, cut, f"{author}/")
-            elif text is not None:
-                given.append((self.session.quote(text, label), None))
-        return given
-
-    @property
-    def _shared(self) -> tuple[Quote, ...]:
-        return (self.session.quote(self.draft, "draft"),) if self.draft is not None else ()
-
-    def _readers(self, name: str) -> tuple[str, ...]:
-        """Who may be shown what a role writes: everybody, if it may become a part of the text; else those around it."""
-        tree = self.settings.hierarchy
-        if name in tree.sections:
-            return tuple(agent.id for agent in self.session.agents)
-        return (*tree.parents(name), *tree.children(name), CRITIC)
+        texts: list[tuple[HandedDownKind, str, str, Reply[Any] | None]]
+        if self._shown_whole is not None:
+            texts = [("text", tree.coordinator, "text", self._shown_whole)]
+        else:
+            others = self.before.parts(tree).items()
+            texts = [("part", part, part, other.text) for part, other in others if part not in tree.writes_for(author)]
+        if not cut:
+            return [(self.session.quote(text, label), None) for _, _, label, text in texts if text is not None]
+        return [
+            handed
+            for what, sender, label, text in texts
+            for handed in self._hand_down(what, sender, reader, text, label, cut=True, of=f"{author}/")
+        ]
 
     def _critiques(self, name: str) -> list[Quote]:
-        """The critiques of the parts that a role works for, then those of the whole."""
+        """Return the critiques of the parts that a role writes for, then those of the whole."""
         parts = [part for part in self.settings.hierarchy.writes_for(name) if part in self.requests.parts]
-        found: list[Quote] = []
+        quotes: list[Quote] = []
         for part in parts:
             labels = self.requests.parts[part]
-            named = labels if len(parts) == 1 else {f"{label} of {part}": one for label, one in labels.items()}
-            found += self._quoted(named)
-        return found + self._quoted(self.requests.whole)
+            if len(parts) > 1:
+                labels = {f"{label} of {part}": message for label, message in labels.items()}
+            quotes += self._quoted(labels)
+        return quotes + self._quoted(self.requests.whole)
 
-    def _quoted(self, messages: Labelled) -> list[Quote]:
+    def _quoted(self, messages: LabelledMessages) -> list[Quote]:
         return [self.session.quote(message, label) for label, message in messages.items()]
 
-    def _hand(
+    def _hand_down(
         self,
-        what: What,
+        what: HandedDownKind,
         parent: str,
         child: str,
         text: Reply[Any] | None,
-        label: str,
+        label: str = "",
+        *,
         cut: bool | None = None,
         of: str = "",
-    ) -> Given:
-        """A text that goes down an edge, `cut` by the distance of the roles; by default where everything is. What is left of a cut
-        text is a message of its own, which ends with the number of sentences left out."""
+    ) -> HandedQuotes:
+        """Hand a text down an edge, `cut` by the distance of the roles (default: only with `filter="always"`).
+
+        A cut text is a message of its own, which ends with the number of sentences left out.
+        """
         if text is None:
             return []
         if cut is None:
             cut = self.settings.filter == "always"
         distance = self.distances.get((parent, child), UNKNOWN_DISTANCE) if cut else None
-        found = filter_context(text.text, distance or 0.0)
-        handed = HandedDownText(
+        filtered = filter_context(text.text, distance or 0.0)
+        record = HandedDownText(
             step=self.index,
             parent=parent,
             child=child,
             what=what,
             distance=distance,
             strength=strength(distance or 0.0),
-            sentences=found.of,
-            kept=found.kept,
+            sentences=filtered.of,
+            kept=filtered.kept,
         )
-        if found.kept == found.of:
-            return [(self.session.quote(text, label), handed)]
-        left = found.of - found.kept
+        if filtered.kept == filtered.of:
+            return [(self.session.quote(text, label or what), record)]
+        left = filtered.of - filtered.kept
         shortened = Message(
             id=f"pass-{self.index}/{what}/{of}{parent}/{child}",
             sender=parent,
             kind="context",
-            text=f"{found.text}\n[{left} {'sentence' if left == 1 else 'sentences'} left out]",
+            text=f"{filtered.text}\n[{left} {'sentence' if left == 1 else 'sentences'} left out]",
             audience=(child,),
             reply_to=text.key,
             phase=("context", self.index),
         )
         self.session.publish(shortened)
-        return [(self.session.quote(shortened, label), handed)]
-
-    def _words(self, template: str, name: str, *, given: Sequence[Quote], critiques: list[Quote], **values: Any) -> str:
-        seat, settings = self.session.agent(name), self.settings
-        tree, labels = settings.hierarchy, [quote.label for quote in given]
-        above = tuple(label for label in labels if label in tree.parents(name))
-        return self.session.words(
-            template,
-            role=name.replace("_", " "),
-            duty=settings.hierarchy.by_name[name].description,
-            view=seat.introduction(),
-            tone=settings.tone,
-            length=settings.target(),
-            draft=self.draft is not None,
-            documents=bool(self.session.sources),
-            markers=self.markers,
-            intent="intent" in labels,
-            whole="text" in labels,
-            above=above,
-            others=tuple(label for label in labels if label in tree.sections and label not in above),
-            **values,
-            **dict(_sorted(critiques)),
-        )
+        return [(self.session.quote(shortened, label or what), record)]
 
 
-def words_in(*texts: Reply[Any] | None) -> int:
-    """How many words the texts have; 0, of which nothing is said, in scripts that do not part words by spaces."""
-    words = [word for text in texts if text is not None for word in text.text.split()]
-    return len(words) if sum(map(len, words)) < LONGEST_MEAN_WORD * len(words) else 0
+def _resting(role: str, before: RoleOutput | None) -> RoleOutput:
+    """Return the output of a role that does not work in a pass: its latest text."""
+    return RoleOutput(role, text=before.text if before is not None else None)
 
 
-def _sorted(critiques: list[Quote]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The labels of critiques, by what they are of."""
-    labels = [quote.label for quote in critiques]
-    yield "later", tuple(label for label in labels if label.startswith("later"))
-    yield "of_draft", tuple(label for label in labels if label == OF_DRAFT)
-    yield "of_whole", tuple(label for label in labels if label == OF_WHOLE)
-    yield "critiques", tuple(one for one in labels if not one.startswith("later") and one not in (OF_DRAFT, OF_WHOLE))
+def _quotes(handed: HandedQuotes) -> tuple[Quote, ...]:
+    return tuple(quote for quote, _ in handed)
 
 
-OF_WHOLE, OF_DRAFT = "critique of the whole", "critique of the draft"
-"""Labels of what the critic said of a whole text."""
+def _records(handed: HandedQuotes) -> tuple[HandedDownText, ...]:
+    return tuple(record for _, record in handed if record is not None)

@@ -1,184 +1,424 @@
-"""The report of `refinement`."""
+"""The report of `refinement`, and its views: the passes, the texts that went down and up, the distances of the roles."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
-from consilience.domain.events import LongText
-from consilience.domain.report import Frozen, Progress, Report
-from consilience.domain.sections import Presentation
+from consilience.domain.events import Noted, load_note
+from consilience.domain.hierarchies import Hierarchy, distance
+from consilience.domain.report import UnfinishedSession
+from consilience.domain.sections import (
+    Block,
+    Bullets,
+    Diff,
+    Edge,
+    Graph,
+    GraphPanel,
+    Grid,
+    GridCell,
+    GridColumn,
+    Item,
+    Matrix,
+    MatrixCell,
+    Node,
+    Paragraph,
+    Presentation,
+    Subheading,
+    Table,
+    View,
+)
+from consilience.protocols._common.presenting import plural, share, two_places
+from consilience.protocols.refinement.report_data import (
+    ENDINGS,
+    Contribution,
+    HandedDownText,
+    JudgedPass,
+    PartReport,
+    PassReport,
+    RefinementData,
+    figures,
+    pass_name,
+    sections,
+)
 
-What = Literal["intent", "text", "draft", "before", "part"]
-"""What is handed down."""
-
-
-class Scores(Frozen):
-    """What the critic gave a part, each in [0, 1]."""
-
-    coherence: float
-    accuracy: float
-    depth: float
-    overall: float
-
-
-class Section(Frozen):
-    """One part at the end of a pass. `confidence` is of the kind that the settings name, None where there is none;
-    `declared` is its author's own, in words; `scores` and `issues` are the critic's. `written` in this pass, or kept from
-    an earlier one; `change` is the share of its sentences that differ from those of the pass before."""
-
-    text: str
-    confidence: float | None = None
-    declared: str | None = None
-    scores: Scores | None = None
-    issues: tuple[str, ...] = ()
-    written: bool = True
-    change: float | None = None
-
-
-class Pass(Frozen):
-    """One pass, or the draft as pass 0.
-
-    `quality` is the mean confidence of the parts, None if one is missing; `whole` and `whole_issues` are the critic's of the whole
-    text; `met`: both marks reached the threshold. It started from the pass `base`, 0 for none. `unchanged`: it changed no text, so
-    it was neither integrated nor judged.
-
-    `document` is None where the pass was cut off before the parts were put together; protected parts of the draft stand in it.
-    `diff` compares it, sentence by sentence and a protected block as one, with the document of the pass that it started from (in
-    the first pass with the draft), as a unified diff.
-    """
-
-    index: int
-    sections: dict[str, Section] = {}
-    document: str | None = None
-    quality: float | None = None
-    whole: Scores | None = None
-    whole_issues: tuple[str, ...] = ()
-    met: bool = False
-    base: int = 0
-    unchanged: bool = False
-    change: float | None = None
-    diff: str = ""
+_KINDS: Mapping[str, str] = {
+    "critic": "the mean of the critic's overall scores",
+    "length": "the mean of what each part has of a full length",
+    "self": "the mean of what the authors declare",
+}
+SCORES = ("overall", "coherence", "accuracy", "depth")
+MAX_MATRIX_ROLES = 14
+PASSES, FLOW, DISTANCES = "Passes", "Texts handed down and up", "Distances between roles"
 
 
-class JudgedPass(Frozen):
-    """A note: what the critic said of a pass (0 for the draft), each mark from 0 to 1. `scores` and `issues` are by part; those of
-    the whole text are under `whole`."""
-
-    index: int
-    quality: float | None = None
-    met: bool = False
-    scores: dict[str, float | None] = {}
-    issues: dict[str, tuple[LongText, ...]] = {}
+def views(report: RefinementData) -> tuple[View, ...]:
+    return (
+        _passes_view(report),
+        _flow_view(report),
+        distances_view(report.settings, report.distances, report.topology.parents),
+    )
 
 
-class HandedDownText(Frozen):
-    """A text handed down from parent to child: the draft of an author or its version `before`, the coordinator's intent, the
-    whole `text` of the last pass, or another `part`, whose author is `parent`. `distance` is None where it was not to be cut;
-    `kept` of its sentences were shown."""
-
-    step: int
-    parent: str
-    child: str
-    what: What
-    distance: float | None = None
-    strength: float
-    sentences: int
-    kept: int
-
-    @property
-    def share(self) -> float:
-        """Of the sentences, those shown."""
-        return self.kept / self.sentences if self.sentences else 1.0
+def views_so_far(progress: UnfinishedSession) -> tuple[View, ...]:
+    """Return the views of a session without a report. Of the distances only those of roles with vectors are known."""
+    settings = progress.started.settings
+    hierarchy = settings.get("hierarchy")
+    rows: dict[str, dict[str, float]] = {}
+    if isinstance(hierarchy, dict):
+        roles = Hierarchy.model_validate(hierarchy)
+        if roles.has_vectors:
+            rows = {a.name: {b.name: distance(a.vector, b.vector) for b in roles.roles} for a in roles.roles}
+    return (
+        _passes_so_far(progress),
+        _empty("flow", FLOW, "What was handed down stands in the report, and this session has none yet."),
+        distances_view(settings, rows, progress.started.topology.parents, finished=False),
+    )
 
 
-class Contribution(Frozen):
-    """What a parent had of a child at the end of pass `step`: `declared` is its author's confidence, `weight` its share of all that
-    came to that parent (c/Σc), `new` whether it is of this pass."""
-
-    step: int
-    parent: str
-    child: str
-    declared: str | None = None
-    weight: float | None = None
-    new: bool = True
-
-
-class Aggregate(Frozen):
-    """What came up to a parent from its children: each one's weight c/Σc by its declared confidence c, the weighted mean
-    Σc²/Σc, and the greatest c."""
-
-    weights: dict[str, float]
-    weighted_confidence: float
-    best_individual: float
-    combined_content: str
-    sources: tuple[str, ...]
-
-
-class Revision(Frozen):
-    """What the critic said of a part (or of the `whole`) after pass `step`, and the result in the pass `into`, which started from
-    it: the sentences that its text lost and won. `before` and `after` are its confidence, of the kind that the settings name; the
-    critic's scores stand in the sections. `written`: it is another text than before. `discarded`: the answer does not rest on
-    that pass."""
-
-    step: int
-    role: str
-    issues: tuple[str, ...]
-    removed: tuple[str, ...]
-    added: tuple[str, ...]
-    before: float | None = None
-    after: float | None = None
-    into: int = 0
-    written: bool = True
-    discarded: bool = False
+def _passes_so_far(progress: UnfinishedSession) -> View:
+    """Return the judged passes, from the notes."""
+    notes = [load_note(JudgedPass, event, progress.text) for event in progress.events if isinstance(event, Noted)]
+    if not notes:
+        return _empty("passes", PASSES, "No pass has been judged yet.")
+    parts = list(dict.fromkeys(part for note in notes for part in note.scores))
+    heads = ("pass", "quality", *parts, "issues", "threshold")
+    rows = tuple(
+        (
+            pass_name(note.index),
+            two_places(note.quality),
+            *(two_places(note.scores.get(part)) for part in parts),
+            str(sum(map(len, note.issues.values()))),
+            "met" if note.met else "not met" if note.index else "–",
+        )
+        for note in notes
+    )
+    last = notes[-1]
+    items = [Item(lead=f"{part}:", text=issue) for part, issues in last.issues.items() for issue in issues]
+    blocks: list[Block] = [Table(heads=heads, rows=rows)]
+    if items:
+        blocks += [Subheading(text=f"issues with {pass_name(last.index)}"), Bullets(items=tuple(items))]
+    return View(name="passes", heading=PASSES, blocks=tuple(blocks))
 
 
-class RefinementReport(Report):
-    """`best_pass` is the one whose document is the answer, 0 if that is the draft. `quality_threshold_met`: the best pass reached
-    the threshold; `revision_requested`: a critique was handed back. `coordinator_critique` is what was said last of each part.
-    """
+def _empty(name: str, heading: str, why: str) -> View:
+    return View(name=name, heading=heading, blocks=(Paragraph(text=why),))
 
-    step: ClassVar[str] = "pass"
-    asides: ClassVar[frozenset[str]] = frozenset({"judgement"})
-    undigested: ClassVar[frozenset[str]] = frozenset({"contributions"})
 
-    protocol: str = "refinement"
-    passes: tuple[Pass, ...] = ()
-    best_pass: int | None = None
-    coordinator_intent: str | None = None
-    coordinator_critique: dict[str, str] = {}
-    revision_requested: bool = False
-    quality_threshold_met: bool = False
-    aggregated_children: dict[str, Aggregate] = {}
-    distances: dict[str, dict[str, float]] = {}
-    handed_down: tuple[HandedDownText, ...] = ()
-    revisions: tuple[Revision, ...] = ()
-    contributions: tuple[Contribution, ...] = ()
-    """Empty in reports of earlier versions."""
+def _passes_view(report: RefinementData) -> View:
+    if not report.passes:
+        return _empty("passes", PASSES, "No pass was made: nothing was written.")
+    kind = report.quality_kind
+    blocks: list[Block] = [
+        Paragraph(
+            text=f"Quality is from 0 to 1: {_KINDS.get(kind, 'the mean of all parts')}; whole: the critic's mark of the whole text."
+        ),
+        Table(
+            heads=("pass", "", "quality", "whole", "threshold", "issues", "parts written", "changed"),
+            rows=tuple(_overview(entry, report) for entry in report.passes),
+            left=2,
+        ),
+    ]
+    for entry in report.passes:
+        answer = " (the answer)" if entry.index == report.best_pass else ""
+        blocks += [
+            Subheading(text=f"{entry.name}{answer}: {_verdict(entry, report)}"),
+            _part_table(entry, report),
+        ]
+        if entry.whole_issues:
+            blocks.append(Bullets(items=tuple(Item(lead="whole:", text=issue) for issue in entry.whole_issues)))
+        if entry.diff:
+            blocks.append(Diff(heading="what changed in the whole text, − gone, + new:", text=entry.diff))
+    return View(name="passes", heading=PASSES, blocks=tuple(blocks), picture=_passes_picture(report))
 
-    def presentation(self) -> Presentation:
-        from consilience.protocols.refinement import presenting, views
 
-        most = self.settings.get("max_passes")
-        return (
-            super()
-            .presentation()
-            .model_copy(
-                update={
-                    "max_steps": most if isinstance(most, int) else None,
-                    "ending": presenting.ENDINGS.get(self.stop_reason, ""),
-                    "sections": presenting.sections(self),
-                    "figures": tuple(presenting.figures(self)),
-                    "views": views.views(self),
-                }
+def _overview(entry: PassReport, report: RefinementData) -> tuple[str, ...]:
+    parts = entry.sections.values()
+    return (
+        entry.name,
+        "the answer" if entry.index == report.best_pass else "",
+        two_places(entry.quality),
+        two_places(entry.whole_mark),
+        "–" if entry.quality is None else "met" if entry.met else "not met",
+        str(entry.issue_count) if entry.is_judged else "–",
+        str(sum(part.written for part in parts)),
+        "–" if entry.change is None else share(entry.change),
+    )
+
+
+def _verdict(entry: PassReport, report: RefinementData) -> str:
+    if entry.unchanged:
+        return "no part changed, so it was not judged again"
+    if not entry.index:
+        return two_places(entry.whole_mark)
+    if entry.quality is None:
+        return "some parts were not judged" if entry.is_judged else "not judged"
+    needed = report.needed_quality
+    of = f", needed {needed:.2f}" if needed is not None else ""
+    return f"{entry.quality:.2f}{of}, {'met' if entry.met else 'not met'}"
+
+
+def _is_rated(part: PartReport, entry: PassReport) -> bool:
+    """Return whether a critic judged a part; a length alone is no judgement."""
+    return bool(part.scores or part.issues) or (entry.is_judged and part.confidence is not None)
+
+
+def _result(part: PartReport) -> str:
+    if not part.written:
+        return "kept"
+    return "written" if part.change is None else f"written, {share(part.change)} new"
+
+
+def _part_table(entry: PassReport, report: RefinementData) -> Block:
+    """A row for each part: its confidence, the critic's scores, the number of issues, its outcome."""
+    if not entry.sections:
+        return Paragraph(text="no part was written" if entry.index else "judged as a whole")
+    measured = [report.quality_unit] if report.quality_unit else []
+    scored = any(part.scores for each in report.passes for part in each.sections.values())
+    names = SCORES if scored or not measured else ()
+    rows = [
+        (
+            name,
+            *(two_places(part.confidence) for _ in measured),
+            *(two_places(_score(part, score)) for score in names),
+            str(len(part.issues)) if _is_rated(part, entry) else "–",
+            _result(part),
+        )
+        for name, part in entry.sections.items()
+    ]
+    return Table(heads=("part", *measured, *names, "issues", "text"), rows=tuple(rows))
+
+
+def _passes_picture(report: RefinementData) -> Grid:
+    """A column for each pass, a row for each part."""
+    needed, measured = report.needed_quality, report.quality_unit
+    columns, cells = [], []
+    for entry in report.passes:
+        best = entry.index == report.best_pass
+        columns.append(
+            GridColumn(
+                name=str(entry.index),
+                label=f"{entry.name}{', the answer' if best else ''}",
+                value=entry.quality if entry.index else entry.whole_mark,
+                value_text=two_places(entry.quality if entry.index else entry.whole_mark),
+                note=_verdict(entry, report).rpartition(", ")[2]
+                + (f", {share(entry.change)} changed" if entry.change is not None else ""),
+                framed=best,
             )
         )
+        for name, part in entry.sections.items():
+            value = part.confidence if measured else part.overall
+            issues = plural(len(part.issues), "issue") if _is_rated(part, entry) else "not judged"
+            scores = " · ".join(
+                f"{short} {getattr(part.scores, score):.2f}"
+                for short, score in (("coh.", "coherence"), ("acc.", "accuracy"), ("depth", "depth"))
+                if part.scores
+            )
+            critic = f"critic: overall {two_places(part.overall)}" if measured and part.scores else ""
+            cells.append(
+                GridCell(
+                    row=name,
+                    column=str(entry.index),
+                    value=value,
+                    value_text=two_places(value),
+                    lines=tuple(filter(None, (critic, scores, f"{issues} · {_result(part)}"))),
+                    tone="plain" if part.written else "quiet",
+                    tip=f"{name}: {'; '.join(part.issues) or 'no issues'}",
+                )
+            )
+    bars = f"bars from 0 to 1{f': {measured}' if measured else ''}"
+    legend = f"{bars}{' · dashed: what is needed' if needed is not None else ''} · grey: kept as it was"
+    rows = tuple(dict.fromkeys(name for entry in report.passes for name in entry.sections))
+    return Grid(
+        rows=rows, columns=tuple(columns), cells=tuple(cells), head="the whole", threshold=needed, legend=(legend,)
+    )
+
+
+# --- texts that went down and up
+
+_Edge = tuple[str, str]
+
+
+def _flow_view(report: RefinementData) -> View:
+    down: dict[int, dict[_Edge, list[HandedDownText]]] = {}
+    for text in report.handed_down:
+        down.setdefault(text.step, {}).setdefault((text.parent, text.child), []).append(text)
+    up: dict[int, dict[_Edge, Contribution]] = {}
+    for contribution in report.contributions:
+        up.setdefault(contribution.step, {})[contribution.parent, contribution.child] = contribution
+    steps = sorted(down.keys() | up.keys())
+    if not steps:
+        return _empty("flow", FLOW, "Nothing was handed down: nobody wrote anything.")
+    blocks: list[Block] = [
+        Paragraph(
+            text="Down: what was handed to whom, and how many of its sentences were shown, by the distance of the two roles."
+        ),
+        Paragraph(
+            text="Up: how sure the author says the text is, and its weight among all that contribution to the same reader; "
+            "(in brackets): of an earlier pass."
+        ),
+    ]
+    shape = report.topology
+    order = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
+    panels = []
+    for step in steps:
+        edges = [
+            e for e in dict.fromkeys((*order, *down.get(step, {}))) if e in down.get(step, {}) or e in up.get(step, {})
+        ]
+        title = f"pass {step}{' (the answer)' if step == report.best_pass else ''}"
+        rows = [row for edge in edges for row in flow_rows(edge, down.get(step, {}), up.get(step, {}))]
+        heads = ("from → to", "down", "shown", "distance", "strength", "up", "weight")
+        blocks += [Subheading(text=title), Table(heads=heads, rows=tuple(rows), left=2)]
+        panels.append(_flow_panel(report, title, edges, down.get(step, {}), up.get(step, {})))
+    legend = (
+        "↓ share of what was handed down that was shown; dashed: not all of it, faint: nothing was",
+        "↑ weight of what came up, among all that came to the same reader",
+        "grey frame: wrote nothing in this pass",
+    )
+    return View(name="flow", heading=FLOW, blocks=tuple(blocks), picture=Graph(panels=tuple(panels), legend=legend))
+
+
+def flow_rows(
+    edge: _Edge, down: Mapping[_Edge, Sequence[HandedDownText]], up: Mapping[_Edge, Contribution]
+) -> Iterator[tuple[str, ...]]:
+    first = True
+    for cells in [_down_figures(text) for text in down.get(edge, ())] or [("–", "", "", "")]:
+        yield (f"{edge[0]} → {edge[1]}" if first else "", *cells, *(_up_figures(up.get(edge)) if first else ("", "")))
+        first = False
+
+
+def _down_figures(text: HandedDownText) -> tuple[str, str, str, str]:
+    return (
+        text.what,
+        f"{text.kept} of {text.sentences}" + (f", {share(text.kept / text.sentences)}" if text.sentences else ""),
+        "–" if text.distance is None else "<0.01" if 0 < text.distance < 0.005 else f"{text.distance:.2f}",
+        _strength(text.strength),
+    )
+
+
+def _strength(strength: float) -> str:
+    """Round, but not up to 100 %: at 99.8 %, three of four sentences are shown."""
+    rounded = share(strength)
+    return f"{math.floor(strength * 1000) / 10:g} %" if strength < 1 and rounded == share(1) else rounded
+
+
+def _up_figures(contribution: Contribution | None) -> tuple[str, str]:
+    if contribution is None:
+        return "–", "–"
+    declared = contribution.declared or "undeclared"
+    return declared if contribution.new else f"({declared})", two_places(contribution.weight)
+
+
+def _flow_panel(
+    report: RefinementData,
+    title: str,
+    edges: Sequence[_Edge],
+    down: Mapping[_Edge, Sequence[HandedDownText]],
+    up: Mapping[_Edge, Contribution],
+) -> GraphPanel:
+    drawn = [_flow_edge(edge, down.get(edge, ()), up.get(edge)) for edge in edges]
+    judges = {agent.id for agent in report.agents if agent.role == "critic"}
+    levels = {id: level for id, level in report.topology.levels.items() if id not in judges}
+    top = min(levels.values(), default=0)
+    nodes = []
+    for id, level in levels.items():
+        contributions = [contribution for (_, child), contribution in up.items() if child == id]
+        works = level == top or any(contribution.new for contribution in contributions)
+        note = ", ".join(dict.fromkeys(contribution.declared or "undeclared" for contribution in contributions))
+        nodes.append(Node(id=id, note=note, level=level, tone="plain" if works else "quiet"))
+    return GraphPanel(title=title, nodes=tuple(nodes), edges=tuple(drawn))
+
+
+def _flow_edge(edge: _Edge, down: Sequence[HandedDownText], contribution: Contribution | None) -> Edge:
+    sentences, kept = sum(text.sentences for text in down), sum(text.kept for text in down)
+    shown = kept / sentences if sentences else None
+    tip = [f"{edge[0]} to {edge[1]}"]
+    tip += [f"{what}: {of} sentences shown, distance {far}" for what, of, far, _ in map(_down_figures, down)]
+    if contribution is not None:
+        tip.append("came up: {}, weight {}".format(*_up_figures(contribution)))
+    return Edge(
+        source=edge[0],
+        target=edge[1],
+        near_source="" if shown is None else f"↓ {share(shown)}",
+        near_target="" if contribution is None or contribution.weight is None else f"↑ {contribution.weight:.2f}",
+        tone="faint" if shown is None else "dashed" if shown < 1 else "plain",
+        tip="; ".join(tip),
+    )
+
+
+# --- distances
+
+
+def distances_view(
+    settings: Mapping[str, object],
+    rows: Mapping[str, Mapping[str, float]],
+    parents: Mapping[str, Sequence[str]],
+    *,
+    finished: bool = True,
+) -> View:
+    if not rows:
+        why = "No distances were measured, so everything that was handed down was shown whole."
+        if settings.get("filter") in (False, "never", "auto"):
+            why = "The roles have no vectors, and the filter was not set to always, so no distances were measured."
+        elif not finished:
+            why = "The roles have no vectors; their distances stand in the report, and this session has none yet."
+        return _empty("distances", DISTANCES, why)
+
+    def handed(a: str, b: str) -> bool:
+        return a in parents.get(b, ()) or b in parents.get(a, ())
+
+    names = tuple(rows)
+    cells = []
+    for a in names:
+        for b in names:
+            value = rows[a].get(b) if a != b else None
+            if value is None:
+                cells.append(MatrixCell(row=a, column=b, text="·" if a == b else "–"))
+                continue
+            tip = f"{a} and {b}: {value:.3f}"
+            cells.append(MatrixCell(row=a, column=b, value=value, text=f"{value:.2f}", framed=handed(a, b), tip=tip))
+    most = max((cell.value for cell in cells if cell.value is not None), default=0.0)
+    picture = Matrix(
+        title="distance, from 0 (the same) to 1 (opposed)",
+        rows=names,
+        columns=names,
+        cells=tuple(cells),
+        legend=(
+            f"the more colour, the farther; {most:.2f} is the farthest here",
+            "framed: texts go down from one to the other",
+        ),
+    )
+    head = Paragraph(
+        text="0 is the same direction, 0.5 nothing in common, 1 opposed; * where texts go down from one to the other."
+    )
+    listing: Block
+    if len(names) <= MAX_MATRIX_ROLES:
+        table = [(a, *(c.text + ("*" if c.framed else "") for c in cells if c.row == a)) for a in names]
+        listing = Table(heads=("", *names), rows=tuple(table))
+    else:
+        pairs = [(a, b) for b, above in parents.items() for a in above if b in rows.get(a, {})]
+        listing = Bullets(items=tuple(Item(text=f"{a} → {b}: {rows[a][b]:.2f}") for a, b in pairs))
+    return View(name="distances", heading=DISTANCES, blocks=(head, listing), picture=picture)
+
+
+def _score(part: PartReport, name: str) -> float | None:
+    return getattr(part.scores, name) if part.scores else None
+
+
+class RefinementReport(RefinementData):
+    """The report of `refinement`, which shows itself."""
+
+    def presentation(self) -> Presentation:
+        max_passes = self.settings.get("max_passes")
+        update = {
+            "max_steps": max_passes if isinstance(max_passes, int) else None,
+            "ending": ENDINGS.get(self.stop_reason, ""),
+            "sections": sections(self),
+            "figures": tuple(figures(self)),
+            "views": views(self),
+        }
+        return super().presentation().model_copy(update=update)
 
     @classmethod
-    def progress(cls, progress: Progress) -> Presentation:
-        from consilience.protocols.refinement import views
-
-        return super().progress(progress).model_copy(update={"views": views.views_so_far(progress)})
-
-    def document(self) -> str:
-        """The text itself, as a file of its own; empty where there is none."""
-        return f"{self.answer.rstrip()}\n" if self.answer else ""
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
+        return super().progress(progress).model_copy(update={"views": views_so_far(progress)})

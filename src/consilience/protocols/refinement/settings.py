@@ -1,4 +1,4 @@
-"""Settings of `refinement`, and what follows from them: the seats, who reads the documents, the number of calls."""
+"""Settings of `refinement`, and what follows from them: seats, readers of the documents, number of calls."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
 from consilience.engine.prompt import estimate_tokens
 from consilience.engine.protocol import Protocol
-from consilience.protocols.refinement.protected import extract_protected
+from consilience.protocols.refinement.texts import extract_protected
 
-Part = Literal["code", "front_matter"]
+Protectable = Literal["code", "front_matter"]
 
 
-class Settings(Protocol):
-    """What can be set; see the descriptions."""
+class RefinementSettings(Protocol):
+    """The settings of `refinement`."""
 
     name: ClassVar[str] = "refinement"
     summary: ClassVar[str] = (
@@ -57,7 +57,7 @@ class Settings(Protocol):
     ] = "auto"
     draft: Annotated[str, Field(max_length=1_000_000, description="text to start from"), FILE] = ""
     protect: Annotated[
-        tuple[Part, ...],
+        tuple[Protectable, ...],
         Field(description="parts of the draft that must not change: code, front_matter"),
     ] = ("code", "front_matter")
     length: Annotated[
@@ -76,23 +76,23 @@ class Settings(Protocol):
 
     @property
     def drafted_words(self) -> int:
-        """Words of the draft without its protected parts."""
-        return _words_in(self.draft, self.protect)
+        """Number of words in the draft, without its protected parts."""
+        return _count_words(self.draft, self.protect)
 
     @property
     def target_words(self) -> int:
-        """Words that the whole text should have: as set, else those of the draft; 0 for no target."""
+        """Target number of words: the setting, else the length of the draft; 0 for no target."""
         return self.length or self.drafted_words
 
     def target(self, other: str = "the task or the intent") -> str:
-        """The target as prompts name it. The draft's length gives way to what `other` calls for."""
+        """Return the target as prompts name it. The draft's length is a target only if `other` calls for no other length."""
         if self.length or not self.drafted_words:
             return f"about {self.length} words" if self.length else ""
         return f"about as long as the draft ({self.drafted_words} words), unless {other} calls for another length"
 
     @property
     def judge(self) -> str:
-        """Whose name the critique bears."""
+        """The sender of critiques."""
         return CRITIC if self.critic == "model" else self.hierarchy.coordinator
 
     @property
@@ -101,23 +101,23 @@ class Settings(Protocol):
 
     @property
     def first_speakers(self) -> tuple[str, ...]:
-        """Those who write, and see nobody's text before their own."""
+        """The authors, who write before they see another text."""
         return self.hierarchy.inner or self.hierarchy.sections
 
     @property
     def readers(self) -> tuple[str, ...] | None:
-        """The roles marked as reading documents and the critic; everybody where no role is marked."""
+        """The roles marked as reading documents, and the critic; None (every role) if no role is marked."""
         marked = tuple(role.name for role in self.hierarchy.roles if role.documents)
         return (*marked, CRITIC) if marked else None
 
     @property
     def longest_reply(self) -> int:
-        """The whole text is as long as all its parts."""
+        """Max tokens of the whole text, which may be as long as all parts together."""
         return self.max_reply_tokens * max(1, len(self.hierarchy.sections))
 
     @property
     def critique_tokens(self) -> int:
-        """Max tokens of the critic's reply, which grows with the parts that it judges."""
+        """Max tokens of the critic's reply, which grows with the number of parts."""
         return self.max_reply_tokens * self._critique_replies
 
     @property
@@ -128,9 +128,9 @@ class Settings(Protocol):
     def max_quoted_replies(self) -> int:
         """All parts twice (the last whole text and the new parts), two critiques, and a text of each parent and child."""
         parts = len(self.hierarchy.sections)
-        most = max(len(role.children) + len(self.hierarchy.parents(role.name)) for role in self.hierarchy.roles)
+        neighbours = max(len(role.children) + len(self.hierarchy.parents(role.name)) for role in self.hierarchy.roles)
         drafted = estimate_tokens(self.draft) // self.max_reply_tokens + 1 if self.draft else 0
-        return 2 * parts + 4 * self._critique_replies + most + 4 + drafted
+        return 2 * parts + 4 * self._critique_replies + neighbours + 4 + drafted
 
     def topology(self) -> Topology:
         shape = self.hierarchy.shape
@@ -140,14 +140,13 @@ class Settings(Protocol):
         return shape.model_copy(update={"agents": (*shape.agents, CRITIC), "parents": parents})
 
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
-        """The roles, parents first, then the critic. A panel gives the authors its personas."""
+        """Return the roles, parents first, then the critic. A panel gives its personas to the authors."""
         authors = {name: n for n, name in enumerate(self.first_speakers)}
         seats = []
         for name in self.hierarchy.shape.agents:
             seat = Agent(id=name, role=self._kind(name))
             if panel is not None and name in authors:
-                persona = panel.personas[authors[name] % len(panel.personas)]
-                seat = persona.seat(seat)
+                seat = panel.personas[authors[name] % len(panel.personas)].seat(seat)
             seats.append(seat)
         if self.critic == "model":
             seats.append(Agent(id=CRITIC, role="critic"))
@@ -159,16 +158,15 @@ class Settings(Protocol):
         return "author" if name in self.first_speakers else "specialist"
 
     def calls(self, passes: int) -> int:
-        """Calls of so many passes in each of which every part has issues and every call is answered (protocols §5)."""
+        """Return the number of calls if every part has issues in every pass and every call has a reply (protocols §5)."""
         judged = self.critic == "model"
-        one = 2 * len(self.hierarchy.inner) + len(self.hierarchy.edges_to_leaves) + 1 + judged
-        return 1 + passes * one + (judged and bool(self.draft))
+        per_pass = 2 * len(self.hierarchy.inner) + len(self.hierarchy.edges_to_leaves) + 1 + judged
+        return 1 + passes * per_pass + (judged and bool(self.draft))
 
     def estimate(self) -> Estimate:
         return Estimate(min=self.calls(1), max=self.calls(self.max_passes))
 
 
 @lru_cache(maxsize=16)
-def _words_in(draft: str, protect: tuple[Part, ...]) -> int:
-    """Words of a draft without its protected parts."""
+def _count_words(draft: str, protect: tuple[Protectable, ...]) -> int:
     return len(extract_protected(draft, protect).text.split())

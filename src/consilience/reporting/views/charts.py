@@ -11,11 +11,11 @@ from consilience.domain.sections import (
     Bars,
     Curve,
     Graph,
+    GraphPanel,
     Grid,
     GridCell,
     GridColumn,
     Matrix,
-    Panel,
     Picture,
     Point,
     Series,
@@ -87,7 +87,7 @@ def _draw_graph(drawing: Drawing, graph: Graph) -> None:
     _legend(drawing, top, graph.legend)
 
 
-def _draw_panel(drawing: Drawing, panel: Panel, placed: Layers, top: float) -> None:
+def _draw_panel(drawing: Drawing, panel: GraphPanel, placed: Layers, top: float) -> None:
     def at(across: float, row: int) -> tuple[float, float]:
         return 16 + _WIDE / 2 + across * (_WIDE + _BESIDE), top + _HIGH / 2 + row * (_HIGH + _BENEATH)
 

@@ -1,4 +1,4 @@
-"""What is seen of a comparison while it runs."""
+"""Progress of a comparison on standard error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from consilience.cli import display as module
-from consilience.cli.display import ComparisonProgress, run_line
+from consilience.cli.display import ComparisonProgress, Display, run_line
 from consilience.domain.events import CallCompleted
 from consilience.domain.outcome import StopReason
 from consilience.evaluation import Run, Task
@@ -48,7 +48,7 @@ def call() -> CallCompleted:
     return CallCompleted(place="0", key="k", agent="A1", digest="d", prompt="p", text="t")
 
 
-def test_a_run_that_ended_is_a_line() -> None:
+def test_run_line_names_answer_verdict_and_usage() -> None:
     assert run_line(run()) == "solo on t1: 12, wrong; 1 call, 310 tokens, 4.2 s"
     assert run_line(run(correct=True, recorded=True)) == "solo on t1: 12, right; recorded before"
     assert run_line(run(correct=None, position=None, answer="Yes\n\x1b[2Jno")).startswith(
@@ -57,50 +57,55 @@ def test_a_run_that_ended_is_a_line() -> None:
     assert run_line(run(answered=False, answer=None, position=None)).startswith("solo on t1: no answer; ")
 
 
-def test_silence_is_broken_after_ten_seconds(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    bench = ComparisonProgress(6, quiet=False)
-    observer = bench.observer
-    observer.begins("circle", TASK, 0)
-    observer.event(call())
+def test_comparison_heartbeat_is_printed_after_ten_silent_seconds(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = ComparisonProgress(6)
+    screen = Display(progress)
+    progress.begin("circle", TASK, 0)
+    screen.observe(call())
     clock[0] += 9
-    bench.tick()
+    screen.tick()
     assert capsys.readouterr().err == ""
     clock[0] += 1
-    bench.tick()
-    bench.tick()
+    screen.tick()
+    screen.tick()
     assert capsys.readouterr().err == "… 0 of 6: circle on t1 · 1 call · 10 s\n"
-    observer.ended(run())
+    screen.line(progress.end(run()))
     assert capsys.readouterr().err.startswith("1 of 6: solo on t1")
 
 
-def test_quiet_is_quiet(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    bench = ComparisonProgress(1, quiet=True)
-    bench.observer.begins("circle", TASK, 0)
-    bench.loading("loading local:x")
+def test_quiet_comparison_prints_nothing(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    progress = ComparisonProgress(1)
+    screen = Display(progress, quiet=True)
+    progress.begin("circle", TASK, 0)
+    screen.loading("loading local:x")
     clock[0] += 60
-    bench.tick()
-    bench.observer.ended(run())
-    bench.close()
+    screen.tick()
+    screen.line(progress.end(run()))
+    screen.close()
     assert capsys.readouterr() == ("", "")
 
 
-def test_on_a_terminal_there_is_a_bar_that_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_on_a_terminal_is_a_bar_that_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    bench = ComparisonProgress(3, quiet=False)
-    bench.observer.begins("circle", Task(id="t[red]1", task="?"), 0)
-    bench.tick()
-    bench.observer.ended(run())
-    bench.tell("Stopping.")
-    bench.tick()
-    bench.close()
-    assert "1/3" in screen.getvalue()
-    assert "circle on t[red]1" in screen.getvalue()
-    assert "Stopping." in screen.getvalue()
-    assert "solo on t1" not in screen.getvalue()
+    progress = ComparisonProgress(3)
+    screen = Display(progress)
+    progress.begin("circle", Task(id="t[red]1", task="?"), 0)
+    screen.tick()
+    screen.line(progress.end(run()))
+    screen.tell("Stopping.")
+    screen.tick()
+    screen.close()
+    assert "1/3" in terminal.getvalue()
+    assert "circle on t[red]1" in terminal.getvalue()
+    assert "Stopping." in terminal.getvalue()
+    assert "solo on t1" not in terminal.getvalue()

@@ -1,4 +1,4 @@
-"""What a closing call returns beside its text, and the fields of the report that it fills."""
+"""The fields that a closing call returns in addition to its text, and the report fields they fill."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 from pydantic import BaseModel, Field
 
-from consilience.domain.messages import ClaimReply, Claims, FreeText, Label, says_nothing
+from consilience.domain.messages import ClaimReply, Claims, FreeText, Label, is_empty_remark
 from consilience.domain.report import Against, Claim
 from consilience.engine.session import Session
 from consilience.engine.work import Reply
@@ -31,7 +31,7 @@ Conditions = Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_CONDI
 class Conclusion(BaseModel):
     """A text that may be the answer, with what it rests on, what it decided against and what would overturn it.
 
-    A reply with further fields names this base first, which keeps `text` last: `class RootReply(Conclusion, Answering)`.
+    A reply with further fields names this base first, which keeps `text` last: `class RootReply(Conclusion, AnswersObjections)`.
     """
 
     claims: Claims = Field(default_factory=list)
@@ -60,7 +60,7 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
     if answer is None:
         return ConclusionFields(claims=(), against=(), would_change=(), unknown=())
     reply = answer.value
-    against = [entry for entry in reply.against if not says_nothing(entry.text)][:MAX_AGAINST]
+    against = [entry for entry in reply.against if not is_empty_remark(entry.text)][:MAX_AGAINST]
     return ConclusionFields(
         claims=claims_of(session, answer),
         against=tuple(Against(text=entry.text.strip(), ids=session.named(answer, entry.ids)) for entry in against),
@@ -70,8 +70,8 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
 
 
 def _conditions(entries: Iterable[str]) -> tuple[str, ...]:
-    """Small models fill these lists with labels and ids that they were shown; a bare one is no statement."""
-    stated = [entry.strip() for entry in entries if not says_nothing(entry)]
+    """Drop bare labels and ids: small models copy into these lists what they were shown."""
+    stated = [entry.strip() for entry in entries if not is_empty_remark(entry)]
     return tuple([entry for entry in stated if not _BARE_LABEL.fullmatch(entry)][:MAX_CONDITIONS])
 
 
@@ -94,5 +94,5 @@ def _claim(session: Session, answer: Reply[Any], claim: ClaimReply) -> Claim:
 
 def _quotes_a_document(session: Session, answer: Reply[Any], text: str, ids: Sequence[str]) -> bool:
     cited = [session.message(id) for id in ids]
-    found = [session.quotations(text, answer), *(session.quotations(message.text, message) for message in cited)]
-    return any(quotation.verified for quotations in found for quotation in quotations)
+    quotations = [session.quotations(text, answer), *(session.quotations(message.text, message) for message in cited)]
+    return any(quotation.verified for found in quotations for quotation in found)

@@ -1,0 +1,143 @@
+"""The one explanation of a validation error for users: which key of what, what it must be, what it is."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+MAX_LISTED_ERRORS = 5
+MAX_NAME_CHARS = 80
+
+_DEMANDS: Mapping[str, str] = {
+    "string_type": "must be text",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+} | {
+    f"{kind}_{error}": f"must be {noun}"
+    for kind, noun in {"int": "a whole number", "float": "a number", "bool": "true or false"}.items()
+    for error in ("type", "parsing", "from_float", "parsing_size")
+}
+"""By pydantic's type of the error; the value follows."""
+
+
+def describe_invalid(
+    error: ValidationError, data: object = None, *, model: type[BaseModel] | None = None, owner: str = ""
+) -> str:
+    """Return the errors as clauses joined by semicolons: `'name' of persona 2 (CFO) must be text, not 3`.
+
+    `data` is the validated table, from which entries of lists get their names. `model` is its type, from which unknown keys get
+    suggestions. `owner` is what the table is called; without one, keys stand alone: `depth must be at least 2, not 1`.
+    """
+    # pydantic counts only valid entries: a list of invalid ones seems too short as well
+    details = [
+        detail
+        for detail in error.errors(include_url=False)
+        if detail["type"] != "too_short" or len(detail["input"]) < detail["ctx"]["min_length"]
+    ]
+    clauses = [_clause(detail, data, model, owner) for detail in details[:MAX_LISTED_ERRORS]]
+    if len(details) > MAX_LISTED_ERRORS:
+        clauses.append(f"and {len(details) - MAX_LISTED_ERRORS} more")
+    return "; ".join(clauses)
+
+
+def similar_names(word: str, known: Iterable[str]) -> str:
+    """Return the known names most similar to a word, `'policy' or 'security'`; "" if there are none."""
+    return " or ".join(map(repr, difflib.get_close_matches(word.casefold(), list(known), n=3, cutoff=0.5)))
+
+
+def _clause(detail: ErrorDetails, data: object, model: type[BaseModel] | None, owner: str) -> str:
+    place, kind, value = detail["loc"], detail["type"], detail["input"]
+    if len(place) > 1 and isinstance(place[1], int) and (model_at(model, place[:1]) or len(place) > 2):
+        owner = _entry_name(place, data)
+        model, place = model_at(model, place[:1]), place[2:]
+    if not place and kind.startswith("model_"):
+        return f"{owner} {_table_demand(model, value)}"
+    is_own = kind in ("value_error", "assertion_error")
+    if not place:
+        return _message(detail) if is_own else _demand(detail, None)
+    key = _key(place, quoted=bool(owner))
+    if kind == "missing":
+        return f"{owner} has no {key}" if owner else f"{key} is missing"
+    if kind == "extra_forbidden":
+        similar = similar_names(str(place[-1]), model.model_fields) if model and len(place) == 1 else ""
+        hint = f" (did you mean {similar}?)" if similar else ""
+        return f"{owner} has an unknown key {key}{hint}" if owner else f"{key} is unknown{hint}"
+    name = f"{key} of {owner}" if owner else key
+    if is_own:
+        return f"{name}: {_message(detail)}"
+    return f"{name} {_demand(detail, model_at(model, place))}"
+
+
+def _message(detail: ErrorDetails) -> str:
+    """Return the message of a validator of this project."""
+    raised = detail.get("ctx", {}).get("error")
+    return str(getattr(raised, "reason", raised)).rstrip(".")
+
+
+def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:
+    """Return what a value must be, and what it is. `entry`: the model of the entries, if the value is a list of tables."""
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    shown = f"not {value!r:.60}"
+    if kind in ("tuple_type", "list_type", "set_type", "frozen_set_type"):
+        key = detail["loc"][-1]
+        return f"must be {f'written as [[{key}]] tables' if entry else 'a list in square brackets'}, {shown}"
+    if kind in ("too_short", "too_long"):
+        bound = context["min_length"] if kind == "too_short" else context["max_length"]
+        noun = "entry" if bound == 1 else "entries"
+        return f"must have {'at least' if kind == 'too_short' else 'at most'} {bound:,} {noun}, not {len(value):,}"
+    if kind == "string_too_short":
+        return "is empty"
+    if kind == "string_too_long":
+        return f"has {len(value.strip()):,} characters, at most {context['max_length']:,}"
+    if kind.startswith("model_") or kind == "dict_type":
+        return _table_demand(entry, value)
+    if kind in _DEMANDS:
+        return f"{_DEMANDS[kind].format(**context)}, {shown}"
+    if detail["msg"].startswith("Input should "):
+        return f"{detail['msg'].replace('Input should', 'must', 1)}, {shown}"
+    return detail["msg"]
+
+
+def _table_demand(model: type[BaseModel] | None, value: object) -> str:
+    required = " and ".join(name for name, field in model.model_fields.items() if field.is_required()) if model else ""
+    return f"must be a table{' with ' if required else ''}{required}, not {value!r:.60}"
+
+
+def _key(place: Sequence[str | int], *, quoted: bool) -> str:
+    """Return `'children' number 2`: dotted names, and numbers of entries from 1."""
+    names = ".".join(str(part) for part in place if isinstance(part, str))
+    numbers = "".join(f" number {part + 1}" for part in place if isinstance(part, int))
+    return f"{names!r}{numbers}" if quoted else f"{names}{numbers}".strip()
+
+
+def _entry_name(place: Sequence[str | int], data: object) -> str:
+    """Return `persona 2 (Sceptical CFO)`; without the name if it cannot be read on one line."""
+    key, number = str(place[0]), int(place[1])
+    entries = data.get(key) if isinstance(data, Mapping) else None
+    entry = entries[number] if isinstance(entries, list | tuple) and number < len(entries) else None
+    name = entry.get("name") if isinstance(entry, Mapping) else None
+    readable = isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME_CHARS
+    return f"{key.removesuffix('s')} {number + 1}" + (f" ({name})" if readable else "")
+
+
+def model_at(model: type[BaseModel] | None, place: Sequence[str | int]) -> type[BaseModel] | None:
+    """Return the model of the entries of a list field; None for other fields."""
+    field = model.model_fields.get(str(place[0])) if model and len(place) == 1 else None
+    return _first_model(field.annotation) if field else None
+
+
+def _first_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for inner in get_args(annotation) if (model := _first_model(inner))), None)

@@ -1,0 +1,475 @@
+"""The data of a report of `refinement`, and the sections and figures that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
+
+from consilience.domain.agents import seat_names, voices
+from consilience.domain.events import LongText
+from consilience.domain.outcome import StopReason
+from consilience.domain.report import Frozen, Objection, Report
+from consilience.domain.sections import (
+    Block,
+    Details,
+    Diff,
+    Item,
+    KeyFigure,
+    Paragraph,
+    Section,
+    Subheading,
+    Table,
+)
+from consilience.protocols._common.presenting import bullets, figures_of, plural, share, single_call_section, two_places
+
+WHOLE = "whole"
+"""The name of the whole text among the names of parts."""
+
+ENDINGS: Mapping[StopReason, str] = {
+    StopReason.CONVERGED: "the text is good enough",
+    StopReason.EXHAUSTED_STEPS: "ran out of passes before the text was good enough",
+    StopReason.STALLED: "nothing more was criticised, and the text is not good enough",
+    StopReason.INCONCLUSIVE: "the text does not count as good enough",
+}
+MAX_COLUMNS = 8
+MAX_SENTENCES = 8
+"""Max removed and max added sentences shown of a revision. The view of the passes has all."""
+
+QUALITY_UNITS: Mapping[str, str] = {"length": "length", "self": "declared"}
+"""What quality is the mean of, if not of the critic's overall scores, which are then shown in addition."""
+_EACH: Mapping[str, str] = {
+    "length": "From 0 to 1: what each part has of a full length",
+    "self": "From 0 to 1: what its author declares of each part",
+}
+_SHARES: Mapping[str, str] = {
+    "share_kept": "Share of what was handed down that was shown",
+    "parts_kept": "Sentences of the parts found again in the whole",
+    "beyond_parts": "Sentences of the whole that stand in none of its parts",
+}
+_NAMES: Mapping[str, str] = {
+    "words": "Words in the answer, code, front matter and markup included",
+    "distance_share_correlation": "Correlation of the distance of two roles and the share shown (Pearson's)",
+    "aggregated_minus_best": "Weighted confidence of helpers less that of the surest one, on average",
+    "critic_drift": "How far the critic's score moved of a text that had not changed, on average (0 to 1)",
+}
+
+HandedDownKind = Literal["intent", "text", "draft", "before", "part"]
+"""The coordinator's intent, the whole text of the last pass, an author's draft or its version before, another part."""
+
+
+class Scores(Frozen):
+    """The critic's scores of a text, each from 0 to 1."""
+
+    coherence: float
+    accuracy: float
+    depth: float
+    overall: float
+
+
+class PartReport(Frozen):
+    """One part at the end of a pass."""
+
+    text: str
+    confidence: float | None = None
+    """Of the kind in the settings."""
+    declared: str | None = None
+    """Its author's own confidence, in words."""
+    scores: Scores | None = None
+    issues: tuple[str, ...] = ()
+    """Named by the critic."""
+    written: bool = True
+    """In this pass; else kept from an earlier one."""
+    change: float | None = None
+    """Share of its sentences that differ from the pass before."""
+
+    @property
+    def overall(self) -> float | None:
+        return self.scores.overall if self.scores else None
+
+
+def pass_name(index: int) -> str:
+    return f"pass {index}" if index else "the draft"
+
+
+class PassReport(Frozen):
+    """One pass, or the draft as pass 0."""
+
+    index: int
+    sections: dict[str, PartReport] = {}
+    document: str | None = None
+    """The text, with protected parts; None if the pass was cut off before its parts were put together."""
+    quality: float | None = None
+    """Mean confidence of the parts; None if one is missing."""
+    whole: Scores | None = None
+    """Of the whole text."""
+    whole_issues: tuple[str, ...] = ()
+    met: bool = False
+    """Its quality and the mark of the whole reached the threshold."""
+    base: int = 0
+    """The pass that it started from; 0 for none."""
+    unchanged: bool = False
+    """It changed no text, so it was neither integrated nor judged."""
+    change: float | None = None
+    """Share of sentences that differ from the document of the base; in the first pass, from the draft."""
+    diff: str = ""
+    """Unified diff to that document, a sentence per line. A protected block counts as one sentence."""
+
+    @property
+    def name(self) -> str:
+        return pass_name(self.index)
+
+    @property
+    def whole_mark(self) -> float | None:
+        return self.whole.overall if self.whole else None
+
+    @property
+    def issue_count(self) -> int:
+        """Issues with the parts and with the whole."""
+        return len(self.whole_issues) + sum(len(part.issues) for part in self.sections.values())
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is any judgement of it."""
+        judged = self.quality is not None or self.whole is not None
+        return judged or any(part.scores or part.issues for part in self.sections.values())
+
+
+class JudgedPass(Frozen):
+    """A note: the judgement of a pass, or of the draft as pass 0. The whole text has the name `whole`."""
+
+    index: int
+    quality: float | None = None
+    met: bool = False
+    scores: dict[str, float | None] = {}
+    """Marks by part, from 0 to 1."""
+    issues: dict[str, tuple[LongText, ...]] = {}
+    """By part."""
+
+
+class HandedDownText(Frozen):
+    """A text handed down from parent to child."""
+
+    step: int
+    parent: str
+    """For another `part`, its author."""
+    child: str
+    what: HandedDownKind
+    distance: float | None = None
+    """Of the two roles; None if the text was not to be cut."""
+    strength: float
+    sentences: int
+    kept: int
+    """Sentences that were shown."""
+
+    @property
+    def share(self) -> float:
+        """Share of sentences that were shown."""
+        return self.kept / self.sentences if self.sentences else 1.0
+
+
+class Contribution(Frozen):
+    """What a parent had from a child at the end of a pass."""
+
+    step: int
+    parent: str
+    child: str
+    declared: str | None = None
+    """The confidence that the child declares."""
+    weight: float | None = None
+    """Its share c/Σc of the confidence of all children of that parent."""
+    new: bool = True
+    """Written in this pass."""
+
+
+class Aggregate(Frozen):
+    """What a parent got from its children, weighted by the confidence c that each declares."""
+
+    weights: dict[str, float]
+    """c/Σc."""
+    weighted_confidence: float
+    """Σc²/Σc."""
+    best_individual: float
+    """The greatest c."""
+    combined_content: str
+    sources: tuple[str, ...]
+
+
+class Revision(Frozen):
+    """A critique that was handed back, and its result."""
+
+    step: int
+    """The criticised pass."""
+    role: str
+    """A part, or `whole`."""
+    issues: tuple[str, ...]
+    removed: tuple[str, ...]
+    """Sentences."""
+    added: tuple[str, ...]
+    """Sentences."""
+    before: float | None = None
+    """Confidence of the kind in the settings."""
+    after: float | None = None
+    """Confidence of the kind in the settings."""
+    into: int = 0
+    """The pass with the result. 0 in reports of version 3 and before."""
+    written: bool = True
+    """The text changed."""
+    discarded: bool = False
+    """The answer is not based on that pass."""
+
+
+class RefinementData(Report):
+    """The fields of the report of `refinement`."""
+
+    step: ClassVar[str] = "pass"
+    asides: ClassVar[frozenset[str]] = frozenset({"judgement"})
+    undigested: ClassVar[frozenset[str]] = frozenset({"contributions"})
+
+    protocol: str = "refinement"
+    passes: tuple[PassReport, ...] = ()
+    best_pass: int | None = None
+    """The pass whose document is the answer; 0 for the draft."""
+    coordinator_intent: str | None = None
+    coordinator_critique: dict[str, str] = {}
+    """The last critique of each part."""
+    revision_requested: bool = False
+    """A critique was handed back."""
+    quality_threshold_met: bool = False
+    """The best pass reached the threshold."""
+    aggregated_children: dict[str, Aggregate] = {}
+    """By parent, in the best pass."""
+    distances: dict[str, dict[str, float]] = {}
+    """Between roles."""
+    handed_down: tuple[HandedDownText, ...] = ()
+    revisions: tuple[Revision, ...] = ()
+    contributions: tuple[Contribution, ...] = ()
+    """Empty in reports of earlier versions."""
+
+    @property
+    def quality_unit(self) -> str:
+        """What quality is the mean of, if not of the critic's overall scores."""
+        return QUALITY_UNITS.get(self.quality_kind, "")
+
+    def document(self) -> str:
+        """Return the text as a file of its own; empty without an answer."""
+        return f"{self.answer.rstrip()}\n" if self.answer else ""
+
+    @property
+    def quality_kind(self) -> str:
+        return str(self.settings.get("confidence", ""))
+
+    @property
+    def needed_quality(self) -> float | None:
+        threshold = self.settings.get("threshold")
+        return float(threshold) if isinstance(threshold, int | float) else None
+
+    def part(self, index: int, name: str) -> PartReport | None:
+        """Return a part at the end of a pass."""
+        return next((p.sections.get(name) for p in self.passes if p.index == index), None)
+
+
+def sections(report: RefinementData) -> tuple[Section, ...]:
+    return (
+        _quality(report),
+        _dissent(report),
+        _scores(report),
+        _revisions(report),
+        _left_out(report),
+        single_call_section(report),
+    )
+
+
+def figures(report: RefinementData) -> Iterator[KeyFigure]:
+    if any(entry.quality is not None for entry in report.passes):
+        needed = report.needed_quality
+        scores = " → ".join(_marks(entry) for entry in report.passes if not entry.unchanged)
+        kind = report.quality_kind
+        name = f"Quality from pass to pass{f' ({kind})' if kind else ''}"
+        yield KeyFigure(name=name, value=scores + (f", needed {needed:g}" if needed is not None else ""))
+    yield from figures_of(report.metrics, step="pass", shares=_SHARES, names=_NAMES)
+
+
+def _quality(report: RefinementData) -> Section:
+    """The quality of every pass, on a line."""
+    if not any(entry.quality is not None for entry in report.passes):
+        return Section(name="quality", part="answer")
+    scores = [
+        _marks(entry) + (" (the answer)" if entry.index == report.best_pass else "")
+        for entry in report.passes
+        if not entry.unchanged
+    ]
+    needed = report.needed_quality
+    kind = f" ({report.quality_unit})" if report.quality_unit else ""
+    line = " → ".join(scores) + (f", needed {needed:.2f}" if needed is not None else "")
+    return Section(name="quality", part="answer", blocks=(Paragraph(lead=f"Quality by pass{kind}:", text=line),))
+
+
+def _marks(entry: PassReport) -> str:
+    """The mean mark of the parts, and that of the whole."""
+    if not entry.index:
+        return f"draft {two_places(entry.whole_mark)}"
+    return two_places(entry.quality) + (f", whole {entry.whole.overall:.2f}" if entry.whole else "")
+
+
+def _dissent(report: RefinementData) -> Section:
+    """The open issues with the answer, or what it means that there are none."""
+    if standing := [objection for objection in report.objections if objection.is_open]:
+        names = {**seat_names(report.agents), **dict.fromkeys(report.topology.roots, "the whole")}
+        items = bullets(
+            Item(
+                lead=f"{objection.outcome}:",
+                text=objection.text,
+                by=_sides(objection, names),
+                note="Handed back, and still not resolved." * objection.read,
+            )
+            for objection in standing
+        )
+        return Section(name="dissent", part="differences", heading="Dissent and open objections", blocks=items)
+    unheard = report.answer is None or len(voices(report.agents)) == 1 or report.replied == 0
+    if unheard:
+        return Section(name="dissent", part="differences")
+    return Section(name="dissent", part="differences", blocks=(Paragraph(lead="Dissent:", text=_silence(report)),))
+
+
+def _sides(objection: Objection, names: Mapping[str, str]) -> str:
+    return " → ".join(names.get(id, id) for id in (objection.agent, objection.to))
+
+
+def _silence(report: RefinementData) -> str:
+    best = next((entry for entry in report.passes if entry.index == report.best_pass), None)
+    if best is None:
+        return "none was declared, and no objection stands unanswered."
+    if not best.is_judged:
+        return "none was declared, but nobody judged this text either."
+    if best.met:
+        return "nobody has an issue left with this text."
+    if not best.index:
+        return "the critic named no issue with the draft."
+    if best.quality is None:
+        return "no issue was named, but not every part was judged."
+    needed = report.needed_quality
+    of = f" of the {needed:.2f} needed" if needed is not None else ""
+    return f"no issue was named, but the text is not good enough: {best.quality:.2f}{of}."
+
+
+def _scores(report: RefinementData) -> Section:
+    """A row for each pass and a column for each part; transposed if there are many parts."""
+    rated = [entry for entry in report.passes if entry.is_judged]
+    if not rated:
+        return Section(name="scores", part="differences")
+    kind = report.quality_kind
+    parts = list(dict.fromkeys(part for entry in rated for part in entry.sections))
+    by_pass = [(entry, {name: _scored(part, kind) for name, part in entry.sections.items()}) for entry in rated]
+    if len(parts) <= MAX_COLUMNS:
+        heads = ["pass", "quality", "whole", *parts]
+        rows = [
+            (_name(entry, report), two_places(entry.quality), _whole(entry), *(cells.get(p, "–") for p in parts))
+            for entry, cells in by_pass
+        ]
+    else:
+        by_pass = by_pass[-MAX_COLUMNS:]
+        heads = ["part", *(_name(entry, report) for entry, _ in by_pass)]
+        rows = [(part, *(cells.get(part, "–") for _, cells in by_pass)) for part in parts]
+        rows.append(("whole", *(_whole(entry) for entry, _ in by_pass)))
+    scored = any(part.scores for entry in rated for part in entry.sections.values())
+    critic = ", then the critic's overall score" if kind in _EACH and scored else ""
+    what = Paragraph(text=f"{_EACH.get(kind, 'From 0 to 1: overall')}{critic}, with the number of issues.")
+    table = Table(heads=tuple(heads), rows=tuple(rows))
+    return Section(name="scores", part="differences", heading="Scores", blocks=(what, table))
+
+
+def _name(entry: PassReport, report: RefinementData) -> str:
+    name = str(entry.index) if entry.index else "draft"
+    return f"{name}, the answer" if entry.index == report.best_pass else name
+
+
+def _whole(entry: PassReport) -> str:
+    issues = f" ({plural(len(entry.whole_issues), 'issue')})" if entry.whole_issues else ""
+    return two_places(entry.whole_mark) + issues
+
+
+def _scored(part: PartReport, kind: str) -> str:
+    score = two_places(part.overall)
+    if kind in QUALITY_UNITS:
+        score = f"{two_places(part.confidence)}{f', critic {score}' if part.scores else ''}"
+    issues = f" ({plural(len(part.issues), 'issue')})" if part.issues else ""
+    return f"{score}{issues}{'' if part.written else ', kept'}"
+
+
+def _revisions(report: RefinementData) -> Section:
+    """Every critique and its result; folded, since it repeats much of the text."""
+    blocks: list[Block] = []
+    for revision in report.revisions:
+        lines = [*_marked("-", revision.removed), *_marked("+", revision.added)]
+        changes = (Diff(heading="− removed, + added:", text="\n".join(lines)),) if lines else ()
+        summary = f"{revision.role}, {pass_name(revision.step)}{_moved(revision, report)}; {_outcome(revision)}"
+        blocks.append(
+            Details(summary=summary, blocks=(*bullets(Item(text=issue) for issue in revision.issues), *changes))
+        )
+    return Section(
+        name="revisions",
+        part="differences",
+        heading="Criticism and revisions",
+        blocks=(*blocks, *_last_word(report)),
+        folded=True,
+    )
+
+
+def _outcome(revision: Revision) -> str:
+    if not revision.written:
+        return f"left as it was in pass {revision.into}"
+    if revision.role == WHOLE and not revision.step:
+        return f"handed to the authors of pass {revision.into}"
+    how = "put together again" if revision.role == WHOLE else "rewritten"
+    into = f" in pass {revision.into}" if revision.into else ""  # not recorded by version 3 and before
+    return f"{how}{into}{', which was discarded' if revision.discarded else ''}"
+
+
+def _moved(revision: Revision, report: RefinementData) -> str:
+    """The critic's score of the part before and after; without scores, the confidence."""
+    part, later = (
+        report.part(revision.step, revision.role),
+        report.part(revision.into or revision.step + 1, revision.role),
+    )
+    if part is not None and part.scores:
+        return f", {two_places(part.overall)} → {two_places(later.overall if later else None)}"
+    kind = f"{report.quality_unit} " if report.quality_unit and revision.role != WHOLE else ""
+    return (
+        f", {kind}{two_places(revision.before)} → {two_places(revision.after)}" if revision.before is not None else ""
+    )
+
+
+def _marked(mark: str, sentences: Sequence[str]) -> Iterator[str]:
+    for sentence in sentences[:MAX_SENTENCES]:
+        yield f"{mark}{' '.join(sentence.split())}"
+    if (more := len(sentences) - MAX_SENTENCES) > 0:
+        yield f"{mark}and {more:,} more."
+
+
+def _last_word(report: RefinementData) -> tuple[Block, ...]:
+    """The last critique of each part, unless it is about the answer, whose issues are the dissent."""
+    judged = [entry.index for entry in report.passes if entry.is_judged]
+    if not judged or judged[-1] == report.best_pass:
+        return ()
+    items = bullets(
+        Item(lead=f"{part}:", text=" · ".join(words.splitlines()))
+        for part, words in report.coordinator_critique.items()
+        if words.strip()
+    )
+    return (Subheading(text=f"Critique after {pass_name(judged[-1])}"), *items) if items else ()
+
+
+def _left_out(report: RefinementData) -> Section:
+    """The texts that were handed down shortened, by edge."""
+    cut = [text for text in report.handed_down if text.kept < text.sentences]
+    rows = [
+        (
+            f"{text.parent} → {text.child}",
+            f"pass {text.step}",
+            text.what,
+            f"{text.kept} of {text.sentences}, {share(text.share)}",
+        )
+        for text in cut
+    ]
+    table = Table(heads=("from → to", "", "what", "sentences shown"), rows=tuple(rows), left=3)
+    return Section(name="left_out", part="differences", heading="Shortened texts", blocks=(table,) if rows else ())
