@@ -29,9 +29,10 @@ from consilience.domain.errors import (
 )
 from consilience.domain.events import CallCompleted
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.child_process import kill_all
 from consilience.models.limiter import limiter_for
 from consilience.models.port import Completion, ModelRequest
-from consilience.models.program import ProgramModel, kill_all, shown
+from consilience.models.program import ProgramModel, without_secret
 from consilience.models.registry import paid, resolve
 from consilience.testing import ScriptedModel
 from kit.processes import PYTHONPATH
@@ -160,7 +161,7 @@ async def test_endless_output_is_cut_off() -> None:
     name = python("import sys\nwhile True: sys.stdout.write('x' * 10000)")
     with pytest.raises(Rejected, match="wrote more than 50,000 bytes"):
         async with asyncio.timeout(PATIENCE):
-            await ProgramModel(name, most_output=50_000).complete(request())
+            await ProgramModel(name, max_bytes=50_000).complete(request())
 
 
 FAMILY = """
@@ -577,7 +578,7 @@ async def test_only_a_few_run_at_a_time() -> None:
 def test_what_cannot_be_a_command_is_a_mistake() -> None:
     with pytest.raises(UnknownName, match="names no command"):
         resolve("exec: ")
-    with pytest.raises(UnknownName, match="cannot be read"):
+    with pytest.raises(UnknownName, match="invalid command"):
         resolve("exec:cat 'x")
     with pytest.raises(UnavailableModel, match="no program 'not-a-program-here'"):
         resolve("exec:not-a-program-here -p")
@@ -661,7 +662,7 @@ COMMANDS_WITH_SECRET = [
 @pytest.mark.parametrize("command", COMMANDS_WITH_SECRET)
 def test_a_secret_in_a_command_is_refused_unsaid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "the-value-of-a-key")
-    with pytest.raises(UserError, match=r"looks like a secret|cannot be read") as refused:
+    with pytest.raises(UserError, match=r"looks like a secret|invalid command") as refused:
         resolve(f"exec:{command}")
     assert not [word for word in ("abcdef", "ABCDEF", "YWJj", "the-value") if word in str(refused.value)]
 
@@ -713,7 +714,7 @@ def test_a_secret_in_a_command_is_refused_unsaid(command: str, monkeypatch: pyte
 def test_ordinary_options_are_no_secrets(command: str) -> None:
     name = resolve(f"exec:{command}").name
     assert name == f"exec:{command}"
-    assert shown(name) == name
+    assert without_secret(name) == name
     assert not paid(name)
 
 

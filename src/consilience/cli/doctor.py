@@ -25,7 +25,7 @@ from consilience.engine.protocol import find_protocol
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
 from consilience.models.endpoints import FREE, how_to_free, list_models, prices_of
-from consilience.models.program import shown
+from consilience.models.program import without_secret
 from consilience.models.redaction import scrub
 from consilience.models.registry import (
     alternatives,
@@ -199,12 +199,16 @@ def _model() -> list[Row]:
     note = f"; its weights are downloaded at the first run: {', '.join(weights)}" if weights else ""
     spending, fine = _spending(choice.name)
     return [
-        Row("would be used", f"{shown(choice.name)}: {choice.why}{note}; {spending}", fine),
+        Row("would be used", f"{without_secret(choice.name)}: {choice.why}{note}; {spending}", fine),
         Row("1. option", "--model, --models, --agent: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL and others"),
-        Row("2. environment", f"CONSILIENCE_MODEL={shown(os.environ.get('CONSILIENCE_MODEL') or '(not set)')}"),
+        Row(
+            "2. environment", f"CONSILIENCE_MODEL={without_secret(os.environ.get('CONSILIENCE_MODEL') or '(not set)')}"
+        ),
         Row(
             "3. configuration",
-            f"model = {shown(config.model)!r} in {config.origin['model']}" if config.model else "names no model",
+            f"model = {without_secret(config.model)!r} in {config.origin['model']}"
+            if config.model
+            else "names no model",
         ),
         Row("4. local server", "Ollama, LM Studio, llama.cpp or vLLM on this machine, if it answers"),
         Row("5. else", "local, which needs no key"),
@@ -220,7 +224,9 @@ def _spending(name: str) -> tuple[str, bool]:
         unknown = any(how_to_free(link, os.environ) for link in links([name]))
         words = ["its price is not known" if unknown else "it is paid for"] if paid(name) else []
         if programs:
-            words.append(f"{programs_words([shown(program) for program in programs])}, so a run asks, or needs --yes")
+            words.append(
+                f"{programs_words([without_secret(program) for program in programs])}, so a run asks, or needs --yes"
+            )
         spending = "; ".join(words) or spending
         check_models([name], keys=True)
         if local_weights([name]):

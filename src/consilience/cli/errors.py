@@ -319,8 +319,8 @@ class _DaemonExecutor(ThreadPoolExecutor):
 
 
 def _end_at_once(number: int) -> None:
-    if programs := sys.modules.get("consilience.models.program"):
-        programs.kill_all()
+    if children := sys.modules.get("consilience.models.child_process"):
+        children.kill_all()
     if sys.stderr.isatty():
         sys.stderr.write(_SHOW_CURSOR)
         sys.stderr.flush()

@@ -19,7 +19,7 @@ from consilience.engine.similarity import Encoder
 from consilience.integrations import need
 from consilience.journal.store import Store
 from consilience.models.port import Completion, ModelRequest
-from consilience.models.program import in_words
+from consilience.models.program import with_schema
 
 if TYPE_CHECKING:
     from inspect_ai.model import ChatMessage, ModelOutput
@@ -64,7 +64,7 @@ class Evaluated:
 
     async def complete(self, request: ModelRequest) -> Completion:
         library, limit = need("inspect_ai.model", "inspect"), need("inspect_ai.util", "inspect").LimitExceededError
-        user = f"{request.user}\n\n{in_words(request.schema)}" if request.schema is not None else request.user
+        user = with_schema(request.user, request.schema)
         system = [library.ChatMessageSystem(content=request.system)] if request.system else []
         config = library.GenerateConfig(
             max_tokens=request.max_tokens + request.thinking_tokens,

@@ -121,23 +121,29 @@ class Worker(Protocol):
 
 @runtime_checkable
 class Model(Protocol):
-    """`name` is the name it was asked for under; `account` is what shares one rate limit."""
+    """Answers requests. A subclass inherits defaults for all but `name` and `complete`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name it was requested by."""
+        ...
 
     @property
-    def account(self) -> str: ...
+    def account(self) -> str:
+        """What shares one rate limit."""
+        return self.name
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Answer, or raise a `ProviderError`. Cancellation abandons the request cleanly."""
         ...
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        """US dollars for a request of that size; None where no price is known."""
-        ...
+        """US dollars for a request of that size; None if no price is known."""
+        return None
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release connections and processes."""
+        return
 
 
 def context_window(model: object) -> int | None:

@@ -224,8 +224,8 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
         from consilience.models import program
         from consilience.models.limiter import Limited, Pace
 
-        pace = Pace(start=program.SIDE_BY_SIDE, most=program.SIDE_BY_SIDE)
-        return Limited(program.ProgramModel(asked), deadline=deadline or program.DEADLINE, retries=0, pace=pace)
+        pace = Pace(start=program.MAX_IN_FLIGHT, most=program.MAX_IN_FLIGHT)
+        return Limited(program.ProgramModel(asked), deadline=deadline or program.DEADLINE_SECONDS, retries=0, pace=pace)
     if provider == "agent":
         raise UnavailableModel(
             f"{asked} is an agent with tools, which only the program that made it can give",

