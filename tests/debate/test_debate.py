@@ -427,3 +427,83 @@ def test_notes_hold_the_events_of_the_seed() -> None:
         "moderator_intervention",
     }
     assert json.dumps(report.model_dump(mode="json"))
+
+
+class Letters:
+    """An encoder that counts letters."""
+
+    name = "letters"
+
+    async def encode(self, texts: list[str]) -> list[list[float]]:
+        return [[float(text.count(letter)) for letter in "aeiou"] for text in texts]
+
+
+def test_attention_goes_by_meaning_where_an_encoder_is_given_and_the_report_says_which() -> None:
+    by_words = debate(Debate(debaters=3))
+    report = consilience.run_sync(TASK, Debate(debaters=3), model=ScriptedModel(Debaters()), encoder=Letters())
+    assert isinstance(report, DebateReport)
+    assert (by_words.attention_mode, report.attention_mode) == ("keyword", "embedding")
+    assert report.steps > 0
+    assert report.system_metrics.attended >= report.system_metrics.attended_highly > 0
+
+
+def test_attention_by_meaning_without_an_encoder_is_refused() -> None:
+    with pytest.raises(SettingsError, match="encoder"):
+        debate(Debate(debaters=2, attention="embedding"))
+
+
+def test_person_in_a_seat_speaks_only_when_asked_or_named() -> None:
+    script = Debaters()
+    models = {
+        agent: ScriptedModel(script) for agent in ("D2", "D3", "framing", "moderator", "crystallizer", "second_opinion")
+    }
+    report = consilience.run_sync(
+        TASK, Debate(debaters=3), model={**models, "D1": ScriptedModel(script, name="human:Ann")}
+    )
+    assert isinstance(report, DebateReport)
+    by_id = {message.id: message for message in report.messages}
+    free = [m for m in report.messages if m.agent == "D1" and m.attention is not None]
+    assert free
+    for message in free:
+        assert message.reply_to is not None
+        assert "D1" in by_id[message.reply_to].mentions
+
+
+def test_second_agent_that_supports_a_question_opens_its_thread() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        moves, shown = moves_of(request), re.findall(r"from ([A-Z]\d+)>", request.text)
+        reframed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)
+        if "REFRAME" in moves and not reframed and request.agent == "D2":
+            return {"move": "REFRAME", "question": "Would the staff leave over it?"}
+        if reframed and request.agent == "D3":
+            return {"move": "CLAIM" if "CLAIM" in moves else moves[0], "supports": reframed[0], "reply_to": shown[-1]}
+        return {}
+
+    model = ScriptedModel(Debaters({"turn": turn}))
+    report = debate(Debate(debaters=5), model=model)
+    opened = next(thread for thread in report.threads if thread.parent == "thread-1")
+    assert opened.question == "Would the staff leave over it?"
+    assert "same" in kinds(model)
+
+
+def test_question_that_an_active_thread_asks_opens_no_thread() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        reframed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)
+        if "REFRAME" in moves_of(request) and not reframed and request.agent == "D2":
+            return {"move": "REFRAME", "question": "Should we move the orders to queues?"}
+        return {"supports": reframed[0]} if reframed and request.agent == "D3" else {}
+
+    script = Debaters({"turn": turn, "same": lambda request: {"same_as": 1}})
+    assert len(debate(Debate(debaters=5), script).threads) == 1
+
+
+def test_command_says_before_a_call_how_the_task_will_be_framed() -> None:
+    from typer.testing import CliRunner
+
+    from consilience.cli.main import app
+
+    arguments = ["debate", "Which?", "--model", "openai:gpt-5-mini", "--dry-run"]
+    plain = CliRunner().invoke(app, arguments).stdout
+    options = CliRunner().invoke(app, [*arguments, "--option", "Kafka", "--option", "Postgres"]).stdout
+    assert "frames the task" in " ".join(plain.split())
+    assert "Debates 2 options: Kafka, Postgres" in " ".join(options.split())

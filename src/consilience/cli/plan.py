@@ -265,6 +265,7 @@ def first_line(plan: RunPlan) -> str:
         f"{plan.detail} prompts",
         plan.replies,
         f"{describe_calls(plan.estimate)} foreseen{' in all' if plan.preamble else ''}",
+        plan.protocol.outlook,
         cost_words(plan),
         unspent_words(plan),
     ]
@@ -342,6 +343,8 @@ def dry_run(plan: RunPlan) -> str:
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
         f"- Money: {cost_words(plan)}",
     ]
+    if plan.protocol.outlook:
+        lines.append(f"- {plan.protocol.outlook[:1].upper()}{plan.protocol.outlook[1:]}")
     if plan.unspent_keys:
         unspent = ", ".join(f"{name} (would allow --model {allows})" for name, allows in plan.unspent_keys.items())
         lines.append(f"- Keys that are set and would not be used: {unspent}")
@@ -367,6 +370,7 @@ def dry_run_json(plan: RunPlan) -> dict[str, object]:
         "topology": plan.protocol.topology().model_dump(mode="json"),
         "models": plan.models,
         "why": plan.why,
+        "outlook": plan.protocol.outlook,
         "estimate": plan.estimate.model_dump(mode="json"),
         "limits": plan.limits.model_dump(mode="json"),
         "most_tokens": plan.max_tokens,

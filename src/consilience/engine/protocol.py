@@ -133,6 +133,12 @@ class Protocol(BaseModel, ABC):
         """Calls this will make, without retries. `max` is a bound under any replies."""
 
     @property
+    def outlook(self) -> str:
+        """What these settings mean for a run, in a clause that is shown with the estimate before anything is spent; empty for
+        nothing."""
+        return ""
+
+    @property
     def first_speakers(self) -> tuple[str, ...]:
         """The agents that speak first, before they see the text of another agent."""
         return self.topology().leaves

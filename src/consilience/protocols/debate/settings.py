@@ -123,6 +123,14 @@ class DebateSettings(PanelSeats):
         return not (self.as_is or self.option)
 
     @property
+    def outlook(self) -> str:
+        if self.as_is:
+            return "debates the task as it stands, as a yes/no question"
+        if self.option:
+            return f"debates {len(self.option)} options: {', '.join(self.option)}"
+        return "the first call frames the task as yes/no questions; --as-is or --option saves it"
+
+    @property
     def max_attempts(self) -> int:
         """Replies in threads that may be asked for, blocked and failed ones included."""
         return self.max_messages + self.max_messages // 4

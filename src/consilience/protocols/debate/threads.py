@@ -99,6 +99,8 @@ class Thread:
 
     def __post_init__(self) -> None:
         self.budget, self.stage_since, self.last_at = self.budgets.discovery, self.created_at, self.created_at
+        if self.question is not None:  # those who wanted the thread support its question
+            self.proposals[self.id] = (self.question, set(self.members))
 
     @property
     def active(self) -> bool:
