@@ -20,7 +20,7 @@ from consilience.domain.errors import StoreUnusable
 if TYPE_CHECKING:
     from consilience.journal.sqlite import SqliteStore
 
-CHECKPOINTS = 100
+MAX_CHECKPOINTS = 100
 """Tries to empty the log, over some four seconds at most."""
 
 _ID = re.compile(r"(?<![\w-])[\w-]{21}[AQgw](?![\w-])", re.ASCII)
@@ -69,7 +69,7 @@ class SqliteAdmin:
 
     def remove(self, sessions: Collection[str]) -> None:
         store = self._store
-        with _needing_room("nothing was removed"), ExitStack() as held:
+        with _explain_full_disk("nothing was removed"), ExitStack() as held:
             store.must_write()
             store.check_all()  # what only a damaged record refers to would go with the session
             journals = []
@@ -97,7 +97,7 @@ class SqliteAdmin:
             return 0
         file = Path(store.path)
         before = file.stat().st_size
-        with _needing_room("the space of what was removed is not given back"):
+        with _explain_full_disk("the space of what was removed is not given back"):
             store.must_write()
             store.check_all()
             store._rows("VACUUM")
@@ -106,7 +106,7 @@ class SqliteAdmin:
 
 
 @contextmanager
-def _needing_room(outcome: str) -> Iterator[None]:
+def _explain_full_disk(outcome: str) -> Iterator[None]:
     """A removal is logged before it is made, and the file written anew to be shorter: on a full disk neither can be."""
     try:
         yield
@@ -129,7 +129,7 @@ def _empty_log(store: SqliteStore) -> None:
         "PRAGMA busy_timeout=20"
     )  # for readers; for another's checkpoint, which is over soon, SQLite does not wait
     try:
-        for _ in range(CHECKPOINTS):
+        for _ in range(MAX_CHECKPOINTS):
             ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
             if not busy:
                 return

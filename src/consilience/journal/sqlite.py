@@ -46,12 +46,12 @@ from consilience.journal.sqlite_open import (
     newer_schema,
     raw_id,
     schema_of,
-    unusable,
+    store_error,
 )
 from consilience.journal.store import InFlightCall, OnCommit, PromptParts, ThreadReader, check_name
 from consilience.journal.writer import Notice, Statement, Writer
 
-LONG = 2000
+MIN_COMPRESSED_CHARS = 2000
 """Characters from which a text is stored compressed, as bytes."""
 
 MAX_PARAMETERS = 500
@@ -59,7 +59,7 @@ MAX_PARAMETERS = 500
 
 def pack(text: str) -> str | bytes:
     """Return a text as it is stored."""
-    return text if len(text) < LONG else zlib.compress(text.encode("utf-8", "surrogatepass"))
+    return text if len(text) < MIN_COMPRESSED_CHARS else zlib.compress(text.encode("utf-8", "surrogatepass"))
 
 
 def _unpacked(body: object) -> str:
@@ -108,7 +108,7 @@ class SqliteRecords:
             rows = self._reader.execute(sql, values)  # one by one: all rows together would take as much memory again
             return [self._event(int(str(seq)), str(body)) for seq, body in rows]
         except (sqlite3.Error, ValueError) as error:  # no text, no number, no event
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
 
     def _event(self, seq: int, body: str) -> AnyEvent:
         if seq == 1 and (version := schema_of(body)) > SCHEMA_VERSION:
@@ -155,7 +155,7 @@ class SqliteRecords:
         }
         for id in ids:
             if id not in texts or text_id(texts[id]) != id:
-                raise self._lost("text", id, damaged=id in texts)
+                raise self._missing("text", id, damaged=id in texts)
         return texts
 
     def prompt(self, id: str) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ class SqliteRecords:
         try:
             return [str(part) for part in json.loads(str(added))]
         except ValueError as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
 
     def _whole(self, id: str, rows: Mapping[bytes, tuple[bytes | None, list[str]]]) -> tuple[str, ...]:
         """The parts of a prompt: those of the longest stored prefix, which may have one itself, and what it adds."""
@@ -186,12 +186,12 @@ class SqliteRecords:
         raw: bytes | None = raw_id(id)
         while raw is not None and len(pieces) <= len(rows):
             if raw not in rows:
-                raise self._lost("prompt", id, damaged=False)
+                raise self._missing("prompt", id, damaged=False)
             raw, added = rows[raw]
             pieces.append(added)
         parts = tuple(part for added in reversed(pieces) for part in added)
         if raw is not None or PromptParts(parts).id != id:
-            raise self._lost("prompt", id, damaged=True)
+            raise self._missing("prompt", id, damaged=True)
         return parts
 
     def _by_id(self, sql: str, ids: Collection[bytes]) -> Iterator[tuple[object, ...]]:
@@ -200,7 +200,7 @@ class SqliteRecords:
             some = wanted[start : start + MAX_PARAMETERS]
             yield from self._rows(f"{sql} WHERE id IN ({','.join('?' * len(some))})", *some)
 
-    def _lost(self, kind: str, id: str, *, damaged: bool) -> StoreUnusable:
+    def _missing(self, kind: str, id: str, *, damaged: bool) -> StoreUnusable:
         return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
 
     def _number(self, session: str) -> int:
@@ -234,15 +234,15 @@ class SqliteRecords:
         try:
             return self._reader.execute(sql, values).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
 
 
 LEASE_PROBE_SECONDS = 0.2
 """Seconds for which a lease may be held by somebody who only wants to know who holds it."""
 
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
-ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
-END_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
+ADD_IN_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
+END_IN_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
 NOTE_SECONDS = "INSERT OR REPLACE INTO held VALUES(?,?)"
 ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
 ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
@@ -298,12 +298,12 @@ class SqliteStore(SqliteRecords):
         self.must_write()
         lease = self.lease(session)
         if not lease.acquire(patience=LEASE_PROBE_SECONDS):
-            raise self._taken(session)
+            raise self._already_exists(session)
         try:
             if self._rows("SELECT n FROM sessions WHERE id=?", session):
-                raise self._taken(session)
-            self._now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
-            return self._held(session, lease)
+                raise self._already_exists(session)
+            self._execute_now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
+            return self._lease_journal(session, lease)
         except BaseException:
             lease.release()
             raise
@@ -320,18 +320,18 @@ class SqliteStore(SqliteRecords):
                 do="Wait for it to end, or stop that process; then try again.",
             )
         try:
-            return self._held(session, lease)
+            return self._lease_journal(session, lease)
         except BaseException:
             lease.release()
             raise
 
-    def _held(self, session: str, lease: Lease) -> SqliteJournal:
+    def _lease_journal(self, session: str, lease: Lease) -> SqliteJournal:
         """The session under its lease. Raises `UnknownName` where it was removed before that was ours."""
         number = self._number(session)
-        self._now("UPDATE sessions SET holder=? WHERE n=?", (describe_process(), number))
+        self._execute_now("UPDATE sessions SET holder=? WHERE n=?", (describe_process(), number))
         return SqliteJournal(self, session, number, lease)
 
-    def _taken(self, session: str) -> SettingsError:
+    def _already_exists(self, session: str) -> SettingsError:
         return SettingsError(
             f"there is a session {session!r} already", where=self.path, do="Choose another id, or resume it."
         )
@@ -341,13 +341,13 @@ class SqliteStore(SqliteRecords):
 
     def reply(self, digest: str) -> CallCompleted | None:
         if not self._replies_indexed:
-            self._now(INDEX_REPLIES, ())
+            self._execute_now(INDEX_REPLIES, ())
             self._replies_indexed = True
         row = next(iter(self._rows(FIND_REPLY, digest)), None)
         try:
             found = EVENT.validate_json(str(row[0])) if row else None
         except ValidationError as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
         return found if isinstance(found, CallCompleted) else None
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
@@ -370,7 +370,7 @@ class SqliteStore(SqliteRecords):
         finally:
             self._disconnect()
 
-    def _now(self, sql: str, values: tuple[object, ...]) -> None:
+    def _execute_now(self, sql: str, values: tuple[object, ...]) -> None:
         self._writer.put([(sql, values)])
         self._writer.flush()
 
@@ -395,7 +395,7 @@ class SqliteStore(SqliteRecords):
                     self._db.execute("ROLLBACK")
                 raise
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
 
     def _disconnect(self) -> None:
         self._reader.close()
@@ -459,7 +459,7 @@ class SqliteJournal:
 
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[Statement]:
         if isinstance(event, CallStarted):
-            return [(ADD_FLIGHT, (self.number, event.key, event.agent, event.place))]
+            return [(ADD_IN_FLIGHT, (self.number, event.key, event.agent, event.place))]
         found = self._statements_for_texts(texts)
         if prompt is not None:
             found += self._statements_for_prompt(prompt)
@@ -470,7 +470,7 @@ class SqliteJournal:
         body = f'{{"type":"{event.type}"' + (f",{body[1:]}" if body != "{}" else "}")
         found.append((ADD_EVENT, (self.number, self._seq, body)))
         if isinstance(event, CallEvent | CallLost):
-            found.append((END_FLIGHT, (self.number, event.key)))
+            found.append((END_IN_FLIGHT, (self.number, event.key)))
         return found
 
     def _statements_for_texts(self, texts: Iterable[str]) -> list[Statement]:

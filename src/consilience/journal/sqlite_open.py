@@ -21,10 +21,10 @@ from consilience.domain.paths import check_home, close_home, close_journal, data
 from consilience.journal import removal
 from consilience.journal.migrations import migrate
 
-_PATIENCE = 30.0
+_BUSY_SECONDS = 30.0
 """Seconds to wait for another process's commit."""
 _making = threading.Lock()
-_NO_PLACE = (
+_SPACE_OR_RIGHTS_CODES = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -64,7 +64,7 @@ def _connect(path: str) -> sqlite3.Connection:
     try:
         if path != ":memory:":
             _make_file(Path(path))
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
         version = _check_version(db, path)
         if version:
             check_tables(db, path)
@@ -82,7 +82,7 @@ def _connect(path: str) -> sqlite3.Connection:
         if db is not None:
             db.close()
         if isinstance(error, OSError | sqlite3.Error | UnicodeDecodeError):
-            raise unusable(path, error) from error
+            raise store_error(path, error) from error
         raise
     return db
 
@@ -128,17 +128,17 @@ def _make_file(place: Path) -> None:
 def connect_reader(path: str) -> sqlite3.Connection:
     """One more connection that only reads, to a journal that is open for writing."""
     try:
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
         db.execute("PRAGMA query_only=ON")
         removal.register_sql_functions(db, raw_id)
     except sqlite3.Error as error:
-        raise unusable(path, error) from error
+        raise store_error(path, error) from error
     return db
 
 
 def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
     """For reading what is there, where `refused` is why it cannot be written. Raises `refused` where that is no help."""
-    if path == ":memory:" or not _lacks_place(refused) or not os.path.isfile(path):
+    if path == ":memory:" or not _is_space_or_rights_error(refused) or not os.path.isfile(path):
         raise refused
     log = Path(f"{path}-wal")
     file = f"file:{quote(os.path.abspath(path))}"
@@ -178,7 +178,7 @@ def _check_writable(db: sqlite3.Connection) -> None:
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
-    db.execute(f"PRAGMA busy_timeout={_PATIENCE * 1000:.0f}")
+    db.execute(f"PRAGMA busy_timeout={_BUSY_SECONDS * 1000:.0f}")
 
 
 def _check_version(db: sqlite3.Connection, path: str) -> int:
@@ -203,15 +203,15 @@ def schema_of(body: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _lacks_place(refused: StoreUnusable) -> bool:
+def _is_space_or_rights_error(refused: StoreUnusable) -> bool:
     """Whether it was for want of space or rights, and not for what the file holds."""
     cause = refused.__cause__
     if isinstance(cause, sqlite3.Error):
-        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _NO_PLACE
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _SPACE_OR_RIGHTS_CODES
     return isinstance(cause, OSError)
 
 
-def unusable(path: str, error: Exception) -> StoreUnusable:
+def store_error(path: str, error: Exception) -> StoreUnusable:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     unread = not code and isinstance(
@@ -226,7 +226,7 @@ def unusable(path: str, error: Exception) -> StoreUnusable:
         )
     if code == sqlite3.SQLITE_BUSY:
         return StoreUnusable(
-            f"another process has been writing to the journal for {_PATIENCE:.0f} seconds",
+            f"another process has been writing to the journal for {_BUSY_SECONDS:.0f} seconds",
             where=path,
             do="Wait for it, or go on with it if it is stopped (fg), then try again; what was committed is kept.",
         )

@@ -31,7 +31,7 @@ class Writer:
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._wake = threading.Condition()
         self._error: Exception | None = None
-        self._told = False
+        self._reported = False
         self._closing = False
         self._idle = True
         self._lingering = False
@@ -92,12 +92,12 @@ class Writer:
                 self._error = self._error or StoreUnusable("the journal is closed")
             self._wake.notify()
         self._thread.join()
-        if not drop and not self._told:
+        if not drop and not self._reported:
             self._refuse_if_broken()
 
     def _refuse_if_broken(self) -> None:
         if self._error is not None:
-            self._told = True
+            self._reported = True
             raise self._error
 
     def _refuse_if_shut(self) -> None:
@@ -125,7 +125,7 @@ class Writer:
             except Exception as error:  # whatever the database says reaches every waiter
                 with self._wake:
                     self._error = error
-                    self._told = bool(waiters)
+                    self._reported = bool(waiters)
                     self._queue.clear()
                     notices = []
             self._settle(notices, waiters)
