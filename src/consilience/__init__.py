@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from consilience.protocols.baselines import VoteReport as VoteReport
     from consilience.protocols.broadcast import Broadcast as Broadcast
     from consilience.protocols.broadcast import BroadcastReport as BroadcastReport
+    from consilience.protocols.debate import Debate as Debate
+    from consilience.protocols.debate import DebateReport as DebateReport
     from consilience.protocols.decompose import Decompose as Decompose
     from consilience.protocols.decompose import DecomposeReport as DecomposeReport
     from consilience.protocols.emergence import Emergence as Emergence
@@ -73,6 +75,7 @@ _NAMES = {
     "consilience.models.tool_agent": ("ToolAgent",),
     "consilience.protocols.baselines": ("Solo", "SoloReport", "Vote", "VoteReport"),
     "consilience.protocols.broadcast": ("Broadcast", "BroadcastReport"),
+    "consilience.protocols.debate": ("Debate", "DebateReport"),
     "consilience.protocols.decompose": ("Decompose", "DecomposeReport"),
     "consilience.protocols.emergence": ("Emergence", "EmergenceReport"),
     "consilience.protocols.refinement": ("Refinement", "RefinementReport"),

@@ -44,7 +44,7 @@ async def deliberate(
         monkeypatch.setenv(name, str(value))
     limiter = limiter_for(at.account, pace)
     models = {
-        seat: resolve(f"openai-chat:{seat}", deadline=0.1 if seat in hanging else 60, retries=retries) for seat in SEATS
+        seat: resolve(f"openai-chat:{seat}", deadline=1 if seat in hanging else 60, retries=retries) for seat in SEATS
     }
     store = SqliteStore(":memory:")
     report = await consilience.deliberate("Is it so?", TREE, model=models, store=store, **options)

@@ -13,11 +13,13 @@ from consilience.engine.protocol import Protocol
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.debate import Debate
 from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.propose import Propose
 from consilience.protocols.refinement import Refinement
 from kit.council import Council
+from kit.debating import Debaters
 from kit.throwaways import NestedGathers, OutsideAgent, ToyDebate
 from kit.tools import MAX_STEPS
 
@@ -163,6 +165,18 @@ def refining(request: ModelRequest) -> str:
     return json.dumps({"confidence": "fairly sure", "text": f"{text} {len(request.text)}.", "claims": claims})
 
 
+def disputing(request: ModelRequest) -> str:
+    """A debate with a steelman that is graded twice, and some replies malformed the first time."""
+    if request.attempt == 1 and (len(request.text) + len(request.key)) % 9 == 0:
+        return '{"move": "SHOUT"}'
+    return Debaters({"grade": _graded})(request)
+
+
+def _graded(request: ModelRequest) -> dict[str, object]:
+    accurate = len(request.text) % 3 > 0
+    return {"grade": "ACCURATE" if accurate else "INCOMPLETE", "corrections": "" if accurate else "the peak is missing"}
+
+
 def well_formed(script: Script) -> Script:
     """The same agents, who never have to be asked twice."""
     return lambda request: script(dataclasses.replace(request, attempt=2))
@@ -177,6 +191,7 @@ CASES = [
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("broadcast", Broadcast(children=2, strange_loops=1, answer_pattern="yes|no"), broadcasting),
     Case("broadcast-deep", Broadcast(children=2, depth=3, max_iterations=1), broadcasting),
+    Case("debate", Debate(debaters=3, max_messages=30, discovery_messages=6, evidence_messages=6), disputing),
     Case("decompose", Decompose(children=2, depth=3, strange_loops=1), dividing),
     Case("propose", Propose(), proposing),
     Case("refinement", Refinement(hierarchy=HOUSE, max_passes=2, draft="# Old\n\nIt was so."), refining),

@@ -424,6 +424,11 @@ class Session:
         """Add a sentence to the report's warnings."""
         self._state.warnings.append((current_branch.get().prefix, text))
 
+    @property
+    def has_encoder(self) -> bool:
+        """Whether texts can be compared by embedding."""
+        return self._state.encoder is not None
+
     async def embed(self, texts: Iterable[str]) -> dict[str, bytes] | None:
         """Return the int8 vectors of texts by `text_id`; None, with a warning in the report, if the encoder failed.
 

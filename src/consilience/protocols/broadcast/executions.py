@@ -1,74 +1,130 @@
-"""Results of branches: one execution of an agent, and one iteration of a parent with its children. They make no calls."""
+"""Records of a run: one execution of an agent, one iteration of a parent with its children, the whole run, and its notes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
+from consilience.domain.events import LongText
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check
 from consilience.domain.positions import exact
-from consilience.domain.report import StrangeLoop
+from consilience.domain.report import Frozen
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion
+from consilience.protocols._common.tree_run import TextReply, TreeRun
 from consilience.protocols.broadcast.replies import (
     Evaluation,
     Goal,
     RatedReply,
+    Severity,
     Tag,
     is_revision,
 )
 
-TextReply = Reply[Any]
-"""A reply whose text may go up."""
-
-CONTENT = 0.9
-"""Siblings who rate themselves above this and flag nothing need not coordinate (seed 001, §8)."""
+MIN_CONTENT_RATING = 0.9
+"""Siblings who rate themselves above this and raise no flag need not coordinate (seed 001, §8)."""
 
 EVALUATOR_SAYS_NO = "the evaluator says no"
 
 
-@dataclass(frozen=True, slots=True)
-class RaisedFlag:
-    """A flag, published as a message."""
+# Notes: from them a session without a report shows goals, ratings, flags and satisfaction.
 
+
+class GoalBroadcast(BaseModel):
+    """A parent stated its goal."""
+
+    node: str
+    path: tuple[int, ...]
+    """Iterations of its ancestors and its own, the root's first."""
+    text: LongText
+
+
+class Rated(BaseModel):
+    """An agent rated its text in the reply `call`."""
+
+    agent: str
+    path: tuple[int, ...]
+    call: str
+    rating: float | None
+    """None if it could not be read."""
+
+
+class FlagRaised(BaseModel):
+    """An agent raised a flag, published as the message `id`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
     tag: Tag
-    message: Message
-
-    @property
-    def node(self) -> str:
-        return self.message.sender
+    severity: Severity
+    critical: bool
+    """By the settings."""
+    node: str
+    path: tuple[int, ...] = ()
+    """The iterations it was raised in, the root's first."""
+    text: LongText
 
     @property
     def link(self) -> str:
-        """As chains list it."""
+        """The flag as the seed writes it: `goal_mismatch (L3N2)`."""
         return f"{self.tag} ({self.node})"
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A point in which an author departs from a sibling's text, published as a message. `text` is its words alone."""
+class IterationEnded(BaseModel):
+    """A parent judged its children's texts."""
 
+    node: str
+    path: tuple[int, ...]
+    ratings: dict[str, float | None]
+    mean: float | None
+    coordination_rounds: int
+    flags: tuple[str, ...]
+    """Ids of the flags that stand, up to those that a prompt may quote."""
+    feedback: LongText
+    said_satisfied: bool | None
+    satisfied: bool
+    unmet: LongText
+    """Why the parent is not satisfied."""
+
+
+NOTES: Mapping[str, type[BaseModel]] = {
+    "goal": GoalBroadcast,
+    "rating": Rated,
+    "flag": FlagRaised,
+    "iteration": IterationEnded,
+}
+
+
+class Disagreement(Frozen):
+    """A point in which an author departs from a sibling's text, published as the message `id`."""
+
+    id: str
+    agent: str
     to: str
     text: str
-    message: Message
+    path: tuple[int, ...]
+    """The iterations it was raised in, the root's first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remarks:
-    """What was published from a rated reply beside its text. `surplus` counts flags beyond those that a reply may raise."""
+    """What was published from a rated reply in addition to its text."""
 
-    flags: tuple[RaisedFlag, ...] = ()
+    flags: tuple[FlagRaised, ...] = ()
     disagreements: tuple[Disagreement, ...] = ()
     missing: Message | None = None
     surplus: int = 0
+    """Flags beyond those that a reply may raise."""
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
-    """One execution of an agent."""
+class AgentExecution:
+    """One execution of an agent, with all below it."""
 
     agent: str
     path: tuple[int, ...]
@@ -86,7 +142,7 @@ class Execution:
     """Its text of the last execution that had one, if this one has none."""
     rating: float | None = None
     """The latest; None if it could not be read."""
-    flags: tuple[RaisedFlag, ...] = ()
+    flags: tuple[FlagRaised, ...] = ()
     """Its own."""
     disagreements: tuple[Disagreement, ...] = ()
     """Those of its last reply in coordination."""
@@ -100,18 +156,13 @@ class Execution:
     surplus: int = 0
 
     @property
-    def carried(self) -> tuple[RaisedFlag, ...]:
-        """Flags that stood beneath it when its last iteration ended."""
-        return tuple(flag for child in latest(self.iterations) for flag in child.standing)
+    def standing(self) -> tuple[FlagRaised, ...]:
+        """The flags its parent is shown: its own, then those that stood below it when its last iteration ended."""
+        return (*self.flags, *standing_flags(self.children))
 
-    @property
-    def standing(self) -> tuple[RaisedFlag, ...]:
-        """What its parent hears of: its own flags, then those from beneath."""
-        return (*self.flags, *self.carried)
-
-    def after(self, before: Execution | None) -> Execution:
-        """Complete it from the execution before. Without a text of its own it keeps the earlier one; without a judgement it
-        keeps the earlier flags, since silence withdraws none."""
+    def after(self, before: AgentExecution | None) -> AgentExecution:
+        """Complete it from the execution before. Without a text it keeps the earlier text. Without a judgement it keeps the earlier
+        flags, since silence withdraws none."""
         if before is None:
             return self
         kept = before.last_text if self.text is None else None
@@ -129,20 +180,20 @@ class Execution:
 
     @property
     def content(self) -> bool:
-        return self.rating is not None and exact(self.rating) > exact(CONTENT) and not self.standing
+        return self.rating is not None and exact(self.rating) > exact(MIN_CONTENT_RATING) and not self.standing
 
     @property
     def refined(self) -> bool:
-        """It went up with other words than it was first written in."""
+        """Whether the text that went up differs from the first one."""
         return self.text is not None and self.response is not None and self.text.text != self.response.text
 
-    def responded(self, reply: TextReply | Failure) -> Execution:
+    def responded(self, reply: TextReply | Failure) -> AgentExecution:
         """After its first reply."""
         if isinstance(reply, Failure):
             return replace(self, failures=(*self.failures, reply))
         return replace(self, response=reply, text=reply, brought=reply)
 
-    def reflected(self, reply: Reply[Any] | Failure, remarks: Remarks) -> Execution:
+    def reflected(self, reply: Reply[Any] | Failure, remarks: Remarks) -> AgentExecution:
         """After it judged its own text. A revised text replaces it."""
         run = self._rated(reply, remarks)
         if isinstance(reply, Failure):
@@ -150,7 +201,7 @@ class Execution:
         text = reply if is_revision(reply.text) else self.text
         return replace(run, reflection=reply, missing=remarks.missing, text=text, brought=text)
 
-    def coordinated(self, reply: Reply[Any] | Failure, remarks: Remarks) -> Execution:
+    def coordinated(self, reply: Reply[Any] | Failure, remarks: Remarks) -> AgentExecution:
         """After it read its siblings."""
         run = self._rated(reply, remarks)
         if isinstance(reply, Failure):
@@ -163,8 +214,8 @@ class Execution:
             superseded=(*self.superseded, *self.disagreements),
         )
 
-    def _rated(self, reply: Reply[Any] | Failure, remarks: Remarks) -> Execution:
-        """A failed call leaves no rating: the text was not judged as it stands."""
+    def _rated(self, reply: Reply[Any] | Failure, remarks: Remarks) -> AgentExecution:
+        """A failed call leaves no rating, since the text was not judged as it stands."""
         if isinstance(reply, Failure):
             return replace(self, rating=None, failures=(*self.failures, reply))
         assert isinstance(reply.value, RatedReply)
@@ -176,21 +227,15 @@ class Execution:
         )
 
     @property
-    def beneath(self) -> tuple[Execution, ...]:
+    def children(self) -> tuple[AgentExecution, ...]:
         """Its children as its last iteration left them."""
         return self.iterations[-1].children if self.iterations else ()
 
-    def last_walk(self) -> Iterator[Execution]:
-        """The last executions beneath it and then itself."""
-        for child in self.beneath:
-            yield from child.last_walk()
-        yield self
-
-    def walk(self) -> Iterator[Execution]:
-        """All executions beneath it and then itself, as words and flags go up."""
-        for iteration in self.iterations:
+    def walk(self, *, last: bool = False) -> Iterator[AgentExecution]:
+        """Yield all executions below it, or only the `last` ones, and then itself, in the order in which texts go up."""
+        for iteration in self.iterations[-1:] if last else self.iterations:
             for child in iteration.children:
-                yield from child.walk()
+                yield from child.walk(last=last)
         yield self
 
 
@@ -202,7 +247,7 @@ class IterationResult:
     path: tuple[int, ...]
     """Iterations of its ancestors and this one, the root's first."""
     broadcast: Reply[Goal] | None
-    children: tuple[Execution, ...]
+    children: tuple[AgentExecution, ...]
     """Their executions as the iteration left them."""
     rounds: int
     """Rounds of coordination held."""
@@ -217,39 +262,52 @@ class IterationResult:
 
     @property
     def all_failures(self) -> tuple[Failure, ...]:
-        """Its own and those beneath it."""
-        below = (run for child in self.children for run in child.walk())
-        inner = [
-            f
-            for run in below
-            for f in (*run.failures, *(f for iteration in run.iterations for f in iteration.failures))
-        ]
-        return (*self.failures, *inner)
+        """Its own and those below it."""
+        below = [run for child in self.children for run in child.walk()]
+        inner = [(*run.failures, *(f for iteration in run.iterations for f in iteration.failures)) for run in below]
+        return (*self.failures, *(failure for failures in inner for failure in failures))
 
     @property
     def limited(self) -> bool:
         return any(failure.kind.is_limit for failure in self.all_failures)
 
+    @property
+    def judgement(self) -> dict[str, Any]:
+        """The fields that its note and its entry in the report share."""
+        return {
+            "node": self.agent,
+            "path": self.path,
+            "ratings": {child.agent: child.rating for child in self.children},
+            "mean": self.check.score,
+            "coordination_rounds": self.rounds,
+            "said_satisfied": self.evaluation.value.satisfied if self.evaluation else None,
+            "satisfied": self.check.met,
+            "unmet": "; ".join(self.unmet),
+        }
 
-def latest(iterations: Sequence[IterationResult]) -> tuple[Execution, ...]:
-    """The children's last executions, each with its latest text: one that fell silent keeps its earlier text and flags."""
-    if not iterations:
-        return ()
-    return tuple(replace(run, text=run.last_text) for run in iterations[-1].children)
+
+def latest_executions(iterations: Sequence[IterationResult]) -> tuple[AgentExecution, ...]:
+    """Return the children's last executions, each with its latest text, of an earlier execution if need be."""
+    return tuple(replace(run, text=run.last_text) for run in (iterations[-1].children if iterations else ()))
 
 
-def declares(conclusion: Conclusion) -> bool:
-    """Whether a reply gives anything but a text."""
-    return bool(conclusion.claims or conclusion.against or conclusion.would_change or conclusion.unknown)
+def standing_flags(children: Sequence[AgentExecution]) -> tuple[FlagRaised, ...]:
+    """Return the flags that stand at these children and below them."""
+    return tuple(flag for child in children for flag in child.standing)
 
 
-def heard(iterations: Sequence[IterationResult]) -> bool:
-    """Whether any child gave a text in any of them."""
+def has_conclusion(reply: Conclusion) -> bool:
+    """Return whether a reply declares more than a text."""
+    return bool(reply.claims or reply.against or reply.would_change or reply.unknown)
+
+
+def has_texts(iterations: Sequence[IterationResult]) -> bool:
+    """Return whether any child gave a text in any of them."""
     return any(child.text is not None for iteration in iterations for child in iteration.children)
 
 
 def last_evaluation(iterations: Sequence[IterationResult]) -> Reply[Evaluation] | None:
-    """The evaluation of the latest texts; None if it failed."""
+    """Return the evaluation of the latest texts; None if it failed."""
     for iteration in reversed(iterations):
         if iteration.evaluation is not None or any(run.text is not None for run in iteration.children):
             return iteration.evaluation
@@ -257,42 +315,36 @@ def last_evaluation(iterations: Sequence[IterationResult]) -> Reply[Evaluation] 
 
 
 def last_goal(iterations: Sequence[IterationResult]) -> Reply[Goal] | None:
-    """The goal that a parent broadcast last; None if every broadcast failed."""
+    """Return the goal that a parent broadcast last; None if every broadcast failed."""
     return next((iteration.broadcast for iteration in reversed(iterations) if iteration.broadcast is not None), None)
 
 
-def first_runs(first: IterationResult, leaves: Sequence[str]) -> list[Execution]:
-    """The first execution of every leaf."""
-    found: dict[str, Execution] = {}
-    for child in first.children:
-        for run in child.walk():
-            found.setdefault(run.agent, run)
-    return [found[leaf] for leaf in leaves]
+def first_executions(first: IterationResult, leaves: Sequence[str]) -> list[AgentExecution]:
+    """Return the first execution of every leaf."""
+    executions: dict[str, AgentExecution] = {}
+    for run in (run for child in first.children for run in child.walk()):
+        executions.setdefault(run.agent, run)
+    return [executions[leaf] for leaf in leaves]
 
 
 @dataclass
-class BroadcastRun:
-    """The root's results so far."""
+class BroadcastRun(TreeRun):
+    """What a run has produced so far."""
 
     iterations: list[IterationResult] = field(default_factory=list)
+    """The root's."""
     check: Check | None = None
     synthesis: TextReply | None = None
-    loops: list[StrangeLoop] = field(default_factory=list)
-    reviews: list[TextReply] = field(default_factory=list)
-    """Replies to self-reviews."""
     declared: Message | None = None
-    """The conclusion that these and the synthesis declared last, as their author reads it."""
-    root: Execution | None = None
-    closing: TextReply | None = None
-    """The latest text that answers the task."""
-    failures: list[Failure] = field(default_factory=list)
+    """The conclusion that the synthesis and the reviews declared last, as the root is shown it."""
+    root: AgentExecution | None = None
+    """The root's answer as its reflection left it."""
 
     @property
     def conclusion(self) -> TextReply | None:
         """The latest reply that declares a conclusion. A reflection that revises the text without one leaves the earlier."""
-        replies = [self.closing, *reversed(self.reviews), self.synthesis]
-        said = [reply for reply in replies if reply is not None]
-        return next((reply for reply in said if declares(reply.value)), said[0] if said else None)
+        replies = [reply for reply in (self.closing, *reversed(self.reviews), self.synthesis) if reply is not None]
+        return next((reply for reply in replies if has_conclusion(reply.value)), replies[0] if replies else None)
 
     @property
     def rulings(self) -> tuple[TextReply, ...]:
@@ -301,24 +353,27 @@ class BroadcastRun:
         return tuple(reply for reply in (self.synthesis, *self.reviews, reflection) if reply is not None)
 
     @property
-    def standing(self) -> tuple[RaisedFlag, ...]:
-        """Flags that stand at the root: those from beneath, then its own."""
+    def executions(self) -> tuple[AgentExecution, ...]:
+        """All executions in the order in which texts go up, the root's own at the end."""
+        below = (run for iteration in self.iterations for child in iteration.children for run in child.walk())
+        return (*below, *([self.root] if self.root is not None else []))
+
+    @property
+    def standing(self) -> tuple[FlagRaised, ...]:
+        """Flags that stand at the root: those from below, then its own."""
         own = self.root.flags if self.root is not None else ()
-        return (*(flag for child in latest(self.iterations) for flag in child.standing), *own)
+        return (*standing_flags(latest_executions(self.iterations)), *own)
 
     @property
     def last_iterations(self) -> tuple[IterationResult, ...]:
         """The last iteration of every parent in its last execution, the root's at the end."""
-        if not self.iterations:
-            return ()
-        below = [
-            run.iterations[-1] for child in self.iterations[-1].children for run in child.last_walk() if run.iterations
-        ]
-        return (*below, self.iterations[-1])
+        last = self.iterations[-1:]
+        below = [run for iteration in last for child in iteration.children for run in child.walk(last=True)]
+        return (*(run.iterations[-1] for run in below if run.iterations), *last)
 
     @property
     def unsatisfied(self) -> tuple[IterationResult, ...]:
-        """Those that ended unsatisfied."""
+        """The last iterations of the parents that are not satisfied."""
         return tuple(iteration for iteration in self.last_iterations if not iteration.check.met)
 
     @property
@@ -327,41 +382,36 @@ class BroadcastRun:
 
 
 def shortfalls(
-    children: Sequence[Execution],
+    children: Sequence[AgentExecution],
     threshold: float,
     critical: Sequence[Tag],
     evaluation: Reply[Evaluation] | None,
     failures: Sequence[Failure],
 ) -> tuple[str, ...]:
-    """Why a parent is not satisfied; empty where it is: every child's latest rating could be read, their mean reaches the
-    threshold, no critical flag stands, the evaluator does not say no, and no call of the iteration failed. `failures` are the
-    parent's own."""
+    """Return why a parent is not satisfied. It is if every child's latest rating is readable, their mean reaches the threshold, no
+    critical flag stands, the evaluator does not say no, and no call of the iteration failed. `failures` are the parent's own."""
     mean, unread = mean_rating(children), [child.agent for child in children if child.rating is None]
     short = mean is not None and sum(exact(child.rating or 0) for child in children) < exact(threshold) * len(children)
-    flags = dict.fromkeys(flag.link for child in children for flag in child.standing if flag.tag in critical)
+    flags = dict.fromkeys(flag.link for flag in standing_flags(children) if flag.tag in critical)
     failed = [*failures, *(failure for child in children for failure in child.failures)]
-    return tuple(
-        filter(
-            None,
-            (
-                f"no readable rating of {', '.join(unread)}" if unread else "",
-                f"mean rating {mean:.2f}, needed {threshold:g}" if short else "",
-                f"critical flags: {', '.join(flags)}" if flags else "",
-                EVALUATOR_SAYS_NO if evaluation is not None and evaluation.value.satisfied is False else "",
-                f"no reply to {', '.join(failure.key for failure in failed)}" if failed else "",
-            ),
-        )
+    reasons = (
+        f"no readable rating of {', '.join(unread)}" if unread else "",
+        f"mean rating {mean:.2f}, needed {threshold:g}" if short else "",
+        f"critical flags: {', '.join(flags)}" if flags else "",
+        EVALUATOR_SAYS_NO if evaluation is not None and evaluation.value.satisfied is False else "",
+        f"no reply to {', '.join(failure.key for failure in failed)}" if failed else "",
     )
+    return tuple(filter(None, reasons))
 
 
-def mean_rating(children: Sequence[Execution]) -> float | None:
-    """None where a rating is missing."""
+def mean_rating(children: Sequence[AgentExecution]) -> float | None:
+    """Return the mean rating; None if one is missing."""
     known = [child.rating for child in children if child.rating is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(children) else None
 
 
-def satisfaction(children: Sequence[Execution], threshold: float, unmet: Sequence[str]) -> Check:
-    """The judgement of an iteration, with its `shortfalls`."""
+def satisfaction(children: Sequence[AgentExecution], threshold: float, unmet: Sequence[str]) -> Check:
+    """Return the check of an iteration, with its `shortfalls`."""
     rated = ", ".join(f"{c.agent} {'unreadable' if c.rating is None else f'{c.rating:.2f}'}" for c in children)
     check = Check(met=True, kind="satisfaction", score=mean_rating(children), threshold=threshold, detail=rated)
     return check.vetoed(*unmet)

@@ -1,334 +1,341 @@
-"""From the course of a run to its report: what stands, who differed, how far the figures go."""
+"""From the record of a run to its report: verdict, flags, disagreements with their fates, and figures."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import Ballot, changes, exact, last_of, pool, shortfall
-from consilience.domain.report import Confidence, Dissent
-from consilience.engine.analysis import novelty
+from consilience.domain.positions import Ballot, exact
+from consilience.domain.report import Confidence, Dissent, Objection, ObjectionFate
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
 from consilience.engine.session import Session
-from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Failure, Reply, drawn_on
-from consilience.protocols._common.answers import extract, extract_declared
-from consilience.protocols._common.conclusion import conclusion_fields
-from consilience.protocols._common.tree_run import NO_POSITION
+from consilience.engine.similarity import jaccard
+from consilience.engine.work import Failure, Reply
+from consilience.protocols._common.conclusion import Conclusion
+from consilience.protocols._common.tree_run import (
+    NO_POSITION,
+    TextReply,
+    answer_fields,
+    ballot_fields,
+    count_ballots,
+    read_ballot,
+    sibling_similarity,
+    warn_dropped_labels,
+    warn_failed_review,
+)
 from consilience.protocols._common.trees import ROOT
-from consilience.protocols.broadcast.disagreements import all_objections, past_disagreements
 from consilience.protocols.broadcast.executions import (
     EVALUATOR_SAYS_NO,
+    AgentExecution,
     BroadcastRun,
-    Execution,
+    Disagreement,
+    FlagRaised,
     IterationResult,
-    RaisedFlag,
-    first_runs,
-    heard,
+    first_executions,
+    has_texts,
+    standing_flags,
 )
-from consilience.protocols.broadcast.replies import MAX_FLAGS, SEVERITY, Voted
-from consilience.protocols.broadcast.report import AgentState, BroadcastReport
+from consilience.protocols.broadcast.replies import (
+    MAX_FLAGS,
+    CoordinatorSynthesis,
+    DecidesDisagreements,
+    RatedBallotReply,
+)
+from consilience.protocols.broadcast.report import BroadcastAgentState, BroadcastReport, Flag, Iteration
 from consilience.protocols.broadcast.settings import MAX_QUOTED_FLAGS, BroadcastSettings
-from consilience.protocols.broadcast.views import Flag, Iteration
 
 
 async def conclude(
-    session: Session, settings: BroadcastSettings, course: BroadcastRun, stop: StopReason
+    session: Session, settings: BroadcastSettings, run: BroadcastRun, stop: StopReason
 ) -> BroadcastReport:
-    """The report. Dissent and objections are computed here from what agents declared, never by a model."""
-    closing = course.closing
-    runs = list(_runs(course))
-    ballots = tuple(_ballots(session, settings, runs))
-    pooled = pool(ballots)
-    position = extract(settings.answer_pattern, closing.text) if settings.ballots and closing else None
-    contradicted = shortfall(position, last_of(ballots)) if settings.ballots and closing else None
-    objections = tuple(all_objections(session, settings, course))
-    flags = _flags(session, settings, course, runs)
-    _warn(session, settings, course, runs, ballots)
-    if settings.ballots and closing and position is None:
+    """Return the report. Dissent and objections follow from what agents declared, never from a model's judgement."""
+    executions = run.executions
+    ballots = tuple(_ballots(session, settings, executions))
+    positions = count_ballots(ballots, settings.answer_pattern, run.closing)
+    objections = tuple(_objections(session, settings, run))
+    flags = _flags(session, run)
+    _warn(session, run, ballots)
+    if settings.ballots and run.closing and positions.position is None:
         session.warn(NO_POSITION)
+    confidence = positions.confidence
+    if confidence.level is None and run.check is not None and run.check.score is not None:
+        confidence = Confidence(level=run.check.score, kind="mean of the agents' ratings of themselves")
+    answer = answer_fields(session, run, run.all_failures, run.conclusion)
     return await session.report(
         BroadcastReport,
-        first=_first(session, course),
+        first=_first_results(session, run),
         stop_reason=stop,
-        unmet=(*_unmet(settings, course), *filter(None, [contradicted])),
-        answer_cut=closing is not None and closing.cut,
-        check=course.check,
-        confidence=_confidence(course, position, pooled),
-        steps=len(course.iterations),
-        answer=closing.text if closing else None,
-        closing=drawn_on(closing, course.all_failures),
-        **conclusion_fields(session, course.conclusion),
-        position_changes=tuple(changes(ballots)),
+        unmet=(*_unmet(settings, run), *positions.unmet),
+        check=run.check,
+        confidence=confidence,
+        steps=len(run.iterations),
         objections=objections,
-        dissent=(
-            *_against(ballots, position or next(iter(pooled), None)),
-            *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open),
-        ),
-        metrics=_metrics(session, course, runs, ballots),
-        total_iterations=len(course.iterations),
-        total_coordination_rounds=sum(iteration.rounds for iteration in course.iterations),
-        root_satisfaction=course.root.rating if course.root else None,
-        signal_chain=tuple(dict.fromkeys(f"{flag.tag} ({flag.node})" for flag in flags)),
-        iterations=tuple(_iterations(course.iterations)),
-        states=_states(session, course, runs),
+        dissent=(*positions.dissent, *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open)),
+        metrics={**_metrics(session, run), "conformity": positions.conformity},
+        total_iterations=len(run.iterations),
+        total_coordination_rounds=sum(iteration.rounds for iteration in run.iterations),
+        root_satisfaction=run.root.rating if run.root else None,
+        signal_chain=tuple(dict.fromkeys(flag.link for flag in flags)),
+        iterations=tuple(_iterations(run.iterations)),
+        states=_states(session, run),
         flags=flags,
-        past_disagreements=tuple(past_disagreements(session, runs, objections))[::-1],
-        strange_loops=tuple(course.loops),
-        ballots=ballots,
-        pool=pooled,
-        position=position,
+        past_disagreements=tuple(_past_disagreements(executions, objections))[::-1],
+        **answer,
+        **ballot_fields(positions),
     )
 
 
-def _unmet(settings: BroadcastSettings, course: BroadcastRun) -> tuple[str, ...]:
-    """What was not satisfied: parents in their last iterations, then what the root says of its own answer."""
-    found = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in course.unsatisfied]
-    unread = [iteration.agent for iteration in course.last_iterations if iteration.check.met and _unread(iteration)]
-    found += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
-    found += [f"no reply to {failure.key}" for failure in course.failures]
-    if course.root is None:
-        return tuple(found)
-    rating, threshold = course.root.rating, settings.satisfaction_threshold
-    if rating is None and course.root.reflection is not None:
-        found.append(f"{ROOT} gave no readable rating of its own answer")
+def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
+    """Return what was not satisfied: parents in their last iterations, then the root's judgement of its own answer."""
+    unmet = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in run.unsatisfied]
+    unread = [iteration.agent for iteration in run.last_iterations if iteration.check.met and _is_unread(iteration)]
+    unmet += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
+    unmet += [f"no reply to {failure.key}" for failure in run.failures]
+    if run.root is None:
+        return tuple(unmet)
+    rating, threshold = run.root.rating, settings.satisfaction_threshold
+    if rating is None and run.root.reflection is not None:
+        unmet.append(f"{ROOT} gave no readable rating of its own answer")
     if rating is not None and exact(rating) < exact(threshold):
-        found.append(f"{ROOT} rates its own answer {rating:.2f}, needed {threshold:g}")
-    flags = dict.fromkeys(flag.link for flag in course.root.flags if flag.tag in settings.critical_flags)
-    return (*found, f"critical flags: {', '.join(flags)}") if flags else tuple(found)
+        unmet.append(f"{ROOT} rates its own answer {rating:.2f}, needed {threshold:g}")
+    if flags := dict.fromkeys(flag.link for flag in run.root.flags if flag.critical):
+        unmet.append(f"critical flags: {', '.join(flags)}")
+    return tuple(unmet)
 
 
-def _unread(iteration: IterationResult) -> bool:
-    """Whether its evaluator replied, and left its verdict out or was cut at the token limit."""
-    return iteration.evaluation is not None and (
-        iteration.evaluation.value.satisfied is None or iteration.evaluation.cut
-    )
+def _is_unread(iteration: IterationResult) -> bool:
+    """Return whether its evaluator replied without a verdict, or was cut at the token limit."""
+    reply = iteration.evaluation
+    return reply is not None and (reply.value.satisfied is None or reply.cut)
 
 
-def _runs(course: BroadcastRun) -> Iterator[Execution]:
-    """All executions as words went up, the root's own last."""
-    for iteration in course.iterations:
-        for child in iteration.children:
-            yield from child.walk()
-    if course.root is not None:
-        yield course.root
+def _first_results(session: Session, run: BroadcastRun) -> list[Reply[object] | Failure]:
+    """Return the reply or failure of each leaf when it was first asked."""
+    first = first_executions(run.iterations[0], session.topology.leaves) if run.iterations else []
+    return [leaf.response if leaf.response is not None else leaf.failures[0] for leaf in first]
 
 
-def _first(session: Session, course: BroadcastRun) -> list[Reply[object] | Failure]:
-    """What each leaf came to when it was first asked."""
-    if not course.iterations:
-        return []
-    runs = first_runs(course.iterations[0], session.topology.leaves)
-    return [run.response if run.response is not None else run.failures[0] for run in runs]
+def _rated_ballots(execution: AgentExecution) -> list[Reply[RatedBallotReply]]:
+    replies = (execution.reflection, *execution.talks)
+    return [reply for reply in replies if reply is not None and isinstance(reply.value, RatedBallotReply)]
 
 
-def _ballots(session: Session, settings: BroadcastSettings, runs: Sequence[Execution]) -> Iterator[Ballot]:
-    """Those that rode in a leaf's replies, its own numbered from 0: the first is cast before it has read anybody."""
-    cast: dict[str, int] = {}
-    for run in runs:
-        for reply in (run.reflection, *run.talks):
-            if reply is None or not isinstance(reply.value, Voted):
-                continue
-            position = extract_declared(settings.answer_pattern, reply.value.position)
-            if position is None:
-                continue
-            step = cast.get(run.agent, -1) + 1
-            cast[run.agent] = step
-            named = getattr(reply.value, "cause", None)
-            yield Ballot(
-                agent=run.agent,
-                step=step,
-                position=position,
-                confidence=reply.value.confidence,
-                reason=reply.value.reason,
-                cause=next(iter(session.named(reply, [named])), None) if named else None,
+def _ballots(session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]) -> Iterator[Ballot]:
+    """Yield the readable ballots, each agent's numbered from 0. The first is cast before it has read any peer."""
+    cast: Counter[str] = Counter()
+    for execution in executions:
+        for reply in _rated_ballots(execution):
+            step = cast[execution.agent]
+            if ballot := read_ballot(session, settings.answer_pattern, step, reply, reply.value):
+                cast[execution.agent] += 1
+                yield ballot
+
+
+def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun) -> Iterator[Objection]:
+    """Yield the disagreements of every family's last coordination, from the leaves up, then the critical flags and contradictions
+    that stand at the root."""
+    shown = session.shown()
+    for iteration, rulings in _families(run):
+        read = {id for reply in rulings for id in reply.shown}
+        for entry in (entry for child in iteration.children for entry in child.disagreements):
+            fate, ruling = _ruling(entry.id, rulings)
+            yield Objection(
+                id=entry.id,
+                agent=entry.agent,
+                to=entry.to,
+                text=entry.text,
+                read=entry.id in shown,
+                fate=fate or ("stands" if entry.id in read else "unanswered"),
+                ruling=ruling,
             )
+    for flag in run.standing:
+        if not flag.critical and flag.tag != "contradiction_detected":
+            continue
+        fate, ruling = _ruling(flag.id, run.rulings)
+        parents = session.topology.parents.get(flag.node, ()) if flag.critical else ()
+        yield Objection(
+            id=flag.id,
+            agent=flag.node,
+            to=next(iter(parents), ""),
+            text=session.message(flag.id).text,
+            read=flag.id in shown,
+            fate="refuted" if fate == "refuted" and not flag.critical else "stands",
+            ruling=ruling,
+        )
 
 
-def _against(ballots: Sequence[Ballot], position: str | None) -> tuple[Dissent, ...]:
-    """Final ballots that are not for the answer, or where it holds no position, not for the pool's first."""
-    against = (ballot for ballot in last_of(ballots).values() if ballot.position != position)
-    return tuple(Dissent(agent=ballot.agent, text=ballot.reason, position=ballot.position) for ballot in against)
+def _families(run: BroadcastRun) -> Iterator[tuple[IterationResult, Sequence[TextReply]]]:
+    """Yield the last iteration of every parent in its last execution, with the replies that may decide about disagreements."""
+    for iteration in run.iterations[-1:]:
+        for child in (child for top in iteration.children for child in top.walk(last=True)):
+            if child.iterations:
+                yield child.iterations[-1], [child.response] if child.response is not None else []
+        yield iteration, run.rulings
 
 
-def _confidence(course: BroadcastRun, position: str | None, pooled: Mapping[str, float]) -> Confidence:
-    """Of a position the share of pooled ballots, else the children's mean rating of themselves."""
-    if position is not None and pooled:
-        return Confidence(level=pooled.get(position, 0.0), kind="share of pooled ballots")
-    if course.check is not None and course.check.score is not None:
-        return Confidence(level=course.check.score, kind="mean of the agents' ratings of themselves")
-    return Confidence()
+def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[ObjectionFate | None, str]:
+    """Return the latest decision about a message: `refuted` if `against` names it, with the words there; `yielded` if the result
+    takes its side."""
+    for reply in reversed(rulings):
+        value = reply.value
+        if isinstance(value, Conclusion | CoordinatorSynthesis):
+            for entry in value.against:
+                if entry.text.strip() and _is_named(reply, entry.ids, id):
+                    return "refuted", entry.text.strip()
+        if isinstance(value, DecidesDisagreements) and _is_named(reply, value.followed, id):
+            return "yielded", ""
+    return None, ""
 
 
-def _flags(
-    session: Session, settings: BroadcastSettings, course: BroadcastRun, runs: Sequence[Execution]
-) -> tuple[Flag, ...]:
-    shown, standing = session.shown(), {flag.message.id for flag in course.standing}
-    raised: dict[str, tuple[RaisedFlag, Execution]] = {}
-    for run in runs:  # one kept over a silence is met again
-        for flag in run.flags:
-            raised.setdefault(flag.message.id, (flag, run))
+def _is_named(reply: Reply[object], labels: Sequence[str], id: str) -> bool:
+    return any(reply.labels.get(label.strip().strip("[]")) == id for label in labels)
+
+
+def _past_disagreements(
+    executions: Sequence[AgentExecution], objections: Sequence[Objection]
+) -> Iterator[Disagreement]:
+    """Yield, latest first, the disagreements before a family's last coordination that their author did not raise again in nearly
+    the same words."""
+    known = {objection.id for objection in objections}
+    raised = [(objection.agent, objection.to, objection.text) for objection in objections]
+    made = [
+        (execution, entry) for execution in executions for entry in (*execution.superseded, *execution.disagreements)
+    ]
+    for execution, entry in reversed(made):
+        again = any(
+            (entry.agent, entry.to) == (agent, to) and jaccard(entry.text, text) >= MIN_RESTATED_OVERLAP
+            for agent, to, text in raised
+        )
+        if entry.id not in known and not again:
+            known.add(entry.id)
+            raised.append((entry.agent, entry.to, entry.text))
+            yield entry.model_copy(update={"path": execution.path})  # of the last execution that kept it
+
+
+def _flags(session: Session, run: BroadcastRun) -> tuple[Flag, ...]:
+    shown, standing = session.shown(), {flag.id for flag in run.standing}
+    raised: dict[str, tuple[FlagRaised, tuple[int, ...]]] = {}
+    for execution in run.executions:
+        for flag in execution.flags:
+            raised.setdefault(flag.id, (flag, execution.path))  # one kept over a silence occurs again
     return tuple(
         Flag(
-            id=flag.message.id,
-            tag=flag.tag,
-            severity=SEVERITY[flag.tag],
-            critical=flag.tag in settings.critical_flags,
-            node=flag.node,
-            path=run.path,
-            text=_reason(flag),
-            stands=flag.message.id in standing,
-            read=flag.message.id in shown,
+            **flag.model_dump(exclude={"path", "text"}),
+            path=path,
+            text=flag.text.rstrip(": "),
+            stands=flag.id in standing,
+            read=flag.id in shown,
         )
-        for flag, run in raised.values()
+        for flag, path in raised.values()
     )
-
-
-def _reason(flag: RaisedFlag) -> str:
-    return flag.message.text.removeprefix(flag.tag).removeprefix(": ")
 
 
 def _iterations(iterations: Sequence[IterationResult]) -> Iterator[Iteration]:
-    """Of one parent and of all beneath it, in program order."""
+    """Yield the iterations of one parent and of all below it, in program order."""
     before: IterationResult | None = None
     for iteration in iterations:
         for child in iteration.children:
             yield from _iterations(child.iterations)
         yield Iteration(
-            node=iteration.agent,
-            path=iteration.path,
+            **iteration.judgement,
             broadcast=iteration.broadcast.text if iteration.broadcast else None,
             caused_by=_causes(before) if before is not None else (),
-            ratings={child.agent: child.rating for child in iteration.children},
-            mean=iteration.check.score,
-            coordination_rounds=iteration.rounds,
-            flags=tuple(flag.message.id for child in iteration.children for flag in child.standing),
+            flags=tuple(flag.id for flag in standing_flags(iteration.children)),
             feedback=iteration.evaluation.text if iteration.evaluation else None,
-            said_satisfied=iteration.evaluation.value.satisfied if iteration.evaluation else None,
-            satisfied=iteration.check.met,
-            unmet="; ".join(iteration.unmet),
         )
         before = iteration
 
 
 def _causes(before: IterationResult) -> tuple[str, ...]:
-    flags = [flag.message.id for child in before.children for flag in child.standing]
+    flags = [flag.id for flag in standing_flags(before.children)]
     missing = [child.missing.id for child in before.children if child.missing is not None]
     return (*flags, *missing, *([before.evaluation.key] if before.evaluation else []))
 
 
-def _states(session: Session, course: BroadcastRun, runs: Sequence[Execution]) -> dict[str, AgentState]:
-    last: dict[str, Execution] = {}
-    asked: dict[str, int] = {}
-    for run in runs:
-        asked[run.agent] = asked.get(run.agent, 0) + 1
-        if run.text is not None or run.agent not in last:
-            last[run.agent] = run
-    found: dict[str, AgentState] = {}
-    for seat in session.agents:
-        run = last.get(seat.id, Execution(seat.id, ()))
-        root, parent = seat.id == ROOT, bool(session.topology.children[seat.id])
-        flags = course.standing if root else run.standing
-        found[seat.id] = AgentState(
-            role=seat.role,
-            response=run.response.text if run.response else None,
-            text=run.text.text if run.text else None,
-            refined=run.refined,
-            missing=run.reflection.value.missing.strip() if run.reflection and run.reflection.value.wanting else "",
-            iterations=len(course.iterations) if root else len(run.iterations) if parent else 1,
-            executions=min(len(course.iterations), 1) if root else asked.get(seat.id, 0),
-            satisfaction=run.rating,
-            flags=tuple(dict.fromkeys(flag.tag for flag in flags)),
+def _states(session: Session, run: BroadcastRun) -> dict[str, BroadcastAgentState]:
+    last: dict[str, AgentExecution] = {}
+    for execution in run.executions:
+        if execution.text is not None or execution.agent not in last:
+            last[execution.agent] = execution
+    count = Counter(execution.agent for execution in run.executions)
+    states: dict[str, BroadcastAgentState] = {}
+    for agent in session.agents:
+        execution = last.get(agent.id, AgentExecution(agent.id, ()))
+        root, parent = agent.id == ROOT, bool(session.topology.children[agent.id])
+        reflection = execution.reflection.value if execution.reflection else None
+        states[agent.id] = BroadcastAgentState(
+            role=agent.role,
+            response=execution.response.text if execution.response else None,
+            text=execution.text.text if execution.text else None,
+            refined=execution.refined,
+            missing=reflection.missing.strip() if reflection and reflection.has_missing else "",
+            iterations=len(run.iterations) if root else len(execution.iterations) if parent else 1,
+            executions=min(len(run.iterations), 1) if root else count[agent.id],
+            satisfaction=execution.rating,
+            flags=tuple(dict.fromkeys(flag.tag for flag in (run.standing if root else execution.standing))),
         )
-    return found
+    return states
 
 
-def _metrics(
-    session: Session,
-    course: BroadcastRun,
-    runs: Sequence[Execution],
-    ballots: Sequence[Ballot],
-) -> dict[str, float | int | None]:
-    inputs = [said.text for run in runs if run.agent != ROOT for said in (run.response, run.text) if said is not None]
-    answer = course.closing.text if course.closing else ""
-    changed = [before.split() != after.split() for run in runs for before, after in _talks(run)]
-    found: dict[str, float | int | None] = {
-        "novelty": novelty(answer, [*inputs, *(document.text for document in session.sources)]),
+def _metrics(session: Session, run: BroadcastRun) -> dict[str, float | int | None]:
+    executions = run.executions
+    below = [execution for execution in executions if execution.agent != ROOT]
+    inputs = [reply.text for e in below for reply in (e.response, e.text) if reply is not None]
+    inputs += [document.text for document in session.sources]
+    talks = [[reply.text for reply in (e.brought, *e.talks) if reply is not None] for e in executions]
+    changed = [before.split() != after.split() for texts in talks for before, after in pairwise(texts)]
+    metrics: dict[str, float | int | None] = {
+        "novelty": novelty(run.closing.text if run.closing else "", inputs),
         "revision_rate": sum(changed) / len(changed) if changed else None,
         "dropped_labels": session.dropped,
-        "conformity": sum(change.conformity for change in changes(ballots)),
-        "flags": len({flag.message.id for run in runs for flag in run.flags}),
+        "flags": len({flag.id for execution in executions for flag in execution.flags}),
     }
-    for n, iteration in enumerate(course.iterations, 1):
-        below = [run for child in iteration.children for run in child.walk() if not run.iterations]
-        found[f"sibling_similarity/execute/{n}"] = _similarity(session, below, talked=False)
-        found[f"sibling_similarity/coordinate/{n}"] = _similarity(session, below, talked=True)
-    return found
+    for n, iteration in enumerate(run.iterations, 1):
+        leaves = [e for child in iteration.children for e in child.walk() if not e.iterations]
+        for phase, replies in (
+            ("execute", [leaf.response for leaf in leaves]),
+            ("coordinate", [leaf.talks[-1] if leaf.talks else None for leaf in leaves]),
+        ):
+            families = [(session.topology.parents[leaf.agent][0], leaf.path) for leaf in leaves]
+            texts = [(family, reply.text) for family, reply in zip(families, replies, strict=True) if reply is not None]
+            metrics[f"sibling_similarity/{phase}/{n}"] = sibling_similarity(texts)
+    return metrics
 
 
-def _talks(run: Execution) -> Iterator[tuple[str, str]]:
-    """The text it went into each talk with, and that it came out with."""
-    said = [reply.text for reply in (run.brought, *run.talks) if reply is not None]
-    yield from pairwise(said)
+def _is_contradicted(iteration: IterationResult) -> bool:
+    """Return whether the evaluator says no and nothing else is unmet, or yes and something is."""
+    satisfied = iteration.evaluation.value.satisfied if iteration.evaluation else None
+    return bool(iteration.unmet) if satisfied else iteration.unmet == (EVALUATOR_SAYS_NO,)
 
 
-def _similarity(session: Session, leaves: Sequence[Execution], *, talked: bool) -> float | None:
-    """Mean over families of leaves, each time they were asked, of the mean pairwise `jaccard` of their texts."""
-    families: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for run in leaves:
-        said = (run.talks[-1] if run.talks else None) if talked else run.response
-        if said is not None:
-            families.setdefault((session.topology.parents[run.agent][0], run.path), []).append(said.text)
-    scores = [score for texts in families.values() if (score := mean_pairwise(texts)) is not None]
-    return sum(scores) / len(scores) if scores else None
-
-
-def _contradicts(iteration: IterationResult) -> bool:
-    """Whether the evaluator says no where nothing else is unmet, or yes where something is."""
-    said = iteration.evaluation.value.satisfied if iteration.evaluation else None
-    return bool(iteration.unmet) if said else iteration.unmet == (EVALUATOR_SAYS_NO,)
-
-
-def _warn(
-    session: Session,
-    settings: BroadcastSettings,
-    course: BroadcastRun,
-    runs: Sequence[Execution],
-    ballots: Sequence[Ballot],
-) -> None:
-    iterations = [*course.iterations, *(iteration for run in runs for iteration in run.iterations)]
-    if contrary := sum(_contradicts(iteration) for iteration in iterations):
+def _warn(session: Session, run: BroadcastRun, ballots: Sequence[Ballot]) -> None:
+    executions = run.executions
+    iterations = [*run.iterations, *(iteration for execution in executions for iteration in execution.iterations)]
+    if contrary := sum(_is_contradicted(iteration) for iteration in iterations):
         session.warn(
             f"in {contrary} of {len(iterations)} iterations the evaluator contradicted the agents' own ratings and flags"
         )
-    if surplus := sum(run.surplus for run in runs):
+    if surplus := sum(execution.surplus for execution in executions):
         session.warn(f"flags beyond the {MAX_FLAGS} that a reply may raise were left out: {surplus}")
-    shown = session.shown()
-    for flag in sorted({flag.message.id for run in runs if run.agent != ROOT for flag in run.flags} - shown):
+    flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}
+    for flag in sorted(flags - session.shown()):
         session.warn(f"the flag {flag} was read by no later call")
     if unquoted := sum(iteration.unquoted for iteration in iterations):
         session.warn(f"flags beyond the {MAX_QUOTED_FLAGS} that a prompt may quote were left out of it: {unquoted}")
-    unrated = [run for run in runs if run.text is not None and run.rating is None]
-    if unrated:
-        who = ", ".join(dict.fromkeys(run.agent for run in unrated))
+    if unrated := [e.agent for e in executions if e.text is not None and e.rating is None]:
+        who = ", ".join(dict.fromkeys(unrated))
         session.warn(f"ratings that were not given or could not be read: {len(unrated)} ({who}); they satisfy nobody")
-    silent_parents = [run.agent for run in runs if run.text is None and heard(run.iterations)]
-    if silent_parents:
-        session.warn(
-            f"{', '.join(dict.fromkeys(silent_parents))} did not put together what was written beneath; it did not go up"
-        )
-    if session.dropped:
-        session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
+    if silent := dict.fromkeys(e.agent for e in executions if e.text is None and has_texts(e.iterations)):
+        session.warn(f"{', '.join(silent)} did not put together what was written beneath; it did not go up")
+    warn_dropped_labels(session)
     read = Counter(ballot.agent for ballot in ballots)
-    voted = [
-        run.agent for run in runs for reply in (run.reflection, *run.talks) if reply and isinstance(reply.value, Voted)
-    ]
-    if silent := sorted(set(voted) - read.keys()):
-        session.warn(f"no ballot of {', '.join(silent)} holds what the answer_pattern looks for")
-    if unread := sorted(agent for agent, cast in Counter(voted).items() if 0 < read[agent] < cast):
+    cast = Counter(execution.agent for execution in executions for _ in _rated_ballots(execution))
+    if unread := sorted(cast.keys() - read.keys()):
+        session.warn(f"no ballot of {', '.join(unread)} holds what the answer_pattern looks for")
+    if partly := sorted(agent for agent in cast if 0 < read[agent] < cast[agent]):
         session.warn(
-            f"not every ballot of {', '.join(unread)} holds what the answer_pattern looks for; the others stand"
+            f"not every ballot of {', '.join(partly)} holds what the answer_pattern looks for; the others stand"
         )
-    if course.loops and course.loops[-1].after is None:
-        session.warn("the last review of the answer failed; the answer is the one before it")
+    warn_failed_review(session, run)

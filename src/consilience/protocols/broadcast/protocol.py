@@ -1,37 +1,43 @@
-"""The algorithm of `broadcast`, top to bottom as the seed describes it:
+"""The algorithm of `broadcast`, as the seed describes it:
 
 broadcast → execute_children → coordinate → evaluate → { re_broadcast → broadcast | synthesize → self_reflect }
 
-for every parent, and execute → self_reflect for every leaf; `family` holds what all parents have in common.
+for every parent, and execute → self_reflect for every leaf. `Family` holds what all parents have in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from pydantic import BaseModel
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.report import StrangeLoop
-from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols._common.trees import ROOT
+from consilience.protocols.broadcast.asks import Asks, Path
 from consilience.protocols.broadcast.executions import (
+    NOTES,
+    AgentExecution,
     BroadcastRun,
-    Execution,
+    GoalBroadcast,
+    IterationEnded,
     IterationResult,
-    first_runs,
+    first_executions,
+    has_texts,
     last_goal,
-    latest,
+    satisfaction,
+    shortfalls,
+    standing_flags,
 )
-from consilience.protocols.broadcast.family import Family
-from consilience.protocols.broadcast.notes import NOTES
 from consilience.protocols.broadcast.outcome import conclude
-from consilience.protocols.broadcast.replies import RootReflection, RootSynthesis
+from consilience.protocols.broadcast.remarks import Publisher
+from consilience.protocols.broadcast.replies import Evaluation, Goal, RootReflection, RootSynthesis
 from consilience.protocols.broadcast.report import BroadcastReport
-from consilience.protocols.broadcast.settings import BroadcastSettings
+from consilience.protocols.broadcast.settings import MAX_QUOTED_FLAGS, BroadcastSettings
 
 
 class Broadcast(BroadcastSettings):
@@ -46,107 +52,212 @@ class Broadcast(BroadcastSettings):
     closing: ClassVar[bool] = True
 
     async def run(self, session: Session) -> BroadcastReport:
-        course, family = BroadcastRun(), Family(session, self)
+        run, family = BroadcastRun(), Family(session, self)
         limit = self.max_iterations if session.limits.steps is None else min(self.max_iterations, session.limits.steps)
         stop = StopReason.EXHAUSTED_STEPS
         for index in range(1, limit + 1):
-            before = course.iterations[-1] if course.iterations else None
+            before = run.iterations[-1] if run.iterations else None
             iteration = await family.iterate(ROOT, (index,), None, before, before.children if before else ())
-            course.iterations.append(iteration)
-            if not _quorum(session, course.iterations[0]):
-                stop = StopReason.FAILED
-                break
-            course.check = iteration.check
+            run.iterations.append(iteration)
+            if not _is_quorum(session, run.iterations[0]):
+                return await conclude(session, self, run, StopReason.FAILED)
+            run.check = iteration.check
             session.record_check(iteration.check, index)
             if iteration.limited:
                 break
             if iteration.check.met:
                 stop = StopReason.CONVERGED
                 break
-        if course.iterations and stop is not StopReason.FAILED:
-            await self._close(session, course, family)
-            if course.closing is None:
+        if run.iterations:
+            await self._synthesize(family, run)
+            for n in range(1, self.strange_loops + 1 if run.closing else 1):
+                await self._strange_loop(family, run, n)
+            await self._self_reflect(family, run)
+            if run.closing is None:
                 stop = StopReason.FAILED
-            elif course.unsatisfied:
+            elif run.unsatisfied:
                 stop = StopReason.EXHAUSTED_STEPS
-            stop = exhaustion(course.all_failures) or stop
-        return await conclude(session, self, course, stop)
+            stop = exhaustion(run.all_failures) or stop
+        return await conclude(session, self, run, stop)
 
-    async def _close(self, session: Session, course: BroadcastRun, family: Family) -> None:
-        """Synthesize, strange loops, self_reflect. The first and the last of them may draw on the reserve: whichever finds
-        nothing else left."""
-        async with session.phase("synthesize", len(course.iterations)):
-            reply = await session.ask(
+    async def _synthesize(self, family: Family, run: BroadcastRun) -> None:
+        """The root combines its children's texts. This call and `self_reflect` may draw on the reserve."""
+        goal = last_goal(run.iterations)
+        async with family.session.phase("synthesize", len(run.iterations)):
+            reply = await family.session.ask(
                 ROOT,
-                family.asks.synthesis_prompt(ROOT, course.iterations, root=True, goal=last_goal(course.iterations)),
+                family.asks.synthesis_prompt(ROOT, run.iterations, root=True, goal=goal),
                 key=f"synthesize/{ROOT}",
                 returns=RootSynthesis,
                 closing=True,
             )
         if isinstance(reply, Failure):
-            course.failures.append(reply)
-            return
-        course.closing = course.synthesis = reply
-        course.declared = family.publisher.conclusion(reply)
-        for n in range(1, self.strange_loops + 1):
-            await self._strange_loop(family, course, n)
-        await self._self_reflect(family, course)
+            run.failures.append(reply)
+        else:
+            run.closing = run.synthesis = reply
+            run.declared = family.publisher.publish_conclusion(reply)
 
-    async def _strange_loop(self, family: Family, course: BroadcastRun, n: int) -> None:
-        """The answer reviewed by its author; the domain's instructions appear in the last one only."""
-        before = course.closing
-        assert before is not None
+    async def _strange_loop(self, family: Family, run: BroadcastRun, n: int) -> None:
+        """The root reviews its answer. Domain instructions appear in the last review only."""
         domain = self.domain_instructions if n == self.strange_loops else ""
         async with family.session.phase("strange_loop", n):
             reply = await family.session.ask(
                 ROOT,
-                self._review(family, course, "strange_loop", domain=domain),
+                family.asks.review_prompt(run, "strange_loop", domain=domain),
                 key=f"strange_loop-{n}/{ROOT}",
                 returns=RootSynthesis,
             )
-        after = reply.text if isinstance(reply, Reply) else None
-        course.loops.append(StrangeLoop(index=n, before=before.text, after=after, domain=bool(domain)))
-        if isinstance(reply, Failure):
-            course.failures.append(reply)
-        else:
-            course.reviews.append(reply)
-            course.closing = reply
-            course.declared = family.publisher.conclusion(reply) or course.declared
+        run.add_review(reply, domain=bool(domain))
+        if isinstance(reply, Reply):
+            run.declared = family.publisher.publish_conclusion(reply) or run.declared
 
-    async def _self_reflect(self, family: Family, course: BroadcastRun) -> None:
-        """The root judges its answer; a revised text, if it gives one, is the answer."""
-        assert course.closing is not None
-        async with family.session.phase("self_reflect", len(course.iterations)):
+    async def _self_reflect(self, family: Family, run: BroadcastRun) -> None:
+        """The root judges its answer. If it gives a revised text, that is the answer."""
+        if run.closing is None:
+            return
+        async with family.session.phase("self_reflect", len(run.iterations)):
             reply = await family.session.ask(
                 ROOT,
-                self._review(family, course, "self_reflect", root=True, ballot=False),
+                family.asks.review_prompt(run, "self_reflect", root=True, ballot=False),
                 key=f"self_reflect/{ROOT}",
                 returns=RootReflection,
                 closing=True,
             )
         if isinstance(reply, Failure):
-            course.failures.append(reply)
-        run = Execution(ROOT, (), course.synthesis, text=course.closing)
-        course.root = run.reflected(reply, family.publisher.publish(run, reply))
-        course.closing = course.root.text
+            run.failures.append(reply)
+        execution = AgentExecution(ROOT, (), run.synthesis, text=run.closing)
+        run.root = execution.reflected(reply, family.publisher.publish(execution, reply))
+        run.closing = run.root.text
 
-    def _review(self, family: Family, course: BroadcastRun, template: str, **values: str | bool) -> Prompt:
-        """The answer so far and what was declared with it, beside the goal, the texts it rests on, what they disagree about, the
-        flags that stand, and the evaluation of the texts."""
-        assert course.closing is not None
-        asks, runs, goal = family.asks, latest(course.iterations), last_goal(course.iterations)
-        judged = asks.evaluation_quotes(course.iterations)
-        declared = (family.session.quote(course.declared, "conclusion"),) if course.declared is not None else ()
-        shown = {"goal": goal is not None, "evaluation": bool(judged), "conclusion": bool(declared)}
-        words = asks.words(template, ROOT, **asks.remark_labels(runs), **shown, **values)
-        own = family.session.quote(course.closing, "you")
-        return Prompt(
-            words,
-            (*asks.remark_quotes(runs), *judged, own, *declared),
-            (*asks.goal_quotes(goal), *asks.text_quotes(runs)),
+
+def _is_quorum(session: Session, first: IterationResult) -> bool:
+    """Return whether enough leaves answered when they were first asked."""
+    leaves = first_executions(first, session.topology.leaves)
+    return session.quorum([(execution.response, execution.failures) for execution in leaves])
+
+
+@dataclass(frozen=True)
+class Family:
+    """A node and its children: makes all calls except those that close the run.
+
+    It is recursive and has no barriers: a parent continues when its own children are ready. Branches read what they were
+    passed and return what they made.
+    """
+
+    session: Session
+    settings: BroadcastSettings
+
+    @cached_property
+    def asks(self) -> Asks:
+        return Asks(self.session, self.settings)
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        return Publisher(self.session, self.settings, self.asks.labels)
+
+    async def iterate(
+        self,
+        agent: str,
+        path: Path,
+        goal: Reply[Goal] | None,
+        before: IterationResult | None,
+        earlier: Sequence[AgentExecution],
+    ) -> IterationResult:
+        """One iteration of a parent; `before` is the one that did not satisfy. `earlier` are the children's previous executions, of
+        this or an earlier execution of the parent. If the broadcast fails, the children have the task alone."""
+        session, settings, by_agent = self.session, self.settings, {run.agent: run for run in earlier}
+        async with session.phase("re_broadcast" if before else "broadcast", path[0]):
+            broadcast = await self.asks.broadcast(agent, path, goal, before)
+        stated = broadcast if isinstance(broadcast, Reply) else None
+        if stated is not None:
+            session.note("goal", GoalBroadcast(node=agent, path=path, text=stated.text))
+        calls = settings.need(session.topology.levels[agent] + 1)
+        async with session.phase("execute_children", path[0]):
+            runs = await session.gather(
+                [
+                    session.procedure(self.execute(child, path, stated, by_agent.get(child)), calls=calls)
+                    for child in session.topology.children[agent]
+                ]
+            )
+        rounds, runs = await self._coordinate(path, stated, runs)
+        runs = [run.after(by_agent.get(run.agent)) for run in runs]
+        evaluation: Reply[Evaluation] | Failure | None = None
+        if any(run.text for run in runs):
+            async with session.phase("evaluate", path[0]):
+                evaluation = await self.asks.evaluate(agent, path, stated, runs)
+        failures = [reply for reply in (broadcast, evaluation) if isinstance(reply, Failure)]
+        judged = evaluation if isinstance(evaluation, Reply) else None
+        threshold = settings.satisfaction_threshold
+        unmet = shortfalls(runs, threshold, settings.critical_flags, judged, failures)
+        result = IterationResult(
+            agent,
+            path,
+            stated,
+            tuple(runs),
+            rounds,
+            satisfaction(runs, threshold, unmet),
+            unmet,
+            judged,
+            tuple(failures),
+            unquoted=max(len(standing_flags(runs)) - MAX_QUOTED_FLAGS, 0),
         )
+        flags = tuple(quote.id for quote in self.asks.flag_quotes(runs))
+        feedback = judged.text if judged else ""
+        session.note("iteration", IterationEnded(**result.judgement, flags=flags, feedback=feedback))
+        return result
 
+    async def execute(
+        self, agent: str, path: Path, goal: Reply[Goal] | None, before: AgentExecution | None
+    ) -> AgentExecution:
+        """One execution of a node below the root, with all below it; `before` is its previous one. Its author judges the text."""
+        if self.session.topology.children[agent]:
+            run = await self._run_family(agent, path, goal, before)
+        else:
+            async with self.session.phase("execute", path[0]):
+                previous = before.last_text if before is not None else None
+                run = AgentExecution(agent, path).responded(await self.asks.execute(agent, path, goal, previous))
+        if run.text is None:
+            return run
+        async with self.session.phase("self_reflect", path[0]):
+            reply = await self.asks.self_reflect(run, goal)
+        return run.reflected(reply, self.publisher.publish(run, reply))
 
-def _quorum(session: Session, first: IterationResult) -> bool:
-    """Whether enough leaves answered when they were first asked."""
-    return session.quorum([(run.response, run.failures) for run in first_runs(first, session.topology.leaves)])
+    async def _run_family(
+        self, agent: str, path: Path, goal: Reply[Goal] | None, before: AgentExecution | None
+    ) -> AgentExecution:
+        """Iterations of a coordinator until it is satisfied or stopped, and its synthesis of the last texts."""
+        iterations: list[IterationResult] = []
+        earlier = before.children if before is not None else ()
+        for index in range(1, self.settings.max_iterations + 1):
+            last = iterations[-1] if iterations else None
+            iterations.append(await self.iterate(agent, (*path, index), goal, last, earlier))
+            earlier = iterations[-1].children
+            if iterations[-1].check.met or iterations[-1].limited:
+                break
+        run = AgentExecution(agent, path, iterations=tuple(iterations))
+        if not has_texts(iterations):
+            return run
+        previous = before.last_text if before is not None else None
+        async with self.session.phase("synthesize", path[0]):
+            return run.responded(await self.asks.synthesize(agent, path, iterations, goal, previous))
+
+    async def _coordinate(
+        self, path: Path, goal: Reply[Goal] | None, runs: list[AgentExecution]
+    ) -> tuple[int, list[AgentExecution]]:
+        """Siblings read each other, until the rounds are used up or all are content. Returns the number of rounds held."""
+        runs = list(runs)
+        for index in range(1, self.settings.coordination_rounds + 1):
+            speaking = [run for run in runs if run.text is not None]
+            if len(speaking) < 2 or (self.settings.skip_when_satisfied and all(run.content for run in runs)):
+                return index - 1, runs
+            texts, disputed = self.asks.text_quotes(speaking), self.asks.disagreement_quotes(speaking)
+            async with self.session.phase("coordinate", path[0]):
+                replies = await self.session.gather(
+                    [self.asks.coordinate(run, path, index, goal, texts, disputed) for run in speaking]
+                )
+            by_agent = dict(zip((run.agent for run in speaking), replies, strict=True))
+            for n, run in enumerate(runs):
+                if run.agent in by_agent:
+                    reply = by_agent[run.agent]
+                    runs[n] = run.coordinated(reply, self.publisher.publish(run, reply))
+        return self.settings.coordination_rounds, runs

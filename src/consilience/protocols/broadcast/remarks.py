@@ -1,4 +1,4 @@
-"""What a rated reply holds beside its text, published as messages: flags, disagreements, what its author finds missing."""
+"""Publishes what a rated reply holds in addition to its text: flags, disagreements, and what its author finds missing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion
-from consilience.protocols.broadcast.executions import Disagreement, Execution, RaisedFlag, Remarks, declares
-from consilience.protocols.broadcast.notes import FlagRaised, Rated
+from consilience.protocols.broadcast.executions import (
+    AgentExecution,
+    Disagreement,
+    FlagRaised,
+    Rated,
+    Remarks,
+    has_conclusion,
+)
 from consilience.protocols.broadcast.replies import (
     MAX_FLAGS,
     SEVERITY,
@@ -27,14 +33,14 @@ from consilience.protocols.broadcast.settings import BroadcastSettings
 
 @dataclass(frozen=True)
 class Publisher:
-    """Publishes remarks for those who may read them, and notes ratings and flags for views."""
+    """Publishes remarks as messages for their readers, and records ratings and flags as notes."""
 
     session: Session
     settings: BroadcastSettings
     labels: Mapping[str, str]
 
-    def publish(self, run: Execution, reply: Reply[Any] | Failure) -> Remarks:
-        """The remarks of `run`'s next reply; none of a failed call."""
+    def publish(self, run: AgentExecution, reply: Reply[Any] | Failure) -> Remarks:
+        """Publish and return the remarks of `run`'s next reply."""
         if isinstance(reply, Failure):
             return Remarks()
         value = reply.value
@@ -47,71 +53,71 @@ class Publisher:
             surplus=len(value.flags[MAX_FLAGS:]),
         )
 
-    def _flags(self, run: Execution, reply: Reply[Any], value: RatedReply) -> tuple[RaisedFlag, ...]:
-        """For its parents up to the root. One raised before in nearly the same words stands already."""
-        made: list[RaisedFlag] = []
-        for given in value.flags[:MAX_FLAGS]:
-            text = f"{given.tag}: {given.text.strip()}".rstrip(": ")
-            again = any(
-                flag.tag == given.tag and jaccard(flag.message.text, text) >= MIN_RESTATED_OVERLAP for flag in run.flags
-            )
-            if again or any(flag.message.text == text for flag in made):
+    def _flags(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> tuple[FlagRaised, ...]:
+        """Publish flags for the parents up to the root. One raised before in nearly the same words already stands."""
+        raised: list[FlagRaised] = []
+        texts = [(flag.tag, self.session.message(flag.id).text) for flag in run.flags]
+        new: list[str] = []
+        for entry in value.flags[:MAX_FLAGS]:
+            text = f"{entry.tag}: {entry.text.strip()}".rstrip(": ")
+            again = any(tag == entry.tag and jaccard(earlier, text) >= MIN_RESTATED_OVERLAP for tag, earlier in texts)
+            if again or text in new:
                 continue
-            message = self._message(reply, "flag", len(made) + 1, text, self._above(run.agent))
-            made.append(RaisedFlag(given.tag, message))
-            self.session.note(
-                "flag",
-                FlagRaised(
-                    id=message.id,
-                    tag=given.tag,
-                    severity=SEVERITY[given.tag],
-                    critical=given.tag in self.settings.critical_flags,
-                    node=run.agent,
-                    path=run.path,
-                    text=given.text.strip(),
-                ),
+            new.append(text)
+            message = self._publish(reply, "flag", len(new), text, self._ancestors(run.agent))
+            flag = FlagRaised(
+                id=message.id,
+                tag=entry.tag,
+                severity=SEVERITY[entry.tag],
+                critical=entry.tag in self.settings.critical_flags,
+                node=run.agent,
+                path=run.path,
+                text=entry.text.strip(),
             )
-        return tuple(made)
+            raised.append(flag)
+            self.session.note("flag", flag)
+        return tuple(raised)
 
-    def _disagreements(self, run: Execution, reply: Reply[Any], value: RatedReply) -> tuple[Disagreement, ...]:
-        """For siblings and the parent. Void ones (empty, or not against a sibling) are left out before the cap."""
+    def _disagreements(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> tuple[Disagreement, ...]:
+        """Publish disagreements for siblings and the parent. Empty ones and those not with a sibling are dropped before the cap."""
         if not isinstance(value, Coordination | SealedCoordination):
             return ()
         made: list[Disagreement] = []
         siblings = self.session.topology.siblings(run.agent)
-        for given in value.disagreements:
-            target = next((self.session.message(id).sender for id in self.session.named(reply, [given.to])), run.agent)
-            if target not in siblings or is_empty_remark(given.text) or len(made) == self.session.caps.objections:
+        readers = (*siblings, *self.session.topology.parents[run.agent])
+        for entry in value.disagreements:
+            target = next((self.session.message(id).sender for id in self.session.named(reply, [entry.to])), run.agent)
+            if target not in siblings or is_empty_remark(entry.text) or len(made) == self.session.caps.objections:
                 continue
-            text = given.text.strip()
-            near = (*siblings, *self.session.topology.parents[run.agent])
-            said = f"against {self.labels[target]}: {text}"
-            made.append(Disagreement(target, text, self._message(reply, "disagreement", len(made) + 1, said, near)))
+            text = entry.text.strip()
+            quoted = f"against {self.labels[target]}: {text}"
+            message = self._publish(reply, "disagreement", len(made) + 1, quoted, readers)
+            made.append(Disagreement(id=message.id, agent=run.agent, to=target, text=text, path=run.path))
         return tuple(made)
 
-    def _missing(self, run: Execution, reply: Reply[Any], value: RatedReply) -> Message | None:
-        """For the parent, whose next broadcast it may cause."""
+    def _missing(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> Message | None:
+        """Publish it for the parent, whose next broadcast it may cause."""
         parents = self.session.topology.parents.get(run.agent, ())
-        if not isinstance(value, Reflecting) or not value.wanting or not parents:
+        if not isinstance(value, Reflecting) or not value.has_missing or not parents:
             return None
-        return self._message(reply, "missing", 1, value.missing.strip(), parents)
+        return self._publish(reply, "missing", 1, value.missing.strip(), parents)
 
-    def conclusion(self, reply: Reply[Any]) -> Message | None:
-        """What the root declares beside its text, for its own reviews; None if it declares nothing."""
+    def publish_conclusion(self, reply: Reply[Any]) -> Message | None:
+        """Publish what the root declares in addition to its text, for its own reviews; None if it declares nothing."""
         value = reply.value
         assert isinstance(value, Conclusion)
-        if not declares(value):
+        if not has_conclusion(value):
             return None
-        claims, against = (
-            [f"{e.text} [{', '.join(e.ids)}]" for e in entries] for entries in (value.claims, value.against)
-        )
-        lists = {"claims": claims, "against": against, "would_change": value.would_change, "unknown": value.unknown}
-        lines = [
-            line for name, entries in lists.items() if entries for line in (f"{name}:", *(f"- {e}" for e in entries))
-        ]
-        return self._message(reply, "conclusion", 1, "\n".join(lines), ())
+        lists = {
+            "claims": [f"{claim.text} [{', '.join(claim.ids)}]" for claim in value.claims],
+            "against": [f"{entry.text} [{', '.join(entry.ids)}]" for entry in value.against],
+            "would_change": value.would_change,
+            "unknown": value.unknown,
+        }
+        text = "\n".join("\n- ".join([f"{name}:", *entries]) for name, entries in lists.items() if entries)
+        return self._publish(reply, "conclusion", 1, text, ())
 
-    def _message(self, reply: Reply[Any], kind: str, n: int, text: str, audience: Sequence[str]) -> Message:
+    def _publish(self, reply: Reply[Any], kind: str, n: int, text: str, audience: Sequence[str]) -> Message:
         message = Message(
             id=f"{reply.key}/{kind}-{n}",
             sender=reply.agent,
@@ -124,10 +130,10 @@ class Publisher:
         self.session.publish(message)
         return message
 
-    def _above(self, agent: str) -> tuple[str, ...]:
-        """Its parents up to the root."""
-        found: list[str] = []
+    def _ancestors(self, agent: str) -> tuple[str, ...]:
+        """Return its parents up to the root."""
+        ancestors: list[str] = []
         while parents := self.session.topology.parents.get(agent):
             (agent,) = parents
-            found.append(agent)
-        return tuple(found)
+            ancestors.append(agent)
+        return tuple(ancestors)

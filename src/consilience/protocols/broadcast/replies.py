@@ -1,4 +1,4 @@
-"""What agents are asked to return: decisions first, one free text last. And how a rating is read."""
+"""What agents are asked to return, decisions first and one free text last, and how a rating is read."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.conclusion import AgainstReply, Conclusion
 
 MAX_FLAGS = 2
-"""Of one reply. A grammar keeps to it; of a model that has none, what goes beyond is left out and counted."""
+"""Flags of one reply. A grammar enforces it; without one, surplus flags are dropped and counted."""
 
 Level = Literal["useless", "weak", "fair", "good", "excellent"]
 
 LEVELS: Mapping[Level, float] = {"useless": 0.0, "weak": 0.3, "fair": 0.5, "good": 0.8, "excellent": 0.95}
-"""Asked for by name, since small models write every number as 5 or 10; the numbers are this project's own choice."""
+"""Levels have names, since small models write every number as 5 or 10. The values are this project's own choice."""
 
-OUT_OF = 10
+MAX_POINTS = 10
 
 TextLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "reply"})]
-"""The label of a text by another agent; goals, flags and disagreements have labels that are not allowed here."""
+"""The label of a text by another agent. Labels of goals, flags and disagreements are not allowed here."""
 
 DisagreementLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "disagreement"})]
 """The label of a disagreement (`A.1`)."""
@@ -45,25 +45,25 @@ SEVERITY: Mapping[Tag, Severity] = {
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|/\s*100|/\s*10|of\s+10|/\s*1)?\s*", re.IGNORECASE)
 
 
-def read_rating(given: object) -> float | None:
-    """In [0, 1], or None for what cannot be read. Numbers are taken too: points of ten, or a fraction of one.
+def read_rating(value: object) -> float | None:
+    """Return a rating in [0, 1], or None if it cannot be read. A number is points of ten or a fraction of one.
 
-    A whole 1 is one point of ten, and 1.0 all of one: where a number may mean two things the lesser counts, so that no misreading
-    satisfies.
+    A whole 1 is one point of ten, and 1.0 is all of one. If a number may mean two things, the lower counts, so that no misreading
+    satisfies a parent.
     """
-    if isinstance(given, str) and (level := given.strip(" .").lower()) in LEVELS:
+    if isinstance(value, str) and (level := value.strip(" .").lower()) in LEVELS:
         return LEVELS[cast(Level, level)]
-    if isinstance(given, str) and (match := _NUMBER.fullmatch(given)):
+    if isinstance(value, str) and (match := _NUMBER.fullmatch(value)):
         number, unit = float(match[1]), (match[2] or "").replace(" ", "").lower()
         scale = {"%": 100.0, "/100": 100.0, "/10": 10.0, "of10": 10.0, "/1": 1.0}.get(unit)
         if scale is not None:
             return number / scale if number <= scale else None
-        given = number if "." in match[1] else int(number)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        value = number if "." in match[1] else int(number)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    if 0 < given < 1 or (isinstance(given, float) and given == 1):
-        return float(given)
-    return given / OUT_OF if 0 <= given <= OUT_OF else None
+    if 0 < value < 1 or (isinstance(value, float) and value == 1):
+        return float(value)
+    return value / MAX_POINTS if 0 <= value <= MAX_POINTS else None
 
 
 Rating = Annotated[
@@ -73,15 +73,15 @@ Rating = Annotated[
 ]
 
 
-def _spelt(tag: object) -> object:
-    """`Goal mismatch` as the tag it is."""
+def _to_tag(tag: object) -> object:
+    """Return `Goal mismatch` as `goal_mismatch`."""
     return re.sub(r"[\s-]+", "_", tag.strip().lower()) if isinstance(tag, str) else tag
 
 
 class FlagReply(BaseModel):
     """Something the parents must know, and why."""
 
-    tag: Annotated[Tag, BeforeValidator(_spelt)]
+    tag: Annotated[Tag, BeforeValidator(_to_tag)]
     text: str = ""
 
 
@@ -95,14 +95,14 @@ class Goal(BaseModel):
 
 
 class RatedReply(BaseModel):
-    """The rating of a text by its author. A reply without one is malformed; one that cannot be read is None."""
+    """The rating of a text by its author. A reply without one is malformed; an unreadable one is None."""
 
     rating: Rating
     flags: Flags = Field(default_factory=list)
 
 
-class Voted(RatedReply):
-    """The same with a sealed ballot."""
+class RatedBallotReply(RatedReply):
+    """A rated reply with a sealed ballot."""
 
     position: str = ""
     confidence: ConfidenceLevel = "unsure"
@@ -116,7 +116,7 @@ class Reflecting(BaseModel):
     """What is wrong or missing. Without a field of its own, small models write it into the revised text."""
 
     @property
-    def wanting(self) -> bool:
+    def has_missing(self) -> bool:
         return not is_empty_remark(self.missing)
 
 
@@ -126,21 +126,21 @@ class Reflection(RatedReply, Reflecting):
     text: str = ""
 
 
-class SealedReflection(Voted, Reflecting):
+class SealedReflection(RatedBallotReply, Reflecting):
     """A reflection with a sealed ballot."""
 
     text: str = ""
 
 
 class RootReflection(Conclusion, RatedReply, Reflecting):
-    """The root's reflection. Fields of the conclusion are given with a revised text only."""
+    """The root's reflection. Its conclusion is filled with a revised text only."""
 
     text: str = ""
 
 
 def is_revision(text: str) -> bool:
-    """Return whether a reflection's `text` is a text. "None" is how small models leave it empty; "No" may be an answer. They also
-    copy a whole quotation of their prompt, with its fence."""
+    """Return whether a reflection's `text` is a revised text. Small models write "None" for an empty one, or copy a quotation of
+    their prompt with its fence. "No" may be an answer."""
     return (
         bool(text.strip())
         and not text.lstrip().startswith("<quote ")
@@ -149,7 +149,7 @@ def is_revision(text: str) -> bool:
 
 
 class DisagreementReply(BaseModel):
-    """Where the author's text departs from a peer's on purpose, and why."""
+    """A point in which the author's text departs from a peer's on purpose, and why."""
 
     to: TextLabel
     text: str
@@ -159,15 +159,15 @@ Disagreements = Annotated[list[DisagreementReply], Field(json_schema_extra=cappe
 
 
 class Coordination(RatedReply):
-    """A text revised after reading those of siblings. Prose alone is a text without a readable rating."""
+    """A text revised after reading the siblings' texts. Prose alone is a text without a readable rating."""
 
     rating: Rating = None
     disagreements: Disagreements = Field(default_factory=list)
     text: FreeText
 
 
-class SealedCoordination(Voted):
-    """The same with a sealed ballot; `cause` is the text that changed the position."""
+class SealedCoordination(RatedBallotReply):
+    """A coordination with a sealed ballot; `cause` is the text that changed the position."""
 
     rating: Rating = None
     cause: TextLabel | None = None
@@ -182,19 +182,19 @@ class Evaluation(BaseModel):
     text: FreeText
 
 
-class Deciding(BaseModel):
-    """Disagreements among the texts whose side the synthesis takes, in the texts or against them. Those it decides against are
-    named in `against`. Without disagreements the field is not asked for."""
+class DecidesDisagreements(BaseModel):
+    """A synthesis that decides about disagreements among its texts: it names those it follows here, those it decides against in
+    `against`. Without disagreements the field is not asked for."""
 
     followed: list[DisagreementLabel] = Field(default_factory=list)
 
 
-class CoordinatorSynthesis(Deciding):
+class CoordinatorSynthesis(DecidesDisagreements):
     """A synthesis that goes up."""
 
     against: list[AgainstReply] = Field(default_factory=list)
     text: FreeText
 
 
-class RootSynthesis(Conclusion, Deciding):
+class RootSynthesis(Conclusion, DecidesDisagreements):
     """A synthesis that may be the answer."""

@@ -1,26 +1,50 @@
-"""The report of `broadcast`, and the seed's export of it."""
+"""The report of `broadcast`, how it and an unfinished session are shown, and the seed's export."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from consilience.domain.agents import seat_names
+from consilience.domain.events import Noted, load_note
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot
-from consilience.domain.report import Frozen, Report, StrangeLoop, UnfinishedSession
-from consilience.domain.sections import AgentText, Block, Item, Paragraph, Presentation, SeatNote, Section, Table
+from consilience.domain.report import Frozen, UnfinishedSession
+from consilience.domain.sections import (
+    AgentText,
+    Bar,
+    Bars,
+    Block,
+    Item,
+    Paragraph,
+    Presentation,
+    SeatNote,
+    Section,
+    Table,
+    View,
+)
 from consilience.protocols._common.presenting import (
+    TreeReport,
     ballot_section,
     bullets,
+    extend_presentation,
     figures_of,
+    plural,
     position_blocks,
     single_call_section,
     trajectory,
     two_places,
 )
+from consilience.protocols.broadcast.executions import (
+    NOTES,
+    Disagreement,
+    FlagRaised,
+    GoalBroadcast,
+    IterationEnded,
+    Rated,
+)
 from consilience.protocols.broadcast.replies import Tag
-from consilience.protocols.broadcast.views import SEATS_LEGEND, Flag, Iteration, fold, iterations_view, seat_note
 
 ENDINGS: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "all ratings reached the threshold, no evaluator objected, no critical flag is open",
@@ -28,8 +52,53 @@ ENDINGS: Mapping[StopReason, str] = {
     StopReason.INCONCLUSIVE: "the run does not count as satisfied",
 }
 
+SEATS_LEGEND = "the more colour, the better an agent rates what it wrote, from 0 to 1"
 
-class AgentState(Frozen):
+
+class Flag(FlagRaised):
+    """A flag that was raised."""
+
+    stands: bool = False
+    """At the root, when the run ended."""
+    read: bool = False
+    """Whether a later call was shown it."""
+
+
+class Iteration(Frozen):
+    """One iteration of a parent."""
+
+    node: str
+    path: tuple[int, ...]
+    """The iterations of its ancestors and this one."""
+    broadcast: str | None = None
+    """The goal as broadcast."""
+    caused_by: tuple[str, ...] = ()
+    """What made it broadcast again: flags, what children found missing, and the evaluation of the iteration before."""
+    ratings: dict[str, float | None] = {}
+    mean: float | None = None
+    coordination_rounds: int = 0
+    flags: tuple[str, ...] = ()
+    feedback: str | None = None
+    """The evaluation."""
+    said_satisfied: bool | None = None
+    """What the evaluator says. Its yes alone decides nothing."""
+    satisfied: bool = False
+    """Computed: every rating readable, their `mean` at the threshold, no critical flag, no failed call, and no evaluator's no."""
+    unmet: str = ""
+    """Why it is not satisfied."""
+    running: bool = False
+    """In a session without a report: not judged yet."""
+
+    @property
+    def verdict(self) -> str:
+        if self.running:
+            return "running"
+        decided = "satisfied" if self.satisfied else "not satisfied"
+        contradicted = self.said_satisfied is not None and self.said_satisfied != self.satisfied
+        return f"{decided}, the evaluator said otherwise" if contradicted else decided
+
+
+class BroadcastAgentState(Frozen):
     """An agent in its last execution that gave a text."""
 
     role: str
@@ -50,18 +119,7 @@ class AgentState(Frozen):
     flags: tuple[Tag, ...] = ()
 
 
-class PastDisagreement(Frozen):
-    """A disagreement of an earlier coordination that its author did not raise again."""
-
-    id: str
-    agent: str
-    to: str
-    text: str
-    path: tuple[int, ...]
-    """The iterations it was raised in, the root's first."""
-
-
-class BroadcastReport(Report):
+class BroadcastReport(TreeReport):
     """Report of `broadcast`."""
 
     step: ClassVar[str] = "iteration"
@@ -76,64 +134,58 @@ class BroadcastReport(Report):
     signal_chain: tuple[str, ...] = ()
     """Every flag that was raised, each tag and node once."""
     iterations: tuple[Iteration, ...] = ()
-    states: dict[str, AgentState] = {}
+    states: dict[str, BroadcastAgentState] = {}
     flags: tuple[Flag, ...] = ()
-    past_disagreements: tuple[PastDisagreement, ...] = ()
-    strange_loops: tuple[StrangeLoop, ...] = ()
+    past_disagreements: tuple[Disagreement, ...] = ()
+    """Disagreements of earlier coordinations that their authors did not raise again."""
     ballots: tuple[Ballot, ...] = ()
     pool: dict[str, float] = {}
     """Share of each position over all ballots."""
-    position: str | None = None
-    """The extracted answer, if an `answer_pattern` was set."""
 
     def presentation(self) -> Presentation:
         names = seat_names(self.agents)
-        most = self.settings.get("max_iterations")
-        what = "Satisfaction of the agents below the root"
-        return (
-            super()
-            .presentation()
-            .model_copy(
-                update={
-                    "max_steps": most if isinstance(most, int) else None,
-                    "ending": ENDINGS.get(self.stop_reason, ""),
-                    "above_answer": position_blocks(self.position),
-                    "sections": (
-                        ballot_section(self.ballots, self.pool),
-                        self._changes(names),
-                        self._past_disagreements(names),
-                        self._flags(names),
-                        self._missing(),
-                        single_call_section(self),
-                        self._ratings(names),
-                    ),
-                    "figures": (
-                        *trajectory(what, (), self.check),
-                        *figures_of(self.metrics, names={"flags": "Flags raised"}),
-                    ),
-                    "views": (
-                        iterations_view(self.iterations, self.flags, self.settings.get("satisfaction_threshold")),
-                    ),
-                    "seats": {agent: self._seat(state) for agent, state in self.states.items()},
-                    "seats_legend": SEATS_LEGEND,
-                    "stance": "position",
-                    "asks_for_dissent": self._asked_for_dissent,
-                }
-            )
+        satisfaction = trajectory("Satisfaction of the agents below the root", (), self.check)
+        critical = {flag.tag for flag in self.flags if flag.critical}
+        return extend_presentation(
+            self,
+            max_steps="max_iterations",
+            ending=ENDINGS.get(self.stop_reason, ""),
+            above_answer=position_blocks(self.position),
+            sections=(
+                ballot_section(self.ballots, self.pool),
+                self._changes(names),
+                self._past_disagreements(names),
+                self._flags(names),
+                self._missing(),
+                single_call_section(self),
+                self._ratings(names),
+            ),
+            figures=(*satisfaction, *figures_of(self.metrics, names={"flags": "Flags raised"})),
+            views=(_iterations_view(self.iterations, self.flags, self.settings.get("satisfaction_threshold")),),
+            seats={
+                agent: _seat_note(state.satisfaction, {tag: tag in critical for tag in state.flags})
+                for agent, state in self.states.items()
+            },
+            seats_legend=SEATS_LEGEND,
+            stance="position",
+            asks_for_dissent=self._asked_for_dissent,
         )
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
-        """Goals, ratings, flags and satisfaction so far, from the notes."""
-        noted = fold(progress)
+        """Show goals, ratings, flags and satisfaction so far, from the notes."""
+        fold = NoteFold(progress.started.topology.parents)
+        for event in progress.events:
+            if isinstance(event, Noted) and event.name in NOTES:
+                fold.add(load_note(NOTES[event.name], event, progress.text))
         needed = progress.started.settings.get("satisfaction_threshold")
-        view = iterations_view(noted.iterations, noted.flags, needed)
-        seats = {agent: seat_note(rating, noted.flags_of(agent)) for agent, rating in noted.ratings.items()}
+        view = _iterations_view(tuple(fold.iterations.values()), fold.flags, needed)
+        seats = {agent: _seat_note(rating, fold.flags_of(agent)) for agent, rating in fold.ratings.items()}
         update = {"stance": "position", "views": (view,), "seats": seats, "seats_legend": SEATS_LEGEND}
         return super().progress(progress).model_copy(update=update)
 
     def _changes(self, names: Mapping[str, str]) -> Section:
-        """Ballots ride in what an agent is asked anyway, and are its own, numbered."""
+        """Ballots are fields of other replies, so a change is located by the number of the agent's ballot."""
         items = []
         for change in self.position_changes:
             why = "named no argument for it (conformity)"
@@ -147,7 +199,7 @@ class BroadcastReport(Report):
         return Section(name="changes", part="differences", heading="Changes of position", blocks=bullets(items))
 
     def _flags(self, names: Mapping[str, str]) -> Section:
-        """What agents flagged on the way, apart from what stands among the objections."""
+        """List the flags that are not among the objections."""
         objected = {objection.id for objection in self.objections}
         raised: dict[tuple[str, str, str], list[Flag]] = {}
         for flag in self.flags:
@@ -170,7 +222,7 @@ class BroadcastReport(Report):
         return Section(name="flags", part="differences", heading="Flags", blocks=bullets(items))
 
     def _missing(self) -> Section:
-        """What the root says its own answer lacks."""
+        """Show what the root finds missing in its own answer."""
         lacks = self.states[self.topology.roots[0]].missing if self.states else ""
         lead = "Missing in the answer, by its author:"
         blocks: tuple[Block, ...] = (Paragraph(lead=lead, text=lacks),) if lacks else ()
@@ -197,7 +249,7 @@ class BroadcastReport(Report):
         return Section(name="past-disagreements", part="differences", heading=heading, blocks=bullets(items))
 
     def _ratings(self, names: Mapping[str, str]) -> Section:
-        """Ratings, and how often each agent was asked and broadcast."""
+        """Show each agent's rating, and the numbers of its executions and iterations."""
         rows = [
             (
                 names.get(agent, agent),
@@ -212,12 +264,8 @@ class BroadcastReport(Report):
         table = (Table(heads=heads, rows=tuple(rows)),) if rows else ()
         return Section(name="ratings", part="trust", heading="Ratings and iterations", blocks=table)
 
-    def _seat(self, state: AgentState) -> SeatNote:
-        critical = {flag.tag for flag in self.flags if flag.critical}
-        return seat_note(state.satisfaction, {tag: tag in critical for tag in state.flags})
-
     def mca_metadata(self) -> dict[str, object]:
-        """As the seed prints it."""
+        """Return the seed's `mca_metadata`."""
         return {
             "mode": "mca",
             "total_iterations": self.total_iterations,
@@ -228,14 +276,131 @@ class BroadcastReport(Report):
         }
 
     def final_state(self) -> dict[str, object]:
-        """The seed's `final_state.json`."""
+        """Return the seed's `final_state.json`."""
         (root,) = self.topology.roots
-        return {
-            "task": self.task,
-            "final_response": self.answer,
-            "strange_loops": [loop.model_dump(mode="json") for loop in self.strange_loops],
-            "child_responses": {
-                child: self.states[child].text for child in self.topology.children[root] if child in self.states
-            },
-            "mca_metadata": self.mca_metadata(),
+        children = [child for child in self.topology.children[root] if child in self.states]
+        return self.seed_state({child: self.states[child].text for child in children}) | {
+            "mca_metadata": self.mca_metadata()
         }
+
+
+@dataclass
+class NoteFold:
+    """The state of a session so far, from its notes."""
+
+    parents: Mapping[str, tuple[str, ...]]
+    iterations: dict[tuple[str, tuple[int, ...]], Iteration] = field(default_factory=dict)
+    """By parent and path."""
+    flags: list[Flag] = field(default_factory=list)
+    ratings: dict[str, float | None] = field(default_factory=dict)
+
+    def add(self, note: object) -> None:
+        match note:
+            case GoalBroadcast():
+                self._update(note.node, note.path, broadcast=note.text)
+            case Rated():
+                self.ratings[note.agent] = note.rating
+                for parent in self.parents.get(note.agent, ()):
+                    ratings = {**self._iteration(parent, note.path).ratings, note.agent: note.rating}
+                    self._update(parent, note.path, ratings=ratings)
+            case FlagRaised():
+                self.flags.append(Flag(**note.model_dump()))
+                for parent in self.parents.get(note.node, ()):
+                    flags = (*self._iteration(parent, note.path).flags, note.id)
+                    self._update(parent, note.path, flags=flags)
+            case IterationEnded():
+                self._update(note.node, note.path, **note.model_dump(exclude={"node", "path"}), running=False)
+
+    def flags_of(self, agent: str) -> dict[Tag, bool]:
+        """Return the tags that an agent raised, and whether each is critical."""
+        return {flag.tag: flag.critical for flag in self.flags if flag.node == agent}
+
+    def _iteration(self, node: str, path: tuple[int, ...]) -> Iteration:
+        return self.iterations.get((node, path)) or Iteration(node=node, path=path, running=True)
+
+    def _update(self, node: str, path: tuple[int, ...], **values: object) -> None:
+        self.iterations[node, path] = self._iteration(node, path).model_copy(update=values)
+
+
+def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], threshold: object) -> View:
+    """Show every iteration of every parent: goal, ratings, flags, verdict, and what caused it."""
+    heading = "Why a goal was broadcast again"
+    if not iterations:
+        return View(name="iterations", heading=heading, blocks=(Paragraph(text="Nothing was broadcast."),))
+    needed = float(threshold) if isinstance(threshold, int | float) else None
+    average = f", needed {needed:.2f} on average" if needed is not None else ""
+    named = "Every broadcast of a parent, named by the iterations from the root's down"
+    head = Paragraph(text=f"{named}; how its children rated themselves{average}.")
+    known = {flag.id: flag for flag in flags}
+    rows, bars, items = [], [], []
+    for iteration in iterations:
+        name, flagged = f"{iteration.node} {'.'.join(map(str, iteration.path))}", _flagged(iteration, known)
+        ratings = " ".join(map(two_places, iteration.ratings.values())) or "–"
+        rows.append((name, ratings, two_places(iteration.mean), str(len(iteration.flags)), iteration.verdict))
+        bars.append(
+            Bar(
+                name=name,
+                value=iteration.mean,
+                dots=tuple(rating for rating in iteration.ratings.values() if rating is not None),
+                note=f"{two_places(iteration.mean)} {iteration.verdict}",
+                lines=(flagged,) if flagged else (),
+            )
+        )
+        items += [Item(text=f"{name}: {line}") for line in _details(iteration, known, flagged)]
+    return View(
+        name="iterations",
+        heading=heading,
+        blocks=(
+            head,
+            Table(heads=("iteration", "ratings", "mean", "flags", "verdict"), rows=tuple(rows)),
+            *bullets(items),
+        ),
+        picture=Bars(
+            title="mean rating of the children, iteration by iteration",
+            rows=tuple(bars),
+            threshold=needed,
+            legend=("bar: the mean · dots: each child's rating · dashed: what is needed",),
+        ),
+    )
+
+
+def _details(iteration: Iteration, flags: Mapping[str, Flag], flagged: str) -> Iterator[str]:
+    """Yield what caused an iteration, its goal, its flags, why it does not satisfy, and the evaluation."""
+    if iteration.caused_by:
+        yield f"broadcast again because of {', '.join(_named(iteration.caused_by, flags))}"
+    if iteration.broadcast:
+        yield f"goal: {iteration.broadcast}"
+    if flagged:
+        yield flagged
+    if iteration.unmet:
+        yield f"not satisfied: {iteration.unmet}"
+    if iteration.feedback:
+        yield f"evaluation: {iteration.feedback}"
+
+
+def _flagged(iteration: Iteration, flags: Mapping[str, Flag]) -> str:
+    """Return the number of flags and their names, the critical ones first."""
+    if not iteration.flags:
+        return ""
+    critical = sum(flags[id].critical for id in iteration.flags if id in flags)
+    of_these = f", {critical} critical" if critical else ""
+    return f"{plural(len(iteration.flags), 'flag')}{of_these}: {', '.join(_named(iteration.flags, flags))}"
+
+
+def _named(ids: Sequence[str], flags: Mapping[str, Flag]) -> list[str]:
+    """Return flags by tag and node, other messages by id."""
+    ordered = sorted(ids, key=lambda id: not (id in flags and flags[id].critical))
+    return [flags[id].link if id in flags else id for id in ordered]
+
+
+def _seat_note(rating: float | None, flags: Mapping[Tag, bool]) -> SeatNote:
+    """Return an agent's rating and flags. `flags` says of each tag whether it is critical."""
+    tags = sorted(flags, key=lambda tag: not flags[tag])
+    rated = "no rating" if rating is None else f"satisfied {rating:.2f}"
+    critical = [tag for tag in tags if flags[tag]]
+    return SeatNote(
+        text=f"{rated}; flags: {', '.join(tags)}" if tags else rated,
+        short=rated + (f"; {plural(len(tags), 'tag')}" if tags else ""),
+        shade=rating,
+        alert=f"critical: {', '.join(critical)}" if critical else "",
+    )

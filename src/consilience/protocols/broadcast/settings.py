@@ -1,4 +1,4 @@
-"""BroadcastSettings of `broadcast`, and what follows from them: the tree, the seats, the number of calls."""
+"""Settings of `broadcast`, and what follows from them: the tree, the seats, the number of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from pydantic import Field, model_validator
 
 from consilience.domain.outcome import Estimate
 from consilience.protocols._common.answers import check_pattern
-from consilience.protocols._common.trees import MAX_AGENTS, TreeProtocol
+from consilience.protocols._common.trees import (
+    AnonymousPeers,
+    BallotPattern,
+    LoopInstructions,
+    Perspectives,
+    StrangeLoops,
+    TreeProtocol,
+    require_strange_loop,
+)
 from consilience.protocols.broadcast.replies import SEVERITY, Tag
 
 PERSPECTIVES: Mapping[str, str] = {
@@ -18,14 +26,14 @@ PERSPECTIVES: Mapping[str, str] = {
     "brevity": "You look for what can be left out, so that what matters stands out.",
     "evidence": "You ask what is known, what is only assumed, and what would have to be found out.",
 }
-"""By name. They are not parts of the task: every text is a complete result."""
+"""They are not parts of the task: every text is a complete result."""
 
 MAX_QUOTED_FLAGS = 12
 """In one prompt, critical ones first, so that the root of a large tree can still read the texts."""
 
 
 class BroadcastSettings(TreeProtocol):
-    """Settings of `broadcast`; see the descriptions."""
+    """Settings of `broadcast`."""
 
     roles: ClassVar[tuple[str, str, str]] = ("integrator", "coordinator", "contributor")
 
@@ -48,35 +56,27 @@ class BroadcastSettings(TreeProtocol):
     skip_when_satisfied: Annotated[
         bool, Field(description="skip coordination if all siblings rate themselves above 0.9 without a flag")
     ] = True
-    strange_loops: Annotated[int, Field(ge=0, le=10, description="self-reviews of the root's answer")] = 0
-    domain_instructions: Annotated[
-        str, Field(max_length=20_000, description="instructions for the last of the strange loops")
-    ] = ""
-    answer_pattern: Annotated[
-        str, Field(max_length=500, description="regular expression of an extractable answer; leaves then cast ballots")
-    ] = ""
-    perspectives: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=2_000)], ...],
-        Field(min_length=1, max_length=MAX_AGENTS, description="perspectives assigned to the leaf agents in order"),
-    ] = tuple(PERSPECTIVES)
-    anonymous_peers: Annotated[bool, Field(description="peers appear under neutral labels")] = True
+    strange_loops: StrangeLoops = 0
+    domain_instructions: LoopInstructions = ""
+    answer_pattern: BallotPattern = ""
+    perspectives: Perspectives = tuple(PERSPECTIVES)
+    anonymous_peers: AnonymousPeers = True
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.domain_instructions and not self.strange_loops:
-            raise ValueError("domain_instructions are for the last strange loop, and strange_loops is 0")
+        require_strange_loop(self.strange_loops, self.domain_instructions)
         check_pattern(self.answer_pattern)
         return self
 
     @property
     def ballots(self) -> bool:
-        """Positions exist, so leaves cast ballots, inside replies that are typed anyway."""
+        """Whether leaves cast ballots, which are fields of their other replies."""
         return bool(self.answer_pattern)
 
     @property
     def max_quoted_replies(self) -> int:
-        """Children's texts with their disagreements (one reply), or what they found missing; flags, the goal, the evaluation, one's
-        own text and conclusion."""
+        """The children's texts with disagreements (one reply) or what they found missing; flags, goal, evaluation, own text and
+        conclusion."""
         return self.children + MAX_QUOTED_FLAGS + 4
 
     @property
@@ -84,7 +84,7 @@ class BroadcastSettings(TreeProtocol):
         return self.perspectives
 
     def calls(self, iterations: int, rounds: int, level: int = 1) -> int:
-        """Calls of one execution of a node, all nodes beneath it included, with so many iterations of every parent and
+        """Return the calls of one execution of a node and of all below it, for these numbers of iterations of every parent and of
         coordination rounds in each (protocols §2)."""
         if level == self.depth:
             return 2
@@ -94,7 +94,7 @@ class BroadcastSettings(TreeProtocol):
         return once + self.strange_loops if level == 1 else once
 
     def need(self, level: int) -> int:
-        """The most calls of one execution of a node on that level."""
+        """Return the max calls of one execution of a node on that level."""
         return self.calls(self.max_iterations, self.coordination_rounds, level)
 
     def estimate(self) -> Estimate:

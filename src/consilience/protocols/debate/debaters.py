@@ -1,0 +1,425 @@
+"""A debater in virtual time: it looks, decides what to answer, composes, and what it composed is published if it is still open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from consilience.domain.messages import Quotation
+from consilience.domain.positions import LEVELS
+from consilience.engine.prompt import Prompt
+from consilience.engine.work import Ask, Failure, Reply
+from consilience.protocols.debate import lock
+from consilience.protocols.debate.floor import Floor, window
+from consilience.protocols.debate.gate import blocked, replies_to
+from consilience.protocols.debate.moderator import Moderator
+from consilience.protocols.debate.moves import (
+    ALLOWED,
+    COOLDOWN_MS,
+    HOLD_BACK_MESSAGES,
+    IDLE_MS,
+    MAX_CHARS,
+    MAX_REPLIES_PER_MESSAGE,
+    MOVES,
+    PASS_MS,
+    THINK_MS,
+    Move,
+)
+from consilience.protocols.debate.records import DebateMessage, SteelmanAttempt
+from consilience.protocols.debate.replies import (
+    CommitReply,
+    FalsifierTurn,
+    GradeTurn,
+    SpokenReply,
+    SteelmanTurn,
+    TurnReply,
+    falsifier_of,
+    refuse_bare_grade,
+    refuse_empty_steelman,
+    refuse_incomplete,
+    turn_type,
+)
+from consilience.protocols.debate.threads import Thread
+from consilience.protocols.debate.turns import record_turn, spoken_words
+
+Kind = Literal["turn", "commit", "falsify", "steelman", "grade"]
+MAX_REFUSALS = 2
+"""Failed deliveries after which the process asks no more."""
+_MOVE_OF: dict[Kind, Move] = {
+    "commit": "COMMIT_POSITION",
+    "falsify": "DECLARE_FALSIFIER",
+    "steelman": "STEELMAN",
+    "grade": "GRADE_STEELMAN",
+}
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What an agent is about to say: a free turn, or what the process asks of it."""
+
+    thread: Thread
+    kind: Kind
+    target: DebateMessage | None = None
+    attention: float | None = None
+    of: str | None = None
+    """The agent whose position a steelman represents."""
+    steelman: SteelmanAttempt | None = None
+    """The steelman to grade, or the earlier one to correct."""
+
+
+class Debater:
+    """One agent's part of the debate."""
+
+    def __init__(self, floor: Floor, moderator: Moderator, agent: str) -> None:
+        self.floor, self.moderator, self.agent = floor, moderator, agent
+        self.me = floor.members[agent]
+        self._looks = 0
+        profile = floor.session.agent(agent)
+        self.by_request_only = profile.model.partition(":")[0] == "human"
+
+    async def take_part(self) -> None:
+        """Look, speak, rest, until the exchange is over."""
+        floor = self.floor
+        await self._sleep("arrive", IDLE_MS)
+        while floor.over is None:
+            intent = self._due() or self._choose()
+            if intent == "wait":
+                await self._sleep("idle", IDLE_MS)
+            elif intent == "pass":
+                await self._sleep("pass", PASS_MS)
+            else:
+                assert isinstance(intent, Intent)
+                await self._speak(intent)
+                await self._sleep("look", IDLE_MS)
+
+    async def _sleep(self, name: str, bounds: tuple[int, int]) -> None:
+        self._looks += 1
+        await self.floor.session.clock.sleep(self.floor.session.rng(name, self.agent, self._looks).randint(*bounds))
+
+    # deciding
+
+    def _due(self) -> Intent | None:
+        """What the process asks of this agent now: a grade first, which waits for no cooldown."""
+        if not self.floor.can_compose:
+            return None
+        threads = [thread for thread in self.floor.active if self.agent in thread.members]
+        for thread in threads:
+            steelman = thread.ungraded_for(self.agent)
+            if steelman is not None and self._willing(thread, "grade"):
+                return Intent(thread, "grade", self.floor.by_id[steelman.message], steelman=steelman, of=steelman.agent)
+        if self.floor.now < self.me.ready_at:
+            return None
+        return next((due for thread in threads if (due := self._due_in(thread)) is not None), None)
+
+    def _due_in(self, thread: Thread) -> Intent | None:
+        if thread.stage != "CRUX_LOCK" or thread.busy:
+            return None
+        if self.agent in thread.to_commit and self._willing(thread, "commit"):
+            return Intent(thread, "commit", thread.messages[-1])
+        if self.agent in thread.to_falsify and self._willing(thread, "falsify"):
+            return Intent(thread, "falsify", thread.messages[-1])
+        if self._willing(thread, "steelman"):
+            for agent, of in lock.pending_pairs(thread):
+                latest = thread.latest_steelman(agent, of)
+                if agent == self.agent and (latest is None or latest.grade not in ("PENDING", "ACCURATE")):
+                    said = thread.commitments[of].message
+                    return Intent(thread, "steelman", self.floor.by_id[said], of=of, steelman=latest)
+        return None
+
+    def _willing(self, thread: Thread, kind: Kind) -> bool:
+        return self.me.refusals[thread.id, kind] < MAX_REFUSALS
+
+    def _choose(self) -> Intent | Literal["wait", "pass"]:
+        """Choose a message to answer among the new ones that this agent attends to, or wait, or pass."""
+        floor, me = self.floor, self.me
+        if floor.now < me.ready_at or not floor.can_compose:
+            return "wait"
+        new = [message for message in floor.messages if message.number > me.seen and message.agent != self.agent]
+        if self.by_request_only:
+            new = [message for message in new if self.agent in message.mentions]
+        scored = [(floor.score(message, self.agent), message) for message in new]
+        named = [message for _, message in scored if self.agent in message.mentions]
+        open_now = [pair for pair in scored if pair[0] >= floor.settings.attention_threshold and self._open(pair[1])]
+        if not open_now:
+            return "wait"
+        if not named and not me.held_back and self._crowded(new):
+            me.held_back = True
+            return "pass"
+        me.held_back, me.seen = False, floor.messages[-1].number
+        ranked = sorted(open_now, key=lambda pair: (-pair[0] - self._sticky(pair[1]), -pair[1].number))
+        index = self._draw()
+        if named and index >= len(ranked):
+            index = 0
+        if index >= len(ranked):
+            return "pass"
+        score, message = ranked[index]
+        return Intent(floor.threads[message.thread], "turn", message, score)
+
+    def _open(self, message: DebateMessage) -> bool:
+        """Whether a free turn may answer a message now."""
+        thread = self.floor.threads[message.thread]
+        if not thread.active or thread.busy or not thread.has_room:
+            return False
+        if thread.stage == "CRUX_LOCK" and (self.agent not in message.mentions or lock.awaits_delivery(thread)):
+            return False
+        composing = sum(m.composing for m in self.floor.members.values() if m is not self.me) if thread.in_flight else 0
+        return (
+            message.by_moderator
+            or replies_to(thread, message) + min(composing, thread.in_flight) < MAX_REPLIES_PER_MESSAGE
+        )
+
+    def _crowded(self, new: list[DebateMessage]) -> bool:
+        """Whether others have just had much to say in one thread: let them talk."""
+        threads = [message.thread for message in new if not message.by_moderator]
+        return any(threads.count(thread) >= HOLD_BACK_MESSAGES for thread in set(threads))
+
+    def _sticky(self, message: DebateMessage) -> float:
+        """Threads that the agent is in come first; ones whose crux holds its own position count half once it is extracted."""
+        thread = self.floor.threads[message.thread]
+        return 0.1 * (self.agent in {said.agent for said in thread.spoken})
+
+    def _draw(self) -> int:
+        """0, 1 or 2 in 70, 20 and 10 of 100 looks. Where nothing could change its position, an agent passes twice as often."""
+        self._looks += 1
+        percent = self.floor.session.rng("choice", self.agent, self._looks).randrange(100)
+        opening = self.floor.openings.get(self.agent)
+        closed = opening is not None and opening.falsifier is None
+        first, second = (40, 80) if closed else (70, 90)
+        return 0 if percent < first else 1 if percent < second else 2
+
+    # speaking
+
+    async def _speak(self, intent: Intent) -> None:
+        """Compose, wait out the thinking time, and publish what the gate lets through. Every attempt starts a cooldown."""
+        floor, me, thread = self.floor, self.me, intent.thread
+        me.turns += 1
+        me.composing = True
+        floor.attempts += 1
+        floor.in_flight += 1
+        thread.in_flight += 1
+        phase = (thread.stage.lower(), int(thread.id.rpartition("-")[2]))
+        async with floor.session.phase(*phase):
+            pending = floor.session.start(self._ask(intent))
+            await self._sleep("think", THINK_MS)
+            reply = await pending
+        me.composing = False
+        floor.in_flight -= 1
+        thread.in_flight -= 1
+        rest = floor.session.rng("cooldown", self.agent, me.turns).randint(*COOLDOWN_MS)
+        if isinstance(reply, Failure):
+            floor.failures.append(reply)
+            floor.failed_turns += 1
+            self._give_up(intent)
+        else:
+            await self._publish(intent, reply, phase)
+        me.ready_at = floor.now + rest
+        await self.moderator.lead(thread)
+
+    async def _publish(self, intent: Intent, reply: Reply[Any], phase: tuple[str, int]) -> None:
+        floor, thread = self.floor, intent.thread
+        move: Move = reply.value.move if isinstance(reply.value, TurnReply) else _MOVE_OF[intent.kind]
+        target = self._target(intent, reply)
+        reason = blocked(thread, self.agent, move, floor.now, target=target, ready_at=self.me.ready_at)
+        if reason is not None:
+            floor.refuse(reply.key, thread, self.agent, move, reason)
+            self._give_up(intent)
+            if reason == "thread_rate_limit" and thread.stage == "EVIDENCE":
+                self.moderator.end_evidence(thread, "its rate limit was reached")
+            return
+        message = self._message(intent, reply, move, target)
+        await floor.publish(message, spoken_words(floor, thread, message, reply.value, intent.of), phase)
+        floor.attend(message.attention)
+        self.me.interests.follow(message.topics)
+        self.me.opposing = False
+        record_turn(floor, thread, message, reply, intent.of, intent.steelman)
+        await self.moderator.after(thread, message)
+
+    def _target(self, intent: Intent, reply: Reply[Any]) -> DebateMessage | None:
+        """The message that a reply names, else the one that its agent set out to answer."""
+        label = getattr(reply.value, "reply_to", None)
+        named = self.floor.session.named(reply, [label]) if label else ()
+        found = self.floor.by_id.get(named[0]) if named else None
+        return found if found is not None and found.thread == intent.thread.id else intent.target
+
+    def _message(self, intent: Intent, reply: Reply[Any], move: Move, target: DebateMessage | None) -> DebateMessage:
+        floor, value, number = self.floor, reply.value, len(self.floor.messages) + 1
+        id = f"{reply.key}/said"
+        text = _clip(value.text.strip(), MAX_CHARS[floor.session.detail])
+        quotations = self._quotations(text, reply)
+        commitment = intent.thread.commitments.get(self.agent)
+        turn = value if isinstance(value, TurnReply) else None
+        new_side = getattr(value, "new_side", "unchanged")
+        side = value.side if isinstance(value, CommitReply) else None if new_side == "unchanged" else new_side
+        bears_on = floor.agent_of.get(getattr(value, "bears_on", "nobody"))
+        return DebateMessage(
+            id=id,
+            number=number,
+            label=f"{floor.letters[self.agent]}{number}",
+            agent=self.agent,
+            thread=intent.thread.id,
+            move=move,
+            at=floor.now,
+            text=text,
+            reply_to=target.id if target else None,
+            mentions=tuple(floor.agent_of[m] for m in turn.mentions if m in floor.agent_of)
+            if turn
+            else self._named(intent),
+            topics=tuple(topic.strip() for topic in turn.topics if topic.strip())[:3] if turn else (),
+            targets=(intent.thread.id,) if intent.thread.question else (),
+            horizon=value.horizon if isinstance(value, CommitReply) else commitment.horizon if commitment else None,
+            confidence=LEVELS[value.confidence] if isinstance(value, CommitReply) else None,
+            prior_side=commitment.side if commitment and side and move == "UPDATE_POSITION" else None,
+            new_side=side,
+            attention=intent.attention,
+            quotations=quotations,
+            from_memory=move == "PROVIDE_EVIDENCE" and not any(q.verified for q in quotations),
+            bears_on=bears_on,
+            opposing=self.me.opposing,
+        )
+
+    def _named(self, intent: Intent) -> tuple[str, ...]:
+        """A steelman addresses the agent that it represents, a grade the one that it grades."""
+        return (intent.of,) if intent.of else ()
+
+    def _quotations(self, text: str, reply: Reply[Any]) -> tuple[Quotation, ...]:
+        return tuple(self.floor.session.quotations(text, reply))
+
+    def _give_up(self, intent: Intent) -> None:
+        """Count a delivery that failed; after two the process goes on without it."""
+        if intent.kind == "turn":
+            return
+        thread = intent.thread
+        self.me.refusals[thread.id, intent.kind] += 1
+        if not self._willing(thread, intent.kind):
+            for due in (thread.to_commit,) if intent.kind == "commit" else (thread.to_falsify,):
+                if self.agent in due:
+                    due.remove(self.agent)
+
+    # asking
+
+    def _ask(self, intent: Intent) -> Ask[Any]:
+        floor, thread = self.floor, intent.thread
+        key = f"{intent.kind}/{self.agent}/{self.me.turns}"
+        returns, accept, extra = self._request(intent)
+        words = floor.session.words(
+            intent.kind,
+            seat=self._seat(),
+            state=self._state(thread),
+            question=thread.question or "",
+            topic=thread.topic,
+            chars=MAX_CHARS[floor.session.detail],
+            own=self._own(thread),
+            claim=floor.claims.get(self.agent, ""),
+            **extra,
+        )
+        return floor.session.ask(
+            self.agent,
+            Prompt(words, floor.own_quotes(thread, self.agent), floor.quotes(thread)),
+            key=key,
+            returns=returns,
+            kind=intent.kind,
+            accept=accept,
+        )
+
+    def _request(self, intent: Intent) -> tuple[type[SpokenReply], Callable[[Any], None] | None, dict[str, Any]]:
+        """The reply type of what is asked, its check, and what its template needs besides."""
+        floor, thread = self.floor, intent.thread
+        of = floor.letters[intent.of] if intent.of else ""
+        match intent.kind:
+            case "commit":
+                return (
+                    CommitReply,
+                    None,
+                    {"horizon": thread.horizon or "", "again": thread.reframed},
+                )
+            case "falsify":
+                return FalsifierTurn, _refuse_empty_falsifier, {}
+            case "steelman":
+                corrections = intent.steelman.corrections if intent.steelman else ""
+                position = thread.commitments[intent.of] if intent.of else None
+                label = floor.by_id[position.message].label if position else ""
+                return SteelmanTurn, refuse_empty_steelman, {"of": of, "label": label, "corrections": corrections}
+            case "grade":
+                assert intent.steelman is not None
+                label = floor.by_id[intent.steelman.message].label
+                return GradeTurn, refuse_bare_grade, {"of": of, "label": label}
+            case "turn":
+                moves = self._moves(thread)
+                others = tuple(letter for agent, letter in floor.letters.items() if agent != self.agent)
+                target = intent.target
+                return (
+                    turn_type(moves, others),
+                    refuse_incomplete,
+                    {
+                        "moves": moves,
+                        "target": target.label if target else "",
+                        "by_moderator": bool(target and target.by_moderator),
+                        "opposing": self.me.opposing,
+                        "challengeable": self._challengeable(thread),
+                        "sources": bool(floor.session.sources),
+                    },
+                )
+
+    def _moves(self, thread: Thread) -> tuple[Move, ...]:
+        """The moves open to this agent now, in the order of the vocabulary."""
+        allowed = set(ALLOWED[thread.stage]) - {"GRADE_STEELMAN", "COMMIT_POSITION", "DECLARE_FALSIFIER"}
+        if thread.stage == "CRUX_LOCK":
+            allowed = {"CLARIFY"}
+        if thread.stage == "EVIDENCE":
+            if not lock.may_challenge_somebody(thread, self.agent):
+                allowed.discard("CHALLENGE_EVIDENCE")
+            else:
+                allowed.discard("STEELMAN")
+            if self.agent not in thread.commitments:
+                allowed -= {"UPDATE_POSITION"}
+        return tuple(move for move in MOVES if move in allowed)
+
+    def _challengeable(self, thread: Thread) -> tuple[str, ...]:
+        """Letters of the participants whose evidence this agent may challenge."""
+        others = (other for other in thread.participants if other != self.agent)
+        return tuple(self.floor.letters[other] for other in others if lock.may_challenge(thread, self.agent, other))
+
+    def _seat(self) -> str:
+        floor = self.floor
+        agent = floor.session.agent(self.agent)
+        others = [
+            letter if floor.settings.anonymous_peers else f"{letter} ({floor.names[other]})"
+            for other, letter in floor.letters.items()
+            if other != self.agent
+        ]
+        return (
+            f"You are {floor.letters[self.agent]}; the others are {', '.join(others)}. {agent.introduction()}".strip()
+        )
+
+    def _own(self, thread: Thread) -> str:
+        """Where the agent's own position on the question stands."""
+        commitment = thread.commitments.get(self.agent)
+        return f"{commitment.side}, in {self.floor.by_id[commitment.message].label}" if commitment else ""
+
+    def _state(self, thread: Thread) -> tuple[str, ...]:
+        """What stands in a thread and its window no longer shows, for every participant alike, and what else was proposed."""
+        floor, letters = self.floor, self.floor.letters
+        shown = {message.id for message in window(thread.messages)}
+        lines = [
+            f"{letters[agent]} answers {c.side} ({floor.by_id[c.message].label}): {c.statement}"
+            + (f" Would change its mind if: {c.falsifier.words()}." if c.falsifier else "")
+            for agent, c in thread.commitments.items()
+            if c.message not in shown
+        ]
+        lines += [f"{letters[c.agent]} conceded: {c.proposition}" for c in thread.concessions if c.message not in shown]
+        lines += [
+            f"Proposed for a thread of its own in {floor.by_id[id].label}: {question}"
+            for id, question in self.moderator.spawning.open_in(thread)
+        ]
+        return tuple(lines)
+
+
+def _refuse_empty_falsifier(turn: FalsifierTurn) -> None:
+    if falsifier_of(turn) is None:
+        raise ValueError("`metric` and `threshold` must say what would change your mind")
+
+
+def _clip(text: str, chars: int) -> str:
+    """A text of at most that many characters, cut at a word; what is cut is marked."""
+    return text if len(text) <= chars else text[: chars - 2].rsplit(" ", 1)[0] + " …"

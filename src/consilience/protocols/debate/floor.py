@@ -1,0 +1,272 @@
+"""What the seats of a debate share while it runs: threads, messages, attention, counts. It publishes, and it records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from consilience.domain.agents import seat_names
+from consilience.domain.messages import Message
+from consilience.engine.prompt import Quote
+from consilience.engine.session import Session
+from consilience.engine.work import Failure
+from consilience.protocols.debate.attention import (
+    NOTICED,
+    Interests,
+    Mode,
+    embedding_score,
+    keyword_score,
+    keywords,
+)
+from consilience.protocols.debate.moves import BlockReason, Move
+from consilience.protocols.debate.notes import MessageBlocked, TurnNote
+from consilience.protocols.debate.records import DebateBallot, DebateMessage, Framing, SystemMetrics
+from consilience.protocols.debate.threads import Budgets, Thread
+
+if TYPE_CHECKING:
+    from consilience.protocols.debate.settings import DebateSettings
+
+MODERATOR = "moderator"
+WINDOW_MIN, WINDOW_MAX = 8, 24
+"""Messages of a thread that a prompt shows: the anchor moves in jumps, so that prompts share their beginning."""
+
+
+OWN_MESSAGES = 3
+"""Earlier messages of its own that an agent is shown beside the window."""
+
+
+def window(messages: list[DebateMessage]) -> list[DebateMessage]:
+    """The last 8 to 24 messages, from an anchor that moves by 16 at a time and is the same for all readers."""
+    step = WINDOW_MAX - WINDOW_MIN
+    jumps = max(0, -(-(len(messages) - WINDOW_MAX) // step))
+    return messages[jumps * step :]
+
+
+@dataclass
+class Member:
+    """What the debate keeps of an agent."""
+
+    interests: Interests
+    ready_at: int = 0
+    """When its cooldown ends."""
+    seen: int = 0
+    """The number of the last message that it has considered."""
+    held_back: bool = False
+    turns: int = 0
+    spoken: int = 0
+    composing: bool = False
+    opposing: bool = False
+    """Whether it was asked to argue the other side in its next turn."""
+    refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Failed or blocked deliveries, by thread and kind."""
+
+
+class Floor:
+    """The shared state of one debate."""
+
+    def __init__(self, session: Session, settings: DebateSettings, mode: Mode, framing: Framing) -> None:
+        self.session, self.settings, self.mode, self.framing = session, settings, mode, framing
+        self.debaters = settings.seat_ids
+        self.letters = {agent: chr(ord("A") + n) for n, agent in enumerate(self.debaters)}
+        self.agent_of = {letter: agent for agent, letter in self.letters.items()}
+        self.names = seat_names(session.agents)
+        self.readers = (*self.debaters, MODERATOR, "crystallizer", "second_opinion")
+        self.openings: dict[str, DebateBallot] = {}
+        self.claims: dict[str, str] = {}
+        """What each agent argues for now."""
+        self.threads: dict[str, Thread] = {}
+        self.messages: list[DebateMessage] = []
+        self.by_id: dict[str, DebateMessage] = {}
+        self.members: dict[str, Member] = {}
+        self.failures: list[Failure] = []
+        self.blocked: Counter[BlockReason] = Counter()
+        self.attempts = self.in_flight = self.failed_turns = 0
+        self.attended = self.attended_highly = 0
+        self.framings = self.comparisons = 0
+        self.mismatches = self.alignments = self.promotions = 0
+        self.last_progress = 0
+        """The number of messages at the last question framed, lock tried or crux extracted."""
+        self.promoted: str | None = None
+        self.advocate: str | None = None
+        self.over: str | None = None
+        """Why the exchange ended."""
+        self.question_of: dict[str, str] = {}
+        """The question in a message that proposes one."""
+        self.supports: dict[str, str] = {}
+        """The message that a message supports, where it supports one."""
+        self._words: dict[str, frozenset[str]] = {}
+        self._cosines: dict[str, dict[str, float]] = {}
+
+    @property
+    def now(self) -> int:
+        return self.session.clock.now
+
+    @property
+    def spoken(self) -> int:
+        """Published messages of debaters."""
+        return sum(member.spoken for member in self.members.values())
+
+    @property
+    def active(self) -> list[Thread]:
+        return [thread for thread in self.threads.values() if thread.active]
+
+    @property
+    def can_compose(self) -> bool:
+        """Whether another reply may be begun within the limits on messages and attempts, what is being composed included."""
+        settings = self.settings
+        return (
+            self.over is None
+            and self.spoken + self.in_flight < settings.message_limit(self.session.limits.steps)
+            and self.attempts < settings.max_attempts
+        )
+
+    def note(self, name: str, data: BaseModel) -> None:
+        self.session.note(name, data)
+
+    def end(self, reason: str) -> None:
+        """End the exchange; nobody begins another reply."""
+        self.over = self.over or reason
+
+    def open_thread(
+        self, topic: str, members: list[str], *, question: str | None = None, parent: str | None = None
+    ) -> Thread:
+        """Open a thread; its members are in it from the beginning."""
+        settings = self.settings
+        thread = Thread(
+            id=f"thread-{len(self.threads) + 1}",
+            topic=topic,
+            created_at=self.now,
+            budgets=Budgets(settings.discovery_messages, settings.evidence_messages),
+            members=list(members),
+            parent=parent,
+            question=question,
+        )
+        self.threads[thread.id] = thread
+        return thread
+
+    def progress(self) -> None:
+        """Note that a question was framed, a lock tried or a crux extracted."""
+        self.last_progress = self.spoken
+
+    # messages
+
+    def quotes(self, thread: Thread) -> tuple[Quote, ...]:
+        """The window of a thread, the same for all its readers."""
+        return tuple(Quote(message.id, message.label) for message in window(thread.messages))
+
+    def own_quotes(self, thread: Thread, agent: str) -> tuple[Quote, ...]:
+        """The last messages of an agent that the window of the thread shows no more."""
+        shown = {message.id for message in window(thread.messages)}
+        own = [message for message in thread.messages if message.agent == agent and message.id not in shown]
+        return tuple(Quote(message.id, message.label) for message in own[-OWN_MESSAGES:])
+
+    async def publish(self, message: DebateMessage, words: str, phase: tuple[str, int]) -> None:
+        """Publish a message with the words by which prompts quote it, and score it for every agent once."""
+        session = self.session
+        said = Message(message.id, message.agent, message.move.lower(), words, self.readers, message.reply_to, phase)
+        session.publish(said)
+        self.messages.append(message)
+        self.by_id[message.id] = message
+        self.threads[message.thread].add(message)
+        if not message.by_moderator:
+            self.members[message.agent].spoken += 1
+        self.note("turn", _turn_note(message))
+        self._words[message.id] = frozenset([*keywords(message.text), *(topic.casefold() for topic in message.topics)])
+        if self.mode == "embedding":
+            topics = sorted({topic for member in self.members.values() for topic in member.interests.topics})
+            rows = await session.cosines([message.text], topics) if topics else None
+            self._cosines[message.id] = dict(zip(topics, rows[0], strict=True)) if rows else {}
+
+    async def moderate(self, thread: Thread, text: str, mentions: tuple[str, ...]) -> DebateMessage:
+        """Publish a message of the moderator, which counts toward no budget."""
+        number = len(self.messages) + 1
+        message = DebateMessage(
+            id=f"moderator/{number}",
+            number=number,
+            label=f"M{number}",
+            agent=MODERATOR,
+            thread=thread.id,
+            move="CLARIFY",
+            at=self.now,
+            text=text,
+            mentions=mentions,
+        )
+        await self.publish(message, text, (thread.stage.lower(), int(thread.id.rpartition("-")[2])))
+        return message
+
+    def refuse(self, key: str, thread: Thread, agent: str, move: Move, reason: BlockReason) -> None:
+        """Record a reply that the gate blocked."""
+        self.blocked[reason] += 1
+        data = MessageBlocked(at=self.now, key=key, thread=thread.id, agent=agent, move=move, reason=reason)
+        self.note("message_blocked", data)
+
+    # attention
+
+    def score(self, message: DebateMessage, agent: str) -> float:
+        """How relevant a message is to an agent now."""
+        thread, member = self.threads[message.thread], self.members[agent]
+        in_thread = agent in thread.members
+        age, mentioned = self.now - message.at, agent in message.mentions
+        if self.mode == "embedding":
+            semantic = member.interests.semantic(self._cosines.get(message.id, {}))
+            return embedding_score(semantic, in_thread=in_thread, age_ms=age, move=message.move, mentioned=mentioned)
+        overlap = member.interests.overlap(self._words[message.id])
+        return keyword_score(overlap, in_thread=in_thread, age_ms=age, move=message.move, mentioned=mentioned)
+
+    def metrics(self) -> SystemMetrics:
+        """The seed's figures of how the mechanics worked."""
+        threads = list(self.threads.values())
+        tried = [attempt for thread in threads for attempt in thread.attempts]
+        failed = [attempt for attempt in tried if not attempt.success]
+        steelmen = [steelman for thread in threads for steelman in thread.steelmen]
+        graded = [steelman for steelman in steelmen if steelman.grade != "PENDING"]
+        retries = sum(
+            any((s.agent, s.of) == (t.agent, t.of) for t in thread.steelmen[:n])
+            for thread in threads
+            for n, s in enumerate(thread.steelmen)
+        )
+        return SystemMetrics(
+            messages_blocked=sum(self.blocked.values()),
+            reasons_blocked={str(reason): n for reason, n in sorted(self.blocked.items())},
+            crux_lock_attempts=len(tried),
+            crux_lock_successes=len(tried) - len(failed),
+            crux_lock_failures=len(failed),
+            failure_reasons=dict(sorted(Counter(kind for attempt in failed for kind in attempt.kinds).items())),
+            steelman_attempts=len(steelmen),
+            steelman_retries=retries,
+            steelman_accuracy_rate=sum(s.grade == "ACCURATE" for s in graded) / len(graded) if graded else None,
+            dcg_promotions=self.promotions,
+            horizon_mismatches=self.mismatches,
+            horizon_alignments=self.alignments,
+            attempts=self.attempts,
+            failed_turns=self.failed_turns,
+            attended=self.attended,
+            attended_highly=self.attended_highly,
+        )
+
+    def attend(self, score: float | None) -> None:
+        """Count a published answer to a message that its author chose."""
+        if score is not None:
+            self.attended += 1
+            self.attended_highly += score >= NOTICED
+
+
+def _turn_note(message: DebateMessage) -> TurnNote:
+    return TurnNote(
+        at=message.at,
+        message=message.id,
+        thread=message.thread,
+        agent=message.agent,
+        move=message.move,
+        label=message.label,
+        reply_to=message.reply_to,
+        mentions=message.mentions,
+        topics=message.topics,
+        horizon=message.horizon,
+        confidence=message.confidence,
+        side=message.new_side,
+        attention=message.attention,
+    )

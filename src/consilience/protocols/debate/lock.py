@@ -1,0 +1,106 @@
+"""The crux lock: which steelmen it requires, when it is attempted, and what keeps it from holding (seed 002, §3 and §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from consilience.protocols.debate.moves import MAX_REQUIRED_PAIRS
+from consilience.protocols.debate.records import Commitment
+from consilience.protocols.debate.threads import Thread
+
+Criterion = Literal["commitments", "sides", "steelmen", "falsifiers"]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One criterion that does not hold."""
+
+    criterion: Criterion
+    text: str
+
+
+def required_pairs(commitments: Mapping[str, Commitment]) -> tuple[tuple[str, str], ...]:
+    """Return the ordered pairs (from, of) that must steelman: all of opposite sides while they are at most four, else one
+    champion of each side both ways. A champion is the most confident of its side, ties to the first."""
+    yes = [agent for agent, c in commitments.items() if c.side == "YES"]
+    no = [agent for agent, c in commitments.items() if c.side == "NO"]
+    if 2 * len(yes) * len(no) > MAX_REQUIRED_PAIRS:
+        yes, no = ([max(side, key=lambda agent: commitments[agent].confidence)] for side in (yes, no))
+    return tuple(pair for a in yes for b in no for pair in ((a, b), (b, a)))
+
+
+def lock_budget(thread: Thread) -> int:
+    """Messages of the lock: its participants, those who declare their falsifier apart, two for each pair, and two."""
+    pairs = len(thread.required or ())
+    return len(thread.participants) + len(thread.to_falsify) + 2 * pairs + 2
+
+
+def pending_pairs(thread: Thread) -> list[tuple[str, str]]:
+    """Required pairs without an ACCURATE grade."""
+    return [pair for pair in thread.required or () if not thread.passed(*pair)]
+
+
+def is_due(thread: Thread) -> bool:
+    """Whether the lock is to be attempted: all have committed and no required pair is ungraded, or the budget has ended."""
+    return thread.stage == "CRUX_LOCK" and (thread.in_stage >= thread.budget or not awaits_delivery(thread))
+
+
+def awaits_delivery(thread: Thread) -> bool:
+    """Whether a commitment, falsifier, steelman or grade is still to come before the next attempt."""
+    return bool(thread.to_commit or thread.to_falsify or thread.required is None or _awaits_grade(thread))
+
+
+def _awaits_grade(thread: Thread) -> bool:
+    """Whether a required pair has no graded steelman since the last attempt."""
+    since = thread.attempts[-1].at if thread.attempts else -1
+    numbers = {message.id: message.at for message in thread.messages}
+    for pair in pending_pairs(thread):
+        latest = thread.latest_steelman(*pair)
+        if latest is None or latest.grade == "PENDING" or numbers.get(latest.message, 0) <= since:
+            return True
+    return False
+
+
+def missing_criteria(thread: Thread, names: Mapping[str, str]) -> list[Missing]:
+    """Return the criteria that do not hold, each named alone: two commitments; both sides; every required steelman ACCURATE;
+    a falsifier of every committed agent that is not UNCERTAIN. `names` are the agents' names for readers."""
+    found: list[Missing] = []
+    sides = thread.sides()
+    if len(thread.commitments) < 2:
+        found.append(Missing("commitments", f"commitments: {len(thread.commitments)}, at least 2 are needed"))
+    if not (sides["YES"] and sides["NO"]):
+        lacking = " and ".join(side for side in ("YES", "NO") if not sides[side])
+        found.append(Missing("sides", f"nobody commits to {lacking}"))
+    pairs = required_pairs(thread.commitments) if thread.required is None else thread.required
+    for agent, of in pairs:
+        if not thread.passed(agent, of):
+            latest = thread.latest_steelman(agent, of)
+            grade = latest.grade if latest else "not given"
+            found.append(Missing("steelmen", f"steelman of {names[of]} by {names[agent]}: {grade}"))
+    for agent, commitment in thread.commitments.items():
+        if commitment.side != "UNCERTAIN" and commitment.falsifier is None:
+            found.append(Missing("falsifiers", f"{names[agent]} declares no falsifier"))
+    return found
+
+
+def may_challenge(thread: Thread, agent: str, opponent: str) -> bool:
+    """Return whether `agent` may challenge the evidence of `opponent`: after an ACCURATE steelman of that opponent, by itself
+    or by the champion of its side of that side; the uncommitted and UNCERTAIN after one of either side."""
+    own, other = thread.side(agent), thread.side(opponent)
+    if own is None or own == "UNCERTAIN":
+        return any(s.agent == agent and s.grade == "ACCURATE" for s in thread.steelmen)
+    if own == other or thread.passed(agent, opponent):
+        return True
+    if other is None or other == "UNCERTAIN":
+        return any(thread.passed(agent, of) for of in thread.commitments)
+    return any(
+        s.required and s.grade == "ACCURATE" and thread.side(s.agent) == own and thread.side(s.of) == other
+        for s in thread.steelmen
+    )
+
+
+def may_challenge_somebody(thread: Thread, agent: str) -> bool:
+    """Whether the move is open at all."""
+    return any(may_challenge(thread, agent, other) for other in thread.participants if other != agent)

@@ -1,0 +1,485 @@
+"""The moderator: it opens and closes threads, leads them through their stages, and intervenes where one is stuck.
+
+It sets topic and process and never states a conclusion. What it decides follows from typed fields and counts; a model is asked
+only for a question to be framed or compared, and for falsifiers to be derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from consilience.domain.positions import LEVELS
+from consilience.engine.prompt import Prompt
+from consilience.engine.work import Failure, Pending, Reply
+from consilience.protocols.debate import lock
+from consilience.protocols.debate.floor import MODERATOR, Floor
+from consilience.protocols.debate.moves import (
+    ADVOCATE_AFTER,
+    ALIGN_AFTER,
+    EXTRA_DISCOVERY_MESSAGES,
+    FRAME_AFTER,
+    IDLE_MS,
+    MAX_LOCK_ATTEMPTS,
+    QUIET_MS,
+    SPLIT_AFTER,
+    STALE_MS,
+    THINK_MS,
+    Horizon,
+)
+from consilience.protocols.debate.notes import (
+    CruxExtracted,
+    CruxLocked,
+    CruxLockFailed,
+    CruxPromoted,
+    DcgCalculated,
+    ModeratorIntervention,
+    StageTransition,
+    ThreadClosed,
+    ThreadConverged,
+    ThreadCreated,
+)
+from consilience.protocols.debate.records import DebateMessage, Falsifier, Flip, LockAttempt
+from consilience.protocols.debate.replies import (
+    DerivedReply,
+    FlipReply,
+    QuestionReply,
+    refuse_no_question,
+)
+from consilience.protocols.debate.scoring import crux_of
+from consilience.protocols.debate.spawning import Spawning
+from consilience.protocols.debate.threads import Thread, aligned_horizon, convergence_signal
+
+Intervention = Literal[
+    "open", "horizon", "commit", "falsifier", "binary", "steelman", "call", "advocate", "split", "spawn", "evidence"
+]
+
+
+class Moderator:
+    """Leads the threads of one debate."""
+
+    def __init__(self, floor: Floor) -> None:
+        self.floor = floor
+        self.spawning = Spawning(floor, self)
+        self._calls = 0
+
+    # opening
+
+    async def open(
+        self, topic: str, members: Sequence[str], *, question: str | None = None, parent: str | None = None
+    ) -> Thread:
+        """Open a thread and ask its members to speak."""
+        floor = self.floor
+        thread = floor.open_thread(topic, list(members), question=question, parent=parent)
+        note = ThreadCreated(
+            at=floor.now, thread=thread.id, topic=topic, question=question, parent=parent, members=tuple(members)
+        )
+        floor.note("thread_created", note)
+        await self.intervene(thread, "open", tuple(members))
+        return thread
+
+    async def intervene(self, thread: Thread, kind: Intervention, mentions: tuple[str, ...], **values: object) -> None:
+        """Say something from the moderator's templates, addressed to `mentions`."""
+        floor = self.floor
+        text = floor.session.words(
+            "moderator",
+            **{
+                "kind": kind,
+                "topic": thread.topic,
+                "question": thread.question or "",
+                "horizon": thread.horizon or "",
+                "names": tuple(floor.letters[agent] for agent in mentions),
+                "missing": (),
+                "hang": (),
+                **values,
+            },
+        )
+        message = await floor.moderate(thread, text, mentions)
+        floor.note(
+            "moderator_intervention",
+            ModeratorIntervention(at=floor.now, thread=thread.id, kind=kind, message=message.id),
+        )
+
+    # after each turn
+
+    async def after(self, thread: Thread, message: DebateMessage) -> None:
+        """Take in a message of a debater that was just published."""
+        floor = self.floor
+        thread.signal = convergence_signal(thread)
+        await self._seek_advocate(thread)
+        if thread.stage != "CRUX_LOCK":
+            await self.spawning.consider(thread, message)
+        if floor.spoken - floor.last_progress >= floor.settings.stagnation * max(1, len(floor.active)):
+            floor.end("stalled")
+
+    async def lead(self, thread: Thread) -> None:
+        """Lead a thread on after a turn in it, published or not. The end of a stage waits for what is being composed."""
+        if thread.busy or not thread.active or self.floor.over:
+            return
+        if thread.stage == "CRUX_LOCK":
+            await self._lead_lock(thread)
+        elif thread.stage == "DISCOVERY":
+            await self._lead_discovery(thread)
+        elif not thread.in_flight:
+            if thread.is_stable:
+                self.end_evidence(thread, "the evidence was stable")
+            elif thread.signal >= self.floor.settings.convergence_threshold:
+                self.end_evidence(thread, "positions were stable")
+
+    async def _seek_advocate(self, thread: Thread) -> None:
+        """Where the first messages brought no challenge, ask the least committed agent to argue the other side."""
+        floor = self.floor
+        if floor.advocate is not None or floor.spoken < ADVOCATE_AFTER or thread.stage != "DISCOVERY":
+            return
+        if any(message.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") for message in floor.messages):
+            floor.advocate = ""
+            return
+        openings = floor.openings
+        agent = min(thread.members, key=lambda id: openings[id].confidence if id in openings else LEVELS["unsure"])
+        floor.advocate = agent
+        floor.members[agent].opposing = True
+        await self.intervene(thread, "advocate", (agent,))
+
+    # discovery
+
+    async def _lead_discovery(self, thread: Thread) -> None:
+        if thread.in_flight:
+            return
+        if thread.ready_to_lock:
+            self._start(thread, self._enter_lock(thread))
+        elif thread.question is None and self._needs_framing(thread):
+            self._start(thread, self._frame(thread))
+        elif thread.discovery_failed:
+            self.close(thread, "STALE", "fewer than two agents took it up")
+        elif len(thread.spoken) == ALIGN_AFTER and self._align(thread):
+            await self.intervene(thread, "horizon", tuple(thread.members))
+
+    def _needs_framing(self, thread: Thread) -> bool:
+        spent = thread.discovery_spent and not thread.granted
+        return spent or len(thread.spoken) in (SPLIT_AFTER + 1, FRAME_AFTER)
+
+    def _start(self, thread: Thread, body: object) -> None:
+        """Run a coroutine of the moderator; nobody begins a reply in the thread meanwhile."""
+        thread.busy = True
+        self.floor.session.clock.spawn(MODERATOR, body)  # type: ignore[arg-type]
+
+    async def _frame(self, thread: Thread) -> None:
+        """Have the question of a thread framed. Where two disputes are mixed, the second gets a thread of its own."""
+        floor = self.floor
+        reply = await self.ask_question(thread, "reframe")
+        thread.busy = False
+        if thread.stage == "DISCOVERY":
+            thread.grant(EXTRA_DISCOVERY_MESSAGES)
+        if isinstance(reply, Reply) and thread.active:
+            thread.question = thread.question or " ".join(reply.value.question.split())
+            floor.progress()
+            await self.intervene(thread, "binary", tuple(thread.members))
+            second = " ".join(reply.value.second.split())
+            if second:
+                await self.spawning.split(thread, second)
+        await self.lead(thread)
+
+    async def ask_question(self, thread: Thread, template: str, **values: str) -> Reply[QuestionReply] | Failure | None:
+        """Ask the moderator's model for a yes/no question; None once the debate's framings are used up."""
+        floor = self.floor
+        if floor.framings >= floor.settings.max_framings:
+            return None
+        floor.framings += 1
+        words = floor.session.words(template, topic=thread.topic, question=thread.question or "", **values)
+        prompt = Prompt(words, (), floor.quotes(thread))
+        key = f"{template}/{thread.id}/{floor.framings}"
+        async with floor.session.phase("framing", floor.framings + 1):
+            pending = floor.session.start(
+                floor.session.ask(
+                    MODERATOR, prompt, key=key, returns=QuestionReply, kind="framing", accept=refuse_no_question
+                )
+            )
+            return await self._think(pending)
+
+    async def _think(self, pending: Pending[Reply[QuestionReply] | Failure]) -> Reply[QuestionReply] | Failure:
+        await self._pause()
+        reply = await pending
+        if isinstance(reply, Failure):
+            self.floor.failures.append(reply)
+        return reply
+
+    async def _pause(self) -> None:
+        self._calls += 1
+        session = self.floor.session
+        await session.clock.sleep(session.rng("moderator", self._calls).randint(*THINK_MS))
+
+    def _align(self, thread: Thread) -> bool:
+        """Align horizons that differ. Return whether they were aligned now."""
+        aligned = aligned_horizon(thread, self._horizons(thread))
+        if aligned is None or thread.horizon is not None:
+            return False
+        self.floor.mismatches += 1
+        self.floor.alignments += 1
+        thread.horizon = aligned
+        return True
+
+    def _horizons(self, thread: Thread) -> list[Horizon]:
+        openings = (self.floor.openings.get(agent) for agent in thread.participants)
+        return [opening.horizon for opening in openings if opening is not None and opening.horizon is not None]
+
+    # lock
+
+    async def _enter_lock(self, thread: Thread) -> None:
+        """Merge the thread where another asks the same; else ask every participant for its commitment."""
+        floor = self.floor
+        others = [
+            other for other in floor.active if other is not thread and other.question and other.stage != "DISCOVERY"
+        ]
+        same = await self.spawning.same_as(thread.question or "", others) if others else None
+        thread.busy = False
+        if not thread.active:
+            return
+        if same is not None:
+            for agent in thread.members:
+                if agent not in same.members:
+                    same.members.append(agent)
+            self.close(thread, "MERGED", "another thread asks the same question", into=same)
+            return
+        self._align(thread)
+        thread.to_commit = list(thread.participants)
+        self._transition(thread, "CRUX_LOCK", len(thread.participants) + 2, "the question is framed")
+        await self.intervene(thread, "commit", tuple(thread.to_commit))
+
+    def _transition(self, thread: Thread, stage: Literal["CRUX_LOCK", "EVIDENCE"], budget: int, reason: str) -> None:
+        before = thread.stage
+        thread.enter(stage, self.floor.now, budget)
+        note = StageTransition(
+            at=self.floor.now, thread=thread.id, before=before, after=stage, reason=reason, question=thread.question
+        )
+        self.floor.note("stage_transition", note)
+
+    async def _lead_lock(self, thread: Thread) -> None:
+        if not thread.to_commit and thread.required is None:
+            await self._require(thread)
+        if lock.is_due(thread):
+            await self._attempt(thread)
+
+    async def _require(self, thread: Thread) -> None:
+        """Fix the required steelmen, once the last participant has committed, and ask for what is missing."""
+        if thread.has_horizon_mismatch(thread.horizons()):
+            self.floor.mismatches += 1
+        thread.required = lock.required_pairs(thread.commitments)
+        thread.to_falsify = [
+            agent for agent, c in thread.commitments.items() if c.side != "UNCERTAIN" and c.falsifier is None
+        ]
+        thread.grant(max(0, lock.lock_budget(thread) - thread.budget))
+        if thread.to_falsify:
+            await self.intervene(thread, "falsifier", tuple(thread.to_falsify))
+        if thread.required:
+            pairs = tuple((self.floor.letters[a], self.floor.letters[b]) for a, b in thread.required)
+            await self.intervene(thread, "steelman", tuple(dict.fromkeys(a for a, _ in thread.required)), missing=pairs)
+
+    async def _attempt(self, thread: Thread) -> None:
+        """Try to lock the crux; name each criterion that is missing."""
+        floor, number = self.floor, len(thread.attempts) + 1
+        missing = lock.missing_criteria(thread, floor.letters)
+        kinds = tuple(dict.fromkeys(one.criterion for one in missing))
+        failures = tuple(one.text for one in missing)
+        thread.attempts.append(LockAttempt(at=floor.now, success=not missing, failures=failures, kinds=kinds))
+        floor.progress()
+        if not missing:
+            thread.locked_at = floor.now
+            question = thread.question or thread.topic
+            floor.note("crux_locked", CruxLocked(at=floor.now, thread=thread.id, question=question, attempt=number))
+            self._transition(thread, "EVIDENCE", thread.budgets.evidence, "the crux is locked")
+            hang = tuple(floor.letters[agent] for agent, c in thread.commitments.items() if c.would_flip)
+            await self.intervene(thread, "evidence", tuple(thread.members), hang=hang)
+            return
+        floor.note(
+            "crux_lock_failed", CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures)
+        )
+        if number >= MAX_LOCK_ATTEMPTS:
+            self._extract(thread)
+            self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
+            return
+        thread.grant(max(0, thread.in_stage - thread.budget) + 2 * len(lock.pending_pairs(thread)) + 2)
+        await self._help(thread, number, failures, "sides" in kinds, "falsifiers" in kinds)
+
+    async def _help(
+        self, thread: Thread, failed: int, failures: tuple[str, ...], sides: bool, falsifiers: bool
+    ) -> None:
+        """What the moderator does after a failed attempt: name what is missing; after the second force a binary framing; after the
+        third derive falsifiers from the dialogue."""
+        if failed == 2 and sides and not thread.reframed:
+            self._start(thread, self._force_framing(thread))
+        elif failed == 3 and falsifiers:
+            self._start(thread, self._derive(thread))
+        else:
+            await self.intervene(
+                thread, "binary" if failed == 2 else "commit", tuple(thread.participants), missing=failures
+            )
+
+    async def _force_framing(self, thread: Thread) -> None:
+        """Frame the question anew, so that it divides its participants, and have them commit again."""
+        reply = await self.ask_question(thread, "reframe")
+        thread.busy, thread.reframed = False, True
+        if not thread.active:
+            return
+        if isinstance(reply, Reply):
+            thread.question = " ".join(reply.value.question.split())
+            thread.to_commit, thread.required = list(thread.participants), None
+            thread.grant(len(thread.participants))
+        await self.intervene(thread, "binary", tuple(thread.participants))
+        if not isinstance(reply, Reply):
+            await self.lead(thread)
+
+    async def _derive(self, thread: Thread) -> None:
+        """Derive missing falsifiers from what their agents said; they are marked as derived."""
+        floor = self.floor
+        lacking = [a for a, c in thread.commitments.items() if c.side != "UNCERTAIN" and c.falsifier is None]
+        letters = tuple(floor.letters[agent] for agent in lacking)
+        words = floor.session.words("derive", question=thread.question or "", names=letters)
+        async with floor.session.phase("falsifiers", int(thread.id.rpartition("-")[2])):
+            pending = floor.session.start(
+                floor.session.ask(
+                    MODERATOR,
+                    Prompt(words, (), floor.quotes(thread)),
+                    key=f"derive/{thread.id}",
+                    returns=DerivedReply,
+                    kind="framing",
+                )
+            )
+            await self._pause()
+            reply = await pending
+        thread.busy = False
+        if isinstance(reply, Failure):
+            floor.failures.append(reply)
+        for found in reply.value.falsifiers if isinstance(reply, Reply) else ():
+            agent = floor.agent_of.get(found.participant.strip())
+            if agent in lacking and not found.empty:
+                parts = {"metric": found.metric.strip(), "threshold": found.threshold.strip()}
+                falsifier = Falsifier(**parts, deadline=found.deadline.strip(), derived=True)
+                thread.commitments[agent] = thread.commitments[agent].model_copy(update={"falsifier": falsifier})
+                thread.to_falsify = [other for other in thread.to_falsify if other != agent]
+        await self.lead(thread)
+
+    # evidence
+
+    def end_evidence(self, thread: Thread, reason: str) -> None:
+        """Close the evidence stage and ask every committed agent whether its top claim hangs on the question."""
+        if not thread.busy and thread.active:
+            self._start(thread, self._conclude(thread, reason))
+
+    async def _conclude(self, thread: Thread, reason: str) -> None:
+        floor, session = self.floor, self.floor.session
+        number = int(thread.id.rpartition("-")[2])
+        async with session.phase("flips", number):
+            pending = [
+                session.start(
+                    session.ask(
+                        agent,
+                        Prompt(self._flip_words(thread, agent), (), floor.quotes(thread)),
+                        key=f"flip/{agent}/{thread.id}",
+                        returns=FlipReply,
+                        kind="ballot",
+                    )
+                )
+                for agent in thread.commitments
+            ]
+            await self._pause()
+            replies = [await flip for flip in pending]
+        for reply in replies:
+            if isinstance(reply, Failure):
+                floor.failures.append(reply)
+                continue
+            value = reply.value
+            thread.flips[reply.agent] = Flip(
+                agent=reply.agent,
+                side=value.side,
+                would_flip=value.would_flip,
+                confidence=LEVELS[value.confidence],
+                why=value.why.strip(),
+            )
+        thread.busy = False
+        self._extract(thread)
+        floor.note("thread_converged", ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
+        thread.close("CONVERGED", floor.now, reason)
+        floor.progress()
+
+    def _flip_words(self, thread: Thread, agent: str) -> str:
+        floor = self.floor
+        claim = floor.claims.get(agent, "")
+        letter = floor.letters[agent]
+        return floor.session.words("flip", letter=letter, question=thread.question or "", claim=claim)
+
+    def _extract(self, thread: Thread) -> None:
+        """The crux of a thread, from what was declared in it; the one with the highest score is promoted."""
+        floor = self.floor
+        if not thread.question or not thread.commitments:
+            return
+        crux = thread.crux = crux_of(thread, len(floor.debaters))
+        extracted = CruxExtracted(
+            at=floor.now,
+            thread=thread.id,
+            question=crux.question,
+            validated=crux.validated,
+            failures=crux.validation_failures,
+        )
+        floor.note("crux_extracted", extracted)
+        floor.note("dcg_calculated", DcgCalculated(at=floor.now, thread=thread.id, score=crux.score))
+        floor.progress()
+        best = floor.threads[floor.promoted].crux if floor.promoted else None
+        if crux.validated and (best is None or crux.score.score > best.score.score):
+            floor.promoted = thread.id
+            floor.promotions += 1
+            floor.note("crux_promoted", CruxPromoted(at=floor.now, thread=thread.id, score=crux.score.score))
+
+    def close(
+        self, thread: Thread, status: Literal["STALE", "FAILED_LOCK", "MERGED"], reason: str, into: Thread | None = None
+    ) -> None:
+        """End a thread that did not converge."""
+        if status == "STALE" and len(thread.spoken) >= 12:
+            self._extract(thread)
+        thread.close(status, self.floor.now, reason, into.id if into else None)
+        note = ThreadClosed(
+            at=self.floor.now, thread=thread.id, status=status, reason=reason, into=into.id if into else None
+        )
+        self.floor.note("thread_closed", note)
+
+    # time
+
+    async def watch(self) -> None:
+        """Look after the debate every few virtual seconds: its end, threads that went quiet, agents who were not heard."""
+        floor = self.floor
+        looks = 0
+        while floor.over is None:
+            looks += 1
+            await floor.session.clock.sleep(floor.session.rng("watch", looks).randint(*IDLE_MS))
+            if floor.over is None:
+                await self._look()
+
+    async def _look(self) -> None:
+        floor = self.floor
+        for thread in floor.active:
+            if not thread.busy and not thread.in_flight and floor.now - thread.last_at >= STALE_MS:
+                self.close(thread, "STALE", f"nobody spoke in it for {STALE_MS // 1000} s")
+        if not floor.active and not self.spawning.pending:
+            floor.end("settled")
+        elif floor.now >= floor.settings.max_duration * 1000:
+            floor.end("max_duration")
+        elif not floor.can_compose and not floor.in_flight and not any(thread.busy for thread in floor.active):
+            floor.end("max_messages")
+        elif not floor.in_flight:
+            await self._call_on_the_quietest()
+
+    async def _call_on_the_quietest(self) -> None:
+        """Where nobody attends to anything, name the agent that has spoken least, in the thread that is quiet for longest."""
+        floor = self.floor
+        quiet = [
+            t for t in floor.active if not t.busy and t.has_room and t.members and floor.now - t.last_at >= QUIET_MS
+        ]
+        if not quiet:
+            return
+        thread = min(quiet, key=lambda t: t.last_at)
+        last = thread.messages[-1] if thread.messages else None
+        if last is not None and last.by_moderator and floor.now - last.at < STALE_MS // 2:
+            return
+        agent = min(thread.members, key=lambda id: floor.members[id].spoken)
+        before = thread.last_at
+        await self.intervene(thread, "call", (agent,))
+        thread.last_at = before  # a call on somebody is no activity: a thread in which nobody answers goes stale

@@ -1,0 +1,105 @@
+"""The vocabulary of a debate: moves, stages, statuses, horizons and grades of seed 002, and its invariants.
+
+The invariants are constants: a structure that keeps a debate bounded, and no taste. Times are virtual milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+Move = Literal[
+    "CLAIM",
+    "CHALLENGE",
+    "CLARIFY",
+    "REFRAME",
+    "PROPOSE_CRUX",
+    "STEELMAN",
+    "GRADE_STEELMAN",
+    "COMMIT_POSITION",
+    "DECLARE_FALSIFIER",
+    "PROVIDE_EVIDENCE",
+    "CHALLENGE_EVIDENCE",
+    "UPDATE_POSITION",
+    "CONCEDE",
+]
+Stage = Literal["DISCOVERY", "CRUX_LOCK", "EVIDENCE"]
+Status = Literal["DISCOVERY", "LOCKING", "LOCKED", "CONVERGED", "FAILED_LOCK", "STALE", "MERGED"]
+Side = Literal["YES", "NO", "UNCERTAIN"]
+TopSide = Literal["YES", "NO", "NUANCED"]
+Horizon = Literal["1-3mo", "12-18mo", "5y", "10y+"]
+Grade = Literal["PENDING", "ACCURATE", "INCOMPLETE", "WRONG"]
+BlockReason = Literal[
+    "stage_restriction",
+    "steelman_required",
+    "agent_cooldown",
+    "reply_limit",
+    "thread_rate_limit",
+    "stage_budget",
+    "thread_cap",
+    "thread_closed",
+]
+
+MOVES: tuple[Move, ...] = get_args(Move)
+HORIZONS: tuple[Horizon, ...] = get_args(Horizon)
+"""From the shortest to the longest."""
+ACTIVE: frozenset[Status] = frozenset({"DISCOVERY", "LOCKING", "LOCKED"})
+"""Statuses in which agents may speak in a thread."""
+
+ALLOWED: Mapping[Stage, frozenset[Move]] = {
+    "DISCOVERY": frozenset({"CLAIM", "CHALLENGE", "CLARIFY", "REFRAME", "PROPOSE_CRUX"}),
+    "CRUX_LOCK": frozenset({"STEELMAN", "GRADE_STEELMAN", "COMMIT_POSITION", "DECLARE_FALSIFIER", "CLARIFY"}),
+    "EVIDENCE": frozenset(
+        {
+            "PROVIDE_EVIDENCE",
+            "CHALLENGE_EVIDENCE",
+            "UPDATE_POSITION",
+            "CONCEDE",
+            "PROPOSE_CRUX",
+            "STEELMAN",
+            "GRADE_STEELMAN",
+        }
+    ),
+}
+"""Moves per stage. Steelmen and grades stay open in the evidence stage, so that latecomers can earn a challenge."""
+
+UNCOUNTED: frozenset[Move] = frozenset({"COMMIT_POSITION", "STEELMAN", "GRADE_STEELMAN"})
+"""Moves that the rate limit of a thread does not count."""
+DELIVERED: frozenset[Move] = frozenset({"COMMIT_POSITION", "STEELMAN", "GRADE_STEELMAN", "DECLARE_FALSIFIER"})
+"""Moves that answer a request of the process: no reply limit applies to them."""
+
+MIN_AGENTS, MAX_AGENTS = 2, 12
+MAX_REPLIES_PER_MESSAGE = 2
+RATE_MESSAGES, RATE_WINDOW_MS = 12, 30_000
+MAX_ACTIVE_THREADS = 4
+MAX_THREADS = 8
+"""Threads that one debate may open, which bounds its calls."""
+SPAWN_MIN_AGENTS = SPAWN_MIN_MENTIONS = 2
+MIN_DISCOVERY_MESSAGES = 6
+"""Messages before which a proposed question does not end the discovery: the least of the seed's 6 to 10."""
+EXTRA_DISCOVERY_MESSAGES = 4
+ALIGN_AFTER, SPLIT_AFTER, FRAME_AFTER = 12, 15, 20
+"""Messages of a discovery after which horizons are aligned, a thread is split and a question is framed."""
+THREAD_CAP = 40
+STALE_MS = 30_000
+STABLE_MESSAGES = 6
+MAX_LOCK_ATTEMPTS = 4
+MAX_REQUIRED_PAIRS = 4
+ADVOCATE_AFTER = 20
+"""Messages of the debate without a challenge after which one agent is asked to argue the other side."""
+
+IDLE_MS, PASS_MS, THINK_MS, COOLDOWN_MS = (2_000, 5_000), (5_000, 10_000), (3_000, 8_000), (6_000, 12_000)
+HOLD_BACK_MESSAGES = 3
+QUIET_MS = 18_000
+"""Silence of a thread after which the moderator calls on the quietest agent: by then every cooldown has ended."""
+
+MAX_CHARS = {"full": 1_200, "brief": 400}
+"""Characters of a message, by detail."""
+
+
+def dominant_horizon(horizons: Iterable[Horizon]) -> Horizon | None:
+    """Return the most frequent horizon, ties to the shorter; None without any."""
+    found = list(horizons)
+    if not found:
+        return None
+    return max(HORIZONS, key=lambda horizon: (found.count(horizon), -HORIZONS.index(horizon)))

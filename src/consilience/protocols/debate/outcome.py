@@ -1,0 +1,236 @@
+"""From the course of a debate to its report: the regime, dissent, changes of position, and the figures in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from consilience.domain.outcome import StopReason
+from consilience.domain.positions import LEVELS, PositionChange
+from consilience.domain.report import Dissent
+from consilience.engine.analysis import novelty
+from consilience.engine.session import Session
+from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.protocols._common.conclusion import conclusion_fields
+from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.moves import Side
+from consilience.protocols.debate.notes import RegimeNote
+from consilience.protocols.debate.records import Crux, DebateBallot, Framing, SystemMetrics
+from consilience.protocols.debate.replies import ClosingReply, ClosingSide
+from consilience.protocols.debate.report import DebateReport
+from consilience.protocols.debate.scoring import Regime, regime_of
+
+if TYPE_CHECKING:
+    from consilience.protocols.debate.settings import DebateSettings
+
+
+@dataclass
+class Course:
+    """What a run came to, as far as it got."""
+
+    framing: Framing | Failure | None = None
+    floor: Floor | None = None
+    opening: list[Reply[Any] | Failure] = field(default_factory=list)
+    final: list[Reply[Any] | Failure] = field(default_factory=list)
+    closing: Reply[ClosingReply] | Failure | None = None
+
+    @property
+    def failures(self) -> list[Failure]:
+        framing = [self.framing] if isinstance(self.framing, Failure) else []
+        return [*framing, *(self.floor.failures if self.floor else [])]
+
+    @property
+    def answer(self) -> Reply[ClosingReply] | None:
+        return self.closing if isinstance(self.closing, Reply) else None
+
+
+async def conclude(session: Session, settings: DebateSettings, course: Course, stop: StopReason) -> DebateReport:
+    """The report."""
+    floor, answer = course.floor, course.answer
+    framing = course.framing if isinstance(course.framing, Framing) else None
+    ballots = _ballots(session, course)
+    final = [ballot for ballot in ballots if ballot.step == 1]
+    cruxes = _final_cruxes(floor, final)
+    regime = regime_of(_sides(framing, final), {crux.thread for crux in cruxes if crux.validated})
+    description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids))
+    if floor is not None and final:
+        session.note("regime", RegimeNote(at=session.clock.now, regime=regime, description=description))
+    declared = conclusion_fields(session, answer)
+    propositions = len(framing.propositions) if framing else 0
+    decided: tuple[ClosingSide, ...] = tuple(
+        getattr(answer.value, f"p{n}") if answer else "UNDECIDED" for n in range(1, propositions + 1)
+    )
+    _warn(session, course, framing)
+    irreducible = _irreducible(cruxes, final)
+    primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
+    return await session.report(
+        DebateReport,
+        first=course.opening or ([course.framing] if isinstance(course.framing, Failure) else []),
+        stop_reason=stop,
+        steps=floor.spoken if floor else 0,
+        answer=answer.text if answer else None,
+        answer_cut=answer is not None and answer.cut,
+        closing=drawn_on(answer, course.failures),
+        **declared,
+        dissent=tuple(_dissent(decided, final)),
+        decided=decided if answer else (),
+        position_changes=tuple(_changes(ballots)),
+        metrics=_metrics(floor, answer),
+        framing=framing,
+        letters=dict(floor.letters) if floor else {},
+        attention_mode=floor.mode if floor else "",
+        ended_by=(floor.over or "limit") if floor else "",
+        duration=session.clock.now,
+        messages=tuple(floor.messages) if floor else (),
+        ballots=tuple(ballots),
+        threads=tuple(thread.record() for thread in floor.threads.values()) if floor else (),
+        regime=regime,
+        regime_description=description,
+        irreducible_cruxes=tuple(crux.thread for crux in irreducible),
+        primary_crux=primary.thread if primary else None,
+        primary_crux_reason=_primary_words(primary, cruxes),
+        system_metrics=floor.metrics() if floor else SystemMetrics(),
+    )
+
+
+def _ballots(session: Session, course: Course) -> list[DebateBallot]:
+    floor = course.floor
+    if floor is None:
+        return []
+    found = list(floor.openings.values())
+    asked = [thread for thread in floor.threads.values() if thread.question and thread.commitments]
+    for reply in course.final:
+        if not isinstance(reply, Reply):
+            continue
+        value = reply.value
+        caused = session.named(reply, [value.cause]) if value.cause else ()
+        own = {message.id for message in floor.messages if message.agent == reply.agent}
+        found.append(
+            DebateBallot(
+                agent=reply.agent,
+                step=1,
+                positions=tuple(getattr(value, f"p{n}") for n in range(1, len(floor.framing.propositions) + 1)),
+                questions={thread.id: getattr(value, f"q{n}") for n, thread in enumerate(asked, 1)},
+                confidence=LEVELS[value.confidence],
+                claim=value.claim.strip(),
+                reason=value.reason.strip(),
+                cause=next((id for id in caused if id not in own), None),
+            )
+        )
+    return found
+
+
+def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, list[Side]]:
+    """The final sides on every question, by proposition number or thread."""
+    found: dict[str, list[Side]] = {}
+    for ballot in final:
+        for n, side in enumerate(ballot.positions, 1):
+            found.setdefault(f"p{n}", []).append(side)
+        for thread, side in ballot.questions.items():
+            found.setdefault(thread, []).append(side)
+    return found
+
+
+def _final_cruxes(floor: Floor | None, final: Sequence[DebateBallot]) -> list[Crux]:
+    """Cruxes of threads, the highest score first."""
+    if floor is None:
+        return []
+    cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
+    return sorted(cruxes, key=lambda crux: -crux.score.score)
+
+
+def _irreducible(cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[Crux]:
+    """Validated cruxes on which final ballots hold both sides."""
+    return [c for c in cruxes if c.validated and {"YES", "NO"} <= {ballot.questions.get(c.thread) for ballot in final}]
+
+
+def tally(sides: Sequence[Side]) -> str:
+    """`1 yes · 2 no · 1 undecided`, without what is none."""
+    names = {"YES": "yes", "NO": "no", "UNCERTAIN": "undecided"}
+    return " · ".join(f"{sides.count(side)} {name}" for side, name in names.items() if sides.count(side))
+
+
+def _regime_words(
+    regime: Regime, framing: Framing | None, final: Sequence[DebateBallot], cruxes: Sequence[Crux], seats: int
+) -> str:
+    """The regime in a sentence, from the figures."""
+    if framing is not None and not framing.propositions:
+        return f"Nothing in the task is disputed: {framing.reason or 'no yes/no question was found'}"
+    if not final:
+        return "No final ballot was cast."
+    counts = _sides(framing, final)
+    first = tally(counts["p1"]) if "p1" in counts else ""
+    split = sum({"YES", "NO"} <= set(sides) for sides in counts.values())
+    missing = f"; {seats - len(final)} of {seats} agents cast no final ballot" if len(final) < seats else ""
+    validated = sum(crux.validated for crux in cruxes)
+    return (
+        f"{first} on the first proposition; {split} of {len(counts)} questions split; "
+        f"{validated} validated {'crux' if validated == 1 else 'cruxes'}{missing}."
+    )
+
+
+def _primary_words(primary: Crux | None, cruxes: Sequence[Crux]) -> str:
+    if primary is None:
+        return "no crux was validated" if cruxes else ""
+    score = primary.score
+    figures = f"coverage {score.coverage:.2f} × polarity {score.polarity:.2f} × impact {score.impact:.2f}"
+    return f"highest crux score of {len([c for c in cruxes if c.validated])}: {score.score:.2f} ({figures})"
+
+
+def _dissent(answer: Sequence[ClosingSide], final: Sequence[DebateBallot]) -> Iterator[Dissent]:
+    """Final ballots against the answer on a proposition; where the answer is undecided, against the most frequent firm side, on a
+    tie those of both."""
+    for n, decided in enumerate(answer):
+        firm = [ballot.positions[n] for ballot in final if ballot.positions[n] != "UNCERTAIN"]
+        yes, no = firm.count("YES"), firm.count("NO")
+        accepted = {decided} if decided != "UNDECIDED" else {"YES"} if yes > no else {"NO"} if no > yes else set()
+        for ballot in final:
+            side = ballot.positions[n]
+            if side != "UNCERTAIN" and side not in accepted:
+                where = f"p{n + 1}: {side}" if len(answer) > 1 else side
+                yield Dissent(agent=ballot.agent, text=ballot.reason or ballot.claim, position=where)
+
+
+def _changes(ballots: Sequence[DebateBallot]) -> Iterator[PositionChange]:
+    opening: Mapping[str, DebateBallot] = {ballot.agent: ballot for ballot in ballots if ballot.step == 0}
+    for ballot in ballots:
+        before = opening.get(ballot.agent)
+        if ballot.step == 1 and before is not None and before.positions != ballot.positions:
+            yield PositionChange(
+                agent=ballot.agent,
+                before=", ".join(before.positions),
+                after=", ".join(ballot.positions),
+                step=1,
+                cause=ballot.cause,
+                conformity=ballot.cause is None,
+            )
+
+
+def _metrics(floor: Floor | None, answer: Reply[ClosingReply] | None) -> dict[str, float | int | None]:
+    if floor is None:
+        return {}
+    spoken = [message.text for message in floor.messages if not message.by_moderator]
+    documents = [document.text for document in floor.session.sources]
+    return {
+        "novelty": novelty(answer.text, [*spoken, *documents]) if answer else None,
+        "dropped_labels": floor.session.dropped,
+        "messages": floor.spoken,
+        "threads": len(floor.threads),
+        "attention_high": floor.attended_highly / floor.attended if floor.attended else None,
+    }
+
+
+def _warn(session: Session, course: Course, framing: Framing | None) -> None:
+    floor = course.floor
+    if framing is not None and not framing.propositions:
+        session.warn(f"nothing to dispute was found in the task: {framing.reason or 'no reason given'}")
+    if session.dropped:
+        session.warn(f"references to messages that were not shown were dropped: {session.dropped}")
+    if floor is None:
+        return
+    if floor.failed_turns:
+        session.warn(f"turns that failed: {floor.failed_turns} of {floor.attempts}")
+    silent = [agent for agent in floor.openings if not floor.members[agent].spoken]
+    if silent:
+        session.warn(f"agents that never spoke in a thread: {', '.join(floor.names[agent] for agent in silent)}")

@@ -1,0 +1,273 @@
+"""The algorithm of `debate` (seed 002), top to bottom: frame → opening ballots → debate in virtual time → final ballots → close."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from consilience.domain.outcome import StopReason
+from consilience.domain.positions import LEVELS
+from consilience.domain.report import Report
+from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.session import Session
+from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.protocols.debate.attention import Interests, Mode, keywords
+from consilience.protocols.debate.debaters import Debater
+from consilience.protocols.debate.floor import Floor, Member
+from consilience.protocols.debate.moderator import Moderator
+from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
+from consilience.protocols.debate.outcome import Course, conclude
+from consilience.protocols.debate.records import DebateBallot, Falsifier, Framing
+from consilience.protocols.debate.replies import (
+    ClosingReply,
+    FinalReply,
+    FramingReply,
+    OpeningReply,
+    closing_type,
+    falsifier_of,
+    final_type,
+    opening_type,
+    refuse_bad_framing,
+)
+from consilience.protocols.debate.report import DebateReport
+from consilience.protocols.debate.settings import DebateSettings, proposition
+from consilience.protocols.debate.threads import Thread
+
+MAX_CLOSING_QUOTES = 40
+
+
+class Debate(DebateSettings):
+    """Agents debate in threads in virtual time; what really divides them is locked as a question, tested, and reported."""
+
+    report: ClassVar[type[Report]] = DebateReport
+    notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
+
+    async def run(self, session: Session) -> DebateReport:
+        if session.limits.steps == 0:
+            return await conclude(session, self, Course(), StopReason.EXHAUSTED_STEPS)
+        framing = await self._frame(session)
+        course = Course(framing=framing)
+        if isinstance(framing, Failure):
+            return await conclude(session, self, course, exhaustion([framing]) or StopReason.FAILED)
+        session.note("framed", FramedNote(at=session.clock.now, framing=framing))
+        if not framing.propositions:
+            return await conclude(session, self, course, StopReason.INCONCLUSIVE)
+        floor = course.floor = Floor(session, self, self._mode(session), framing)
+        course.opening = await self._open(floor)
+        if not session.quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in course.opening]):
+            return await conclude(session, self, course, exhaustion(course.failures) or StopReason.FAILED)
+        await self._debate(floor)
+        course.final = await self._vote(floor)
+        course.closing = await self._close(floor, course)
+        return await conclude(session, self, course, self._stop(floor, course))
+
+    def _mode(self, session: Session) -> Mode:
+        """How attention is scored: by meaning where an encoder is given, unless the settings name keywords."""
+        if self.attention == "auto":
+            return "embedding" if session.has_encoder else "keyword"
+        return self.attention
+
+    @property
+    def needs_encoder(self) -> bool:
+        return self.attention == "embedding"
+
+    async def _frame(self, session: Session) -> Framing | Failure:
+        """The task as yes/no questions: by the settings, else by one call."""
+        if self.as_is:
+            return Framing(form="yes/no", propositions=(proposition(session.task),), given=True)
+        if self.option:
+            propositions = tuple(session.words("option", option=option) for option in self.option)
+            return Framing(form="choose one", propositions=propositions, given=True)
+        async with session.phase("framing", 1):
+            reply = await session.ask(
+                "framing",
+                Prompt(session.words("frame")),
+                key="framing",
+                returns=FramingReply,
+                kind="framing",
+                accept=refuse_bad_framing,
+            )
+        if isinstance(reply, Failure):
+            return reply
+        value = reply.value
+        found = [proposition(text) for text in value.propositions if text.strip()]
+        disputable = value.form != "not disputable"
+        return Framing(
+            form=value.form,
+            propositions=tuple(dict.fromkeys(found))[:3] if disputable else (),
+            reason=value.reason.strip(),
+        )
+
+    async def _open(self, floor: Floor) -> list[Reply[Any] | Failure]:
+        """Every debater's sealed position, before it has seen anybody else's."""
+        session, propositions = floor.session, floor.framing.propositions
+        async with session.phase("opening", 1):
+            replies = await session.gather(
+                [
+                    session.ask(
+                        agent,
+                        Prompt(
+                            session.words(
+                                "opening", seat=session.agent(agent).introduction(), propositions=propositions
+                            )
+                        ),
+                        key=f"opening/{agent}",
+                        returns=opening_type(len(propositions)),
+                        kind="ballot",
+                    )
+                    for agent in floor.debaters
+                ]
+            )
+        for agent, reply in zip(floor.debaters, replies, strict=True):
+            interests = session.agent(agent).interests
+            if isinstance(reply, Reply):
+                ballot = floor.openings[agent] = opening_ballot(agent, reply.value, len(propositions))
+                interests = (*interests, *reply.value.interests)
+                claim = session.agent(agent).claim
+                if claim:
+                    floor.openings[agent] = ballot.model_copy(update={"claim": claim})
+                floor.claims[agent] = floor.openings[agent].claim
+            else:
+                floor.failures.append(reply)
+            floor.members[agent] = Member(Interests(interests or keywords(session.task)[:5]))
+        return list(replies)
+
+    async def _debate(self, floor: Floor) -> None:
+        """The exchange itself, in virtual time."""
+        moderator, clock = Moderator(floor), floor.session.clock
+        present = [agent for agent in floor.debaters if agent in floor.openings]
+
+        async def begin() -> None:
+            for text in floor.framing.propositions:
+                await moderator.open(text, present)
+            await moderator.watch()
+
+        clock.spawn("moderator", begin())
+        for agent in present:
+            clock.spawn(agent, Debater(floor, moderator, agent).take_part())
+        await clock.run()
+        at = floor.now
+        for thread in floor.active:
+            thread.end_stage(at)
+        floor.note("global_convergence", GlobalConvergence(at=at, reason=floor.over or "limit"))
+
+    async def _vote(self, floor: Floor) -> list[Reply[Any] | Failure]:
+        """Every debater's sealed final position on the propositions and on the question of every thread that has one."""
+        session, propositions = floor.session, floor.framing.propositions
+        asked = questions(floor)
+        async with session.phase("final", 1):
+            replies = await session.gather(
+                [
+                    session.ask(
+                        agent,
+                        Prompt(
+                            session.words(
+                                "final",
+                                letter=floor.letters[agent],
+                                seat=session.agent(agent).introduction(),
+                                propositions=propositions,
+                                questions=tuple(thread.question or "" for thread in asked),
+                                claim=floor.openings[agent].claim,
+                            ),
+                            tuple(quote for thread in asked for quote in floor.quotes(thread)),
+                        ),
+                        key=f"final/{agent}",
+                        returns=final_type(len(propositions), len(asked)),
+                        kind="ballot",
+                        audience=("crystallizer",),
+                        quoted=lambda value: final_words(value, len(propositions), len(asked)),
+                    )
+                    for agent in floor.debaters
+                    if agent in floor.openings
+                ]
+            )
+        floor.failures += [reply for reply in replies if isinstance(reply, Failure)]
+        return list(replies)
+
+    async def _close(self, floor: Floor, course: Course) -> Reply[ClosingReply] | Failure:
+        """The answer to the task, by a seat that took no side."""
+        session = floor.session
+        quotes = (*ballot_quotes(floor, course), *closing_quotes(floor))
+        cruxes = tuple(f"q{n}: {thread.question}" for n, thread in enumerate(questions(floor), 1))
+        words = session.words(
+            "closing",
+            propositions=floor.framing.propositions,
+            cruxes=cruxes,
+            ballots=tuple(floor.letters[r.agent] for r in course.final if isinstance(r, Reply)),
+        )
+        async with session.phase("closing", 1):
+            reply = await session.ask(
+                "crystallizer",
+                Prompt(words, (), quotes),
+                key="closing",
+                returns=closing_type(len(floor.framing.propositions)),
+                kind="closing",
+                closing=True,
+            )
+        if isinstance(reply, Failure):
+            floor.failures.append(reply)
+        return reply
+
+    def _stop(self, floor: Floor, course: Course) -> StopReason:
+        """What ended the debate: a limit of the session first, then the reason of the exchange."""
+        limited = exhaustion(floor.failures)
+        if limited is not None:
+            return limited
+        if not isinstance(course.closing, Reply):
+            return StopReason.FAILED
+        ends: dict[str, StopReason] = {
+            "settled": StopReason.SETTLED,
+            "stalled": StopReason.STALLED,
+            "max_messages": StopReason.EXHAUSTED_STEPS,
+            "max_duration": StopReason.EXHAUSTED_STEPS,
+        }
+        return ends.get(floor.over or "", StopReason.STALLED)
+
+
+def questions(floor: Floor) -> list[Thread]:
+    """Threads whose question is on the final ballot: every one with commitments on it."""
+    return [thread for thread in floor.threads.values() if thread.question and thread.commitments]
+
+
+def opening_ballot(agent: str, value: OpeningReply, propositions: int) -> DebateBallot:
+    declared = falsifier_of(value)
+    parts = declared.model_dump(include={"metric", "threshold", "deadline"}) if declared else None
+    return DebateBallot(
+        agent=agent,
+        step=0,
+        positions=tuple(getattr(value, f"p{n}") for n in range(1, propositions + 1)),
+        confidence=LEVELS[value.confidence],
+        horizon=value.horizon,
+        claim=value.claim.strip(),
+        reason=value.reason.strip(),
+        falsifier=Falsifier(**parts) if parts else None,
+    )
+
+
+def final_words(value: FinalReply, propositions: int, asked: int) -> str:
+    """A final ballot as the closing call reads it."""
+    names = [f"p{n}" for n in range(1, propositions + 1)] + [f"q{n}" for n in range(1, asked + 1)]
+    sides = ", ".join(f"{name} {getattr(value, name)}" for name in names)
+    return f"{sides} ({value.confidence} of p1). {value.claim.strip()} {value.reason.strip()}"
+
+
+def ballot_quotes(floor: Floor, course: Course) -> list[Quote]:
+    return [Quote(r.key, floor.letters[r.agent]) for r in course.final if isinstance(r, Reply)]
+
+
+def closing_quotes(floor: Floor) -> list[Quote]:
+    """What the closing call reads of the exchange: commitments, accurate steelmen, evidence, concessions, updates and challenges to
+    evidence; where these are few, the last messages as well."""
+    accurate = {s.message for thread in floor.threads.values() for s in thread.steelmen if s.grade == "ACCURATE"}
+    moves = {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "CONCEDE", "UPDATE_POSITION", "CHALLENGE_EVIDENCE", "PROPOSE_CRUX"}
+    spoken = [message for message in floor.messages if not message.by_moderator]
+    kept = [m for m in spoken if m.move in moves or m.id in accurate][-MAX_CLOSING_QUOTES:]
+    rest = (
+        [m for m in spoken if m not in kept][-(MAX_CLOSING_QUOTES - len(kept)) :]
+        if len(kept) < MAX_CLOSING_QUOTES
+        else []
+    )
+    chosen = {message.id for message in (*kept, *rest)}
+    return [Quote(message.id, message.label) for message in spoken if message.id in chosen]

@@ -1,0 +1,303 @@
+"""What the agents of a debate reply. Every decision is a typed field; what follows from it is computed, never read out of prose.
+
+A reply type holds only the moves that are open to its agent. `text` is last: it is what others read.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, create_model
+
+from consilience.domain.messages import FreeText, Label, is_empty_remark
+from consilience.domain.positions import ConfidenceLevel
+from consilience.protocols._common.conclusion import Conclusion
+from consilience.protocols.debate.moves import Horizon, Move, Side
+
+MAX_TOPICS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 5, 3
+
+Form = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
+GivesUpIf = Literal["YES", "NO", "either", "neither"]
+"""The answer to a question that, once established, makes an agent give up its top claim."""
+ClosingSide = Literal["YES", "NO", "UNDECIDED"]
+Topics = Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_TOPICS})]
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class FalsifierReply(BaseModel):
+    """What would change its author's mind: `metric` reaching `threshold` by `deadline`."""
+
+    metric: str
+    threshold: str
+    deadline: str
+    reasoning: str = ""
+
+    @property
+    def empty(self) -> bool:
+        return is_empty_remark(self.metric) or is_empty_remark(self.threshold)
+
+    def words(self) -> str:
+        """`metric: threshold, by deadline`."""
+        by = f", by {self.deadline.strip()}" if not is_empty_remark(self.deadline) else ""
+        return f"{self.metric.strip()}: {self.threshold.strip()}{by}"
+
+
+class FramingReply(BaseModel):
+    """How a task is disputed: up to three yes/no questions, or none with the reason."""
+
+    form: Form
+    propositions: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_PROPOSITIONS})] = Field(
+        default_factory=list
+    )
+    reason: str = ""
+
+
+class QuestionReply(BaseModel):
+    """A yes/no question for a thread, and a second one where two disputes are mixed."""
+
+    question: str
+    second: str = ""
+
+
+class SameReply(BaseModel):
+    """Which of the numbered questions asks the same as the new one; 0 for none."""
+
+    same_as: int = 0
+
+
+class DerivedFalsifier(FalsifierReply):
+    """What would change the mind of the participant with that letter, by what it said."""
+
+    participant: str
+
+
+class DerivedReply(BaseModel):
+    falsifiers: list[DerivedFalsifier]
+
+
+class OpeningReply(BaseModel):
+    """A sealed position before any exchange. The positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
+
+    horizon: Horizon
+    confidence: ConfidenceLevel = "unsure"
+    interests: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_INTERESTS})] = Field(default_factory=list)
+    metric: str = ""
+    threshold: str = ""
+    deadline: str = ""
+    reason: str = ""
+    claim: str
+
+
+class FinalReply(BaseModel):
+    """A sealed position at the end. Positions are fields `p1` … on propositions and `q1` … on the questions of threads."""
+
+    confidence: ConfidenceLevel = "unsure"
+    cause: Label | None = None
+    reason: str = ""
+    claim: str
+
+
+class ClosingReply(Conclusion):
+    """The answer of the closing call. Its own positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
+
+
+class FlipReply(BaseModel):
+    """Whether the top claim of an agent hangs on a question, after its evidence."""
+
+    side: Side
+    gives_up_if: GivesUpIf
+    confidence: ConfidenceLevel = "unsure"
+    why: str = ""
+
+    @property
+    def would_flip(self) -> bool:
+        return would_flip(self.side, self.gives_up_if)
+
+
+class TurnReply(BaseModel):
+    """A free turn. Subclasses narrow `move` and hold what their stage needs."""
+
+    move: Move
+    reply_to: Label | None = None
+    mentions: list[str] = Field(default_factory=list)
+    topics: Topics = Field(default_factory=list)
+    text: FreeText
+
+
+class CommitReply(BaseModel):
+    """A commitment on the question of a thread."""
+
+    horizon: Horizon
+    side: Side
+    confidence: ConfidenceLevel = "unsure"
+    metric: str = ""
+    threshold: str = ""
+    deadline: str = ""
+    gives_up_if: GivesUpIf
+    flip_confidence: ConfidenceLevel = "unsure"
+    why: str = ""
+    text: FreeText
+
+    @property
+    def would_flip(self) -> bool:
+        return would_flip(self.side, self.gives_up_if)
+
+
+class FalsifierTurn(BaseModel):
+    """A falsifier that its author had not declared with the commitment."""
+
+    metric: str
+    threshold: str
+    deadline: str = ""
+    text: FreeText
+
+
+class SteelmanTurn(BaseModel):
+    """The position of an opponent, as strong as it can be put."""
+
+    claim_represented: str
+    strongest_reason: str
+    falsifier_represented: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.claim_represented.strip()} {self.strongest_reason.strip()}"
+
+
+class GradeTurn(BaseModel):
+    """What the represented agent makes of a steelman."""
+
+    grade: Literal["ACCURATE", "INCOMPLETE", "WRONG"]
+    corrections: str = ""
+    text: FreeText
+
+
+SpokenReply = TurnReply | CommitReply | FalsifierTurn | SteelmanTurn | GradeTurn
+
+
+def would_flip(side: Side, gives_up_if: GivesUpIf) -> bool:
+    """Return whether a top claim would change if the question came out otherwise than its agent answers it."""
+    return gives_up_if == "either" or gives_up_if in {"YES": ("NO",), "NO": ("YES",), "UNCERTAIN": ("YES", "NO")}[side]
+
+
+@lru_cache(maxsize=256)
+def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...]) -> type[TurnReply]:
+    """Return the reply type of a free turn in which exactly `moves` are open and `letters` name the other participants."""
+    fields: dict[str, Any] = {
+        "move": (Literal[moves], ...),
+        "reply_to": (Label | None, None),
+        "mentions": (list.__class_getitem__(Literal[letters]), Field(default_factory=list)),
+    }
+    if {"PROPOSE_CRUX", "REFRAME"} & set(moves):
+        fields |= {"supports": (Label | None, None), "question": (str, "")}
+    if "PROVIDE_EVIDENCE" in moves:
+        fields |= {"bears_on": (Literal[("nobody", *letters)], "nobody")}
+    if {"UPDATE_POSITION", "CONCEDE"} & set(moves):
+        fields |= {
+            "new_side": (Literal["unchanged", "YES", "NO", "UNCERTAIN"], "unchanged"),
+            "conceded": (str, ""),
+            "confidence": (Literal["unchanged", "unsure", "fairly sure", "certain"], "unchanged"),
+            "metric": (str, ""),
+            "threshold": (str, ""),
+            "deadline": (str, ""),
+            "top_claim": (Literal["unchanged", "YES", "NO", "NUANCED"], "unchanged"),
+            "claim": (str, ""),
+        }
+    if "STEELMAN" in moves:
+        fields |= {
+            "steelman_of": (Literal[("nobody", *letters)], "nobody"),
+            "strongest_reason": (str, ""),
+            "falsifier_represented": (str, ""),
+        }
+    return _extended("Turn", TurnReply, fields, last=("topics", "text"))
+
+
+@lru_cache(maxsize=64)
+def opening_type(propositions: int) -> type[OpeningReply]:
+    """Return the opening ballot over that many propositions."""
+    fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
+    return _extended("Opening", OpeningReply, fields, last=("reason", "claim"))
+
+
+@lru_cache(maxsize=256)
+def final_type(propositions: int, questions: int) -> type[FinalReply]:
+    """Return the final ballot over that many propositions and questions of threads."""
+    fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
+    fields |= {f"q{n}": (Side, ...) for n in range(1, questions + 1)}
+    return _extended("Final", FinalReply, fields, last=("cause", "reason", "claim"))
+
+
+@lru_cache(maxsize=64)
+def closing_type(propositions: int) -> type[ClosingReply]:
+    """Return the closing reply over that many propositions."""
+    fields: dict[str, Any] = {f"p{n}": (ClosingSide, ...) for n in range(1, propositions + 1)}
+    return _extended("Closing", ClosingReply, fields, last=("claims", "against", "would_change", "unknown", "text"))
+
+
+def _extended(name: str, base: type[M], fields: dict[str, Any], last: tuple[str, ...]) -> type[M]:
+    """Return a subclass with `fields` before those named last: a model decides before it writes."""
+    made: type[M] = create_model(name, __base__=base, **fields)
+    found = made.__pydantic_fields__
+    order = [field for field in found if field not in last]
+    made.__pydantic_fields__ = {field: found[field] for field in (*order, *last)}
+    made.model_rebuild(force=True)
+    return made
+
+
+def refuse_incomplete(turn: TurnReply) -> None:
+    """Raise `ValueError` for a turn whose move lacks what makes it this move."""
+    if not turn.text.strip():
+        raise ValueError("the text is empty")
+    if turn.move == "PROPOSE_CRUX" and not is_question(getattr(turn, "question", "")):
+        raise ValueError("PROPOSE_CRUX needs `question`: the yes/no question that you propose")
+    if turn.move == "CONCEDE" and is_empty_remark(getattr(turn, "conceded", "")):
+        raise ValueError("CONCEDE needs `conceded`: the exact proposition that you grant")
+    if turn.move == "UPDATE_POSITION" and getattr(turn, "new_side", "unchanged") == "unchanged":
+        raise ValueError("UPDATE_POSITION needs `new_side`: your new position; to keep it, choose another move")
+    if turn.move == "STEELMAN":
+        if getattr(turn, "steelman_of", "nobody") == "nobody":
+            raise ValueError("STEELMAN needs `steelman_of`: the participant whose position you put")
+        if is_empty_remark(getattr(turn, "strongest_reason", "")):
+            raise ValueError("STEELMAN needs `strongest_reason`: the strongest reason of that participant")
+
+
+def refuse_empty_steelman(turn: SteelmanTurn) -> None:
+    """Raise `ValueError` for a steelman that leaves one of its three parts out."""
+    for name in ("claim_represented", "strongest_reason", "falsifier_represented"):
+        if is_empty_remark(getattr(turn, name)):
+            raise ValueError(f"`{name}` is empty")
+
+
+def refuse_bare_grade(turn: GradeTurn) -> None:
+    """Raise `ValueError` for a grade below ACCURATE that says not what to correct."""
+    if turn.grade != "ACCURATE" and is_empty_remark(turn.corrections):
+        raise ValueError("a grade below ACCURATE needs `corrections`: what is wrong or missing")
+
+
+def refuse_bad_framing(reply: FramingReply) -> None:
+    """Raise `ValueError` for a disputable task without a question."""
+    if reply.form != "not disputable" and not any(map(is_question, reply.propositions)):
+        raise ValueError(
+            "give at least one yes/no question in `propositions`, or the form `not disputable` with the reason"
+        )
+
+
+def refuse_no_question(reply: QuestionReply) -> None:
+    if not is_question(reply.question):
+        raise ValueError("`question` must be one yes/no question")
+
+
+def falsifier_of(reply: Any) -> FalsifierReply | None:
+    """Return the falsifier in the fields `metric`, `threshold` and `deadline` of a reply; None where the first or second says
+    nothing."""
+    parts = {name: " ".join(getattr(reply, name, "").split()) for name in ("metric", "threshold", "deadline")}
+    found = FalsifierReply(**parts)
+    return None if found.empty else found
+
+
+def is_question(text: str) -> bool:
+    """Whether a text can be a thread's question: some words, on one line."""
+    return len(text.split()) >= 3 and len(text) <= 400

@@ -1,0 +1,160 @@
+"""Settings of `debate`, and what follows from them: seats, bounds, the number of calls."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from consilience.domain.agents import Agent
+from consilience.domain.outcome import Estimate
+from consilience.domain.panels import Panel
+from consilience.domain.topology import Topology
+from consilience.engine.protocol import PanelSeats
+from consilience.protocols.debate.moves import MAX_AGENTS, MAX_THREADS, MIN_AGENTS
+from consilience.protocols.debate.replies import MAX_PROPOSITIONS, is_question
+
+POINTS_OF_VIEW = (
+    "You look for what speaks for a change: what it makes possible, and what waiting costs.",
+    "You look for what speaks against a change: what can fail, what it costs, and who pays.",
+    "You ask what is really known: how often such things work, and which figure would decide it.",
+    "You speak for those who will live with the decision and do the work.",
+    "You ask whether the question is the right one, and which option nobody has named.",
+    "You think of the long run: what can be undone later, and what cannot.",
+)
+"""Points of view where no panel is given; the first two differ most."""
+
+SERVICE = (
+    ("framing", "frames the task as questions that can be disputed"),
+    ("moderator", "sets topic and process"),
+    ("crystallizer", "writes what the debate came to"),
+    ("second_opinion", "compares questions"),
+)
+MAX_FRAMINGS_PER_THREAD = 2
+
+
+class DebateSettings(PanelSeats):
+    """What can be set; see the descriptions."""
+
+    name: ClassVar[str] = "debate"
+    summary: ClassVar[str] = (
+        "agents debate in threads, each must put the other side's case before it may challenge it, and what really divides "
+        "them is locked as a question"
+    )
+    seat_role: ClassVar[str] = "debater"
+    min_seats: ClassVar[int] = MIN_AGENTS
+    max_seats: ClassVar[int] = MAX_AGENTS
+
+    debaters: Annotated[
+        int, Field(ge=MIN_AGENTS, le=MAX_AGENTS, description="agents that debate; a panel sets their number")
+    ] = 3
+    max_messages: Annotated[int, Field(ge=2, le=2_000, description="messages of all debaters together")] = 200
+    max_duration: Annotated[int, Field(ge=10, le=7_200, description="virtual seconds that the debate may take")] = 300
+    option: Annotated[
+        tuple[str, ...],
+        Field(max_length=MAX_PROPOSITIONS, description="an option to decide on; give it two or three times"),
+    ] = ()
+    as_is: Annotated[bool, Field(description="debate the task as it stands, as a yes/no question")] = False
+    attention: Annotated[
+        Literal["auto", "keyword", "embedding"],
+        Field(description="how agents find what concerns them; auto: embedding if an encoder is given"),
+    ] = "auto"
+    attention_threshold: Annotated[float, Field(ge=0, le=1, description="score from which an agent sees a message")] = (
+        0.6
+    )
+    convergence_threshold: Annotated[
+        float, Field(ge=0, le=1, description="convergence signal from which the evidence stage ends")
+    ] = 0.75
+    spawning: Annotated[
+        Literal["agents", "moderator"], Field(description="who proposes further threads: agents, or keywords")
+    ] = "agents"
+    discovery_messages: Annotated[int, Field(ge=2, le=40, description="messages to find a thread's question")] = 8
+    evidence_messages: Annotated[int, Field(ge=2, le=60, description="messages on the evidence for it")] = 14
+    stagnation: Annotated[
+        int, Field(ge=5, le=1_000, description="messages per active thread without progress that end the debate")
+    ] = 50
+    anonymous_peers: Annotated[bool, Field(description="agents see letters for one another, not names")] = True
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.as_is and self.option:
+            raise ValueError("as_is debates the task itself; with options it is not the task that is debated")
+        if len(self.option) == 1:
+            raise ValueError("one option is no choice; give two or three")
+        if len(set(map(str.casefold, self.option))) < len(self.option) or not all(map(str.strip, self.option)):
+            raise ValueError("the options must differ and have text")
+        return self
+
+    @property
+    def default_seats(self) -> tuple[str, ...]:
+        return tuple(f"D{n}" for n in range(1, self.debaters + 1))
+
+    @property
+    def service_seats(self) -> tuple[Agent, ...]:
+        return tuple(Agent(id=id, role=role, voice=False) for id, role in SERVICE)
+
+    def with_panel(self, panel: Panel | None) -> Self:
+        made = super().with_panel(panel)
+        return made.model_copy(update={"debaters": len(made.seats)}) if made.seats else made
+
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        seats = super().agents(panel)
+        if panel is not None or self.seats:
+            return seats
+        views = iter(POINTS_OF_VIEW * 2)
+        return tuple(a.model_copy(update={"perspective": next(views)}) if a.voice else a for a in seats)
+
+    def topology(self) -> Topology:
+        """Debaters are one another's peers; service seats stand beside them."""
+        ids = self.seat_ids
+        return Topology(
+            kind="debate",
+            agents=(*ids, *(seat.id for seat in self.service_seats)),
+            circles=(ids,) if len(ids) > 1 else (),
+        )
+
+    @property
+    def first_speakers(self) -> tuple[str, ...]:
+        return self.seat_ids
+
+    @property
+    def frames(self) -> bool:
+        """Whether a call frames the task."""
+        return not (self.as_is or self.option)
+
+    @property
+    def max_attempts(self) -> int:
+        """Replies in threads that may be asked for, blocked and failed ones included."""
+        return self.max_messages + self.max_messages // 4
+
+    def message_limit(self, steps: int | None) -> int:
+        """Messages of debaters that may be published under a limit on steps."""
+        return self.max_messages if steps is None else min(self.max_messages, steps)
+
+    @property
+    def max_framings(self) -> int:
+        return MAX_FRAMINGS_PER_THREAD * MAX_THREADS
+
+    @property
+    def max_comparisons(self) -> int:
+        """Times that questions are compared."""
+        return self.max_framings + 2 * MAX_THREADS
+
+    @property
+    def max_quoted_replies(self) -> int:
+        """A window of messages, each much shorter than a reply may be; for the closing call the final ballots, too."""
+        return 6
+
+    def estimate(self) -> Estimate:
+        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls and the closing one. The
+        least is a debate in which nothing is published."""
+        seats, threads = len(self.seat_ids), MAX_THREADS
+        moderator = self.max_framings + threads + self.max_comparisons
+        most = int(self.frames) + 2 * seats + self.max_attempts + seats * threads + moderator + 1
+        return Estimate(min=1 if self.frames else 2 * seats + 1, max=most)
+
+
+def proposition(task: str) -> str:
+    """A task as the question of a thread, without what a question cannot hold."""
+    words = " ".join(task.split())
+    return words if is_question(words) else words[:397].rstrip() + " …"

@@ -1,0 +1,224 @@
+"""Further threads: proposed by agents or by keywords, opened once two agents want one that asks something new (seed 002, "Thread
+Controls")."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from consilience.engine.prompt import Prompt
+from consilience.engine.work import Failure, Reply
+from consilience.protocols.debate.attention import keywords
+from consilience.protocols.debate.floor import MODERATOR, Floor
+from consilience.protocols.debate.moves import (
+    MAX_ACTIVE_THREADS,
+    MAX_THREADS,
+    SPAWN_MIN_AGENTS,
+    SPAWN_MIN_MENTIONS,
+    THINK_MS,
+)
+from consilience.protocols.debate.notes import SpawnProposed
+from consilience.protocols.debate.records import DebateMessage
+from consilience.protocols.debate.replies import SameReply
+from consilience.protocols.debate.threads import Thread
+
+if TYPE_CHECKING:
+    from consilience.protocols.debate.moderator import Moderator
+
+_WHAT_ABOUT = re.compile(r"but what about (.+?)[?.!]", re.IGNORECASE)
+KEYWORD_MESSAGES, REFRAME_MESSAGES = 10, 5
+"""The last messages of a thread in which the moderator looks for a shared keyword, and for "but what about X?"."""
+
+
+@dataclass
+class Proposal:
+    """A thread that somebody wants."""
+
+    question: str
+    parent: Thread
+    supporters: list[str]
+    mentions: int
+    status: Literal["PROPOSED", "APPROVED", "REJECTED"] = "PROPOSED"
+
+
+class Spawning:
+    """Proposals of threads and their decision."""
+
+    def __init__(self, floor: Floor, moderator: Moderator) -> None:
+        self.floor, self.moderator = floor, moderator
+        self.proposals: dict[str, Proposal] = {}
+        """By the message that made the proposal."""
+        self.pending = 0
+        """Decisions under way."""
+        self._keywords: set[str] = set()
+
+    async def consider(self, thread: Thread, message: DebateMessage) -> None:
+        """Look for a proposal in a message that was just published, or for support of an earlier one."""
+        if self.floor.settings.spawning == "moderator":
+            self._by_keyword(thread)
+            return
+        question = self.floor.question_of.get(message.id, "")
+        if question:
+            self.proposals[message.id] = Proposal(question, thread, [message.agent], 1)
+            if self._is_outside(message.id, self.proposals[message.id]):
+                self._note(self.proposals[message.id])
+        supported = self.floor.supports.get(message.id)
+        proposal = self.proposals.get(supported or "")
+        if proposal is not None and proposal.status == "PROPOSED" and self._is_outside(supported or "", proposal):
+            proposal.mentions += 1
+            if message.agent not in proposal.supporters:
+                proposal.supporters.append(message.agent)
+            if len(proposal.supporters) >= SPAWN_MIN_AGENTS and proposal.mentions >= SPAWN_MIN_MENTIONS:
+                self._begin(self._decide(proposal))
+
+    def open_in(self, thread: Thread) -> list[tuple[str, str]]:
+        """Questions proposed in a thread that wait for a second supporter, by message; not those that are its own question."""
+        return [
+            (id, proposal.question)
+            for id, proposal in self.proposals.items()
+            if proposal.parent is thread and proposal.status == "PROPOSED" and self._is_outside(id, proposal)
+        ]
+
+    def _is_outside(self, message: str, proposal: Proposal) -> bool:
+        """Whether a proposal is for another thread: while a thread looks for its question, one proposed for it is not."""
+        thread = proposal.parent
+        if thread.stage == "DISCOVERY" and message in thread.proposals:
+            return False
+        return proposal.question != thread.question
+
+    async def split(self, thread: Thread, question: str) -> None:
+        """Give the second dispute of a thread a thread of its own, with the same agents."""
+        proposal = Proposal(question, thread, list(thread.members), SPAWN_MIN_MENTIONS)
+        self._note(proposal)
+        self._begin(self._decide(proposal))
+
+    def _by_keyword(self, thread: Thread) -> None:
+        """The seed's first version: a keyword that two agents share, or "but what about X?"."""
+        if len(self.floor.active) >= MAX_ACTIVE_THREADS:
+            return
+        found = self._what_about(thread) or self._shared_keyword(thread)
+        if found is None:
+            return
+        topic, agents, mentions = found
+        self._keywords.add(topic.casefold())
+        proposal = Proposal(topic, thread, agents, mentions)
+        self._note(proposal)
+        self._begin(self._frame_and_decide(proposal))
+
+    def _shared_keyword(self, thread: Thread) -> tuple[str, list[str], int] | None:
+        known = {
+            word for other in self.floor.threads.values() for word in keywords(f"{other.topic} {other.question or ''}")
+        }
+        users: dict[str, list[str]] = {}
+        mentions: Counter[str] = Counter()
+        for message in thread.spoken[-KEYWORD_MESSAGES:]:
+            for word in dict.fromkeys(keywords(" ".join(message.topics))):
+                mentions[word] += 1
+                users.setdefault(word, [])
+                if message.agent not in users[word]:
+                    users[word].append(message.agent)
+        for word, agents in users.items():
+            fresh = word not in known and word not in self._keywords
+            if fresh and len(agents) >= SPAWN_MIN_AGENTS and mentions[word] >= SPAWN_MIN_MENTIONS:
+                return word, agents, mentions[word]
+        return None
+
+    def _what_about(self, thread: Thread) -> tuple[str, list[str], int] | None:
+        for message in thread.spoken[-REFRAME_MESSAGES:]:
+            match = _WHAT_ABOUT.search(message.text)
+            if match and match[1].casefold() not in self._keywords:
+                words = set(keywords(match[1]))
+                agents = [m.agent for m in thread.spoken[-KEYWORD_MESSAGES:] if words & set(keywords(m.text))]
+                return match[1], list(dict.fromkeys([message.agent, *agents])), max(1, len(agents))
+        return None
+
+    def _begin(self, body: object) -> None:
+        self.pending += 1
+        self.floor.session.clock.spawn(MODERATOR, body)  # type: ignore[arg-type]
+
+    async def _frame_and_decide(self, proposal: Proposal) -> None:
+        reply = await self.moderator.ask_question(proposal.parent, "spawn", keyword=proposal.question)
+        if isinstance(reply, Reply):
+            proposal.question = " ".join(reply.value.question.split())
+            await self._decide(proposal)
+            return
+        self.pending -= 1
+        self._reject(proposal, "no question was framed")
+
+    async def _decide(self, proposal: Proposal) -> None:
+        """Open the thread, unless there are too many, too few want it, or one asks the same."""
+        floor = self.floor
+        reason = self._obstacle(proposal)
+        if not reason:
+            same = await self.same_as(proposal.question, [*floor.active])
+            reason = f"{same.id} asks the same" if same is not None else self._obstacle(proposal)
+        self.pending -= 1
+        if reason:
+            self._reject(proposal, reason)
+            return
+        proposal.status = "APPROVED"
+        self._note(proposal)
+        parent = proposal.parent
+        remaining = [agent for agent in parent.members if agent not in proposal.supporters]
+        if len(remaining) >= 2:
+            parent.members[:] = remaining
+        await self.moderator.open(proposal.question, proposal.supporters, question=proposal.question, parent=parent.id)
+        floor.progress()
+
+    def _obstacle(self, proposal: Proposal) -> str:
+        floor = self.floor
+        if floor.over is not None:
+            return "the debate is over"
+        if len(floor.active) >= MAX_ACTIVE_THREADS:
+            return f"{MAX_ACTIVE_THREADS} threads are active"
+        if len(floor.threads) >= MAX_THREADS:
+            return f"{MAX_THREADS} threads were opened"
+        if len(proposal.supporters) < SPAWN_MIN_AGENTS or proposal.mentions < SPAWN_MIN_MENTIONS:
+            return "fewer than two agents want it"
+        return ""
+
+    def _reject(self, proposal: Proposal, reason: str) -> None:
+        proposal.status = "REJECTED"
+        self._note(proposal, reason)
+
+    def _note(self, proposal: Proposal, reason: str = "") -> None:
+        data = SpawnProposed(
+            at=self.floor.now,
+            question=proposal.question,
+            parent=proposal.parent.id,
+            supporters=tuple(proposal.supporters),
+            mentions=proposal.mentions,
+            status=proposal.status,
+            reason=reason,
+        )
+        self.floor.note("spawn_proposed", data)
+
+    async def same_as(self, question: str, others: list[Thread]) -> Thread | None:
+        """Return the thread among `others` that asks the same, by one typed call of the second opinion; None where none does, and
+        where comparisons are used up or the call fails."""
+        floor = self.floor
+        asked = [(other, other.question or other.topic) for other in others]
+        if not asked or floor.comparisons >= floor.settings.max_comparisons:
+            return None
+        floor.comparisons += 1
+        words = floor.session.words("same", question=question, questions=tuple(text for _, text in asked))
+        session = floor.session
+        async with session.phase("comparison", floor.comparisons):
+            pending = session.start(
+                session.ask(
+                    "second_opinion",
+                    Prompt(words, documents=()),
+                    key=f"same/{floor.comparisons}",
+                    returns=SameReply,
+                    kind="comparison",
+                )
+            )
+            await session.clock.sleep(session.rng("second_opinion", floor.comparisons).randint(*THINK_MS))
+            reply = await pending
+        if isinstance(reply, Failure):
+            floor.failures.append(reply)
+            return None
+        number = reply.value.same_as
+        return asked[number - 1][0] if 1 <= number <= len(asked) else None

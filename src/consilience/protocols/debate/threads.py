@@ -1,0 +1,290 @@
+"""A thread: one dispute from its discovery to its crux. Its state is what was published in it and what follows from that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from consilience.protocols.debate.moves import (
+    ACTIVE,
+    EXTRA_DISCOVERY_MESSAGES,
+    MIN_DISCOVERY_MESSAGES,
+    STABLE_MESSAGES,
+    THREAD_CAP,
+    Horizon,
+    Side,
+    Stage,
+    Status,
+    dominant_horizon,
+)
+from consilience.protocols.debate.records import (
+    Commitment,
+    Concession,
+    Crux,
+    DebateMessage,
+    Evidence,
+    Falsifier,
+    Flip,
+    LockAttempt,
+    StageRecord,
+    SteelmanAttempt,
+    ThreadRecord,
+)
+
+_STATUS_OF: dict[Stage, Status] = {"DISCOVERY": "DISCOVERY", "CRUX_LOCK": "LOCKING", "EVIDENCE": "LOCKED"}
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Messages of debaters that each stage has."""
+
+    discovery: int
+    evidence: int
+
+
+@dataclass(eq=False)
+class Thread:
+    """A thread while the debate runs."""
+
+    id: str
+    topic: str
+    created_at: int
+    budgets: Budgets
+    members: list[str]
+    """Agents who are in it: they attend to it more, and speak in it."""
+    parent: str | None = None
+    question: str | None = None
+    proposals: dict[str, tuple[str, set[str]]] = field(default_factory=dict)
+    """Questions that were proposed in the discovery, by message, each with the agents that support it."""
+    status: Status = "DISCOVERY"
+    stage: Stage = "DISCOVERY"
+    messages: list[DebateMessage] = field(default_factory=list)
+    in_stage: int = 0
+    """Messages of debaters in the current stage."""
+    in_flight: int = 0
+    """Replies being composed for it."""
+    stage_since: int = 0
+    stages: list[StageRecord] = field(default_factory=list)
+    budget: int = 0
+    """Messages of debaters that the current stage has left to begin with, and what it was granted since."""
+    granted: int = 0
+    """Messages granted beyond the first budgets."""
+    last_at: int = 0
+    commitments: dict[str, Commitment] = field(default_factory=dict)
+    to_commit: list[str] = field(default_factory=list)
+    """Participants whose commitment is due."""
+    to_falsify: list[str] = field(default_factory=list)
+    """Participants whose falsifier is due."""
+    required: tuple[tuple[str, str], ...] | None = None
+    """Pairs (from, of) whose steelman the lock requires; None until the last participant has committed."""
+    steelmen: list[SteelmanAttempt] = field(default_factory=list)
+    attempts: list[LockAttempt] = field(default_factory=list)
+    locked_at: int | None = None
+    concessions: list[Concession] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    flips: dict[str, Flip] = field(default_factory=dict)
+    horizon: Horizon | None = None
+    """The horizon that the moderator aligned it to."""
+    busy: bool = False
+    """Whether a call of the moderator about it is under way."""
+    reframed: bool = False
+    crux: Crux | None = None
+    closed_at: int | None = None
+    closed_by: str = ""
+    merged_into: str | None = None
+    signal: float = 0.0
+    alignments: int = 0
+
+    def __post_init__(self) -> None:
+        self.budget, self.stage_since, self.last_at = self.budgets.discovery, self.created_at, self.created_at
+
+    @property
+    def active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def spoken(self) -> list[DebateMessage]:
+        """Messages of debaters."""
+        return [message for message in self.messages if not message.by_moderator]
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Agents who spoke in it, in order of their first message."""
+        return tuple(dict.fromkeys(message.agent for message in self.spoken))
+
+    @property
+    def cap(self) -> int:
+        """Messages of debaters that it may have in all."""
+        return max(THREAD_CAP, self.budgets.discovery + self.budgets.evidence + self.granted)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another free message may be composed: what is published and being composed is within budget and cap, and the
+        stage has not found its end, which waits for what is being composed."""
+        if self.ready_to_lock if self.stage == "DISCOVERY" else self.stage == "EVIDENCE" and self.is_stable:
+            return False
+        return self.in_stage + self.in_flight < self.budget and len(self.spoken) + self.in_flight < self.cap
+
+    def moves(self, last: int) -> list[str]:
+        """The moves of the last messages of debaters."""
+        return [message.move for message in self.spoken[-last:]]
+
+    def add(self, message: DebateMessage) -> None:
+        """Take in a published message."""
+        self.messages.append(message)
+        self.last_at = message.at
+        if not message.by_moderator:
+            self.in_stage += 1
+            if message.agent not in self.members:
+                self.members.append(message.agent)
+
+    def enter(self, stage: Stage, at: int, budget: int) -> None:
+        """Go on to another stage."""
+        self.end_stage(at)
+        self.stage, self.status, self.stage_since = stage, _STATUS_OF[stage], at
+        self.in_stage, self.budget = 0, budget
+        self.last_at = at
+
+    def end_stage(self, at: int) -> None:
+        """Record the current stage as ended."""
+        self.stages.append(StageRecord(stage=self.stage, messages=self.in_stage, duration=at - self.stage_since))
+
+    def grant(self, messages: int) -> None:
+        """Add to the budget of the current stage."""
+        self.budget += messages
+        self.granted += messages
+
+    def close(self, status: Status, at: int, reason: str, into: str | None = None) -> None:
+        """End it; its agents leave it."""
+        self.end_stage(at)
+        self.status, self.closed_at, self.closed_by, self.merged_into = status, at, reason, into
+        self.members.clear()
+        self.to_commit.clear()
+        self.to_falsify.clear()
+
+    # discovery
+
+    def propose(self, message: DebateMessage, question: str) -> None:
+        """Take in a proposed question. The one with most supporters is the thread's, ties to the latest."""
+        self.proposals[message.id] = (question, {message.agent})
+        self._adopt()
+
+    def support(self, message: str, agent: str) -> None:
+        """Count an agent as a supporter of a question that another has proposed here."""
+        if message in self.proposals:
+            self.proposals[message][1].add(agent)
+            self._adopt()
+
+    def _adopt(self) -> None:
+        if self.stage == "DISCOVERY":
+            ranked = enumerate(self.proposals.values())
+            self.question = max(ranked, key=lambda entry: (len(entry[1][1]), entry[0]))[1][0]
+
+    @property
+    def ready_to_lock(self) -> bool:
+        """Whether the discovery has found its question: framed, with two engaged agents, after its least length."""
+        enough = min(MIN_DISCOVERY_MESSAGES, self.budgets.discovery)
+        return bool(self.question) and len(self.participants) >= 2 and self.in_stage >= enough
+
+    @property
+    def discovery_spent(self) -> bool:
+        return self.stage == "DISCOVERY" and self.in_stage >= self.budget
+
+    @property
+    def discovery_failed(self) -> bool:
+        """Whether the extra messages, too, engaged fewer than two agents."""
+        return self.discovery_spent and self.granted >= EXTRA_DISCOVERY_MESSAGES and len(self.participants) < 2
+
+    # lock
+
+    def side(self, agent: str) -> Side | None:
+        commitment = self.commitments.get(agent)
+        return commitment.side if commitment else None
+
+    def sides(self) -> dict[Side, list[str]]:
+        """Committed agents by side, in order of participation."""
+        found: dict[Side, list[str]] = {"YES": [], "NO": [], "UNCERTAIN": []}
+        for agent, commitment in self.commitments.items():
+            found[commitment.side].append(agent)
+        return found
+
+    def latest_steelman(self, agent: str, of: str) -> SteelmanAttempt | None:
+        return next((s for s in reversed(self.steelmen) if (s.agent, s.of) == (agent, of)), None)
+
+    def ungraded_for(self, agent: str) -> SteelmanAttempt | None:
+        """The first steelman of that agent's position that it has not graded."""
+        return next((s for s in self.steelmen if s.of == agent and s.grade == "PENDING"), None)
+
+    def passed(self, agent: str, of: str) -> bool:
+        return any(s.grade == "ACCURATE" for s in self.steelmen if (s.agent, s.of) == (agent, of))
+
+    def has_horizon_mismatch(self, horizons: Sequence[Horizon]) -> bool:
+        """Whether horizons fall into different buckets."""
+        return len(set(horizons)) > 1
+
+    # evidence
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the last messages of the evidence stage brought no update, no concession and no new evidence, or its budget
+        is spent."""
+        moving = {"UPDATE_POSITION", "CONCEDE", "PROVIDE_EVIDENCE"}
+        quiet = self.in_stage >= STABLE_MESSAGES and not moving & set(self.moves(STABLE_MESSAGES))
+        return self.stage == "EVIDENCE" and (quiet or self.in_stage >= self.budget)
+
+    def horizons(self) -> list[Horizon]:
+        return [commitment.horizon for commitment in self.commitments.values()]
+
+    def falsifiers(self) -> list[tuple[str, Falsifier]]:
+        return [(agent, c.falsifier) for agent, c in self.commitments.items() if c.falsifier is not None]
+
+    def record(self) -> ThreadRecord:
+        return ThreadRecord(
+            id=self.id,
+            topic=self.topic,
+            question=self.question,
+            status=self.status,
+            stage=self.stage,
+            parent=self.parent,
+            merged_into=self.merged_into,
+            created_at=self.created_at,
+            closed_at=self.closed_at,
+            participants=self.participants,
+            stages=tuple(self.stages),
+            lock_attempts=tuple(self.attempts),
+            commitments=tuple(self.commitments.values()),
+            steelmen=tuple(self.steelmen),
+            concessions=tuple(self.concessions),
+            signal=self.signal,
+            crux=self.crux,
+            closed_by=self.closed_by,
+        )
+
+
+def convergence_signal(thread: Thread) -> float:
+    """The seed's signal: 0.95 for a proposed crux that is acknowledged, 0.75 for three concessions that changed a top claim,
+    0.6 for shrinking participation; 0 without a framed question, or with a new position in the last 5 messages or a new
+    participant in the last 8. Only acknowledgements by a typed CONCEDE count."""
+    spoken = thread.spoken
+    if not thread.question or len(spoken) < 8:
+        return 0.0
+    recent = spoken[-8:]
+    earlier = {message.agent for message in spoken[:-8]}
+    if any(message.agent not in earlier for message in recent) and len(spoken) > 8:
+        return 0.0
+    if any(message.move in ("COMMIT_POSITION", "UPDATE_POSITION") for message in spoken[-5:]):
+        return 0.0
+    moves = [message.move for message in recent]
+    changed = {concession.message for concession in thread.concessions if not concession.cheap}
+    if "PROPOSE_CRUX" in moves and "CONCEDE" in moves[-3:]:
+        return 0.95
+    if sum(message.id in changed for message in recent) >= 3:
+        return 0.75
+    if len({message.agent for message in recent}) <= 2 < len(thread.participants):
+        return 0.6
+    return 0.0
+
+
+def aligned_horizon(thread: Thread, stated: Sequence[Horizon]) -> Horizon | None:
+    """The horizon to which a mismatch is aligned: the most frequent, ties to the shorter; None without a mismatch."""
+    return dominant_horizon(stated) if thread.has_horizon_mismatch(stated) else None

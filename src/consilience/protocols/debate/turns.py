@@ -1,0 +1,245 @@
+"""What a published message changes: the typed fields of each move, taken into the state of its thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consilience.domain.positions import LEVELS
+from consilience.engine.work import Reply
+from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.moves import TopSide
+from consilience.protocols.debate.notes import SteelmanGraded, SteelmanNote
+from consilience.protocols.debate.records import (
+    Commitment,
+    Concession,
+    DebateMessage,
+    Evidence,
+    Falsifier,
+    SteelmanAttempt,
+)
+from consilience.protocols.debate.replies import (
+    CommitReply,
+    FalsifierTurn,
+    GradeTurn,
+    SteelmanTurn,
+    TurnReply,
+    falsifier_of,
+    is_question,
+)
+from consilience.protocols.debate.threads import Thread
+
+
+def spoken_words(floor: Floor, thread: Thread, message: DebateMessage, value: Any, of: str | None) -> str:
+    """The words by which prompts quote a message: its move, what it answers, its text and its typed parts."""
+    target = floor.by_id.get(message.reply_to or "")
+    about = f" of {floor.letters[of]}" if of else f" on {target.label}" if target else ""
+    parts = [f"{message.move}{about}: {message.text}"]
+    match value:
+        case CommitReply():
+            parts[0] = f"COMMIT_POSITION {value.side}, {value.confidence}, horizon {value.horizon}: {message.text}"
+            if (falsifier := falsifier_of(value)) is not None:
+                parts.append(f"Would change its mind if: {falsifier.words()}.")
+        case FalsifierTurn():
+            falsifier = falsifier_of(value)
+            parts.append(f"Would change its mind if: {falsifier.words()}." if falsifier else "")
+        case SteelmanTurn():
+            parts.append(f"Would change its mind if: {value.falsifier_represented}")
+        case GradeTurn():
+            parts[0] = f"GRADE_STEELMAN{about} {value.grade}: {message.text}"
+            if value.grade != "ACCURATE":
+                parts.append(f"Corrections: {value.corrections}")
+        case TurnReply():
+            parts += _turn_parts(value)
+    return "\n".join(part for part in parts if part)
+
+
+def _turn_parts(value: TurnReply) -> list[str]:
+    question = getattr(value, "question", "").strip()
+    parts = [f"Question: {question}"] if question and value.move in ("PROPOSE_CRUX", "REFRAME") else []
+    if value.move == "CONCEDE":
+        changed = getattr(value, "top_claim", "unchanged")
+        parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()} (top claim: {changed})")
+    if value.move == "UPDATE_POSITION":
+        parts.append(
+            f"New position: {getattr(value, 'new_side', '')} (top claim: {getattr(value, 'top_claim', 'unchanged')})"
+        )
+        falsifier = falsifier_of(value)
+        parts += [f"Would change its mind if: {falsifier.words()}."] if falsifier else []
+    if value.move == "STEELMAN":
+        parts.append(f"Strongest reason: {getattr(value, 'strongest_reason', '')}")
+    return parts
+
+
+def record_turn(
+    floor: Floor,
+    thread: Thread,
+    message: DebateMessage,
+    reply: Reply[Any],
+    of: str | None,
+    earlier: SteelmanAttempt | None,
+) -> None:
+    """Take a published reply into its thread."""
+    match reply.value:
+        case CommitReply():
+            _commit(thread, message, reply.value)
+        case FalsifierTurn():
+            _declare(thread, message.agent, reply.value)
+        case SteelmanTurn():
+            assert of is not None
+            value = reply.value
+            _steelman(
+                floor, thread, message, of, value.claim_represented, value.strongest_reason, value.falsifier_represented
+            )
+        case GradeTurn():
+            assert earlier is not None
+            _grade(floor, thread, message, reply.value, earlier)
+        case TurnReply():
+            _turn(floor, thread, message, reply)
+
+
+def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
+    agent = message.agent
+    falsifier = _falsifier(value) if value.side != "UNCERTAIN" else None
+    thread.commitments[agent] = Commitment(
+        agent=agent,
+        side=value.side,
+        statement=message.text,
+        confidence=LEVELS[value.confidence],
+        horizon=value.horizon,
+        falsifier=falsifier,
+        would_flip=value.would_flip,
+        flip_confidence=LEVELS[value.flip_confidence],
+        why=value.why.strip(),
+        message=message.id,
+    )
+    if agent in thread.to_commit:
+        thread.to_commit.remove(agent)
+
+
+def _declare(thread: Thread, agent: str, value: FalsifierTurn) -> None:
+    falsifier, commitment = _falsifier(value), thread.commitments.get(agent)
+    if agent in thread.to_falsify:
+        thread.to_falsify.remove(agent)
+    if falsifier is not None and commitment is not None:
+        thread.commitments[agent] = commitment.model_copy(update={"falsifier": falsifier})
+
+
+def _update(thread: Thread, message: DebateMessage, value: TurnReply) -> None:
+    """Replace a commitment by what an update says. A falsifier of another position holds no more; a confidence stays unless it is
+    named."""
+    before = thread.commitments.get(message.agent)
+    if before is None or message.new_side is None:
+        return
+    level: Any = getattr(value, "confidence", "unchanged")
+    update: dict[str, object] = {"side": message.new_side, "statement": message.text, "message": message.id}
+    update["falsifier"] = _falsifier(value)
+    if level != "unchanged":
+        update["confidence"] = LEVELS[level]
+    thread.commitments[message.agent] = before.model_copy(update=update)
+
+
+def _falsifier(value: Any) -> Falsifier | None:
+    declared = falsifier_of(value)
+    return None if declared is None else Falsifier(**declared.model_dump(include={"metric", "threshold", "deadline"}))
+
+
+def _steelman(
+    floor: Floor, thread: Thread, message: DebateMessage, of: str, claim: str, reason: str, falsifier: str
+) -> None:
+    required = (message.agent, of) in (thread.required or ())
+    attempt = SteelmanAttempt(
+        agent=message.agent,
+        of=of,
+        claim=claim.strip(),
+        reason=reason.strip(),
+        falsifier=falsifier.strip(),
+        message=message.id,
+        required=required,
+    )
+    thread.steelmen.append(attempt)
+    note = SteelmanNote(
+        at=floor.now, thread=thread.id, agent=message.agent, of=of, message=message.id, required=required
+    )
+    floor.note("steelman_attempt", note)
+
+
+def _grade(floor: Floor, thread: Thread, message: DebateMessage, value: GradeTurn, earlier: SteelmanAttempt) -> None:
+    place = next(n for n, steelman in enumerate(thread.steelmen) if steelman.message == earlier.message)
+    corrections = "" if value.grade == "ACCURATE" else value.corrections.strip()
+    thread.steelmen[place] = earlier.model_copy(update={"grade": value.grade, "corrections": corrections})
+    note = SteelmanGraded(
+        at=floor.now,
+        thread=thread.id,
+        agent=earlier.agent,
+        of=earlier.of,
+        grade=value.grade,
+        corrections=corrections,
+    )
+    floor.note("steelman_graded", note)
+
+
+def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any]) -> None:
+    value = reply.value
+    question = " ".join(getattr(value, "question", "").split())
+    if is_question(question):
+        floor.question_of[message.id] = question
+    match value.move:
+        case "PROPOSE_CRUX" if thread.stage == "DISCOVERY":
+            thread.propose(message, question)
+            floor.progress()
+        case "PROVIDE_EVIDENCE":
+            verified = sum(quotation.verified for quotation in message.quotations)
+            thread.evidence.append(
+                Evidence(
+                    agent=message.agent,
+                    text=message.text,
+                    message=message.id,
+                    at=message.at,
+                    bears_on=message.bears_on,
+                    verified=verified,
+                )
+            )
+        case "UPDATE_POSITION" if message.new_side is not None:
+            _update(thread, message, value)
+        case "CONCEDE":
+            thread.concessions.append(_concession(floor, message, value))
+            falsifier = _falsifier(value)
+            if falsifier is not None and message.agent in thread.commitments:
+                held = thread.commitments[message.agent]
+                thread.commitments[message.agent] = held.model_copy(update={"falsifier": falsifier})
+        case "STEELMAN":
+            of = floor.agent_of[value.steelman_of]
+            _steelman(
+                floor,
+                thread,
+                message,
+                of,
+                message.text,
+                value.strongest_reason,
+                getattr(value, "falsifier_represented", ""),
+            )
+        case _:
+            pass
+    claim = " ".join(getattr(value, "claim", "").split())
+    if claim and getattr(value, "top_claim", "unchanged") != "unchanged":
+        floor.claims[message.agent] = claim
+    supported = getattr(value, "supports", None)
+    if supported:
+        for id in floor.session.named(reply, [supported]):
+            floor.supports[message.id] = id
+            thread.support(id, message.agent)
+
+
+def _concession(floor: Floor, message: DebateMessage, value: Any) -> Concession:
+    changed: TopSide | None = None if value.top_claim == "unchanged" else value.top_claim
+    opening = floor.openings.get(message.agent)
+    before: TopSide | None = None
+    if changed is not None and opening is not None and opening.positions:
+        before = "NUANCED" if opening.positions[0] == "UNCERTAIN" else opening.positions[0]
+    return Concession(
+        agent=message.agent,
+        proposition=value.conceded.strip(),
+        message=message.id,
+        top_claim=changed,
+        before=before if changed is not None else None,
+    )
