@@ -22,7 +22,7 @@ def is_choice(pattern: str) -> bool:
     return bool(re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern))
 
 
-def form(pattern: str) -> str:
+def describe_pattern(pattern: str) -> str:
     """Return a pattern as a model is shown it: its alternatives if it is a list of words, else the expression."""
     return " or ".join(pattern.split("|")) if is_choice(pattern) else pattern
 

@@ -49,12 +49,12 @@ def extend_presentation(report: Report, max_steps: str = "", **parts: object) ->
     return Report.presentation(report).model_copy(update=bound | parts)
 
 
-def share(part: float) -> str:
+def format_share(part: float) -> str:
     """`45 %`."""
     return f"{part:.0%}".replace("%", " %")
 
 
-def two_places(value: float | None) -> str:
+def format_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
@@ -69,7 +69,7 @@ def bullets(items: Iterable[Item]) -> tuple[Block, ...]:
     return (Bullets(items=entries),) if entries else ()
 
 
-def figures_of(
+def key_figures(
     metrics: Mapping[str, float | int | None],
     *,
     step: str = "round",
@@ -82,12 +82,12 @@ def figures_of(
     for name, value in metrics.items():
         series = _series(name, step)
         if series:
-            shown = two_places(value) if name.startswith("sibling") else "–" if value is None else share(value)
+            shown = format_score(value) if name.startswith("sibling") else "–" if value is None else format_share(value)
             by_step.setdefault(series, []).append(shown)
         elif name in shares:
-            yield KeyFigure(name=shares[name], value="–" if value is None else share(float(value)))
+            yield KeyFigure(name=shares[name], value="–" if value is None else format_share(float(value)))
         elif name not in _OMITTED:
-            number = two_places(value) if value is None or isinstance(value, float) else f"{value:,}"
+            number = format_score(value) if value is None or isinstance(value, float) else f"{value:,}"
             yield KeyFigure(name=names.get(name, name.replace("_", " ")), value=number)
     for series, values in by_step.items():
         yield KeyFigure(name=series, value=", ".join(values))
@@ -123,7 +123,7 @@ def ballot_section(ballots: Sequence[Ballot], pool: Mapping[str, float]) -> Sect
         final = {ballot.agent: ballot.position for ballot in ballots}
         line = " · ".join(f"{n} {position}" for position, n in Counter(final.values()).most_common())
         if pool:
-            shares = ", ".join(f"{position} {share(part)}" for position, part in pool.items())
+            shares = ", ".join(f"{position} {format_share(part)}" for position, part in pool.items())
             line += f". All ballots of all rounds pooled: {shares}"
         blocks = (Paragraph(lead="Final ballots, cast in private:", text=line),)
     return Section(name="ballots", part="answer", blocks=blocks)

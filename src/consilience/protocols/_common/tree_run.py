@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from consilience.domain.messages import Message
 from consilience.domain.positions import Ballot, BallotReply, changes, last_of, pool, shortfall
 from consilience.domain.report import Confidence, Dissent, StrangeLoop
 from consilience.engine.session import Session
@@ -20,6 +21,23 @@ TextReply = Reply[Any]
 NO_POSITION = (
     "the answer holds nothing that the answer_pattern looks for; dissent is told from what the pooled ballots put first"
 )
+
+
+def publish_from(
+    session: Session, reply: Reply[Any], kind: str, n: int, text: str, audience: Iterable[str], to: str = ""
+) -> Message:
+    """Publish the n-th part of that kind of a reply as a message, in answer to the message `to`, by default to the reply."""
+    message = Message(
+        id=f"{reply.key}/{kind}-{n}",
+        sender=reply.agent,
+        kind=kind,
+        text=text,
+        audience=tuple(audience),
+        reply_to=to or reply.key,
+        phase=session.message(reply.key).phase,
+    )
+    session.publish(message)
+    return message
 
 
 @dataclass

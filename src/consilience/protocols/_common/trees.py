@@ -78,6 +78,15 @@ def require_strange_loop(strange_loops: int, domain_instructions: str) -> None:
         raise ValueError("domain_instructions are for the last strange loop, and strange_loops is 0")
 
 
+def peer_labels(topology: Topology, anonymous: bool) -> dict[str, str]:
+    """Return how prompts address each agent: by a neutral label, or by its name."""
+    return path_labels(topology) if anonymous else {agent: agent for agent in topology.agents}
+
+
+def siblings_and_parents(topology: Topology, agent: str) -> tuple[str, ...]:
+    return (*topology.siblings(agent), *topology.parents[agent])
+
+
 def path_labels(topology: Topology) -> dict[str, str]:
     """Return a neutral label for every agent below a root: the path from it, letters and digits in turn (`A`, `A2`, `A2b`)."""
     labels: dict[str, str] = {}

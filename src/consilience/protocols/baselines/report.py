@@ -8,7 +8,7 @@ from typing import Literal
 
 from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section
-from consilience.protocols._common.presenting import bullets, figures_of, plural, position_blocks
+from consilience.protocols._common.presenting import bullets, key_figures, plural, position_blocks
 
 
 class Weighed(Frozen):
@@ -71,7 +71,7 @@ class SoloReport(Report):
                         *((_self_review(self.reviews),) if self.reviews else ()),
                         *((_analysis(self.weighed),) if self.weighed else ()),
                     ),
-                    "figures": tuple(figures_of(self.metrics)),
+                    "figures": tuple(key_figures(self.metrics)),
                 }
             )
         )
@@ -165,7 +165,7 @@ class VoteReport(Report):
                 update={
                     "above_answer": position_blocks(self.position),
                     "sections": (tally,),
-                    "figures": tuple(figures_of(self.metrics)),
+                    "figures": tuple(key_figures(self.metrics)),
                 }
             )
         )

@@ -16,7 +16,7 @@ from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
-from consilience.protocols._common.answers import check_pattern, form, is_choice
+from consilience.protocols._common.answers import check_pattern, describe_pattern, is_choice
 
 
 class Baseline(Protocol):
@@ -57,7 +57,7 @@ class Baseline(Protocol):
 
     def words(self, session: Session, template: str, agent: str, **values: Hashable) -> str:
         seat = session.agent(agent).introduction()
-        pattern, choice = form(self.answer_pattern), is_choice(self.answer_pattern)
+        pattern, choice = describe_pattern(self.answer_pattern), is_choice(self.answer_pattern)
         return session.words(template, seat=seat, pattern=pattern, choice=choice, **values)
 
 

@@ -12,9 +12,9 @@ from consilience.domain.messages import Message, Synthesis
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Reply
-from consilience.protocols._common.answers import form
+from consilience.protocols._common.answers import describe_pattern
 from consilience.protocols._common.tree_run import TextReply
-from consilience.protocols._common.trees import ROOT, path_labels
+from consilience.protocols._common.trees import ROOT, peer_labels, siblings_and_parents
 from consilience.protocols.broadcast.executions import (
     AgentExecution,
     BroadcastRun,
@@ -89,7 +89,7 @@ class Asks:
             Prompt(words, own, self.goal_quotes(goal)),
             key=key_at(path, "execute", leaf),
             returns=Synthesis,
-            audience=self._near(leaf),
+            audience=siblings_and_parents(self.session.topology, leaf),
         )
 
     def self_reflect(self, run: AgentExecution, goal: Reply[Goal] | None) -> Ask[Any]:
@@ -102,7 +102,7 @@ class Asks:
             Prompt(words, (self.session.quote(run.text, "you"),), self.goal_quotes(goal)),
             key=key_at(run.path, "self_reflect", run.agent),
             returns=SealedReflection if sealed else Reflection,
-            audience=self._near(run.agent),
+            audience=siblings_and_parents(self.session.topology, run.agent),
         )
 
     def _casts_ballot(self, run: AgentExecution) -> bool:
@@ -140,7 +140,7 @@ class Asks:
             Prompt(words, tuple(raised), (*self.goal_quotes(goal), *shared, *disputed)),
             key=key_at(path, f"coordinate-{n}", run.agent),
             returns=SealedCoordination if sealed else Coordination,
-            audience=self._near(run.agent),
+            audience=siblings_and_parents(self.session.topology, run.agent),
         )
 
     def evaluate(
@@ -174,7 +174,7 @@ class Asks:
             self.synthesis_prompt(agent, iterations, root=False, goal=goal, before=before),
             key=key_at(path, "synthesize", agent),
             returns=CoordinatorSynthesis,
-            audience=self._near(agent),
+            audience=siblings_and_parents(self.session.topology, agent),
         )
 
     def synthesis_prompt(
@@ -201,7 +201,7 @@ class Asks:
             again=bool(own),
             texts=_labels(texts),
             evaluation=bool(judged),
-            pattern=form(self.settings.answer_pattern) if root else "",
+            pattern=describe_pattern(self.settings.answer_pattern) if root else "",
             **self.remark_labels(runs),
         )
         return Prompt(words, (*remarks, *judged, *own), (*self.goal_quotes(goal), *texts))
@@ -224,9 +224,8 @@ class Asks:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """One label per agent for the whole session; names where peers are not anonymous."""
-        labels = path_labels(self.session.topology)
-        return labels if self.settings.anonymous_peers else {agent: agent for agent in labels}
+        """One label per agent for the whole session."""
+        return peer_labels(self.session.topology, self.settings.anonymous_peers)
 
     def text_quotes(self, runs: Sequence[AgentExecution]) -> list[Quote]:
         return [self.session.quote(run.text, self.labels[run.agent]) for run in runs if run.text is not None]
@@ -275,11 +274,8 @@ class Asks:
 
     def render(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
-        values = {"pattern": form(self.settings.answer_pattern), **values}
+        values = {"pattern": describe_pattern(self.settings.answer_pattern), **values}
         return self.session.words(template, seat=seat.introduction(PERSPECTIVES.get(seat.perspective)), **values)
-
-    def _near(self, agent: str) -> tuple[str, ...]:
-        return (*self.session.topology.siblings(agent), *self.session.topology.parents[agent])
 
 
 def _labels(quotes: Sequence[Quote]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion
+from consilience.protocols._common.tree_run import publish_from
 from consilience.protocols.broadcast.executions import (
     AgentExecution,
     Disagreement,
@@ -64,7 +65,7 @@ class Publisher:
             if again or text in new:
                 continue
             new.append(text)
-            message = self._publish(reply, "flag", len(new), text, self._ancestors(run.agent))
+            message = publish_from(self.session, reply, "flag", len(new), text, self._ancestors(run.agent))
             flag = FlagRaised(
                 id=message.id,
                 tag=entry.tag,
@@ -91,7 +92,7 @@ class Publisher:
                 continue
             text = entry.text.strip()
             quoted = f"against {self.labels[target]}: {text}"
-            message = self._publish(reply, "disagreement", len(made) + 1, quoted, readers)
+            message = publish_from(self.session, reply, "disagreement", len(made) + 1, quoted, readers)
             made.append(Disagreement(id=message.id, agent=run.agent, to=target, text=text, path=run.path))
         return tuple(made)
 
@@ -100,7 +101,7 @@ class Publisher:
         parents = self.session.topology.parents.get(run.agent, ())
         if not isinstance(value, Reflecting) or not value.has_missing or not parents:
             return None
-        return self._publish(reply, "missing", 1, value.missing.strip(), parents)
+        return publish_from(self.session, reply, "missing", 1, value.missing.strip(), parents)
 
     def publish_conclusion(self, reply: Reply[Any]) -> Message | None:
         """Publish what the root declares in addition to its text, for its own reviews; None if it declares nothing."""
@@ -115,20 +116,7 @@ class Publisher:
             "unknown": value.unknown,
         }
         text = "\n".join("\n- ".join([f"{name}:", *entries]) for name, entries in lists.items() if entries)
-        return self._publish(reply, "conclusion", 1, text, ())
-
-    def _publish(self, reply: Reply[Any], kind: str, n: int, text: str, audience: Sequence[str]) -> Message:
-        message = Message(
-            id=f"{reply.key}/{kind}-{n}",
-            sender=reply.agent,
-            kind=kind,
-            text=text,
-            audience=tuple(audience),
-            reply_to=reply.key,
-            phase=self.session.message(reply.key).phase,
-        )
-        self.session.publish(message)
-        return message
+        return publish_from(self.session, reply, "conclusion", 1, text, ())
 
     def _ancestors(self, agent: str) -> tuple[str, ...]:
         """Return its parents up to the root."""

@@ -29,12 +29,12 @@ from consilience.protocols._common.presenting import (
     ballot_section,
     bullets,
     extend_presentation,
-    figures_of,
+    format_score,
+    key_figures,
     plural,
     position_blocks,
     single_call_section,
     trajectory,
-    two_places,
 )
 from consilience.protocols.broadcast.executions import (
     NOTES,
@@ -160,7 +160,7 @@ class BroadcastReport(TreeReport):
                 single_call_section(self),
                 self._ratings(names),
             ),
-            figures=(*satisfaction, *figures_of(self.metrics, names={"flags": "Flags raised"})),
+            figures=(*satisfaction, *key_figures(self.metrics, names={"flags": "Flags raised"})),
             views=(_iterations_view(self.iterations, self.flags, self.settings.get("satisfaction_threshold")),),
             seats={
                 agent: _seat_note(state.satisfaction, {tag: tag in critical for tag in state.flags})
@@ -255,7 +255,7 @@ class BroadcastReport(TreeReport):
                 names.get(agent, agent),
                 str(state.executions),
                 str(state.iterations) if self.topology.children[agent] else "–",
-                two_places(state.satisfaction),
+                format_score(state.satisfaction),
                 "yes" if state.refined else "no",
             )
             for agent, state in self.states.items()
@@ -335,14 +335,14 @@ def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], thr
     rows, bars, items = [], [], []
     for iteration in iterations:
         name, flagged = f"{iteration.node} {'.'.join(map(str, iteration.path))}", _flagged(iteration, known)
-        ratings = " ".join(map(two_places, iteration.ratings.values())) or "–"
-        rows.append((name, ratings, two_places(iteration.mean), str(len(iteration.flags)), iteration.verdict))
+        ratings = " ".join(map(format_score, iteration.ratings.values())) or "–"
+        rows.append((name, ratings, format_score(iteration.mean), str(len(iteration.flags)), iteration.verdict))
         bars.append(
             Bar(
                 name=name,
                 value=iteration.mean,
                 dots=tuple(rating for rating in iteration.ratings.values() if rating is not None),
-                note=f"{two_places(iteration.mean)} {iteration.verdict}",
+                note=f"{format_score(iteration.mean)} {iteration.verdict}",
                 lines=(flagged,) if flagged else (),
             )
         )

@@ -11,15 +11,15 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from consilience.domain.messages import Message, Synthesis
+from consilience.domain.messages import Synthesis
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.topology import Topology
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
-from consilience.protocols._common.answers import check_pattern, form
+from consilience.protocols._common.answers import check_pattern, describe_pattern
 from consilience.protocols._common.conclusion import Conclusion
-from consilience.protocols._common.tree_run import TreeRun
+from consilience.protocols._common.tree_run import TreeRun, publish_from
 from consilience.protocols._common.trees import (
     ROOT,
     LoopInstructions,
@@ -175,16 +175,7 @@ class DecomposeRun:
         assigned: list[AssignedPart] = []
         children = self.session.topology.children[agent]
         for n, (child, part) in enumerate(zip(children, reply.value.with_content, strict=False), 1):
-            message = Message(
-                id=f"{reply.key}/part-{n}",
-                sender=agent,
-                kind="part",
-                text=part.text,
-                audience=(child,),
-                reply_to=reply.key,
-                phase=self.session.message(reply.key).phase,
-            )
-            self.session.publish(message)
+            message = publish_from(self.session, reply, "part", n, part.text, (child,))
             assigned.append(AssignedPart(part, message))
         return assigned
 
@@ -233,7 +224,7 @@ class DecomposeRun:
 
     def render(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
-        pattern = form(self.settings.answer_pattern)
+        pattern = describe_pattern(self.settings.answer_pattern)
         return self.session.words(template, seat=seat.introduction(), pattern=pattern, **values)
 
 

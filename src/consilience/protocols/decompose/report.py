@@ -12,7 +12,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import extract
-from consilience.protocols._common.presenting import TreeReport, extend_presentation, figures_of, position_blocks
+from consilience.protocols._common.presenting import TreeReport, extend_presentation, key_figures, position_blocks
 from consilience.protocols._common.tree_run import TreeRun, answer_fields, warn_dropped_labels, warn_failed_review
 from consilience.protocols.decompose.work import AgentWork
 
@@ -41,7 +41,7 @@ class DecomposeReport(TreeReport):
 
     def presentation(self) -> Presentation:
         return extend_presentation(
-            self, above_answer=position_blocks(self.position), figures=tuple(figures_of(self.metrics))
+            self, above_answer=position_blocks(self.position), figures=tuple(key_figures(self.metrics))
         )
 
     def final_state(self) -> dict[str, object]:

@@ -32,7 +32,7 @@ from consilience.protocols._common.trees import (
     Perspectives,
     StrangeLoops,
     TreeProtocol,
-    path_labels,
+    peer_labels,
 )
 from consilience.protocols.emergence.report import EmergenceReport, conclude
 from consilience.protocols.emergence.rounds import PERSPECTIVES, FamilyResult, Nudge, RoundRun
@@ -78,7 +78,7 @@ class Emergence(TreeProtocol):
     fallback: Annotated[Literal["none", "vote"], Field(description="how to decide if ballots stay split")] = "none"
 
     async def run(self, session: Session) -> EmergenceReport:
-        run = EmergenceRun(labels=self._labels(session))
+        run = EmergenceRun(labels=peer_labels(session.topology, self.anonymous_peers))
         limit = self.max_rounds if session.limits.steps is None else min(self.max_rounds, session.limits.steps)
         stop = StopReason.EXHAUSTED_STEPS
         nudges: dict[str, Nudge] = {}
@@ -101,10 +101,6 @@ class Emergence(TreeProtocol):
         if run.closing is None and limit:
             stop = StopReason.FAILED
         return await self._conclude(session, run, run.exhausted or stop)
-
-    def _labels(self, session: Session) -> Mapping[str, str]:
-        topology = session.topology
-        return path_labels(topology) if self.anonymous_peers else {agent: agent for agent in topology.agents}
 
     def _round(self, session: Session, run: EmergenceRun, index: int, nudges: Mapping[str, Nudge]) -> RoundRun:
         """Return the round after those recorded in `run`, or the last of them again."""
@@ -175,7 +171,7 @@ class Emergence(TreeProtocol):
     def _verdict(self, run: EmergenceRun) -> StopReason:
         """A met stop test is `stalled` if the last ballots differ or, where declarations decide, an objection stands."""
         split = bool(run.held) and not one_sided(run.held)
-        objected = "declared" in self.chosen_test and run.book.standing > 0
+        objected = "declared" in self.chosen_test and run.book.count("stands") > 0
         return StopReason.STALLED if split or objected else StopReason.CONVERGED
 
     async def _signal_down(self, round_run: RoundRun, result: FamilyResult) -> dict[str, Nudge]:
@@ -259,7 +255,7 @@ class Emergence(TreeProtocol):
     def _single_test(self, test: str, run: EmergenceRun) -> StopCondition:
         if test == "declared":
             speaking = [turn for turn in run.rounds[-1].values() if turn.spoke]
-            return StanceKept(sum(turn.kept for turn in speaking), len(speaking), run.book.waiting)
+            return StanceKept(sum(turn.kept for turn in speaking), len(speaking), run.book.count("unanswered"))
         if test == "positions":
             return PositionsSettled()
         if test == "judge":

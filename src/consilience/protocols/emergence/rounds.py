@@ -10,14 +10,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from consilience.domain.messages import LeafReply, Message, is_empty_remark
+from consilience.domain.messages import LeafReply, is_empty_remark
 from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
-from consilience.protocols._common.answers import extract, form
-from consilience.protocols._common.tree_run import TextReply
-from consilience.protocols._common.trees import ROOT
+from consilience.protocols._common.answers import describe_pattern, extract
+from consilience.protocols._common.tree_run import TextReply, publish_from
+from consilience.protocols._common.trees import ROOT, siblings_and_parents
 from consilience.protocols.emergence.turns import (
     AnswerReply,
     ObjectionBook,
@@ -35,6 +35,7 @@ from consilience.protocols.emergence.turns import (
     find_repeated,
     find_words,
     is_restated,
+    quote_objection,
     replaced_texts,
     with_answers,
     with_list,
@@ -150,7 +151,7 @@ class RoundRun:
             prompt,
             key=f"round-{self.index}/leaf_respond/{leaf}",
             returns=returns,
-            audience=self._siblings_and_parents(leaf),
+            audience=siblings_and_parents(self.session.topology, leaf),
             quoted=quoted,
         )
 
@@ -199,7 +200,7 @@ class RoundRun:
             Prompt(words, tuple(self._objections_to(turn.text, pending)), shared),
             key=f"round-{self.index}/lateral/{turn.agent}",
             returns=PeerReply,
-            audience=self._siblings_and_parents(turn.agent),
+            audience=siblings_and_parents(self.session.topology, turn.agent),
             quoted=lambda reply: with_answers(reply.text, [*answers, *reply.answers], self.book.pending(turn.agent)),
         )
 
@@ -272,7 +273,7 @@ class RoundRun:
             Prompt(words, tuple(quotes), tuple(self._quote_texts(children))),
             key=f"round-{self.index}/observe/{node}",
             returns=first if before is None else later,
-            audience=() if root else self._siblings_and_parents(node),
+            audience=() if root else siblings_and_parents(self.session.topology, node),
             closing=root,
             quoted=lambda reply: with_answers(str(reply.text), reply.answers, pending),
         )
@@ -333,7 +334,7 @@ class RoundRun:
         peers = [] if blind else [peer for peer in turns if peer is not turn]
         quotes = [self.session.quote(p.before or p.text, self.labels[p.agent]) for p in peers if p.text is not None]
         quotes.append(self.session.quote(turn.text, "you"))
-        words = self._render("ballot", turn.agent, pattern=form(self.pattern), blind=len(quotes) == 1)
+        words = self._render("ballot", turn.agent, pattern=describe_pattern(self.pattern), blind=len(quotes) == 1)
         return self.session.ask(
             turn.agent,
             Prompt(words, tuple(quotes)),
@@ -380,29 +381,21 @@ class RoundRun:
     def _raise(
         self, reply: Reply[Any], n: int, entry: ObjectionReply, to: str, this_round: Sequence[ObjectionRaised]
     ) -> ObjectionRaised:
-        session, source, text = self.session, self.session.message(reply.key), entry.text.strip()
+        session, text = self.session, entry.text.strip()
         against = reply.labels[bare_label(entry.to)]
         own = (*self.book.by(reply.agent), *this_round)
+        words = find_words(entry.words, session.message(against).text)
+        readers = dict.fromkeys((*session.message(reply.key).audience, to))
+        message = publish_from(session, reply, "objection", n, quote_objection(words, text), readers, to=against)
         raised = ObjectionRaised(
-            id=f"{reply.key}/objection-{n}",
+            id=message.id,
             label=f"{self.labels[reply.agent]}.{len(own) + 1}",
             agent=reply.agent,
             to=to,
             against=against,
             text=text,
-            words=find_words(entry.words, session.message(against).text),
+            words=words,
             repeats=find_repeated(text, to, own),
-        )
-        session.publish(
-            Message(
-                id=raised.id,
-                sender=reply.agent,
-                kind="objection",
-                text=raised.quoted,
-                audience=tuple(dict.fromkeys((*source.audience, to))),
-                reply_to=against,
-                phase=source.phase,
-            )
         )
         session.note("objection_raised", raised)
         return raised
@@ -446,9 +439,6 @@ class RoundRun:
         ballots = len(children) * (2 if self.index == 1 else 1) if leaves and self.pattern else 0
         return sum(self.need(c) for c in children) + (len(children) if len(children) > 1 else 0) + ballots + 1
 
-    def _siblings_and_parents(self, agent: str) -> tuple[str, ...]:
-        return (*self.session.topology.siblings(agent), *self.session.topology.parents[agent])
-
     def _quote_texts(self, turns: list[Turn]) -> list[Quote]:
         return [self.session.quote(turn.text, self.labels[turn.agent]) for turn in turns if turn.text is not None]
 
@@ -460,7 +450,7 @@ class RoundRun:
         return {
             "texts": self._labels_of(children),
             "between": tuple((objection.label, self.labels[objection.to]) for objection in between),
-            "pattern": form(self.pattern),
+            "pattern": describe_pattern(self.pattern),
         }
 
     def _render(self, template: str, agent: str, **values: Hashable) -> str:

@@ -115,11 +115,6 @@ class ObjectionRaised(BaseModel):
     repeats: str | None = None
     """An earlier objection of the same agent to the same target in nearly the same words, which this one replaces."""
 
-    @property
-    def quoted(self) -> str:
-        """The objection as others read it: the words it is against, then its text."""
-        return f"“{self.words}”: {self.text}" if self.words else self.text
-
 
 class ObjectionMet(BaseModel):
     """What a reader of an objection declared about it. A declaration by an agent other than the target is a ruling."""
@@ -218,24 +213,19 @@ class ObjectionBook:
     """Agents that raised an objection which its target refuted."""
     _by: dict[str, list[ObjectionRaised]] = field(default_factory=dict)
     _pending: dict[str, dict[str, ObjectionRaised]] = field(default_factory=dict)
-    _fates: dict[str, ObjectionFate] = field(default_factory=dict)
 
     def add(self, turns: Sequence[Turn]) -> None:
         """Add a round: first what was met, then what was raised, since no objection is met in the round it was raised in."""
         self.refuted |= self.refuted_by(turns)
         for met in (met for turn in turns for met in turn.met):
             self.met.append(met)
-            objection = self._pending.get(met.agent, {}).pop(met.objection, None)
-            if objection is not None:
-                self._fates[objection.id] = _fate(met, self._fates[objection.id])
+            self._pending.get(met.agent, {}).pop(met.objection, None)
         for objection in (objection for turn in turns for objection in turn.objections):
             self.raised.append(objection)
             self._by.setdefault(objection.agent, []).append(objection)
-            waiting = self._pending.setdefault(objection.to, {})
-            waiting.pop(objection.repeats or "", None)
-            waiting[objection.id] = objection
-            earlier = self._fates.pop(objection.repeats, None) if objection.repeats else None
-            self._fates[objection.id] = _fate(None, earlier)
+            pending = self._pending.setdefault(objection.to, {})
+            pending.pop(objection.repeats or "", None)
+            pending[objection.id] = objection
         self.void += sum(turn.void for turn in turns)
         self.surplus += sum(turn.surplus for turn in turns)
 
@@ -253,14 +243,9 @@ class ObjectionBook:
         """Return the objections to this agent's texts that it has not been shown in a call it answered."""
         return tuple(self._pending.get(agent, {}).values())
 
-    @property
-    def waiting(self) -> int:
-        """Number of objections that wait for their target. One that already stands does not count."""
-        return sum(fate == "unanswered" for fate in self._fates.values())
-
-    @property
-    def standing(self) -> int:
-        return sum(fate == "stands" for fate in self._fates.values())
+    def count(self, fate: ObjectionFate) -> int:
+        """Return the number of objections with this fate. `unanswered` ones wait for their target."""
+        return sum(objection.fate == fate for objection in objection_fates(self.raised, self.met))
 
 
 @dataclass
@@ -323,7 +308,7 @@ def objection_fates(
             id=objection.id,
             agent=objection.agent,
             to=objection.to,
-            text=objection.quoted,
+            text=quote_objection(objection.words, objection.text),
             read=objection.id in read,
             fate=fate,
             how=how,
@@ -355,6 +340,11 @@ def find_repeated(text: str, to: str, own: Sequence[ObjectionRaised]) -> str | N
     """Return the id of a recent objection to the same target that this text repeats. `own` are all objections of the author."""
     recent = reversed(own[-MAX_COMPARED:])
     return next((earlier.id for earlier in recent if earlier.to == to and is_restated(text, [earlier.text])), None)
+
+
+def quote_objection(words: str, text: str) -> str:
+    """Return an objection as others read it: the words it is against, then its text."""
+    return f"“{words}”: {text}" if words else text
 
 
 def bare_label(label: str) -> str:

@@ -28,7 +28,7 @@ from consilience.domain.sections import (
     Table,
     View,
 )
-from consilience.protocols._common.presenting import plural, share, two_places
+from consilience.protocols._common.presenting import format_score, format_share, plural
 from consilience.protocols.refinement.report_data import (
     ENDINGS,
     Contribution,
@@ -86,8 +86,8 @@ def _passes_so_far(progress: UnfinishedSession) -> View:
     rows = tuple(
         (
             pass_name(note.index),
-            two_places(note.quality),
-            *(two_places(note.scores.get(part)) for part in parts),
+            format_score(note.quality),
+            *(format_score(note.scores.get(part)) for part in parts),
             str(sum(map(len, note.issues.values()))),
             "met" if note.met else "not met" if note.index else "–",
         )
@@ -137,12 +137,12 @@ def _overview(entry: PassReport, report: RefinementData) -> tuple[str, ...]:
     return (
         entry.name,
         "the answer" if entry.index == report.best_pass else "",
-        two_places(entry.quality),
-        two_places(entry.whole_mark),
+        format_score(entry.quality),
+        format_score(entry.whole_mark),
         "–" if entry.quality is None else "met" if entry.met else "not met",
         str(entry.issue_count) if entry.is_judged else "–",
         str(sum(part.written for part in parts)),
-        "–" if entry.change is None else share(entry.change),
+        "–" if entry.change is None else format_share(entry.change),
     )
 
 
@@ -150,7 +150,7 @@ def _verdict(entry: PassReport, report: RefinementData) -> str:
     if entry.unchanged:
         return "no part changed, so it was not judged again"
     if not entry.index:
-        return two_places(entry.whole_mark)
+        return format_score(entry.whole_mark)
     if entry.quality is None:
         return "some parts were not judged" if entry.is_judged else "not judged"
     needed = report.needed_quality
@@ -166,7 +166,7 @@ def _is_rated(part: PartReport, entry: PassReport) -> bool:
 def _result(part: PartReport) -> str:
     if not part.written:
         return "kept"
-    return "written" if part.change is None else f"written, {share(part.change)} new"
+    return "written" if part.change is None else f"written, {format_share(part.change)} new"
 
 
 def _part_table(entry: PassReport, report: RefinementData) -> Block:
@@ -179,8 +179,8 @@ def _part_table(entry: PassReport, report: RefinementData) -> Block:
     rows = [
         (
             name,
-            *(two_places(part.confidence) for _ in measured),
-            *(two_places(_score(part, score)) for score in names),
+            *(format_score(part.confidence) for _ in measured),
+            *(format_score(_score(part, score)) for score in names),
             str(len(part.issues)) if _is_rated(part, entry) else "–",
             _result(part),
         )
@@ -200,9 +200,9 @@ def _passes_picture(report: RefinementData) -> Grid:
                 name=str(entry.index),
                 label=f"{entry.name}{', the answer' if best else ''}",
                 value=entry.quality if entry.index else entry.whole_mark,
-                value_text=two_places(entry.quality if entry.index else entry.whole_mark),
+                value_text=format_score(entry.quality if entry.index else entry.whole_mark),
                 note=_verdict(entry, report).rpartition(", ")[2]
-                + (f", {share(entry.change)} changed" if entry.change is not None else ""),
+                + (f", {format_share(entry.change)} changed" if entry.change is not None else ""),
                 framed=best,
             )
         )
@@ -214,13 +214,13 @@ def _passes_picture(report: RefinementData) -> Grid:
                 for short, score in (("coh.", "coherence"), ("acc.", "accuracy"), ("depth", "depth"))
                 if part.scores
             )
-            critic = f"critic: overall {two_places(part.overall)}" if measured and part.scores else ""
+            critic = f"critic: overall {format_score(part.overall)}" if measured and part.scores else ""
             cells.append(
                 GridCell(
                     row=name,
                     column=str(entry.index),
                     value=value,
-                    value_text=two_places(value),
+                    value_text=format_score(value),
                     lines=tuple(filter(None, (critic, scores, f"{issues} · {_result(part)}"))),
                     tone="plain" if part.written else "quiet",
                     tip=f"{name}: {'; '.join(part.issues) or 'no issues'}",
@@ -290,7 +290,8 @@ def flow_rows(
 def _down_figures(text: HandedDownText) -> tuple[str, str, str, str]:
     return (
         text.what,
-        f"{text.kept} of {text.sentences}" + (f", {share(text.kept / text.sentences)}" if text.sentences else ""),
+        f"{text.kept} of {text.sentences}"
+        + (f", {format_share(text.kept / text.sentences)}" if text.sentences else ""),
         "–" if text.distance is None else "<0.01" if 0 < text.distance < 0.005 else f"{text.distance:.2f}",
         _strength(text.strength),
     )
@@ -298,15 +299,15 @@ def _down_figures(text: HandedDownText) -> tuple[str, str, str, str]:
 
 def _strength(strength: float) -> str:
     """Round, but not up to 100 %: at 99.8 %, three of four sentences are shown."""
-    rounded = share(strength)
-    return f"{math.floor(strength * 1000) / 10:g} %" if strength < 1 and rounded == share(1) else rounded
+    rounded = format_share(strength)
+    return f"{math.floor(strength * 1000) / 10:g} %" if strength < 1 and rounded == format_share(1) else rounded
 
 
 def _up_figures(contribution: Contribution | None) -> tuple[str, str]:
     if contribution is None:
         return "–", "–"
     declared = contribution.declared or "undeclared"
-    return declared if contribution.new else f"({declared})", two_places(contribution.weight)
+    return declared if contribution.new else f"({declared})", format_score(contribution.weight)
 
 
 def _flow_panel(
@@ -339,7 +340,7 @@ def _flow_edge(edge: _Edge, down: Sequence[HandedDownText], contribution: Contri
     return Edge(
         source=edge[0],
         target=edge[1],
-        near_source="" if shown is None else f"↓ {share(shown)}",
+        near_source="" if shown is None else f"↓ {format_share(shown)}",
         near_target="" if contribution is None or contribution.weight is None else f"↑ {contribution.weight:.2f}",
         tone="faint" if shown is None else "dashed" if shown < 1 else "plain",
         tip="; ".join(tip),

@@ -20,7 +20,14 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
-from consilience.protocols._common.presenting import bullets, figures_of, plural, share, single_call_section, two_places
+from consilience.protocols._common.presenting import (
+    bullets,
+    format_score,
+    format_share,
+    key_figures,
+    plural,
+    single_call_section,
+)
 
 WHOLE = "whole"
 """The name of the whole text among the names of parts."""
@@ -286,7 +293,7 @@ def figures(report: RefinementData) -> Iterator[KeyFigure]:
         kind = report.quality_kind
         name = f"Quality from pass to pass{f' ({kind})' if kind else ''}"
         yield KeyFigure(name=name, value=scores + (f", needed {needed:g}" if needed is not None else ""))
-    yield from figures_of(report.metrics, step="pass", shares=_SHARES, names=_NAMES)
+    yield from key_figures(report.metrics, step="pass", shares=_SHARES, names=_NAMES)
 
 
 def _quality(report: RefinementData) -> Section:
@@ -307,8 +314,8 @@ def _quality(report: RefinementData) -> Section:
 def _marks(entry: PassReport) -> str:
     """The mean mark of the parts, and that of the whole."""
     if not entry.index:
-        return f"draft {two_places(entry.whole_mark)}"
-    return two_places(entry.quality) + (f", whole {entry.whole.overall:.2f}" if entry.whole else "")
+        return f"draft {format_score(entry.whole_mark)}"
+    return format_score(entry.quality) + (f", whole {entry.whole.overall:.2f}" if entry.whole else "")
 
 
 def _dissent(report: RefinementData) -> Section:
@@ -363,7 +370,7 @@ def _scores(report: RefinementData) -> Section:
     if len(parts) <= MAX_COLUMNS:
         heads = ["pass", "quality", "whole", *parts]
         rows = [
-            (_name(entry, report), two_places(entry.quality), _whole(entry), *(cells.get(p, "–") for p in parts))
+            (_name(entry, report), format_score(entry.quality), _whole(entry), *(cells.get(p, "–") for p in parts))
             for entry, cells in by_pass
         ]
     else:
@@ -385,13 +392,13 @@ def _name(entry: PassReport, report: RefinementData) -> str:
 
 def _whole(entry: PassReport) -> str:
     issues = f" ({plural(len(entry.whole_issues), 'issue')})" if entry.whole_issues else ""
-    return two_places(entry.whole_mark) + issues
+    return format_score(entry.whole_mark) + issues
 
 
 def _scored(part: PartReport, kind: str) -> str:
-    score = two_places(part.overall)
+    score = format_score(part.overall)
     if kind in QUALITY_UNITS:
-        score = f"{two_places(part.confidence)}{f', critic {score}' if part.scores else ''}"
+        score = f"{format_score(part.confidence)}{f', critic {score}' if part.scores else ''}"
     issues = f" ({plural(len(part.issues), 'issue')})" if part.issues else ""
     return f"{score}{issues}{'' if part.written else ', kept'}"
 
@@ -432,10 +439,12 @@ def _moved(revision: Revision, report: RefinementData) -> str:
         report.part(revision.into or revision.step + 1, revision.role),
     )
     if part is not None and part.scores:
-        return f", {two_places(part.overall)} → {two_places(later.overall if later else None)}"
+        return f", {format_score(part.overall)} → {format_score(later.overall if later else None)}"
     kind = f"{report.quality_unit} " if report.quality_unit and revision.role != WHOLE else ""
     return (
-        f", {kind}{two_places(revision.before)} → {two_places(revision.after)}" if revision.before is not None else ""
+        f", {kind}{format_score(revision.before)} → {format_score(revision.after)}"
+        if revision.before is not None
+        else ""
     )
 
 
@@ -467,7 +476,7 @@ def _left_out(report: RefinementData) -> Section:
             f"{text.parent} → {text.child}",
             f"pass {text.step}",
             text.what,
-            f"{text.kept} of {text.sentences}, {share(text.share)}",
+            f"{text.kept} of {text.sentences}, {format_share(text.share)}",
         )
         for text in cut
     ]
