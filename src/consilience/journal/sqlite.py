@@ -52,7 +52,7 @@ from consilience.journal.store import InFlightCall, OnCommit, PromptParts, Threa
 from consilience.journal.writer import Notice, Statement, Writer
 
 MIN_COMPRESSED_CHARS = 2000
-"""Characters from which a text is stored compressed, as bytes."""
+"""Min length of a text that is stored compressed, as bytes."""
 
 MAX_PARAMETERS = 500
 
@@ -63,7 +63,7 @@ def pack(text: str) -> str | bytes:
 
 
 def _unpacked(body: object) -> str:
-    """As it was; what cannot be unpacked comes out empty, and so not with the digest it is known by."""
+    """Return a stored text; "" for one that cannot be unpacked, whose digest then does not match."""
     try:
         return zlib.decompress(body).decode("utf-8", "surrogatepass") if isinstance(body, bytes) else str(body)
     except (zlib.error, UnicodeDecodeError):
@@ -107,7 +107,7 @@ class SqliteRecords:
         try:
             rows = self._reader.execute(sql, values)  # one by one: all rows together would take as much memory again
             return [self._event(int(str(seq)), str(body)) for seq, body in rows]
-        except (sqlite3.Error, ValueError) as error:  # no text, no number, no event
+        except (sqlite3.Error, ValueError) as error:  # not a text, number or event
             raise store_error(self.path, error) from error
 
     def _event(self, seq: int, body: str) -> AnyEvent:
@@ -135,7 +135,7 @@ class SqliteRecords:
         return live_holder(lambda: self._holder(session)) if self.lease(session).is_taken() else None
 
     def _holder(self, session: str) -> str | None:
-        """The process that last recorded itself as the holder."""
+        """Return the process that last recorded itself as the holder."""
         rows = self._rows("SELECT holder FROM sessions WHERE id=?", session)
         return str(rows[0][0]) if rows and rows[0][0] else None
 
@@ -151,7 +151,7 @@ class SqliteRecords:
         texts = {
             by_raw[raw]: _unpacked(body)
             for raw, body in self._by_id("SELECT id, body FROM texts", by_raw)
-            if isinstance(raw, bytes) and raw in by_raw  # a damaged file may give others
+            if isinstance(raw, bytes) and raw in by_raw  # a damaged file may return other rows
         }
         for id in ids:
             if id not in texts or text_id(texts[id]) != id:
@@ -181,7 +181,7 @@ class SqliteRecords:
             raise store_error(self.path, error) from error
 
     def _whole(self, id: str, rows: Mapping[bytes, tuple[bytes | None, list[str]]]) -> tuple[str, ...]:
-        """The parts of a prompt: those of the longest stored prefix, which may have one itself, and what it adds."""
+        """Return the parts of a prompt: those of its stored prefix, which may have one itself, and those it adds."""
         pieces: list[list[str]] = []
         raw: bytes | None = raw_id(id)
         while raw is not None and len(pieces) <= len(rows):
@@ -238,7 +238,7 @@ class SqliteRecords:
 
 
 LEASE_PROBE_SECONDS = 0.2
-"""Seconds for which a lease may be held by somebody who only wants to know who holds it."""
+"""How long to wait for a process that takes a lease only to learn its holder."""
 
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
 ADD_IN_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
@@ -261,18 +261,18 @@ ORDER BY session DESC, seq DESC LIMIT 1"""
 class SqliteStore(SqliteRecords):
     """Opens or creates the journal at `path`; `":memory:"` keeps nothing after `close`.
 
-    One that is there and cannot be written, on a full disk or an archived one, is opened for reading: what writes to it
-    raises `StoreUnusable` then. With `writing` that is raised here. `StoreUnusable` also when the place cannot be used at all
-    or a table is missing, `NewerSchema` when a later version wrote it, `SettingsError` in a home of another user.
+    A journal that cannot be written, on a full or read-only disk, is opened for reading, and writing to it raises `StoreUnusable`.
+    With `writing` that is raised here. Raises `StoreUnusable` also if the path is unusable or a table is missing, `NewerSchema` if
+    a later version wrote it, `SettingsError` in a home of another user.
 
-    That something is not recorded is believed only of a whole file: the first time, it is checked for damage.
+    Before a record is first reported as missing, the file is checked for damage.
     """
 
     def __init__(self, path: Path | str, *, writing: bool = False) -> None:
-        # The absolute path without links: the process may change its directory, and the leases lie beside the file itself.
+        # The absolute path without links: the process may change its directory, and the leases are next to the file itself.
         path = MEMORY if str(path) == MEMORY else os.path.realpath(path)
         self.refused: StoreUnusable | None = None
-        """Why nothing can be written; None if it can."""
+        """Why the journal cannot be written; None if it can."""
         try:
             self._db, connection = connect_twice(path)
         except StoreUnusable as refused:
@@ -289,7 +289,7 @@ class SqliteStore(SqliteRecords):
         self.admin = SqliteAdmin(self)
 
     def _connect_reader(self) -> SqliteRecords:
-        if self.path == MEMORY or self.refused:  # a connection to a log without an index shuts out every other one
+        if self.path == MEMORY or self.refused:  # a connection to a log without an index excludes all others
             return self
         return SqliteRecords(self.path, connect_reader(self.path))
 
@@ -311,7 +311,7 @@ class SqliteStore(SqliteRecords):
     def open(self, session: str) -> SqliteJournal:
         number = self._number(session)
         lease = self.lease(session)
-        if self.refused:  # it can be read as a journal, too, and nobody has to be kept from writing it
+        if self.refused:  # only reading is possible, so no lease is needed
             return SqliteJournal(self, session, number, lease)
         if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise SessionBusy(
@@ -326,7 +326,7 @@ class SqliteStore(SqliteRecords):
             raise
 
     def _lease_journal(self, session: str, lease: Lease) -> SqliteJournal:
-        """The session under its lease. Raises `UnknownName` where it was removed before that was ours."""
+        """Return the session's journal under its lease. Raises `UnknownName` if it was removed before the lease was acquired."""
         number = self._number(session)
         self._execute_now("UPDATE sessions SET holder=? WHERE n=?", (describe_process(), number))
         return SqliteJournal(self, session, number, lease)
@@ -375,7 +375,7 @@ class SqliteStore(SqliteRecords):
         self._writer.flush()
 
     def must_write(self) -> None:
-        """Raises `StoreUnusable` where it can only be read."""
+        """Raise `StoreUnusable` if the journal can only be read."""
         if self.refused:
             raise self.refused
 
@@ -385,8 +385,8 @@ class SqliteStore(SqliteRecords):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for sql, values in batch:
-                    # packed here, in the writer's thread; not by a function of SQL, which would wait for the interpreter while it
-                    # holds the connection, and whoever reads a journal in memory meanwhile the other way round
+                    # Packed here and not by an SQL function: that would wait for the interpreter lock while it holds the
+                    # connection, and a reader of a journal in memory would wait the other way round.
                     self._db.execute(sql, (values[0], pack(str(values[1]))) if sql is ADD_TEXT else values)
                 self._db.execute("COMMIT")
                 sqlite_open.check_there(self.path, self._file)
@@ -411,7 +411,7 @@ class SqliteJournal:
         self.number = number
         self.lease = lease
         self.on_commit: OnCommit | None = None
-        # What this session has stored, and so refers to. What another one stored may be removed with it.
+        # Only what this session itself has stored: what another session stored may be removed with it.
         self._texts: set[str] = set()
         self._prefixes: set[bytes] = set()
         ((last,),) = store._rows("SELECT MAX(seq) FROM events WHERE session=?", number)
@@ -466,7 +466,7 @@ class SqliteJournal:
         self._seq += 1
         event.seq = self._seq
         body = event.__pydantic_serializer__.to_json(event, exclude_defaults=True).decode()
-        # `type` is a default; it must stand in the body all the same
+        # `type` is a default, and must be in the body nevertheless
         body = f'{{"type":"{event.type}"' + (f",{body[1:]}" if body != "{}" else "}")
         found.append((ADD_EVENT, (self.number, self._seq, body)))
         if isinstance(event, CallEvent | CallLost):
@@ -483,8 +483,8 @@ class SqliteJournal:
         return found
 
     def _statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
-        """The whole list is stored as the longest prefix stored before, and what it adds; the shared opening too, unless that
-        prefix reaches beyond it. So every row leads to a prompt that an event names."""
+        """A prompt is stored as its longest stored prefix and the added parts; its shared opening gets a row of its own unless
+        that prefix is longer. So every row belongs to a prompt that an event names."""
         ids = prompt.prefixes
         found: list[Statement] = []
         if ids[-1] in self._prefixes:
