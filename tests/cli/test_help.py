@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli.town import Cli
-from consilience.cli import options as commands
+from consilience.cli import run_commands as commands
 from consilience.cli.commands import summary_of
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError

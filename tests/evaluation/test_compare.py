@@ -20,9 +20,9 @@ from consilience.engine.protocol import find_protocol
 from consilience.engine.session import Session
 from consilience.evaluation import (
     Budget,
+    CompareObserver,
     CompareRow,
     Comparison,
-    Observer,
     Run,
     Task,
     TaskSource,
@@ -96,7 +96,7 @@ async def test_emergence_brings_split_facts_together_and_its_changes_of_position
     assert results["vote"].accuracy == 0.0
     for run in by_row(comparison, "emergence"):
         assert (run.voices, run.changes, run.conformity) == (3, 3, 3)  # from their own part to the sum, for no argument
-        assert run.likeness == pytest.approx(
+        assert run.draft_similarity == pytest.approx(
             3 / 7
         )  # "has", "apples.", "answer:" of seven different words; ballots are no texts
     assert results["emergence"].conformity == 9
@@ -328,7 +328,7 @@ async def test_jobs_run_tasks_side_by_side_and_change_no_result(store: SqliteSto
 
 async def test_one_job_runs_a_task_whole_before_the_next(store: SqliteStore) -> None:
     begun: list[tuple[str, str]] = []
-    observer = Observer(begins=lambda row, task, seed: begun.append((task.id, row)))
+    observer = CompareObserver(begins=lambda row, task, seed: begun.append((task.id, row)))
     await compare(SPLIT[:2], ROWS, models=ScriptedModel(adding_up), store=store, observer=observer)
     names = ("circle", "solo", "solo, all sources", "vote")
     assert begun == [(task, row) for task in ("one", "two") for row in names]
@@ -359,12 +359,12 @@ async def test_repeats_tell_whether_an_answer_holds(store: SqliteStore) -> None:
     assert [run.seed for run in comparison.runs] == [0, 1, 2, 3, 4]
 
 
-async def test_likeness_is_that_of_the_first_texts(store: SqliteStore) -> None:
+async def test_draft_similarity_is_that_of_the_first_texts(store: SqliteStore) -> None:
     texts = {"A1": "a b c", "A2": "a b d", "A3": "x y z"}
     model = ScriptedModel(lambda request: "the end" if request.key == "close" else texts[request.agent])
     comparison = await compare("What is it?", ["circle"], models=model, store=store)
     run = comparison.runs[0]
-    assert run.likeness == pytest.approx((2 / 4 + 0 + 0) / 3)
+    assert run.draft_similarity == pytest.approx((2 / 4 + 0 + 0) / 3)
     assert run.voices == 3
     assert run.correct is None
 
@@ -372,7 +372,7 @@ async def test_likeness_is_that_of_the_first_texts(store: SqliteStore) -> None:
 @pytest.mark.parametrize("reply", ['{"answer": 3}', "```json\n{}\n```", "[3]", "3", '{"text": 3}'])
 async def test_an_answer_that_is_json_is_a_text(store: SqliteStore, reply: str) -> None:
     comparison = await compare("Give JSON.", ["circle"], models=ScriptedModel(lambda request: reply), store=store)
-    assert (comparison.runs[0].voices, comparison.runs[0].likeness) == (3, 1.0)
+    assert (comparison.runs[0].voices, comparison.runs[0].draft_similarity) == (3, 1.0)
 
 
 @pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "Here it is:\n```\n{}\n```\nThat is all.", "{}\n"])
@@ -387,7 +387,7 @@ async def test_typed_replies_are_alike_where_their_texts_are(store: SqliteStore,
 
     emergence = find_protocol("emergence")(max_rounds=1)
     comparison = await compare(OPEN, [emergence], models=ScriptedModel(reply), store=store)
-    assert (comparison.runs[0].voices, comparison.runs[0].likeness) == (3, 1.0)
+    assert (comparison.runs[0].voices, comparison.runs[0].draft_similarity) == (3, 1.0)
 
 
 class PolledReport(Report):
@@ -414,7 +414,7 @@ async def test_a_ballot_is_no_text(store: SqliteStore, monkeypatch: pytest.Monke
     texts = {"A1": "a b c", "A2": "a b d", "A3": "x y z"}
     model = ScriptedModel(lambda request: "yes" if request.key.startswith("poll") else texts[request.agent])
     run = (await compare("Is it so?", [Polled()], models=model, store=store)).runs[0]
-    assert (run.voices, run.likeness) == (3, pytest.approx(1 / 6))
+    assert (run.voices, run.draft_similarity) == (3, pytest.approx(1 / 6))
 
 
 async def test_a_task_without_reference_is_compared_and_not_scored(store: SqliteStore) -> None:

@@ -212,7 +212,7 @@ async def test_a_limit_within_the_reviews_keeps_the_answer_and_is_told() -> None
     assert (report.answer, report.stop_reason, report.steps) == ("Version 1.", StopReason.EXHAUSTED_STEPS, 2)
 
 
-async def test_a_flood_of_issues_is_cut() -> None:
+async def test_issues_beyond_the_cap_are_dropped() -> None:
     issues = [f"Issue {n}." for n in range(1, 31)]
     report, model = await solo(Solo(reviews=1), reviewer((["", *issues], version("Run it."))))
     assert [issue.text for issue in report.reviews[0].issues] == issues[:6]
@@ -261,7 +261,7 @@ async def test_the_majority_decides_and_its_most_typical_text_answers() -> None:
     assert "**Votes:** 3 for yes · 1 for no" in markdown(report)
 
 
-async def test_a_tie_is_said_and_decided_by_the_text_most_like_all() -> None:
+async def test_tie_is_warned_of_and_decided_by_the_medoid() -> None:
     report, _ = await vote(
         Vote(votes=4, answer_pattern="yes|no"),
         {"V1": "yes a b c d", "V2": "yes x y z w", "V3": "no a b c d", "V4": "no a b q r"},
@@ -303,8 +303,8 @@ async def test_votes_are_compared_pair_by_pair_and_each_is_split_once(monkeypatc
 
     said = {f"V{n}": f"vote {n} says {n % 3} and {n % 5}" for n in range(1, 13)}
     with monkeypatch.context() as counting:
-        counting.setattr(similarity, "tokens", tokens)
-        counting.setattr(similarity, "shared", shared)
+        counting.setattr(similarity, "token_set", tokens)
+        counting.setattr(similarity, "set_jaccard", shared)
         model = ScriptedModel(lambda request: said[request.agent])
         report = await runner.start(TASK, Vote(votes=12), models=model, store=SqliteStore(":memory:"))
     assert isinstance(report, VoteReport)
@@ -356,7 +356,7 @@ async def test_a_panel_gives_voters_its_points_of_view() -> None:
         st.sampled_from(["yes because of a", "no because of b", "yes", "perhaps", "no no"]), min_size=1, max_size=6
     )
 )
-async def test_who_sits_where_changes_no_tally(texts: list[str]) -> None:
+async def test_order_of_seats_changes_no_tally(texts: list[str]) -> None:
     async def tally(order: list[str]) -> tuple[dict[str, int], bool]:
         said: dict[str, object] = {f"V{n}": text for n, text in enumerate(order, 1)}
         report, _ = await vote(Vote(votes=len(order), answer_pattern="yes|no"), said)
@@ -366,7 +366,7 @@ async def test_who_sits_where_changes_no_tally(texts: list[str]) -> None:
     assert (await tally(texts))[1] == (await tally(texts[::-1]))[1]
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_invalid_answer_pattern_is_rejected() -> None:
     with pytest.raises(SettingsError, match="not a regular expression"):
         Vote(answer_pattern="(")
     with pytest.raises(SettingsError, match="votes"):

@@ -230,7 +230,7 @@ async def test_a_mean_exactly_at_the_threshold_satisfies(
 
 
 @pytest.mark.parametrize("said", [True, False, None])
-async def test_the_evaluators_no_sends_back_and_its_yes_alone_decides_nothing(said: bool | None) -> None:
+async def test_evaluator_no_repeats_the_iteration_and_yes_alone_does_not_satisfy(said: bool | None) -> None:
     for points, rated in ((8, True), (6, False)):
         satisfied = rated and said is not False
         report, _ = await go(Broadcast(children=2, max_iterations=1), agents(lambda r: {"satisfied": said}, points))
@@ -300,7 +300,7 @@ def test_how_ratings_are_read(given: object, read: float | None) -> None:
 # --- flags
 
 
-async def test_a_critical_flag_causes_one_broadcast_more_which_quotes_it_and_then_the_cap() -> None:
+async def test_critical_flag_causes_a_broadcast_that_quotes_it_until_the_cap() -> None:
     """Everybody is content with its text; one says that the goal is wrong."""
     flag = flagging("goal_mismatch", "iteration-1/self_reflect/L2N2", "iteration-2/self_reflect/L2N2")
     report, record = await recorded(Broadcast(children=2), agents(flag, 9))
@@ -395,7 +395,7 @@ async def test_the_critical_set_is_a_setting() -> None:
         assert report.flags[0].critical == (iterations == 2)
 
 
-async def test_every_flag_is_read_by_a_later_call_or_warned_about() -> None:
+async def test_flag_that_no_later_call_reads_is_a_warning() -> None:
     def flags(request: ModelRequest) -> dict[str, object]:
         return {"flags": [{"tag": "resource_request", "text": f"for {request.key}"}]}
 
@@ -417,7 +417,7 @@ async def test_a_flag_whose_parent_falls_silent_is_warned_of() -> None:
     assert "the flag iteration-1/1/coordinate-1/L3N2/flag-1 was read by no later call" in report.warnings
 
 
-async def test_a_flood_of_flags_drowns_nobody() -> None:
+async def test_quoted_flags_are_capped_critical_ones_first() -> None:
     def flags(request: ModelRequest) -> dict[str, object]:
         tags = ["unexpected_finding", "resource_request", "goal_mismatch"] * 30
         return {"flags": [{"tag": tag, "text": f"{request.key} {n}"} for n, tag in enumerate(tags)]}
@@ -433,7 +433,7 @@ async def test_a_flood_of_flags_drowns_nobody() -> None:
     assert {tags[id] for id in quoted} == {"resource_request"}, "critical ones first"
 
 
-async def test_a_flag_said_again_in_the_same_words_stands_once() -> None:
+async def test_flag_repeated_in_the_same_words_counts_once() -> None:
     def flags(request: ModelRequest) -> dict[str, object]:
         return {"flags": [{"tag": "goal_mismatch", "text": "the bridge is gone"}]} if request.agent == "L2N1" else {}
 
@@ -577,7 +577,7 @@ def dead(*who: str, frm: str = "") -> ScriptedModel:
     )
 
 
-async def test_it_goes_on_without_a_seat_and_is_never_satisfied_without_it() -> None:
+async def test_run_continues_without_a_seat_and_never_satisfies() -> None:
     report, model = await go(Broadcast(children=3), dead("L2N2"))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert report.degraded == "2 of 3 agents; no reply: execute 1 L2N2 (rejected); execute 2 L2N2 (rejected)"
@@ -586,25 +586,25 @@ async def test_it_goes_on_without_a_seat_and_is_never_satisfied_without_it() -> 
     assert "from B>" not in next(r.text for r in model.requests if r.key == "synthesize/L1N1")
 
 
-async def test_too_few_agents_end_it_before_the_root_is_asked() -> None:
+async def test_lost_quorum_fails_the_run_before_the_root_is_asked() -> None:
     report, model = await go(Broadcast(children=3), dead("L2N1", "L2N2"))
     assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, False)
     assert not [r for r in model.requests if r.key.startswith("synthesize")]
 
 
-async def test_without_its_chair_there_is_no_answer() -> None:
+async def test_dead_root_gives_no_answer() -> None:
     report, model = await go(Broadcast(children=2, max_iterations=1), dead("L1N1"))
     assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
     assert report.quorum_met
     assert "from goal>" not in next(r.text for r in model.requests if r.key == "iteration-1/execute/L2N1")
 
 
-async def test_a_chair_that_cannot_judge_its_answer_leaves_it_as_it_was() -> None:
+async def test_failed_root_reflection_leaves_the_answer() -> None:
     report, _ = await go(Broadcast(children=2), dead("L1N1", frm="self_reflect"))
     assert (report.answer, report.root_satisfaction) == ("synthesize/L1N1 says L1N1", None)
 
 
-async def test_one_call_is_enough_for_an_answer_and_says_what_it_is() -> None:
+async def test_one_call_gives_a_marked_answer() -> None:
     report, model = await go(Broadcast(children=3), limits=Limits(calls=1))
     assert [r.key for r in model.requests] == ["synthesize/L1N1"]
     assert "No other text is available" in model.requests[0].text
@@ -614,7 +614,7 @@ async def test_one_call_is_enough_for_an_answer_and_says_what_it_is() -> None:
     )
 
 
-async def test_a_limit_in_the_second_iteration_leaves_what_the_first_came_to() -> None:
+async def test_limit_in_iteration_two_keeps_the_texts_of_iteration_one() -> None:
     """Two calls are left when it begins: the broadcast, and the closing call out of the reserve."""
     protocol = Broadcast(children=2)
     whole = 1 + 2 * 2 + 2 + 1
@@ -723,7 +723,7 @@ async def test_the_report_directory_holds_the_seeds_file(tmp_path: Path) -> None
         ({"colour": "blue"}, "colour"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_in_words(wrong: dict[str, object], word: str) -> None:
+def test_invalid_settings_are_refused_with_a_reason(wrong: dict[str, object], word: str) -> None:
     with pytest.raises(SettingsError) as refusal:
         Broadcast(**wrong)
     assert word in str(refusal.value)

@@ -76,14 +76,14 @@ async def test_the_example_of_the_design_and_strange_loops() -> None:
     assert [loop.after is not None for loop in report.strange_loops] == [True] * 3
 
 
-async def test_nothing_is_asked_twice_under_one_name() -> None:
+async def test_every_call_has_its_own_key() -> None:
     _, model = await go(Broadcast(children=2, depth=4, max_iterations=2))
     keys = [request.key for request in model.requests]
     assert len(set(keys)) == len(keys)
     assert all(key.endswith(f"/{request.agent}") for key, request in zip(keys, model.requests, strict=True))
 
 
-async def test_the_content_do_not_talk_unless_they_must() -> None:
+async def test_content_siblings_skip_coordination_unless_disabled() -> None:
     report, model = await go(Broadcast(children=3, depth=3), ScriptedModel(rating(10)))
     assert not [r for r in model.requests if "/coordinate-" in r.key]
     assert len(model.requests) == Broadcast(children=3, depth=3).estimate().min == formula(3, 3, 0, 1)
@@ -101,7 +101,7 @@ async def test_the_content_do_not_talk_unless_they_must() -> None:
     ],
     ids=["rates itself 0.9", "flags something harmless", "gives no readable rating"],
 )
-async def test_one_who_is_not_content_makes_the_family_talk(one: dict[str, object]) -> None:
+async def test_one_discontent_sibling_makes_the_family_coordinate(one: dict[str, object]) -> None:
     def reply(request: ModelRequest) -> str:
         mine = one if request.key == "iteration-1/self_reflect/L2N2" else {}
         return rating(10, **mine)(request)
@@ -113,7 +113,7 @@ async def test_one_who_is_not_content_makes_the_family_talk(one: dict[str, objec
 @pytest.mark.parametrize(
     ("c", "d", "rounds", "iterations"), [(3, 2, 1, 1), (2, 3, 1, 2), (3, 3, 2, 1), (2, 4, 1, 1), (1, 3, 1, 2)]
 )
-async def test_siblings_work_side_by_side(c: int, d: int, rounds: int, iterations: int) -> None:
+async def test_siblings_work_concurrently(c: int, d: int, rounds: int, iterations: int) -> None:
     """With every reply taking one tick of a virtual clock, a run takes as many ticks as one line from leaf to root has calls."""
     chain = 2
     for _ in range(d - 1):

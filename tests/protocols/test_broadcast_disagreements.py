@@ -90,7 +90,7 @@ async def test_a_review_may_decide_what_the_synthesis_left_open() -> None:
         ({"to": "B", "text": "a point"}, 1),
     ],
 )
-async def test_void_disagreements_take_no_place(disagreement: dict[str, object], kept: int) -> None:
+async def test_void_disagreements_do_not_count_toward_the_cap(disagreement: dict[str, object], kept: int) -> None:
     """Those with oneself, with an unknown label and without words are left out before the cap."""
     real = [{"to": "B", "text": f"real point {n}"} for n in range(3)]
 
@@ -149,7 +149,7 @@ async def test_disagreements_that_are_not_raised_again_are_listed_and_no_dissent
     assert "none was declared" not in text
 
 
-async def test_a_disagreement_raised_again_is_one() -> None:
+async def test_disagreement_raised_again_is_listed_once() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         raised = {"disagreements": [{"to": "B", "text": "the price is wrong"}]}
         return raised if "/coordinate-1/L2N1" in request.key else {}
@@ -274,7 +274,7 @@ async def test_points_of_view_of_a_panel_are_in_every_call_in_which_a_contributo
     assert all(panel.personas[1].description in request.text for request in own)
 
 
-async def test_only_what_is_meant_can_be_named() -> None:
+async def test_label_fields_allow_only_their_own_kind() -> None:
     """A disagreement is with a sibling's text, and only disagreements can be followed; goals and flags are neither."""
     protocol = PAIR.model_copy(update={"coordination_rounds": 2, "answer_pattern": "yes|no", "strange_loops": 1})
     _, model = await go(protocol, agents(everything, 5))
@@ -288,7 +288,7 @@ async def test_only_what_is_meant_can_be_named() -> None:
         assert schemas[key]["properties"]["followed"]["items"]["enum"] == ["A.1", "B.1"]
 
 
-async def test_what_is_not_asked_for_cannot_be_followed() -> None:
+async def test_followed_is_absent_without_disagreements() -> None:
     _, model = await go(PAIR, agents(None, 8))
     schema: Any = next(request.schema for request in model.requests if request.key == "synthesize/L1N1")
     assert "followed" not in schema["properties"]

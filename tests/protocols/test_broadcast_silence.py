@@ -101,7 +101,7 @@ async def test_silence_withdraws_nothing_in_a_later_execution_of_the_family_eith
         assert "iteration-1/1/self_reflect/L3N2" in shown(record, f"iteration-{n}/synthesize/L2N1")
 
 
-async def test_a_family_that_falls_silent_as_a_whole_is_not_put_together_again() -> None:
+async def test_silent_family_is_not_synthesized_again() -> None:
     """What it went up with in the root's first iteration goes up once more."""
 
     def reply(request: ModelRequest) -> object:
@@ -124,7 +124,7 @@ async def test_a_tag_is_known_however_it_is_spelt(spelt: str) -> None:
     assert report.signal_chain == ("goal_mismatch (L3N2)",)
 
 
-async def test_a_sentence_of_anybody_beneath_is_nothing_new_in_the_answer() -> None:
+async def test_sentence_of_an_agent_below_is_not_novel_in_the_answer() -> None:
     def reply(request: ModelRequest) -> str:
         said = "The bridge holds four tons at most." if request.agent[:2] in ("L1", "L2") else f"{request.key} it is."
         return json.dumps({"text": said, "rating": 10, "satisfied": True})
@@ -134,7 +134,7 @@ async def test_a_sentence_of_anybody_beneath_is_nothing_new_in_the_answer() -> N
     assert report.metrics["novelty"] == 0.0
 
 
-async def test_the_report_tells_every_flag_and_what_became_of_it() -> None:
+async def test_report_lists_every_flag_with_its_outcome() -> None:
     raised = flagging("resource_request", "iteration-1/self_reflect/L2N1", "iteration-2/self_reflect/L2N2")
     report, _ = await go(Broadcast(children=2, max_iterations=2, coordination_rounds=0), agents(raised))
     section = markdown(report).partition("## Flags\n")[2].partition("##")[0]

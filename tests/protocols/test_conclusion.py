@@ -88,7 +88,7 @@ async def test_positions_decided_against_conditions_and_unknowns_are_in_the_head
     assert [claim.ids for claim in report.claims] == [("say/A2",)]
 
 
-async def test_entries_without_content_take_no_place_from_others() -> None:
+async def test_empty_entries_do_not_count_toward_the_cap() -> None:
     conditions = [
         "None.",
         "",

@@ -86,7 +86,7 @@ async def test_each_child_sees_its_own_part_and_nothing_of_its_siblings() -> Non
     assert "L2N2's 2" not in asked["execute/L3N3"]
 
 
-async def test_siblings_work_side_by_side() -> None:
+async def test_siblings_work_concurrently() -> None:
     ticks = Ticks(splitting(3))
     await go(Decompose(children=3, depth=3, strange_loops=1), ticks)
     assert ticks.longest == 2 + 1 + 2 + 1
@@ -109,7 +109,7 @@ async def test_more_parts_than_children_are_left_out_and_counted() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["no idea", '{"parts": []}', '{"parts": [{"title": " "}]}', "{}"])
-async def test_where_the_split_fails_each_child_has_the_task_as_a_whole(nothing: str) -> None:
+async def test_failed_split_gives_each_child_the_whole_task(nothing: str) -> None:
     model = ScriptedModel(lambda r: nothing if r.key == "split/L1N1" else splitting()(r))
     report, model, _ = await go(Decompose(children=2), model)
     assert [(part.agent, part.given, part.text) for part in report.parts] == [
@@ -187,7 +187,7 @@ def dead(*who: str) -> ScriptedModel:
     return ScriptedModel(lambda r: Rejected("gone") if r.agent in who else splitting(3)(r))  # type: ignore[arg-type,return-value]
 
 
-async def test_it_goes_on_without_a_worker_and_fails_without_its_root() -> None:
+async def test_run_continues_without_a_worker_and_fails_without_its_root() -> None:
     report, model, _ = await go(Decompose(children=3), dead("L2N2"))
     assert (report.stop_reason, report.degraded) == (
         StopReason.SETTLED,
@@ -203,7 +203,7 @@ async def test_it_goes_on_without_a_worker_and_fails_without_its_root() -> None:
     assert "synthesize/L1N1" not in {r.key for r in model.requests}
 
 
-async def test_one_call_is_enough_for_an_answer_and_no_step_for_none() -> None:
+async def test_one_call_gives_an_answer_and_zero_steps_give_none() -> None:
     report, model, _ = await go(Decompose(children=3), limits=Limits(calls=1))
     assert [r.key for r in model.requests] == ["synthesize/L1N1"]
     assert (report.stop_reason, report.closing) == (StopReason.EXHAUSTED_BUDGET, "reserve")
@@ -261,7 +261,7 @@ async def test_the_seeds_export_has_no_mca_metadata() -> None:
         ({"domain_instructions": "Be kind."}, "strange_loops"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_in_words(wrong: dict[str, object], word: str) -> None:
+def test_invalid_settings_are_refused_with_a_reason(wrong: dict[str, object], word: str) -> None:
     with pytest.raises(SettingsError) as refusal:
         Decompose(**wrong)
     assert word in str(refusal.value)

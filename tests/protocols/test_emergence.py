@@ -41,7 +41,7 @@ def speaking(extra: Callable[[ModelRequest], dict[str, object]] | None = None) -
 
 @settings(max_examples=12)
 @given(st.integers(1, 3), st.integers(2, 5), st.integers(1, 3), st.booleans(), st.booleans())
-async def test_every_call_is_shown_what_the_table_allows_and_nothing_else(
+async def test_prompt_shows_exactly_what_the_visibility_table_allows(
     children: int, depth: int, rounds: int, signals: bool, anonymous: bool
 ) -> None:
     if children == 3 and depth > 3:
@@ -101,7 +101,7 @@ async def test_every_nudge_is_read_by_every_child_and_by_coordinators_in_their_o
     assert not [warning for warning in report.warnings if "read by no" in warning]
 
 
-async def test_peers_are_letters_and_everyone_is_told_which_letter_is_its_own() -> None:
+async def test_peers_have_letters_and_each_agent_knows_its_own() -> None:
     _, model = await go(Emergence(children=3, max_rounds=1))
     lateral = {r.agent: r for r in model.requests if "/lateral/" in r.key}
     for letter, agent in zip("ABC", ("L2N1", "L2N2", "L2N3"), strict=True):
@@ -141,7 +141,7 @@ async def test_the_same_text_twice_converges_and_different_texts_run_out() -> No
     assert not report.check.met
 
 
-async def test_it_says_when_the_threshold_was_never_near() -> None:
+async def test_similarity_far_from_threshold_is_a_warning() -> None:
     words = iter(range(10_000))
     model = ScriptedModel(
         lambda r: "n" if "/signal/" in r.key else json.dumps({"text": f"{next(words)} {next(words)}"})
@@ -150,7 +150,7 @@ async def test_it_says_when_the_threshold_was_never_near() -> None:
     assert any("no similarity came within 0.2 of the threshold" in warning for warning in report.warnings)
 
 
-async def test_a_score_exactly_at_the_margin_is_near_the_threshold() -> None:
+async def test_score_at_the_margin_counts_as_near_the_threshold() -> None:
     """0.8 - 0.2 is more than 0.6 in floats."""
 
     def reply(request: ModelRequest) -> str:
@@ -188,7 +188,7 @@ async def test_one_sided_settled_ballots_converge_and_split_ones_stall() -> None
     assert report.pool == pytest.approx({"yes": 2 / 3, "no": 1 / 3})
 
 
-async def test_where_positions_stay_split_the_pool_decides_only_if_asked_to() -> None:
+async def test_pool_decides_split_positions_only_with_fallback_vote() -> None:
     split = voting(lambda step, agent: "yes" if agent == "L2N2" else "no")
     report, _ = await go(Emergence(max_rounds=3, answer_pattern="yes|no"), ScriptedModel(split))
     assert (report.position, report.decided_by) == ("yes", "answer")
@@ -232,7 +232,7 @@ async def test_a_ballot_without_the_answer_asked_for_is_asked_again_and_then_mis
     assert [m.agent for m in report.missing] == ["L2N1"]
 
 
-async def test_a_dead_seat_is_named_and_below_the_quorum_nothing_is_concluded() -> None:
+async def test_dead_seat_is_named_and_lost_quorum_fails_the_run() -> None:
     def dead(*seats: str) -> Callable[[ModelRequest], object]:
         return lambda r: Rejected("no such model") if r.agent in seats else speaking()(r)
 
@@ -247,14 +247,14 @@ async def test_a_dead_seat_is_named_and_below_the_quorum_nothing_is_concluded() 
     assert not any(r.agent == "L1N1" for r in model.requests), "the chair was asked although no quorum was left"
 
 
-async def test_a_dead_chair_fails_the_run_and_what_was_said_is_kept() -> None:
+async def test_dead_root_fails_the_run_and_texts_are_kept() -> None:
     model = ScriptedModel(lambda r: RateLimited("429") if r.agent == "L1N1" else speaking()(r))
     report, _ = await go(Emergence(children=2, max_rounds=2), model)
     assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
     assert report.rounds[0].agents["L2N1"].response
 
 
-async def test_a_chair_that_dies_midway_leaves_its_last_answer_and_a_warning() -> None:
+async def test_root_that_dies_later_leaves_its_last_answer_and_a_warning() -> None:
     model = ScriptedModel(lambda r: Rejected("gone") if r.key.startswith("round-2/observe/L1N1") else speaking()(r))
     report, _ = await go(Emergence(children=2, max_rounds=2), model)
     assert report.answer == "round-1/observe/L1N1 says L1N1"
@@ -262,7 +262,7 @@ async def test_a_chair_that_dies_midway_leaves_its_last_answer_and_a_warning() -
     assert any("the answer is round-1/observe/L1N1" in warning for warning in report.warnings)
 
 
-async def test_a_budget_cut_is_never_convergence_even_where_texts_stand_still() -> None:
+async def test_budget_cut_is_not_convergence_although_texts_are_stable() -> None:
     still = ScriptedModel(lambda r: "n" if "/signal/" in r.key else '{"text": "the same words"}')
     report, model = await go(Emergence(children=2, max_rounds=5), still, limits=Limits(calls=8))
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
@@ -270,7 +270,7 @@ async def test_a_budget_cut_is_never_convergence_even_where_texts_stand_still() 
     assert len(model.requests) <= 8
 
 
-async def test_one_call_is_enough_for_an_answer_and_says_what_it_is() -> None:
+async def test_one_call_gives_a_marked_answer() -> None:
     report, model = await go(Emergence(children=3, max_rounds=2), limits=Limits(calls=1))
     assert [r.key for r in model.requests] == ["round-1/observe/L1N1"]
     assert report.closing == "reserve"
@@ -306,7 +306,7 @@ async def test_facts_of_points_that_the_answer_keeps_are_counted() -> None:
     assert report.metrics["novelty"] == 1.0
 
 
-async def test_what_anybody_but_the_root_had_written_is_nothing_new() -> None:
+async def test_sentence_of_another_agent_is_not_novel_in_the_answer() -> None:
     """Written first in lateral talk, in the second round: nobody's first words, and not the root's."""
 
     def late(request: ModelRequest) -> dict[str, object]:
@@ -318,7 +318,7 @@ async def test_what_anybody_but_the_root_had_written_is_nothing_new() -> None:
     assert report.metrics["novelty"] == 0.5
 
 
-async def test_what_the_root_was_shown_is_nothing_new_in_its_answer() -> None:
+async def test_sentence_shown_to_the_root_is_not_novel_in_the_answer() -> None:
     """A sentence of a document, one of an objection, and one of its own."""
 
     def reply(request: ModelRequest) -> dict[str, object]:
@@ -332,7 +332,7 @@ async def test_what_the_root_was_shown_is_nothing_new_in_its_answer() -> None:
     assert report.metrics["novelty"] == pytest.approx(1 / 3)
 
 
-async def test_a_text_that_was_reused_stands_before_its_revision() -> None:
+async def test_reused_text_is_the_response_before_its_revision() -> None:
     protocol = Emergence(children=2, max_rounds=2, threshold=1.0, leaf_reask=False, signals=False)
     report, _ = await go(protocol)
     for n in ("L2N1", "L2N2"):
@@ -359,7 +359,7 @@ async def test_the_pool_decides_whenever_ballots_stay_split_whatever_stopped_the
     assert (alone.position, alone.decided_by) == ("yes", "answer")
 
 
-async def test_ballots_without_a_quorum_settle_nothing() -> None:
+async def test_ballots_below_quorum_do_not_stop_the_run() -> None:
     """Two of three write nothing that could be counted: the third agrees with itself alone."""
     protocol = Emergence(max_rounds=2, answer_pattern="yes|no")
     report, _ = await go(protocol, ScriptedModel(voting(lambda step, agent: "yes" if agent == "L2N1" else "undecided")))
@@ -372,7 +372,7 @@ async def test_ballots_without_a_quorum_settle_nothing() -> None:
     assert most.stop_reason is StopReason.CONVERGED
 
 
-async def test_whoever_cast_one_ballot_is_not_forgotten_when_the_next_cannot_be_read() -> None:
+async def test_last_readable_ballot_counts_when_the_next_is_unreadable() -> None:
     def votes(step: int, agent: str) -> str:
         return "yes" if agent != "L2N1" else "undecided" if step else "no"
 
@@ -382,7 +382,7 @@ async def test_whoever_cast_one_ballot_is_not_forgotten_when_the_next_cannot_be_
     assert [(d.agent, d.position) for d in report.dissent] == [("L2N1", "no")]
 
 
-async def test_an_answer_without_a_position_is_said_with_what_dissent_is_told_from() -> None:
+async def test_answer_without_a_position_is_a_warning() -> None:
     protocol = Emergence(max_rounds=1, answer_pattern="reopen|close")
     votes = voting(lambda step, agent: "close" if agent == "L2N1" else "reopen")
     report, _ = await go(protocol, ScriptedModel(votes))
@@ -391,14 +391,14 @@ async def test_an_answer_without_a_position_is_said_with_what_dissent_is_told_fr
     assert NO_POSITION in report.warnings
 
 
-async def test_a_panel_takes_the_place_of_the_perspectives() -> None:
+async def test_panel_replaces_the_perspectives() -> None:
     panel = load_panel("markets")
     report, model = await go(Emergence(children=2, max_rounds=1), panel=panel)
     assert [a.persona for a in report.agents] == ["", panel.personas[0].name, panel.personas[1].name]
     assert panel.personas[1].description in next(r.text for r in model.requests if r.agent == "L2N2")
 
 
-async def test_perspectives_go_round_from_the_first() -> None:
+async def test_perspectives_repeat_from_the_first() -> None:
     report, _ = await go(Emergence(children=3, depth=3, max_rounds=1))
     leaves = [a.perspective for a in report.agents if a.role == "specialist"]
     assert leaves[0] == leaves[8] == "analytical"
@@ -442,7 +442,7 @@ async def test_the_seeds_exports_hold_the_seeds_fields() -> None:
         ({"colour": "blue"}, "colour"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_in_words(wrong: dict[str, object], word: str) -> None:
+def test_invalid_settings_are_refused_with_a_reason(wrong: dict[str, object], word: str) -> None:
     with pytest.raises(SettingsError) as refusal:
         Emergence(**wrong)
     assert word in str(refusal.value)
@@ -540,14 +540,14 @@ async def test_a_judge_that_a_limit_refuses_ends_the_run_as_exhausted() -> None:
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
 
 
-async def test_a_seat_that_dies_midway_is_not_stable_but_silent() -> None:
+async def test_seat_that_dies_later_is_silent_and_not_stable() -> None:
     model = ScriptedModel(lambda r: Rejected("gone") if r.agent == "L2N2" and r.key[6] == "2" else speaking()(r))
     report, _ = await go(Emergence(children=3, max_rounds=2), model)
     silent = report.rounds[1].agents["L2N2"]
     assert (silent.similarity, silent.converged, silent.response) == (None, False, None)
 
 
-async def test_texts_that_stand_unasked_count_as_unrevised_and_can_be_causes() -> None:
+async def test_reused_texts_count_as_unrevised_and_can_be_causes() -> None:
     protocol = Emergence(children=2, max_rounds=2, signals=False, leaf_reask=False)
     same = ScriptedModel(lambda r: json.dumps({"text": r.agent}))
     report, _ = await go(protocol, same)

@@ -48,7 +48,7 @@ def prompt(model: ScriptedModel, key: str) -> str:
 TWO = Emergence(children=2, max_rounds=2)
 
 
-async def test_points_stand_under_their_own_text_and_not_under_its_revision() -> None:
+async def test_points_are_quoted_below_their_own_text_only() -> None:
     """Peers read them; a lateral text, which replaces both, comes alone. Void ones and those beyond the cap are shown to nobody."""
 
     def listing(request: ModelRequest) -> dict[str, object]:
@@ -121,7 +121,7 @@ async def test_an_objection_passed_over_stands_and_one_never_shown_is_unanswered
     ]
 
 
-async def test_a_ruling_of_the_parent_is_reported_beside_the_fate() -> None:
+async def test_ruling_of_the_parent_is_reported_with_the_fate() -> None:
     script = {
         "round-1/lateral/L2N2": objects("A"),
         "round-1/observe/L1N1": answers("B.1", "yielded", "the answer uses the lower sum"),
@@ -144,7 +144,7 @@ async def test_a_ruling_of_the_parent_is_reported_beside_the_fate() -> None:
     assert rejected in markdown(report)
 
 
-async def test_a_ruling_is_not_printed_beside_a_concession_and_stands_beside_a_refutation() -> None:
+async def test_ruling_is_printed_for_a_refutation_and_not_for_a_concession() -> None:
     script = {
         "round-1/lateral/L2N2": objects("A"),
         "round-1/observe/L1N1": answers("B.1", "yielded", "the lower sum"),
@@ -167,7 +167,7 @@ async def test_a_coordinator_upholds_an_objection_in_its_synthesis() -> None:
     assert re.search(r"- \*\*Upheld in the synthesis:\*\* .* the lower sum\n", markdown(report))
 
 
-async def test_only_whoever_was_refuted_is_told_that_an_objection_may_be_raised_again() -> None:
+async def test_only_refuted_authors_are_invited_to_raise_an_objection_again() -> None:
     again = "Raise one of yours again"
     script = {
         "round-1/lateral/L2N2": objects("A"),
@@ -266,7 +266,7 @@ def declaring(stance: str, fields: Mapping[str, dict[str, object]] | None = None
     return answering(lambda request: {"stance": stance, **(fields or {}).get(request.key, {})})
 
 
-async def test_kept_by_all_and_nothing_open_converges_in_the_second_round() -> None:
+async def test_all_kept_without_open_objection_converges_in_round_two() -> None:
     report, model = await go(Emergence(children=2, depth=3), declaring("kept"))
     assert (report.stop_reason, report.steps) == (StopReason.CONVERGED, 2)
     assert report.check is not None
@@ -276,7 +276,7 @@ async def test_kept_by_all_and_nothing_open_converges_in_the_second_round() -> N
     assert {turn.stance for turn in report.rounds[1].agents.values()} == {"kept"}
 
 
-async def test_a_change_or_a_missing_declaration_goes_on() -> None:
+async def test_change_or_missing_declaration_continues_the_run() -> None:
     one = {"round-2/lateral/L2N2": {"stance": "changed"}}
     report, _ = await go(TWO, declaring("kept", one))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
@@ -285,7 +285,7 @@ async def test_a_change_or_a_missing_declaration_goes_on() -> None:
     assert report.convergence.score_trajectory == (0.0,)
 
 
-async def test_an_objection_that_waits_for_its_target_holds_the_end_up_and_one_that_stands_makes_it_stalled() -> None:
+async def test_waiting_objection_delays_the_end_and_standing_one_stalls_the_run() -> None:
     raised = {"round-2/lateral/L2N2": objects("A")}
     report, _ = await go(Emergence(children=2, max_rounds=5), declaring("kept", raised))
     assert (report.stop_reason, report.steps) == (StopReason.STALLED, 3), "passed over in round 3"
@@ -323,7 +323,7 @@ async def test_changes_of_the_answer_name_the_texts_that_caused_them() -> None:
     ]
 
 
-async def test_a_nudge_that_one_child_did_not_read_is_warned_of() -> None:
+async def test_nudge_unread_by_one_child_is_a_warning() -> None:
     def reply(request: ModelRequest) -> object:
         dead = request.key == "round-2/leaf_respond/L2N2"
         text = "n" if "/signal/" in request.key else json.dumps({"text": request.key})
@@ -333,7 +333,7 @@ async def test_a_nudge_that_one_child_did_not_read_is_warned_of() -> None:
     assert "the nudge round-1/signal/L1N1 was not read by L2N2" in report.warnings
 
 
-async def test_what_stands_in_documents_is_verified_in_points_too() -> None:
+async def test_quotations_in_points_are_verified() -> None:
     def quoting(request: ModelRequest) -> dict[str, object]:
         return {"points": ['It says "The quay is old" [S1:1].']} if "leaf_respond/L2N1" in request.key else {}
 

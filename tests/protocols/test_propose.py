@@ -47,7 +47,7 @@ async def test_what_a_role_says_is_kept_whole() -> None:
     assert report.panel.personas[0].description.endswith("You distrust: the last word.")
 
 
-async def test_names_are_cleaned_and_stand_once() -> None:
+async def test_persona_names_are_cleaned_and_unique() -> None:
     report = await propose(Propose(personas=3), roles("Baker\n\x1b[2J", "  baker [2J", "x" * 200))
     assert report.panel is not None
     assert len(report.panel.personas) == 2
@@ -55,7 +55,7 @@ async def test_names_are_cleaned_and_stand_once() -> None:
     assert "2 personas of 3 could be used" in report.warnings
 
 
-async def test_fewer_than_two_are_asked_for_again_and_then_it_fails() -> None:
+async def test_fewer_than_two_personas_are_asked_for_again_then_fail() -> None:
     report = await propose(Propose(), roles("Baker", "baker"), roles("Baker", "Mayor", "Nurse", "Priest"))
     assert report.panel is not None
     report = await propose(Propose(), roles("Baker"), "no idea")

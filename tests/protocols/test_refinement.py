@@ -182,7 +182,7 @@ async def test_no_claim_may_rest_on_a_critique() -> None:
     assert "critique" not in json.dumps(request.schema)
 
 
-async def test_specialists_serve_the_text_that_is_there_and_each_parent_by_itself() -> None:
+async def test_specialist_works_on_each_parents_draft_separately() -> None:
     """The seed's implementation let them work after the text they should have served."""
     _, model = await refine({"max_passes": 1, "filter": "never"})
     for parent, child in load_hierarchy("blog").edges_to_leaves:
@@ -292,7 +292,7 @@ async def test_who_serves_the_coordinator_and_an_author_serves_each_of_them_by_i
         assert prose(name, f"pass-1/specialist/lead/{name}") not in asked(model)["pass-2/integrate/lead"].text
 
 
-async def test_two_layers_are_enough() -> None:
+async def test_hierarchy_of_two_layers_runs() -> None:
     """Without authors in between the coordinator's specialists write the parts."""
     flat = {
         "name": "flat",
@@ -314,7 +314,7 @@ async def test_two_layers_are_enough() -> None:
 # --- stopping
 
 
-async def test_good_enough_stops_early() -> None:
+async def test_pass_that_meets_threshold_ends_the_run() -> None:
     report, model = await refine({"threshold": 0.8}, script(lambda r: critique(r, overall=8)))
     assert report.stop_reason is StopReason.CONVERGED
     assert report.quality_threshold_met
@@ -325,7 +325,7 @@ async def test_good_enough_stops_early() -> None:
     assert not any(o.read for o in report.objections)
 
 
-async def test_running_out_is_not_meeting_the_threshold() -> None:
+async def test_run_out_of_passes_does_not_meet_threshold() -> None:
     report, _ = await refine({"max_passes": 2}, script(lambda r: critique(r, overall=7.9)))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert not report.quality_threshold_met
@@ -417,7 +417,7 @@ async def test_a_critic_who_fails_later_leaves_the_best_of_what_it_judged() -> N
     assert set(report.coordinator_critique) == {*PARTS, "whole"}, "what was said last is what could be read"
 
 
-async def test_nothing_at_all_is_no_issue() -> None:
+async def test_issue_without_content_is_not_counted() -> None:
     """Small models write "None." where nothing is wrong."""
     report, _ = await refine(
         {},
@@ -427,7 +427,7 @@ async def test_nothing_at_all_is_no_issue() -> None:
     assert report.objections == ()
 
 
-async def test_a_flood_of_issues_is_cut_and_counted() -> None:
+async def test_issues_beyond_the_cap_are_dropped_and_counted() -> None:
     def judge(request: ModelRequest) -> str:
         return critique(request, issues={"body": [f"issue {n}" for n in range(40)]})
 
@@ -448,7 +448,7 @@ async def test_the_limit_of_steps_bounds_passes() -> None:
 # --- the scorers
 
 
-async def test_length_is_its_own_kind() -> None:
+async def test_confidence_length_measures_parts_by_length() -> None:
     report, _ = await refine({"confidence": "length", "max_passes": 1})
     for section in report.passes[0].sections.values():
         assert section.confidence == min(len(section.text) / 500, 1)
@@ -468,7 +468,7 @@ async def test_an_aggregate_is_never_above_the_best_of_it(level: str) -> None:
         assert one.weighted_confidence <= one.best_individual
 
 
-async def test_what_authors_declare_is_its_own_kind() -> None:
+async def test_confidence_self_uses_what_authors_declare() -> None:
     sure = {"intro": "certain", "body": "unsure", "conclusion": "certain"}
     report, _ = await refine({"confidence": "self", "max_passes": 1}, script(sure=sure))
     assert {n: s.confidence for n, s in report.passes[0].sections.items()} == {
@@ -483,7 +483,7 @@ async def test_what_authors_declare_is_its_own_kind() -> None:
     assert report.aggregated_children["intro"].sources == ("researcher", "stylist")
 
 
-async def test_a_part_given_back_as_its_own_issue_is_told_and_decides_nothing() -> None:
+async def test_part_returned_as_its_own_issue_is_warned_of() -> None:
     def judge(request: ModelRequest) -> str:
         n = request.key.split("/")[0]
         where = "draft" if n == "pass-1" else "revise"
@@ -512,7 +512,7 @@ async def test_the_heuristic_critic_is_the_seeds_and_makes_no_call() -> None:
     assert report.ledger.actual.calls <= report.ledger.estimated.max == 1 + 2 * 12
 
 
-def test_a_heuristic_critic_without_a_scorer_is_a_mistake() -> None:
+def test_heuristic_critic_with_confidence_critic_is_rejected() -> None:
     with pytest.raises(consilience.UserError, match="choose confidence 'length' or 'self'"):
         Refinement(critic="heuristic")
 
@@ -520,7 +520,7 @@ def test_a_heuristic_critic_without_a_scorer_is_a_mistake() -> None:
 # --- what goes down
 
 
-async def test_what_is_handed_down_is_cut_by_distance_and_told() -> None:
+async def test_filter_always_cuts_texts_by_distance_and_reports_it() -> None:
     report, model = await refine({"max_passes": 1, "filter": "always"})
     hierarchy = load_hierarchy("blog")
     assert {(h.parent, h.child) for h in report.handed_down} == {
@@ -537,7 +537,7 @@ async def test_what_is_handed_down_is_cut_by_distance_and_told() -> None:
     assert report.metrics["share_kept"] == pytest.approx(sum(h.share for h in report.handed_down) / 13)
 
 
-async def test_without_the_filter_everything_is_shown() -> None:
+async def test_filter_never_shows_texts_whole() -> None:
     report, model = await refine({"max_passes": 1, "filter": "never"})
     assert "coordinator says thing 5 in intent" in asked(model)["pass-1/draft/intro"].text
     assert all(one.share == 1 and one.distance is None for one in report.handed_down)
@@ -608,7 +608,7 @@ async def test_roles_without_vectors_are_compared_by_what_they_do() -> None:
 # --- a draft, documents, wishes
 
 
-async def test_a_draft_is_where_it_begins_and_its_code_stays() -> None:
+async def test_run_with_draft_starts_from_it_and_keeps_its_code() -> None:
     draft = "---\ntitle: Loops\n---\n# Loops\n\nThey go round.\n\n```python\nwhile True: pass\n```\n"
 
     def reply(request: ModelRequest) -> Any:
@@ -636,7 +636,7 @@ async def test_a_draft_is_where_it_begins_and_its_code_stays() -> None:
     assert report.document() == f"{report.answer.rstrip()}\n"
 
 
-async def test_a_block_that_got_lost_is_put_back_and_said() -> None:
+async def test_lost_block_is_restored_with_a_warning() -> None:
     draft = "They go round.\n\n```\nwhile True: pass\n```\n\nThe end."
     report, _ = await refine({"draft": draft, "max_passes": 1})
     assert report.answer is not None
@@ -743,7 +743,7 @@ async def test_a_critic_who_reads_the_same_text_differently_is_told() -> None:
 # --- what goes wrong
 
 
-async def test_a_whole_that_is_none_is_asked_for_again_and_else_the_parts_stand() -> None:
+async def test_whole_too_short_is_asked_for_again_then_replaced_by_its_parts() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             return json.dumps({"text": "the whole text"})
@@ -759,7 +759,7 @@ async def test_a_whole_that_is_none_is_asked_for_again_and_else_the_parts_stand(
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS, "nobody has read this text as a whole"
 
 
-async def test_a_whole_that_does_not_stop_is_asked_for_again() -> None:
+async def test_whole_too_long_is_asked_for_again() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             end = " And on it goes, in words that nobody wrote." * (60 if request.attempt == 1 else 0)
@@ -827,7 +827,7 @@ async def test_what_an_earlier_whole_said_is_not_new_in_a_later_one() -> None:
     assert second.metrics["beyond_parts"] == 1.0
 
 
-async def test_a_text_that_goes_round_in_circles_is_said_to() -> None:
+async def test_repeated_sentence_is_warned_of() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             return json.dumps({"text": "A beginning. " + "They go round. " * 9})
@@ -872,7 +872,7 @@ async def test_nothing_handed_back_is_no_revision_requested() -> None:
     assert not report.revision_requested
 
 
-async def test_too_few_authors_end_it() -> None:
+async def test_run_without_quorum_of_authors_fails() -> None:
     report, _ = await refine(reply=lambda r: "{}" if r.agent in ("intro", "body") else script()(r))
     assert report.stop_reason is StopReason.FAILED
     assert report.answer is None
@@ -907,7 +907,7 @@ async def test_a_budget_that_ends_in_the_middle_of_a_pass_leaves_the_best_that_w
 
 
 @pytest.mark.parametrize(("calls", "passes"), [(0, 0), (14, 1), (15, 1), (18, 2), (27, 2), (31, 3)])
-async def test_a_pass_of_which_nothing_came_is_none(calls: int, passes: int) -> None:
+async def test_pass_without_any_text_is_not_counted(calls: int, passes: int) -> None:
     report, model = await refine(
         {"max_passes": 3}, script(lambda r: critique(r, overall=3 + pass_of(r.key))), limits=Limits(calls=calls)
     )
@@ -923,7 +923,7 @@ async def test_a_pass_of_which_nothing_came_is_none(calls: int, passes: int) -> 
     }.get(calls, [])
 
 
-async def test_a_pass_in_which_every_call_failed_was_one_all_the_same() -> None:
+async def test_pass_in_which_every_call_failed_is_counted() -> None:
     report, _ = await refine({"max_passes": 2}, lambda r: "{}" if r.key.startswith("pass-2/") else script()(r))
     assert report.steps == len(report.passes) == 2
     assert report.revision_requested
@@ -941,7 +941,7 @@ async def test_parts_that_nobody_put_together_are_no_answer_where_an_earlier_who
     assert report.answer == prose("coordinator", "pass-1/integrate/coordinator")
 
 
-async def test_what_drafts_leave_unspent_is_there_for_later_passes() -> None:
+async def test_budget_not_spent_by_drafts_is_left_for_later_passes() -> None:
     free, model = await refine({"max_passes": 3})
     again, bound = await refine({"max_passes": 3}, limits=Limits(tokens=300_000))
     assert again.stop_reason is free.stop_reason

@@ -62,7 +62,7 @@ def test_distance_zero_keeps_whole_and_distance_one_keeps_a_sentence_at_least() 
     assert strength(1.0) == pytest.approx(0.3)
 
 
-def test_points_that_end_no_sentence() -> None:
+def test_filter_does_not_end_sentences_at_decimals_or_abbreviations() -> None:
     text = "Pi is about 3.14 here. It helps, e.g. with circles. Dr. Lee agrees. So do others. This is cut."
     assert filter_context(text, 0.3).text == text.removesuffix(" So do others. This is cut.")
     assert filter_context("Use 3.14, e.g. here. B. C. D.", 1.0).text.startswith("Use 3.14, e.g. here.")
@@ -113,7 +113,7 @@ def test_the_critique_asks_for_every_part_and_takes_marks_and_numbers() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["splendid", 11, -1, None, "", float("nan"), True and "8/10"])
-def test_a_mark_that_is_none_is_refused(wrong: object) -> None:
+def test_invalid_mark_is_rejected(wrong: object) -> None:
     marks = {"coherence": 5, "accuracy": 5, "depth": 5, "overall": wrong}
     with pytest.raises(ValueError, match="overall"):
         critique_of(("intro",)).model_validate({"intro": marks})
@@ -222,7 +222,7 @@ def test_a_block_that_goes_back_into_code_of_the_model_does_not_break_it() -> No
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_other_line_ends_hide_nothing(end: str) -> None:
+def test_extract_protected_with_other_line_ends_gives_the_same_draft(end: str) -> None:
     draft = extract_protected(DRAFT.replace("\n", end), ("code", "front_matter"))
     assert draft == extract_protected(DRAFT, ("code", "front_matter"))
 
@@ -391,7 +391,7 @@ def test_many_blocks_cost_in_proportion_to_their_number(written: Callable[[Prote
 # --- what changed
 
 
-def test_changes_are_told_by_sentence() -> None:
+def test_differences_are_by_sentence() -> None:
     before, after = "One. Two. Three. Four.", "One. Two and a half. Three. Four. Five."
     assert differences(before, after) == (("Two.",), ("Two and a half.", "Five."))
     assert change(before, before) == 0.0

@@ -279,7 +279,7 @@ async def test_an_issue_that_the_critic_still_finds_is_handed_back_again_and_one
     assert [one.text for one in report.dissent] == ["body is dull"]
 
 
-async def test_in_brief_nobody_asks_what_became_of_earlier_issues() -> None:
+async def test_brief_critic_is_not_asked_about_earlier_issues() -> None:
     new = {1: ["body is thin"]}
     report, model = await refine({"max_passes": 2}, script(reviewing({2: [1]}, new)), detail="brief")
     assert "body is thin" not in asked(model)["pass-2/critique/critic"].text

@@ -246,4 +246,4 @@ def test_broken_characters_do_not_break_the_page() -> None:
     written = page(by_hand(complete(1), [call("talk-1/A1", broken, "0")], task=broken, views={"A1": broken}))
     assert_inert(parsed(written))
     written.encode("utf-8")
-    assert '<div class="said">half  of it  \ufffd</div>' in written
+    assert '<div class="text">half  of it  \ufffd</div>' in written

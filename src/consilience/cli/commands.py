@@ -138,7 +138,7 @@ class LazyGroup(TyperGroup):
         installed = {name: target for name, target in installed_protocols().items() if name not in fixed}
         for name, target in installed.items():
             if name not in self.commands:
-                self.commands[name] = LazyCommand(name, "consilience.cli.options:app_for", summary_of(target))
+                self.commands[name] = LazyCommand(name, "consilience.cli.run_commands:app_for", summary_of(target))
         for commands in self.sections.values():
             for name, (target, summary) in commands.items():
                 self.commands.setdefault(name, LazyCommand(name, target, summary))

@@ -18,7 +18,16 @@ from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import approve, publish, run_on
 from consilience.cli.inputs import assign_models, check_limit, read_settings, read_sources, read_task
 from consilience.cli.options import PlannedRequest
-from consilience.cli.plan import AS_ASKED, Plan, check_models, choose_model, cost_words, links, max_price, unspent_words
+from consilience.cli.plan import (
+    AS_ASKED,
+    RunPlan,
+    check_models,
+    choose_model,
+    cost_words,
+    links,
+    max_price,
+    unspent_words,
+)
 from consilience.cli.setup import ensure_weights
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
@@ -28,10 +37,10 @@ from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Options
 from consilience.evaluation import (
     Budget,
+    CompareObserver,
     CompareRow,
     Comparison,
     ComparisonPlan,
-    Observer,
     RowEstimate,
     Task,
     TaskSource,
@@ -169,7 +178,7 @@ def _execute(request: CompareRequest, planned: ComparisonPlan, models: Sequence[
     with closing(open_store(request.store, writing=True)) as store:
         progress = ComparisonProgress(planned.runs)
         screen = Display(progress, quiet=request.quiet)
-        observer = Observer(
+        observer = CompareObserver(
             begins=progress.begin, event=screen.observe, ended=lambda run: screen.line(progress.end(run))
         )
         try:
@@ -279,7 +288,7 @@ def _value(cls: type[Protocol], name: str, text: str) -> object:
     return text
 
 
-def _plan(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], models: Sequence[str], choice: Choice) -> Plan:
+def _plan(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], models: Sequence[str], choice: Choice) -> RunPlan:
     """Return the whole comparison as one plan, for consent to its cost."""
     paid_models = tuple(name for name in links(models) if paid(name))
     max_cost: float | None = 0.0
@@ -289,7 +298,7 @@ def _plan(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], models: Sequ
         if planned.money is not None and row_cost is not None:
             row_cost = min(row_cost, row.runs * planned.money)
         max_cost = None if max_cost is None or row_cost is None else max_cost + row_cost
-    return Plan(
+    return RunPlan(
         protocol=planned.rows[0].protocol,
         agents=tuple(Agent(id=str(n), role="", model=name) for n, name in enumerate(dict.fromkeys(models))),
         why=choice.why,
@@ -302,7 +311,7 @@ def _plan(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], models: Sequ
     )
 
 
-def _first_line(planned: ComparisonPlan, plan: Plan) -> str:
+def _first_line(planned: ComparisonPlan, plan: RunPlan) -> str:
     why = f" ({plan.why})" if plan.why != AS_ASKED else ""
     parts = [
         f"{', '.join(row.label for row in planned.rows)} with {', '.join(plan.models)}{why}",
@@ -315,7 +324,7 @@ def _first_line(planned: ComparisonPlan, plan: Plan) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _dry_run(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: Plan) -> str:
+def _dry_run(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: RunPlan) -> str:
     lines = [
         "**Dry run of compare: no model is called, nothing is spent or recorded.**",
         "",
@@ -349,7 +358,7 @@ def _budget_words(planned: ComparisonPlan) -> str:
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} per run"
 
 
-def _dry_run_json(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: Plan) -> Mapping[str, object]:
+def _dry_run_json(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: RunPlan) -> Mapping[str, object]:
     return {
         "dry_run": True,
         "rows": [

@@ -25,7 +25,7 @@ from consilience.cli.errors import (
     run_until_done,
 )
 from consilience.cli.options import ResumeRequest, SessionRequest, SpendingRequest
-from consilience.cli.plan import Plan, confirm_spending
+from consilience.cli.plan import RunPlan, confirm_spending
 from consilience.cli.prompter import TerminalPrompter, prompter_for
 from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def approve(
-    plan: Plan,
+    plan: RunPlan,
     request: SpendingRequest,
     config: Config,
     *,
@@ -118,7 +118,7 @@ def publish(
 
 
 @dataclass(frozen=True)
-class Execution:
+class RunExecution:
     """How sessions run for one command: its options, the journal, local models to load and the terminal for people."""
 
     request: SessionRequest | ResumeRequest
@@ -138,7 +138,7 @@ class Execution:
         *,
         load: Sequence[str],
         stored: bool = True,
-    ) -> Execution:
+    ) -> RunExecution:
         """Fetch missing weights. `models` are those of the agents by id. Raises `UnavailableModel`, `UnknownName`."""
         ensure_weights(load, quiet=request.quiet)
         return cls(request, store, load, prompter_for(models.values()), stored)

@@ -26,11 +26,11 @@ class Commands(LazyGroup):
         "Sessions": {
             "show": ("consilience.cli.sessions:show", "Show a session's report or its progress."),
             "resume": (
-                "consilience.cli.options:resume",
+                "consilience.cli.run_commands:resume",
                 "Resume a session; recorded calls are not paid for again.",
             ),
             "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without model calls."),
-            "fork": ("consilience.cli.options:fork", "Continue from an event of a session with changes."),
+            "fork": ("consilience.cli.run_commands:fork", "Continue from an event of a session with changes."),
             "diff": ("consilience.cli.sessions:diff", "Show what differs between two sessions."),
             "export": ("consilience.cli.sessions:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
             "sessions": (

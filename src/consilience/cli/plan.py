@@ -50,7 +50,7 @@ PERSONA = "its persona"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """The agents of a run with their models, and upper bounds on calls, tokens and cost, without retries."""
 
     protocol: Protocol
@@ -170,7 +170,7 @@ def make_plan(
     thinking: ThinkingLevel | None,
     detail: Detail,
     calls_made: int = 0,
-) -> Plan:
+) -> RunPlan:
     """Return the plan of a run after `calls_made` calls. Needs no key and no network.
 
     Raises `SettingsError` for an unusable directory of prompts.
@@ -197,7 +197,7 @@ def make_plan(
     if paid_encoder is not None:
         encoder_cost = price(paid_encoder, calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
-    return Plan(
+    return RunPlan(
         protocol=protocol,
         agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
         why=choice.why,
@@ -253,7 +253,7 @@ def _maker(provider: str) -> str:
     return {"openai-chat": "openai", "openai-responses": "openai", "azure-responses": "azure"}.get(provider, provider)
 
 
-def first_line(plan: Plan) -> str:
+def first_line(plan: RunPlan) -> str:
     """Return the line that a run prints first: models and why, agents, calls, max cost, unused keys."""
     why = f" ({plan.why})" if plan.why not in (AS_ASKED, "") else ""
     by_persona = [f"{agent.id}: {agent.model}" for agent in plan.agents if plan.origins.get(agent.id) == PERSONA]
@@ -271,13 +271,13 @@ def first_line(plan: Plan) -> str:
     return " · ".join(filter(None, parts))
 
 
-def unspent_words(plan: Plan) -> str:
+def unspent_words(plan: RunPlan) -> str:
     """Return the keys that are set and unused; empty if there are none."""
     unspent = ", ".join(f"{variable} (for --model {allows})" for variable, allows in plan.unspent_keys.items())
     return f"not spent: {unspent}" if unspent else ""
 
 
-def cost_words(plan: Plan) -> str:
+def cost_words(plan: RunPlan) -> str:
     """Return the max cost, what --max-cost does not bound, and programs of unknown cost."""
     words = [
         amount_words(plan) if plan.paid else "",
@@ -292,7 +292,7 @@ def programs_words(programs: Sequence[str]) -> str:
     return f"cost not known: {', '.join(programs)} may spend money of {'its' if len(programs) == 1 else 'their'} own"
 
 
-def amount_words(plan: Plan) -> str:
+def amount_words(plan: RunPlan) -> str:
     """Return the max cost of the models that cost money."""
     if plan.max_cost is None:
         return f"the price of {', '.join(_unpriced(plan))} is not known"
@@ -301,7 +301,7 @@ def amount_words(plan: Plan) -> str:
     return f"at most {money(plan.max_cost)}{retries}"
 
 
-def unbounded_words(plan: Plan) -> str:
+def unbounded_words(plan: RunPlan) -> str:
     """Return what --max-cost does not bound, if it is given; else nothing."""
     if plan.limits.money is None:
         return ""
@@ -311,12 +311,12 @@ def unbounded_words(plan: Plan) -> str:
     return f"--max-cost does not bound the cost of {', '.join(spenders)}" if spenders else ""
 
 
-def _unpriced(plan: Plan) -> list[str]:
+def _unpriced(plan: RunPlan) -> list[str]:
     """Return the models that cost money at an unknown price."""
     return [name for name in plan.paid if price(name, 1, 1) is None] if plan.max_cost is None else []
 
 
-def dry_run(plan: Plan) -> str:
+def dry_run(plan: RunPlan) -> str:
     """Return the plan as Markdown."""
     lines = [
         f"**Dry run of {plan.protocol.name}: no model is called, nothing is spent or recorded.**",
@@ -348,7 +348,7 @@ def dry_run(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _origin_words(plan: Plan, agent: Agent) -> str:
+def _origin_words(plan: RunPlan, agent: Agent) -> str:
     return f" ({plan.origins[agent.id]})" if agent.id in plan.origins else ""
 
 
@@ -357,7 +357,7 @@ def setting_words(protocol: Protocol, name: str) -> str:
     return f"{name} = {json.dumps(protocol.model_dump(mode='json')[name], ensure_ascii=False)}"
 
 
-def dry_run_json(plan: Plan) -> dict[str, object]:
+def dry_run_json(plan: RunPlan) -> dict[str, object]:
     return {
         "dry_run": True,
         "protocol": plan.protocol.name,
@@ -380,7 +380,7 @@ def dry_run_json(plan: Plan) -> dict[str, object]:
     }
 
 
-def confirm_spending(plan: Plan, *, yes: bool, confirm_above: float) -> None:
+def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
     """Return if the run may spend its max cost: if it is free, approved, limited, or on a terminal cheap or confirmed.
 
     A limit on money does not bound programs, encoders and models of unknown price. Every alternative of a chain counts. Raises
@@ -405,7 +405,7 @@ def confirm_spending(plan: Plan, *, yes: bool, confirm_above: float) -> None:
     confirm(f"{unbounded}Spend {amount} on {spenders}?", otherwise="Nothing was spent.")
 
 
-def _consent_advice(plan: Plan) -> str:
+def _consent_advice(plan: RunPlan) -> str:
     free = next((f" If it is free: {way}" for name in plan.paid if (way := free_price_hint(name, os.environ))), "")
     if not plan.limits_adjustable:
         return f"Give --yes to agree.{free}"

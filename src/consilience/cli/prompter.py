@@ -17,7 +17,7 @@ from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
 from consilience.models.registry import is_person
 from consilience.reporting.formatting import describe_place
-from consilience.reporting.questions import Form, Node, choices, match_choice, quotations_as_text
+from consilience.reporting.questions import Form, SchemaNode, choices, match_choice, quotations_as_text
 
 LATER = "later"
 
@@ -93,7 +93,7 @@ class TerminalPrompter:
             else:
                 return text
 
-    async def _object(self, form: Form, node: Node, at: str) -> dict[str, object]:
+    async def _object(self, form: Form, node: SchemaNode, at: str) -> dict[str, object]:
         values = {}
         optional = form.may_be_left_out(node)
         for name, inner in form.fields(node).items():
@@ -103,7 +103,7 @@ class TerminalPrompter:
                 values[name] = value
         return values
 
-    async def _value(self, form: Form, node: Node, name: str, *, long: bool, optional: bool) -> object:
+    async def _value(self, form: Form, node: SchemaNode, name: str, *, long: bool, optional: bool) -> object:
         """Return a field, asked for until it is valid; None if it is optional and left out."""
         if long:
             return await self._type_lines(f"{name}; end it with a line with a single dot:")
@@ -120,7 +120,7 @@ class TerminalPrompter:
                 return value
             _print(f"{wrong[:1].upper()}{wrong[1:]}.")
 
-    async def _list(self, form: Form, node: Node, name: str) -> list[object]:
+    async def _list(self, form: Form, node: SchemaNode, name: str) -> list[object]:
         inner, limit = form.items(node), node.get("maxItems")
         values: list[object] = []
         while not isinstance(limit, int) or len(values) < limit:
@@ -193,7 +193,7 @@ class TerminalPrompter:
             self._line.set_exception(AnswerDeferred())
 
 
-def _converted(typed: str, node: Node) -> object:
+def _converted(typed: str, node: SchemaNode) -> object:
     """Return the typed text as a value of the field's type, if possible."""
     if options := choices(node):
         return match_choice(typed, options) or typed

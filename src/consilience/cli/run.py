@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from consilience.cli.config import Config, load_config
 from consilience.cli.errors import EXIT_OK, notify
-from consilience.cli.execution import Execution, approve
+from consilience.cli.execution import RunExecution, approve
 from consilience.cli.inputs import (
     assign_models,
     own_models,
@@ -24,7 +24,7 @@ from consilience.cli.inputs import (
 from consilience.cli.options import ForkRequest, ResumeRequest, RunRequest
 from consilience.cli.plan import (
     PERSONA,
-    Plan,
+    RunPlan,
     check_models,
     choose_model,
     dry_run,
@@ -62,7 +62,7 @@ class Inputs:
     deliberation: Deliberation[Report]
     models: Mapping[str, str]
     """By agent."""
-    plan: Plan
+    plan: RunPlan
 
 
 def run(cls: type[Protocol], request: RunRequest, settings: Mapping[str, object]) -> int:
@@ -80,7 +80,7 @@ def run(cls: type[Protocol], request: RunRequest, settings: Mapping[str, object]
         return EXIT_OK
     with closing(open_store(":memory:" if request.no_store else None, writing=True)) as store:
         load = plan.models if plan.makes_calls else []
-        execution = Execution.open(request, store, inputs.models, load=load, stored=not request.no_store)
+        execution = RunExecution.open(request, store, inputs.models, load=load, stored=not request.no_store)
         deliberation = replace(inputs.deliberation, store=store, model=execution.seat(inputs.models))
         if request.panel == AUTO_PANEL:
             proposing = deliberation.proposing()
@@ -216,7 +216,7 @@ def fork(request: ForkRequest) -> int:
         notes = unused_options(request, plan.agents)
         if not approve(plan, request, config, summary=[first_line(plan)], notes=notes, preview=preview):
             return EXIT_OK
-        execution = Execution.open(request, store, models, load=plan.models)
+        execution = RunExecution.open(request, store, models, load=plan.models)
         planned = replace(planned, models=execution.seat(models))
         report = execution.start(
             plan.protocol.name,
@@ -300,7 +300,7 @@ def resume(request: ResumeRequest) -> int:
                 _check_recorded(session, plan)
                 approve(plan, request, config, summary=[_resume_line(session, course, store)])
                 load = plan.models
-        execution = Execution.open(request, store, models, load=load)
+        execution = RunExecution.open(request, store, models, load=load)
         seated = execution.seat(models) if execution.prompter else None
         report = execution.watch(
             lambda options: Deliberation[Report](model=seated, store=store, options=options).resume(session),
@@ -311,7 +311,7 @@ def resume(request: ResumeRequest) -> int:
         return execution.deliver(report)
 
 
-def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> Plan:
+def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> RunPlan:
     """Return the plan of the rest of a session."""
     plan = make_plan(
         recorded_protocol(started.protocol).model_validate(started.settings),
@@ -330,7 +330,7 @@ def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> P
     return replace(plan, limits_adjustable=False)
 
 
-def _check_recorded(session: str, plan: Plan) -> None:
+def _check_recorded(session: str, plan: RunPlan) -> None:
     """Raise for a model that is not available now. A model object passed by a program has no name here."""
     try:
         check_models(plan.models, keys=True)

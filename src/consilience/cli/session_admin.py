@@ -15,7 +15,7 @@ import typer
 
 from consilience.cli.commands import Id, Json, ListingGroup, new_app
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
-from consilience.cli.options import fork, resume
+from consilience.cli.run_commands import fork, resume
 from consilience.cli.sessions import diff, export, find_session, replay, show, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.paths import check_home, journal_path

@@ -20,7 +20,7 @@ from consilience.reporting.formatting import printable, size
 
 models = new_app(ListingGroup)
 
-ModelName = Annotated[
+ModelArgument = Annotated[
     str, typer.Argument(help="Name of a model: consilience models list.", metavar="NAME", show_default=False)
 ]
 
@@ -64,7 +64,7 @@ def _list_models(as_json: Json = False) -> None:
 
 
 @models.command("pull")
-def _pull(name: ModelName, as_json: Json = False) -> None:
+def _pull(name: ModelArgument, as_json: Json = False) -> None:
     """Download the weights of a model and verify them. Continues an interrupted download."""
     check_home()
     name = name.removeprefix("local:")
@@ -76,7 +76,7 @@ def _pull(name: ModelName, as_json: Json = False) -> None:
 
 
 @models.command("rm")
-def _rm(name: ModelName, as_json: Json = False) -> None:
+def _rm(name: ModelArgument, as_json: Json = False) -> None:
     """Remove the weights of a model."""
     from consilience.models.weights import remove
 

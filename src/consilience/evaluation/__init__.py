@@ -5,9 +5,9 @@ print(markdown(comparison))
 """
 
 from consilience.evaluation.comparison import (
+    CompareObserver,
     ComparisonPlan,
     Lineup,
-    Observer,
     RowEstimate,
     compare,
     estimate_rows,
@@ -21,13 +21,13 @@ from consilience.evaluation.task_file import Task, TaskSource, load_tasks, selec
 
 __all__ = [
     "Budget",
+    "CompareObserver",
     "CompareRow",
     "Comparison",
     "ComparisonPlan",
     "Difference",
     "Lineup",
     "Match",
-    "Observer",
     "RowEstimate",
     "RowResult",
     "RowSetup",

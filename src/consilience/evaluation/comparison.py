@@ -58,7 +58,7 @@ Lineup: TypeAlias = "AnyModel | Sequence[AnyModel]"
 
 
 @dataclass(frozen=True)
-class Observer:
+class CompareObserver:
     """Callbacks of a running comparison: a run begins, an event is recorded, a run ended."""
 
     begins: Callable[[str, Task, int], None] = lambda row, task, seed: None
@@ -167,7 +167,7 @@ async def compare(
     money: float | None = None,
     seconds: float | None = None,
     jobs: int = 1,
-    observer: Observer | None = None,
+    observer: CompareObserver | None = None,
     options: Options | None = None,
 ) -> Comparison:
     """Run protocols on the same tasks with the same models at equal budget.
@@ -198,13 +198,13 @@ async def compare(
 
 
 async def execute(
-    planned: ComparisonPlan, *, store: Store, jobs: int = 1, observer: Observer | None = None
+    planned: ComparisonPlan, *, store: Store, jobs: int = 1, observer: CompareObserver | None = None
 ) -> Comparison:
     """Run a plan. After a cancellation or an error the recorded runs are kept, and running the plan again continues it."""
     if jobs < 1:
         raise SettingsError(f"invalid number of jobs: {jobs}", do="Give 1 or more.")
     turns = asyncio.Semaphore(jobs)
-    runner = _Runner(planned, store, observer or Observer(), set(store.sessions()))
+    runner = _Runner(planned, store, observer or CompareObserver(), set(store.sessions()))
 
     async def cell(task: Task, seed: int) -> tuple[list[Run], list[str]]:
         async with turns:
@@ -222,7 +222,7 @@ async def execute(
 class _Runner:
     """Runs rows one after the other, or reads them from the journal."""
 
-    def __init__(self, planned: ComparisonPlan, store: Store, observer: Observer, known: set[str]) -> None:
+    def __init__(self, planned: ComparisonPlan, store: Store, observer: CompareObserver, known: set[str]) -> None:
         self._planned, self._store, self._observer, self._known = planned, store, observer, known
 
     async def cell(self, task: Task, seed: int) -> tuple[list[Run], list[str]]:
@@ -387,7 +387,7 @@ def _measured(
         tokens_out=spent.tokens_out,
         cost=spent.cost,
         seconds=spent.seconds,
-        likeness=mean_pairwise(firsts),
+        draft_similarity=mean_pairwise(firsts),
         voices=len(firsts),
         effective=report.independence.effective,
         changes=len(report.position_changes),

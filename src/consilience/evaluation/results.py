@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen
 
 Match = Literal["tokens", "calls", "cost"]
+Similarity = Annotated[float | None, Field(validation_alias=AliasChoices("draft_similarity", "likeness"))]
+"""Mean pairwise Jaccard similarity of first drafts. Older files call it `likeness`."""
 
 
 class Budget(Frozen):
@@ -83,8 +87,7 @@ class Run(Frozen):
     """US dollars; None if a price is unknown."""
     seconds: float
     """Wall time."""
-    likeness: float | None = None
-    """Mean pairwise Jaccard similarity of the first drafts."""
+    draft_similarity: Similarity = None
     voices: int = 0
     """Agents that wrote a first draft."""
     effective: float | None = None
@@ -123,7 +126,7 @@ class RowResult(Frozen):
     seconds: float
     spent: float
     """Mean share of the limit that was spent, in requests or tokens."""
-    likeness: float | None
+    draft_similarity: Similarity
     voices: float
     changes: int
     conformity: int

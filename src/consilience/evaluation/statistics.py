@@ -161,7 +161,7 @@ def summarize_row(setup: RowSetup, runs: Sequence[Run], *, calls: bool = False) 
     accuracies = accuracy_by_task(runs)
     orders = [run.orders for run in scored if run.orders is not None]
     costs = [run.cost for run in runs if run.cost is not None]
-    similarities = [run.likeness for run in runs if run.likeness is not None]
+    similarities = [run.draft_similarity for run in runs if run.draft_similarity is not None]
     return RowResult(
         row=setup.row,
         ceiling=setup.ceiling,
@@ -176,7 +176,7 @@ def summarize_row(setup: RowSetup, runs: Sequence[Run], *, calls: bool = False) 
         cost=fmean(costs) if len(costs) == len(runs) else None,
         seconds=fmean(run.seconds for run in runs),
         spent=fmean(_spent(run, calls=calls) / max(run.limit, 1) for run in runs),
-        likeness=fmean(similarities) if similarities else None,
+        draft_similarity=fmean(similarities) if similarities else None,
         voices=fmean(run.voices for run in runs),
         changes=sum(run.changes for run in runs),
         conformity=sum(run.conformity for run in runs),

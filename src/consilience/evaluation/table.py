@@ -151,7 +151,7 @@ def _costs(comparison: Comparison) -> list[str]:
                 money(row.cost),
                 duration(row.seconds),
                 ", ".join(f"{reason.value} {n}" for reason, n in row.stops.items()),
-                NO_VALUE if row.likeness is None else f"{row.likeness:.2f}",
+                NO_VALUE if row.draft_similarity is None else f"{row.draft_similarity:.2f}",
                 _voices(row, comparison.of(row.row)),
                 f"{row.conformity} of {row.changes}" if row.changes else NO_VALUE,
             ]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from markdown_it import MarkdownIt
 
+MAX_TITLE_CHARS = 160
 MAX_SETTING_CHARS = 400
 MAX_ERROR_CHARS = 300
 VIEW_COLUMNS = 92
@@ -63,68 +64,37 @@ class TranscriptEntry:
     what: str
     """Its kind, and what is special about it."""
     figures: str
-    said: Markup | str = ""
+    text: str = ""
     """Its text; of a typed reply the free text."""
-    whole: Markup | str = ""
-    """A typed reply as it came."""
+    whole: str = ""
+    """A typed reply as received."""
     problem: str = ""
     read: Sequence[Link] = ()
     """What its prompt quoted, under the labels used there."""
     reply_to: Link | None = None
 
 
-@dataclass(frozen=True)
-class TranscriptPhase:
-    name: str
-    calls: Sequence[TranscriptEntry]
-
-
-@dataclass(frozen=True)
-class SourceText:
-    """A source document on the page."""
-
-    anchor: str
-    heading: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A view of the session on the page."""
-
-    name: str
-    heading: str
-    picture: Markup
-    words: Markup
+_PARTS_OF_A_SESSION = ("facts", "views", "documents", "phases", "calls", "family")
+"""Parts of the page that a report alone does not have."""
 
 
 def page(record: SessionRecord) -> str:
     """Return the page. Its size is linear in the texts and in the number of quotations."""
-    started = record.state.started
-    phases = _phases(record)
-    pictures = []
-    folded = folded_views(record)  # shown in the report
-    views = {name: view for name, view in views_of(record).items() if name not in folded}
-    for name, view in views.items() if started else ():
-        data = view.fold(record)
-        pictures.append(
-            Picture(
-                name, view.heading, Markup(view.draw(data).svg()), Markup(escape_xml(view.text(data, VIEW_COLUMNS)))
-            )
-        )
+    started, report = record.state.started, record.report
+    document = partial_document(record) if report is None else report_document(report, record.presentation)
     return _template().render(
-        title=strip_invalid_xml(one_line(record.text(started.task), 160) if started else f"Session {record.session}"),
+        title=one_line(record.text(started.task), MAX_TITLE_CHARS) if started else f"Session {record.session}",
         session=record.session,
         style=Markup(_read("page.css")),
-        facts=[(name, strip_invalid_xml(value)) for name, value in _facts(record)],
-        finished=record.report is not None,
-        report=Markup(_report(record)),
-        views=pictures,
-        task=strip_invalid_xml(record.text(started.task)) if started else "",
-        settings=strip_invalid_xml("\n".join(_settings(started))) if started else "",
+        facts=list(_facts(record)),
+        finished=report is not None,
+        report=Markup(document_html(document)),
+        views=_views(record) if started else [],
+        task=record.text(started.task) if started else "",
+        settings="\n".join(_settings(started)) if started else "",
         documents=_documents(record),
         calls=count(len(record.calls), "call"),
-        phases=phases,
+        phases=_phases(record),
         family=Markup(html_of(record.family, down=0)) if record.family else "",
         footer=f"Rendered from the journal of session {record.session} without a model call: "
         f"consilience show {record.session}",
@@ -134,21 +104,28 @@ def page(record: SessionRecord) -> str:
 def report_page(report: Report, *, stored: bool = True) -> str:
     """Return a page for a report without its session."""
     return _template().render(
-        title=strip_invalid_xml(one_line(report.task, 160)),
+        dict.fromkeys(_PARTS_OF_A_SESSION, ()),
+        title=one_line(report.task, MAX_TITLE_CHARS),
         session=report.session,
         style=Markup(_read("page.css")),
-        facts=[],
         finished=True,
         report=Markup(document_html(report_document(report, present(report), stored=stored))),
-        views=[],
-        task=strip_invalid_xml(report.task),
-        settings=strip_invalid_xml("\n".join(_named_settings(report.settings))),
-        documents=[],
-        calls="",
-        phases=[],
-        family="",
+        task=report.task,
+        settings="\n".join(_named_settings(report.settings)),
         footer=f"Rendered from the report of session {report.session}.",
     )
+
+
+def _views(record: SessionRecord) -> list[dict[str, str]]:
+    """Return name, heading, picture and text of every view that the report does not contain."""
+    folded = folded_views(record)
+    shown = []
+    for name, view in views_of(record).items():
+        if name not in folded:
+            data = view.fold(record)
+            picture, words = Markup(view.draw(data).svg()), view.text(data, VIEW_COLUMNS)
+            shown.append({"name": name, "heading": view.heading, "picture": picture, "words": words})
+    return shown
 
 
 def fragment(report: Report) -> str:
@@ -184,18 +161,18 @@ def _parser() -> MarkdownIt:
 def _template() -> Template:
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True, finalize=_without_invalid_characters
+    )
     return environment.from_string(_read("page.html.j2"))
+
+
+def _without_invalid_characters(value: object) -> object:
+    return strip_invalid_xml(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _read(name: str) -> str:
     return (files("consilience.reporting") / "page" / name).read_text(encoding="utf-8")
-
-
-def _report(record: SessionRecord) -> str:
-    report = record.report
-    document = partial_document(record) if report is None else report_document(report, record.presentation)
-    return document_html(document)
 
 
 def document_html(document: ReportDocument, *, heading: bool = False, down: int = 0) -> str:
@@ -252,19 +229,15 @@ def _settings(started: SessionStarted) -> Iterable[str]:
     yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))
 
 
-def _documents(record: SessionRecord) -> list[SourceText]:
+def _documents(record: SessionRecord) -> list[dict[str, str]]:
     sources = record.state.started.sources if record.state.started else ()
     return [
-        SourceText(
-            f"document-{n}",
-            strip_invalid_xml(f"{source.id} {source.name}".rstrip()),
-            strip_invalid_xml(record.text(source.text)),
-        )
+        {"anchor": f"document-{n}", "heading": f"{source.id} {source.name}".rstrip(), "text": record.text(source.text)}
         for n, source in enumerate(sources, 1)
     ]
 
 
-def _phases(record: SessionRecord) -> list[TranscriptPhase]:
+def _phases(record: SessionRecord) -> list[tuple[str, list[TranscriptEntry]]]:
     """Return calls in program order by phase, phases in order of appearance, then messages such as objections."""
     anchors = {(call.key, call.attempt): f"call-{n}" for n, call in enumerate(record.calls, 1)}
     anchors_by_id = {
@@ -284,14 +257,14 @@ def _phases(record: SessionRecord) -> list[TranscriptPhase]:
         phases.setdefault(phase, []).append(
             TranscriptEntry(
                 anchor=anchors_by_id[event.id],
-                who=_name(event.sender, record),
+                who=record.names.get(event.sender, event.sender),
                 what=event.kind,
                 figures=event.id,
-                said=strip_invalid_xml(record.text(event.text)),
+                text=record.text(event.text),
                 reply_to=_link("", event.reply_to, anchors_by_id) if event.reply_to else None,
             )
         )
-    return [TranscriptPhase(name.replace("_", " "), calls) for name, calls in phases.items()]
+    return [(name.replace("_", " "), entries) for name, entries in phases.items()]
 
 
 def _entry(call: Ended, anchor: str, anchors_by_id: dict[str, str], record: SessionRecord) -> TranscriptEntry:
@@ -309,24 +282,20 @@ def _entry(call: Ended, anchor: str, anchors_by_id: dict[str, str], record: Sess
     match call:
         case CallCompleted():
             text = record.text(call.text)
-            free_text = strip_invalid_xml(reply_text(text))
-            whole = strip_invalid_xml(text) if reply_text(text) != text else ""
+            free_text = reply_text(text)
+            whole = text if reply_text(text) != text else ""
             problem = "cut at the token limit" if call.cut else ""
         case ReplyRejected():
-            whole = strip_invalid_xml(record.text(call.text))
-            problem = f"invalid reply: {strip_invalid_xml(one_line(call.error, MAX_ERROR_CHARS))}"
+            whole = record.text(call.text)
+            problem = f"invalid reply: {one_line(call.error, MAX_ERROR_CHARS)}"
         case CallFailed():
-            problem = (
-                f"no reply, {call.failure.value}: {strip_invalid_xml(one_line(call.detail, MAX_ERROR_CHARS))}".rstrip(
-                    ": "
-                )
-            )
+            problem = f"no reply, {call.failure.value}: {one_line(call.detail, MAX_ERROR_CHARS)}".rstrip(": ")
     return TranscriptEntry(
         anchor=anchor,
-        who=_name(call.agent, record),
-        what=strip_invalid_xml(", ".join(filter(None, marks))),
-        figures=strip_invalid_xml(" · ".join(_figures(call))),
-        said=free_text,
+        who=record.names.get(call.agent, call.agent),
+        what=", ".join(filter(None, marks)),
+        figures=" · ".join(_figures(call)),
+        text=free_text,
         whole=whole,
         problem=problem,
         read=links,
@@ -346,8 +315,4 @@ def _figures(call: Ended) -> Iterable[str]:
 
 def _link(label: str, message: str, anchors_by_id: dict[str, str]) -> Link:
     """Return a link to a message, named by the label that the reader's prompt used and by its id."""
-    return Link(strip_invalid_xml(f"{label}: {message}" if label else message), anchors_by_id.get(message, ""))
-
-
-def _name(agent: str, record: SessionRecord) -> str:
-    return strip_invalid_xml(record.names.get(agent, agent))
+    return Link(f"{label}: {message}" if label else message, anchors_by_id.get(message, ""))

@@ -24,24 +24,24 @@ from consilience.domain.events import (
 from consilience.domain.messages import numbered_lines
 from consilience.reporting.formatting import printable, reply_text
 
-Node = Mapping[str, object]
+SchemaNode = Mapping[str, object]
 
 
 class Form:
     """A JSON Schema of an object, and answers checked against it."""
 
-    def __init__(self, schema: Node, prose: str = "") -> None:
+    def __init__(self, schema: SchemaNode, prose: str = "") -> None:
         """`prose`: the field that plain text fills; "" for none."""
         self.schema = schema
         self.prose = prose
         definitions = schema.get("$defs")
-        self._definitions: Node = definitions if isinstance(definitions, Mapping) else {}
+        self._definitions: SchemaNode = definitions if isinstance(definitions, Mapping) else {}
 
-    def fields(self, node: Node | None = None) -> dict[str, Node]:
+    def fields(self, node: SchemaNode | None = None) -> dict[str, SchemaNode]:
         properties = _properties(self.resolved(self.schema if node is None else node))
         return {str(name): self.resolved(inner) for name, inner in properties.items()}
 
-    def resolved(self, node: object) -> Node:
+    def resolved(self, node: object) -> SchemaNode:
         """Return the schema behind references and `or null`."""
         if not isinstance(node, Mapping):
             return {}
@@ -53,18 +53,18 @@ class Form:
     def optional(self, node: object) -> bool:
         return isinstance(node, Mapping) and {"type": "null"} in _listed(node.get("anyOf"))
 
-    def may_be_left_out(self, node: Node) -> set[str]:
+    def may_be_left_out(self, node: SchemaNode) -> set[str]:
         """Return the names of the fields of an object that may be null."""
         return {str(name) for name, inner in _properties(node).items() if self.optional(inner)}
 
-    def items(self, node: Node) -> Node:
+    def items(self, node: SchemaNode) -> SchemaNode:
         return self.resolved(node.get("items"))
 
-    def words(self, node: Node | None = None) -> str:
+    def words(self, node: SchemaNode | None = None) -> str:
         """Return `points: list of [words], at most 3; text: words`."""
         return "; ".join(f"{name}: {self.described(inner)}" for name, inner in self.fields(node).items())
 
-    def described(self, node: Node) -> str:
+    def described(self, node: SchemaNode) -> str:
         if options := choices(node):
             return f"one of {', '.join(options)}"
         match node.get("type"):
@@ -80,7 +80,7 @@ class Form:
                 return " ".join(["a number", *bounds])
         return "words"
 
-    def wrong(self, value: object, node: Node | None = None, at: str = "") -> str:
+    def wrong(self, value: object, node: SchemaNode | None = None, at: str = "") -> str:
         """Return an error message for a value; "" if it is valid."""
         node = self.resolved(self.schema if node is None else node)
         where = at or "the answer"
@@ -102,7 +102,7 @@ class Form:
             return f"{where} must be a text"
         return "" if value.strip() else f"{where} must not be empty"
 
-    def _wrong_object(self, value: object, node: Node, at: str) -> str:
+    def _wrong_object(self, value: object, node: SchemaNode, at: str) -> str:
         if not isinstance(value, dict):
             return f"{at or 'the answer'} must be an object with {self.words(node)}"
         properties = _properties(node)
@@ -140,7 +140,7 @@ class Form:
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 
 
-def choices(node: Node) -> list[str]:
+def choices(node: SchemaNode) -> list[str]:
     """Return the options of a field; empty if it is no choice."""
     return [str(option) for option in _listed(node.get("enum")) or ([node["const"]] if "const" in node else [])]
 
@@ -154,7 +154,7 @@ def match_choice(text: str, options: list[str]) -> str | None:
     return options[int(name) - 1] if name.isdecimal() and 0 < int(name) <= len(options) else None
 
 
-def _fits(value: object, node: Node) -> bool:
+def _fits(value: object, node: SchemaNode) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if node.get("type") == "integer" and value != int(value):
@@ -173,7 +173,7 @@ def _listed(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else []
 
 
-def _properties(node: Node) -> Node:
+def _properties(node: SchemaNode) -> SchemaNode:
     properties = node.get("properties")
     return properties if isinstance(properties, Mapping) else {}
 

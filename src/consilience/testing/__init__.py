@@ -1,4 +1,4 @@
-"""For tests of code that uses Consilience: models that need no provider, the errors they may raise, and `shake`."""
+"""For tests of code that uses Consilience: models without a provider, the errors they may raise, and `shake`."""
 
 from consilience.domain.errors import RateLimited, Refused, Rejected, ServerError, Timeout, Unreachable
 from consilience.models.scripted import Scripted, ScriptedModel

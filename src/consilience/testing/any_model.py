@@ -15,9 +15,9 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import Latency, ScriptedModel
 
 MAX_DEPTH = 5
-"""Levels of nesting below which a recursive schema is answered as briefly as it allows."""
+"""Levels of nesting below which a recursive schema gets the shortest value."""
 DRAWS = 50
-"""Answers tried before one that the reply type's own validators reject is sent."""
+"""Max attempts at a value that the validators of the reply type accept."""
 FORMATS = {
     "date": "2026-01-31",
     "date-time": "2026-01-31T12:00:00Z",
@@ -30,11 +30,11 @@ FORMATS = {
 
 
 class AnyModel(ScriptedModel):
-    """Answers every request with a value of its schema, or with a sentence where free text is asked for.
+    """Answers every request with a value of its schema, or with a sentence if free text is requested.
 
-    A reply depends on the whole request and on nothing else, so an agent that read something else says something else. Bounds,
-    enumerations, required fields, nesting and the labels shown in the prompt are respected; a field of a rare pattern is not,
-    and raises `AssertionError`. `malformed` is the share of typed calls whose first reply is no JSON, 0 to 1.
+    A reply depends on the whole request and nothing else: agents that read different texts reply differently. Bounds,
+    enumerations, required fields, nesting and the labels in the prompt are respected. A field with a rare pattern raises
+    `AssertionError`. `malformed`: share of typed calls whose first reply is invalid JSON, 0 to 1.
     """
 
     def __init__(self, *, malformed: float = 0.0, latency: Latency = 0.0, name: str = "any") -> None:
@@ -42,7 +42,7 @@ class AnyModel(ScriptedModel):
         self._malformed = malformed
 
     def reply(self, request: ModelRequest) -> str:
-        """The reply to a request."""
+        """Return the reply to a request."""
         if request.schema is None:
             return _Writer(request, 0).sentence()
         writer = _Writer(request, 0)
@@ -101,7 +101,7 @@ class _Writer:
         return self._text(schema, field)
 
     def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The schema with its reference and what it combines merged in."""
+        """Return the schema with its references and combined schemas merged."""
         while "$ref" in schema or "allOf" in schema:
             parts = [self.definitions[schema["$ref"].rpartition("/")[2]]] if "$ref" in schema else []
             parts += schema.get("allOf", [])

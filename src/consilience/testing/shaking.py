@@ -1,4 +1,4 @@
-"""The arrivals kit: whatever arrives first, wherever a budget ends or a process dies, a run is one journal and one report."""
+"""The arrivals kit: the order of replies, the place where a budget ends, and kills must not change the journal or the report."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from consilience.testing.any_model import AnyModel
 
 SESSION = "s"
 MAX_TURNS = 12
-"""Turns of the event loop by which a reply is late, at most."""
+"""Max delay of a reply, in turns of the event loop."""
 MALFORMED = 0.2
 EXHAUSTED = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
 FORK_FIELDS = {"session", "parent", "ledger", "warnings"}
-"""Fields of a report in which a fork that changes nothing differs from its parent."""
+"""Fields of a report that may differ in a fork without changes."""
 
-Reply = Callable[[ModelRequest], Answer]
+ReplyFunction = Callable[[ModelRequest], Answer]
 
 
 class ShakeFailed(AssertionError):
-    """Two runs of one program differ, or a run broke a rule of protocols. The text names the runs and what differed."""
+    """Two runs of one protocol differ, or a run broke a rule of protocols. The text names the runs and the difference."""
 
 
 class Shuffled(ScriptedModel):
-    """Answers after a random number of turns of the loop, so that replies arrive in a random order; None for at once."""
+    """Answers in a random order, after a random number of turns of the event loop; immediately if `order` is None."""
 
-    def __init__(self, reply: Reply, order: int | None) -> None:
+    def __init__(self, reply: ReplyFunction, order: int | None) -> None:
         super().__init__(reply)
         self._order = random.Random(order) if order is not None else None
         self.arrived: list[str] = []
@@ -60,8 +60,8 @@ class Shuffled(ScriptedModel):
         return completion
 
 
-Seats = Callable[[ScriptedModel, int | None], Mapping[str, Any]]
-"""What takes each seat, given the model and the order of arrival; for outside agents, and agents with tools."""
+SeatModels = Callable[[ScriptedModel, int | None], Mapping[str, Any]]
+"""Returns the model of each seat, from the default model and the order of arrival; for outside agents and agents with tools."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Outcome:
     arrived: tuple[str, ...] = ()
     crashes: int = 0
     asked_again: set[tuple[str, int]] = field(default_factory=set)
-    """Requests that were sent although their reply was recorded."""
+    """Requests that were sent although their replies were recorded."""
 
     @property
     def same(self) -> tuple[str, str]:
@@ -89,7 +89,7 @@ async def to_the_end(
     begun: Awaitable[Report],
     answer: Callable[[str], str] = "from outside, on {}".format,
 ) -> Report:
-    """Whenever the session is parked, answer what it waits for, and resume it."""
+    """Run a session to its report; when it is parked, answer what it waits for and resume it."""
     while True:
         try:
             return await begun
@@ -100,26 +100,26 @@ async def to_the_end(
 
 
 def resuming(store: SqliteStore, models: Mapping[str, Any]) -> Deliberation[Report]:
-    """What continues sessions of a store with these models."""
+    """Return a deliberation that resumes sessions of a store with these models."""
     return Deliberation(model=models, store=store, options=Options(patience=0))
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A protocol with its models, to be run under any order of arrival, budget and kill. The checks raise `ShakeFailed`."""
+    """A protocol with its models, to run under any order of arrival, budget and kill. The checks raise `ShakeFailed`."""
 
     protocol: Protocol
-    reply: Reply = field(default_factory=lambda: AnyModel(malformed=MALFORMED).reply)
+    reply: ReplyFunction = field(default_factory=lambda: AnyModel(malformed=MALFORMED).reply)
     task: str = "Is it so?"
     sources: Sequence[Source] = ()
     panel: Panel | None = None
-    seats: Seats = lambda model, order: {"*": model}
+    seats: SeatModels = lambda model, order: {"*": model}
     max_steps: int = 1
     """Max requests of one call: more than 1 if an agent has tools."""
 
     @property
     def need(self) -> int:
-        """The most requests of a run, without retries."""
+        """Max requests of a run, without retries."""
         return self.protocol.estimate().max * self.max_steps
 
     def _models(self, model: ScriptedModel, order: int | None) -> Mapping[str, Any]:
@@ -134,7 +134,7 @@ class Arrivals:
         path: Path | str = ":memory:",
         fault: FaultHook | None = None,
     ) -> Outcome:
-        """One run from start to end. A fault kills it; then it is resumed from the journal at `path`."""
+        """Run once, from start to end. If a fault kills the run, resume it from the journal at `path`."""
         store, model, crashes, recorded, before = SqliteStore(path), Shuffled(self.reply, order), 0, set(), 0
         models = self._models(model, order)
         options = Options(faults=fault, patience=0)
@@ -166,7 +166,7 @@ class Arrivals:
             raise ShakeFailed(f"{self.protocol.name}, {problem}")
 
     async def fault_points(self) -> list[tuple[str, int]]:
-        """Every point at which a run can be killed, with how often it was passed by then (from 1)."""
+        """Return every point at which a run can be killed, with how often it was passed by then (from 1)."""
         passed, points = Counter[str](), []
 
         def count(point: str, phase: Phase | None) -> None:
@@ -177,10 +177,10 @@ class Arrivals:
         return points
 
     async def check_orders(self, orders: Iterable[int]) -> int:
-        """Every order of arrival gives one journal and one report. Returns how many orders there were."""
+        """Check that every order of arrival gives the same journal and report; return the number of different orders."""
         reference = await self.run()
-        most, used = self.protocol.estimate().max, reference.report.ledger.actual.calls
-        self._require(used <= self.need, f"made {used} calls, and estimates at most {most}")
+        limit, used = self.protocol.estimate().max, reference.report.ledger.actual.calls
+        self._require(used <= self.need, f"made {used} calls, and estimates at most {limit}")
         arrived = set()
         for order in orders:
             outcome = await self.run(order=order)
@@ -189,7 +189,7 @@ class Arrivals:
         return len(arrived)
 
     async def check_budgets(self, budgets: Iterable[int], orders: Iterable[int]) -> None:
-        """Every budget of calls is kept, ends in a report that names the limit, and the same under every order of arrival."""
+        """Check that every budget of calls is kept, ends in a report that names the limit, and is the same in every order."""
         unlimited, orders, ended, points = await self.run(), list(orders), 0, set[str]()
         for calls in budgets:
             outcome = await self.run(calls=calls, fault=lambda point, phase: points.add(point))
@@ -209,19 +209,17 @@ class Arrivals:
             "the budget of one call is reserved for it",
         )
 
-    async def check_full_budget(self, reply: Reply | None = None) -> None:
-        """A budget of the greatest need changes nothing, where no reply is malformed."""
+    async def check_full_budget(self, reply: ReplyFunction | None = None) -> None:
+        """Check that a budget of the max need changes nothing if no reply is malformed."""
         well_formed = replace(self, reply=reply or (lambda request: self.reply(replace(request, attempt=2))))
         free, bound = await well_formed.run(), await well_formed.run(calls=self.need)
         same = free.report.digest() == bound.report.digest() and sorted(free.asked) == sorted(bound.asked)
-        self._require(
-            same, f"a budget of the greatest need, {self.need} calls, changes the run: {difference(free, bound)}"
-        )
+        self._require(same, f"a budget of the max need, {self.need} calls, changes the run: {difference(free, bound)}")
 
     async def check_kills(
         self, faults: Iterable[tuple[str, int]], directory: Path, *, calls: int | None = None
     ) -> Counter[str]:
-        """Killed the nth time a fault point is passed and resumed, it ends the same, and asks nothing again. Counts the kills."""
+        """Kill a run at each fault, and resume it: it must end the same and repeat no call. Return the kills by fault point."""
         reference, struck = await self.run(calls=calls), Counter[str]()
         for n, (point, nth) in enumerate(faults):
             path = directory / f"{point}-{nth}-{calls}.db"
@@ -231,7 +229,7 @@ class Arrivals:
         return struck
 
     async def check_replay(self, directory: Path) -> None:
-        """A finished session replays and resumes to its report without a call, and writes nothing."""
+        """Check that a finished session replays and resumes to its report without a call and without writing."""
         outcome = await self.run(path=directory / "replay.db")
         store = SqliteStore(directory / "replay.db")
         finished: Deliberation[Report] = Deliberation(store=store)
@@ -243,7 +241,7 @@ class Arrivals:
         store.close()
 
     async def check_forks(self, points: int, directory: Path) -> None:
-        """A fork that changes nothing ends the same, and asks only what came later than the point it starts from."""
+        """Check that a fork without changes ends the same and makes only calls that come after its starting point."""
         outcome = await self.run(path=directory / "fork.db")
         store = SqliteStore(directory / "fork.db")
         for at in sorted({len(outcome.events) * n // points for n in range(points + 1)}):
@@ -261,20 +259,20 @@ class Arrivals:
 
 
 def difference(one: Outcome, other: Outcome) -> str:
-    """The first event in which two canonical journals differ, and the fields of the reports that do."""
-    said = []
+    """Return the first event in which two canonical journals differ, and the fields in which the reports differ."""
+    parts = []
     pairs = list(zip(canonical(one.events), canonical(other.events), strict=False))
-    found = next(((a, b) for a, b in pairs if a != b and a["type"] != "session_finished"), None)
-    if found:
-        a, b = found
+    event = next(((a, b) for a, b in pairs if a != b and a["type"] != "session_finished"), None)
+    if event:
+        a, b = event
         names = sorted(name for name in {*a, *b} if a.get(name) != b.get(name))
         was = ", ".join(f"{name} {a.get(name)!r:.80} and {b.get(name)!r:.80}" for name in names)
-        said.append(f"the journals differ first at place {a.get('place')} ({a['type']} {a.get('key', '')}): {was}")
+        parts.append(f"the journals differ first at place {a.get('place')} ({a['type']} {a.get('key', '')}): {was}")
     elif canonical_digest(one.events) != canonical_digest(other.events):
-        said.append(f"one journal goes on after {len(pairs)} canonical events")
+        parts.append(f"one journal goes on after {len(pairs)} canonical events")
     if fields := _fields(one.report, other.report, {"session"}):
-        said.append(f"the reports differ in {', '.join(fields)}")
-    return "; ".join(said)
+        parts.append(f"the reports differ in {', '.join(fields)}")
+    return "; ".join(parts)
 
 
 def _fields(one: Report, other: Report, but: set[str]) -> list[str]:
@@ -284,7 +282,7 @@ def _fields(one: Report, other: Report, but: set[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Shaken:
-    """What `shake` ran, all of it with equal results."""
+    """The runs of `shake`, all with equal results."""
 
     need: int
     """Max calls of a run."""
@@ -302,18 +300,18 @@ def shake(
 ) -> Shaken:
     """Run a protocol many times, offline, under random orders of arrival, budgets and kills, and compare the runs.
 
-    `Arrivals(protocol, reply=…)` says what its agents reply; for a protocol alone it is `AnyModel` with some malformed replies.
-    `orders`, `budgets`, `kills` and `forks` are how many of each are tried, drawn by `seed`; all of them if there are fewer. The
-    defaults take a few seconds for a protocol of 15 calls. Raises `ShakeFailed` with what differed.
+    `Arrivals(protocol, reply=…)` sets the replies of its agents; for a protocol alone they come from `AnyModel`, some malformed.
+    `orders`, `budgets`, `kills` and `forks`: max number of each, drawn by `seed`. The defaults take a few seconds for a protocol of
+    15 calls. Raises `ShakeFailed` with the difference.
     """
     arrivals = case if isinstance(case, Arrivals) else Arrivals(case)
     return run_blocking(_shake(arrivals, orders, budgets, kills, forks, random.Random(seed)))
 
 
 async def _shake(arrivals: Arrivals, orders: int, budgets: int, kills: int, forks: int, draw: random.Random) -> Shaken:
-    def sample(items: Iterable[Any], most: int) -> list[Any]:
+    def sample(items: Iterable[Any], size: int) -> list[Any]:
         every = list(items)
-        return every if len(every) <= most else sorted(draw.sample(every, most))
+        return every if len(every) <= size else sorted(draw.sample(every, size))
 
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

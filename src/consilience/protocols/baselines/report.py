@@ -11,8 +11,8 @@ from consilience.domain.sections import Block, Item, Paragraph, Presentation, Se
 from consilience.protocols._common.presenting import bullets, key_figures, plural, position_blocks
 
 
-class Weighed(Frozen):
-    """What one model says it weighed: its own account, which no other agent reviewed."""
+class SelfReportedAnalysis(Frozen):
+    """One model's own account of its analysis, which no other agent reviewed."""
 
     options: tuple[str, ...] = ()
     cruxes: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class ReviewedIssue(Frozen):
 
     text: str
     fate: IssueFate = "unanswered"
-    """What the next version declares: changed because of it, or kept for a reason. `unanswered`: nothing is declared."""
+    """Declared by the next version: changed because of it, or kept for a reason. `unanswered`: nothing declared."""
     how: str = ""
     """What was changed, or why not, in the model's words."""
 
@@ -52,29 +52,18 @@ class Review(Frozen):
 
 
 class SoloReport(Report):
-    """`position` is the extracted answer where an `answer_pattern` was set; `weighed` is there for a structured call."""
+    """The report of `solo`."""
 
     protocol: str = "solo"
     position: str | None = None
-    weighed: Weighed | None = None
+    """The extracted answer, if there is an `answer_pattern`."""
+    weighed: SelfReportedAnalysis | None = None
+    """Of a structured call."""
     reviews: tuple[Review, ...] = ()
-    """What the model criticised in its own answer, and what changed."""
 
     def presentation(self) -> Presentation:
-        return (
-            super()
-            .presentation()
-            .model_copy(
-                update={
-                    "above_answer": position_blocks(self.position),
-                    "sections": (
-                        *((_self_review(self.reviews),) if self.reviews else ()),
-                        *((_analysis(self.weighed),) if self.weighed else ()),
-                    ),
-                    "figures": tuple(key_figures(self.metrics)),
-                }
-            )
-        )
+        reviews = (_self_review(self.reviews),) if self.reviews else ()
+        return _presented(self, (*reviews, *((_analysis(self.weighed),) if self.weighed else ())))
 
 
 _FATES: Mapping[IssueFate, str] = {"yielded": "Changed", "refuted": "Kept", "unanswered": "Not answered"}
@@ -111,7 +100,7 @@ def _summary(review: Review) -> str:
     return f"{plural(len(review.issues), 'issue')} ({', '.join(counts)}); {changed}"
 
 
-def _analysis(weighed: Weighed) -> Section:
+def _analysis(weighed: SelfReportedAnalysis) -> Section:
     asked = (
         ("Options:", weighed.options),
         ("What decides between them:", weighed.cruxes),
@@ -128,27 +117,30 @@ def _analysis(weighed: Weighed) -> Section:
     )
 
 
-class Vote(Frozen):
-    """One answer of the vote. `similarity` is its mean likeness (Jaccard) to the others, None where there is no other; `cut`: it
-    ended at the token limit."""
+class VoteCast(Frozen):
+    """One answer of a vote."""
 
     agent: str
     text: str
     position: str | None = None
     similarity: float | None = None
+    """Mean Jaccard similarity to the other answers; None without others."""
     cut: bool = False
+    """It ended at the token limit."""
 
 
 class VoteReport(Report):
-    """`tally` counts the extracted answers, most first. `decided_by` says whether the majority of them chose the answer or,
-    where none could be extracted, its likeness to all others (the medoid). With a `tie` the medoid chose among the tied."""
+    """The report of `vote`."""
 
     protocol: str = "vote"
-    votes: tuple[Vote, ...] = ()
+    votes: tuple[VoteCast, ...] = ()
     tally: dict[str, int] = {}
+    """Number of votes by position, the most frequent first."""
     position: str | None = None
     decided_by: Literal["majority", "medoid"] | None = None
+    """`medoid`: without positions, the text most similar to all others."""
     tie: bool = False
+    """The medoid decided among the tied positions."""
 
     def presentation(self) -> Presentation:
         blocks: list[Block] = []
@@ -158,14 +150,13 @@ class VoteReport(Report):
             how = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
             blocks.append(Paragraph(lead="Chosen:", text=how))
         tally = Section(name="tally", part="answer", blocks=tuple(blocks))
-        return (
-            super()
-            .presentation()
-            .model_copy(
-                update={
-                    "above_answer": position_blocks(self.position),
-                    "sections": (tally,),
-                    "figures": tuple(key_figures(self.metrics)),
-                }
-            )
-        )
+        return _presented(self, (tally,))
+
+
+def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...]) -> Presentation:
+    update = {
+        "above_answer": position_blocks(report.position),
+        "sections": sections,
+        "figures": tuple(key_figures(report.metrics)),
+    }
+    return Report.presentation(report).model_copy(update=update)

@@ -1,4 +1,4 @@
-"""What the baselines share: seats that stand for nothing in particular, and the words that ask them."""
+"""What the baselines share: seats without a role, and their prompts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from consilience.protocols._common.answers import check_pattern, describe_patter
 
 
 class Baseline(Protocol):
-    """Agents who answer without reading each other. A panel gives them its personas; without one they have no point of view."""
+    """Agents that answer without reading each other. Only a panel gives them points of view."""
 
     name: ClassVar[str]
 
@@ -61,8 +61,8 @@ class Baseline(Protocol):
         return session.words(template, seat=seat, pattern=pattern, choice=choice, **values)
 
 
-def stop_of(session: Session, failures: Sequence[Failure], asked: int) -> StopReason:
-    """How a run of side-by-side calls stopped: a limit says so first, then too few replies for a quorum; else it ran its course."""
+def stop_reason_of(session: Session, failures: Sequence[Failure], asked: int) -> StopReason:
+    """Return why independent calls stopped: a limit, no quorum of replies, or `SETTLED`."""
     limit = next((failure.kind.exhaustion for failure in failures if failure.kind.is_limit), None)
     if limit is not None:
         return limit

@@ -1,8 +1,4 @@
-"""One model by itself: what every protocol has to beat.
-
-Plain it is one call. Structured it is asked for all that one call can be asked for. With reviews it criticises its answer and
-rewrites it.
-"""
+"""One model by itself, the baseline of every protocol: a plain call, a structured call, or a call with reviews of its answer."""
 
 from __future__ import annotations
 
@@ -23,26 +19,31 @@ from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.answers import extract
 from consilience.protocols._common.conclusion import MAX_AGAINST, AgainstReply, Conclusion, conclusion_fields
-from consilience.protocols.baselines.report import Review, ReviewedIssue, ReviewOutcome, SoloReport, Weighed
-from consilience.protocols.baselines.seats import Baseline, stop_of
+from consilience.protocols.baselines.report import (
+    Review,
+    ReviewedIssue,
+    ReviewOutcome,
+    SelfReportedAnalysis,
+    SoloReport,
+)
+from consilience.protocols.baselines.seats import Baseline, stop_reason_of
 
 SEAT = "S1"
 MAX_REVIEWS = 20
 
-Few = Annotated[list[str], Field(json_schema_extra={"maxItems": 4})]
+UpToFour = Annotated[list[str], Field(json_schema_extra={"maxItems": 4})]
 
 
 class StructuredReply(BaseModel):
-    """An answer with what it weighed, what speaks against it and what would change it. A `Conclusion` names texts of others; here
-    there are none."""
+    """An answer with its options, the case against it and what would change it; a `Conclusion` without references to others."""
 
-    options: Few = Field(default_factory=list)
-    cruxes: Few = Field(default_factory=list)
+    options: UpToFour = Field(default_factory=list)
+    cruxes: UpToFour = Field(default_factory=list)
     confidence: ConfidenceLevel = "unsure"
     claims: Annotated[list[str], Field(json_schema_extra=capped("claims"))] = Field(default_factory=list)
     against: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_AGAINST})] = Field(default_factory=list)
-    would_change: Few = Field(default_factory=list)
-    unknown: Few = Field(default_factory=list)
+    would_change: UpToFour = Field(default_factory=list)
+    unknown: UpToFour = Field(default_factory=list)
     text: FreeText
 
     @property
@@ -76,12 +77,12 @@ class CritiqueReply(BaseModel):
 
 @lru_cache
 def critique_of(max_issues: int) -> type[CritiqueReply]:
-    """The critique with that cap."""
+    """Return the type of a critique with that cap."""
     return type("CritiqueReply", (CritiqueReply,), {"max_issues": max_issues})
 
 
 class IssueResponse(BaseModel):
-    """What a new version makes of one issue."""
+    """The response of a new version to one issue."""
 
     issue: int
     """Its number, from 1."""
@@ -90,24 +91,24 @@ class IssueResponse(BaseModel):
 
 
 class Responses(BaseModel):
-    """What a new version makes of the issues raised against the one before."""
+    """The responses of a new version to the issues with the one before."""
 
     responses: Annotated[list[IssueResponse], Field(json_schema_extra=capped("issues"))] = Field(default_factory=list)
 
 
 class RewriteReply(Responses):
-    """An answer, revised by its author."""
+    """A revised answer."""
 
     text: FreeText
 
 
 class StructuredRewrite(StructuredReply, Responses):
-    """A structured answer, revised by its author."""
+    """A revised structured answer."""
 
 
 @dataclass
-class Draft:
-    """The answer so far and how it came about."""
+class SoloRun:
+    """The answer so far and how it was made."""
 
     answer: Reply[Any] | None = None
     failures: list[Failure] = field(default_factory=list)
@@ -146,26 +147,26 @@ class Solo(Baseline):
         return 2 if self.reviews else 0
 
     def estimate(self) -> Estimate:
-        """A critique that finds nothing ends the reviews."""
+        """Return the range of calls. A critique that finds nothing ends the reviews."""
         return Estimate(min=2 if self.reviews else 1, max=1 + 2 * self.reviews)
 
     def resized_for_calls(self, calls: int) -> Self:
-        """As many reviews as `calls` calls pay for: none for one or two, one for three or four."""
+        """Return a copy with as many reviews as fit in `calls` calls: none in one or two, one in three or four."""
         return self.model_copy(update={"reviews": min(max(calls - 1, 0) // 2, MAX_REVIEWS)})
 
     def seat(self, n: int) -> str | None:
-        """One seat, which no surplus source wraps onto."""
+        """Return the only seat. Surplus sources do not wrap to it."""
         return SEAT if n == 1 else None
 
     async def run(self, session: Session) -> SoloReport:
         if session.limits.steps == 0:
             return await session.report(SoloReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)
         first = await self._ask_for_answer(session)
-        draft = Draft(answer=first) if isinstance(first, Reply) else Draft(failures=[first])
+        run = SoloRun(answer=first) if isinstance(first, Reply) else SoloRun(failures=[first])
         for n in range(1, self.reviews + 1):
-            if not await self._review(session, draft, n):
+            if not await self._review(session, run, n):
                 break
-        return await self._conclude(session, first, draft)
+        return await self._conclude(session, first, run)
 
     async def _ask_for_answer(self, session: Session) -> Reply[Any] | Failure:
         template = "structured" if self.structured else "answer"
@@ -178,19 +179,19 @@ class Solo(Baseline):
                 closing=True,
             )
 
-    async def _review(self, session: Session, draft: Draft, n: int) -> bool:
+    async def _review(self, session: Session, run: SoloRun, n: int) -> bool:
         """Criticise the answer and rewrite it. Return whether another review may follow."""
-        answer = draft.answer
+        answer = run.answer
         if answer is None:
             return False
-        draft.out_of_steps = session.limits.steps is not None and n >= session.limits.steps
-        if draft.out_of_steps:
+        run.out_of_steps = session.limits.steps is not None and n >= session.limits.steps
+        if run.out_of_steps:
             return False
         issues: tuple[ReviewedIssue, ...] = ()
         critique = await self._critique(session, answer, n)
         outcome: ReviewOutcome = "critique_failed"
         if isinstance(critique, Failure):
-            draft.failures.append(critique)
+            run.failures.append(critique)
         elif not (stated := critique.value.stated):
             outcome = "nothing_found"
         else:
@@ -199,14 +200,14 @@ class Solo(Baseline):
             issues = _answered(stated, rewrite, same=same)
             outcome = "rewritten"
             if isinstance(rewrite, Failure):
-                draft.failures.append(rewrite)
+                run.failures.append(rewrite)
                 outcome = "rewrite_failed"
             elif rewrite.cut and not answer.cut:
                 outcome = "rewrite_cut"
             else:
-                draft.answer = rewrite
-        after = draft.answer.text if draft.answer is not None and outcome == "rewritten" else None
-        draft.reviews.append(Review(index=n, outcome=outcome, issues=issues, before=answer.text, after=after))
+                run.answer = rewrite
+        after = run.answer.text if run.answer is not None and outcome == "rewritten" else None
+        run.reviews.append(Review(index=n, outcome=outcome, issues=issues, before=answer.text, after=after))
         if problem := _PROBLEMS.get(outcome):
             session.warn(f"review {n}: {problem}; the answer is the version before it, and no further review was made")
         return outcome == "rewritten"
@@ -240,8 +241,8 @@ class Solo(Baseline):
         words = self.words(session, template, SEAT, **{"documents": documents, "issues": issues, **values})
         return Prompt(words, quotes)
 
-    async def _conclude(self, session: Session, first: Reply[Any] | Failure, draft: Draft) -> SoloReport:
-        reply = draft.answer
+    async def _conclude(self, session: Session, first: Reply[Any] | Failure, run: SoloRun) -> SoloReport:
+        reply = run.answer
         answer = reply.text if reply is not None else None
         value = reply.value if reply is not None and isinstance(reply.value, StructuredReply) else None
         if value and value.model_fields_set <= {"text", "responses"}:
@@ -249,20 +250,20 @@ class Solo(Baseline):
         position = extract(self.answer_pattern, answer) if self.answer_pattern and answer else None
         if self.answer_pattern and answer and position is None:
             session.warn("the answer holds nothing that the answer_pattern looks for")
-        stop = stop_of(session, [first] if isinstance(first, Failure) else [], 1)
-        out_of_steps = StopReason.EXHAUSTED_STEPS if draft.out_of_steps else None
+        stop = stop_reason_of(session, [first] if isinstance(first, Failure) else [], 1)
+        out_of_steps = StopReason.EXHAUSTED_STEPS if run.out_of_steps else None
         return await session.report(
             SoloReport,
             first=[first],
-            stop_reason=exhaustion(draft.failures) or out_of_steps or stop,
+            stop_reason=exhaustion(run.failures) or out_of_steps or stop,
             confidence=_confidence(value),
-            steps=1 + len(draft.reviews),
+            steps=1 + len(run.reviews),
             answer=answer,
             answer_cut=reply is not None and reply.cut,
-            closing=drawn_on(reply, draft.failures),
+            closing=drawn_on(reply, run.failures),
             position=position,
             weighed=_weighed(value) if value else None,
-            reviews=tuple(draft.reviews),
+            reviews=tuple(run.reviews),
             **conclusion_fields(session, replace(reply, value=value.conclusion) if reply and value else None),
         )
 
@@ -276,18 +277,15 @@ _PROBLEMS = {
 
 
 def _has_text(reply: RewriteReply | StructuredRewrite) -> None:
-    """A new version has to be there."""
+    """Raise `ValueError` if there is no new version."""
     if not reply.text.strip():
         raise ValueError("text: the complete answer is needed, also if nothing in it changes")
 
 
 def _answered(stated: list[str], rewrite: Reply[Any] | Failure, *, same: bool) -> tuple[ReviewedIssue, ...]:
-    """The issues with what the new version made of each; the first response to an issue counts.
-
-    A version that is the `same` text yields to no issue, whatever it declares.
-    """
-    given: list[IssueResponse] = rewrite.value.responses if isinstance(rewrite, Reply) else []
-    by_number = {response.issue: response for response in reversed(given) if response.fate != "yielded" or not same}
+    """Return the issues, each with the first response. A version with the `same` text yields to none, whatever it declares."""
+    responses: list[IssueResponse] = rewrite.value.responses if isinstance(rewrite, Reply) else []
+    by_number = {response.issue: response for response in reversed(responses) if response.fate != "yielded" or not same}
     return tuple(
         ReviewedIssue(text=issue, fate=by_number[n].fate, how=by_number[n].how.strip())
         if n in by_number
@@ -297,14 +295,14 @@ def _answered(stated: list[str], rewrite: Reply[Any] | Failure, *, same: bool) -
 
 
 def _confidence(value: StructuredReply | None) -> Confidence:
-    """What it declared itself; the default of a field that was left out is no declaration."""
+    """Return the declared confidence. The default of an omitted field is no declaration."""
     if value is None or "confidence" not in value.model_fields_set:
         return Confidence()
     return Confidence(level=LEVELS[value.confidence], kind="declared")
 
 
-def _weighed(value: StructuredReply) -> Weighed:
+def _weighed(value: StructuredReply) -> SelfReportedAnalysis:
     def stated(texts: list[str]) -> tuple[str, ...]:
         return tuple(text.strip() for text in texts[:4] if text.strip())
 
-    return Weighed(options=stated(value.options), cruxes=stated(value.cruxes))
+    return SelfReportedAnalysis(options=stated(value.options), cruxes=stated(value.cruxes))

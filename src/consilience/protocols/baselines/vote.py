@@ -1,7 +1,7 @@
-"""Independent answers to the same question, and the one that most of them give.
+"""Independent answers to the same question, and the most frequent or most typical of them.
 
-Self-consistency, after Wang et al. 2022 (arXiv:2203.11171). Where answers can be extracted the majority decides, and the answer is
-the text that speaks for it most typically. Where they cannot, the medoid does: the text most like all others.
+Self-consistency, after Wang et al. 2022 (arXiv:2203.11171). If answers can be extracted, the majority decides, and the answer is
+the most typical text with that position; else the medoid, the text most similar to all others.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_score, pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import extract
-from consilience.protocols.baselines.report import Vote as Cast
-from consilience.protocols.baselines.report import VoteReport
-from consilience.protocols.baselines.seats import Baseline, stop_of
+from consilience.protocols.baselines.report import VoteCast, VoteReport
+from consilience.protocols.baselines.seats import Baseline, stop_reason_of
 
-MOST_VOTES = 500
+MAX_VOTES = 500
 
 
 class Vote(Baseline):
-    """`votes` agents, each asked once; none reads another."""
+    """`votes` agents, each asked once; no agent reads another."""
 
     name: ClassVar[str] = "vote"
     summary: ClassVar[str] = (
@@ -41,7 +40,7 @@ class Vote(Baseline):
     report: ClassVar[type[VoteReport]] = VoteReport
     closing: ClassVar[bool] = False
 
-    votes: Annotated[int, Field(ge=1, le=MOST_VOTES, description="number of independent answers")] = 5
+    votes: Annotated[int, Field(ge=1, le=MAX_VOTES, description="number of independent answers")] = 5
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -51,43 +50,36 @@ class Vote(Baseline):
         return Estimate(min=self.votes, max=self.votes)
 
     def resized_for_calls(self, calls: int) -> Self:
-        """As many votes as there are calls."""
-        return self.model_copy(update={"votes": min(max(1, calls), MOST_VOTES)})
+        """Return a copy with as many votes as calls."""
+        return self.model_copy(update={"votes": min(max(1, calls), MAX_VOTES)})
 
     async def run(self, session: Session) -> VoteReport:
         if session.limits.steps == 0:
             return await session.report(VoteReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)
         replies = await self._ask_all(session)
-        stop = stop_of(session, [reply for reply in replies if isinstance(reply, Failure)], self.votes)
-        given = [reply for reply in replies if isinstance(reply, Reply)]
-        likeness = pairwise([reply.text for reply in given])
-        cast = self._cast(given, likeness)
+        stop = stop_reason_of(session, [reply for reply in replies if isinstance(reply, Failure)], self.votes)
+        answers = [reply for reply in replies if isinstance(reply, Reply)]
+        similarities = pairwise([reply.text for reply in answers])
+        cast = self._cast(answers, similarities)
         if stop is StopReason.FAILED:
             return await session.report(VoteReport, first=replies, stop_reason=stop, steps=1, votes=cast)
-        return await self._conclude(session, stop, replies, cast, mean_score(likeness))
+        return await self._conclude(session, stop, replies, cast, mean_score(similarities))
 
     async def _ask_all(self, session: Session) -> list[Reply[str] | Failure]:
-        asks = [
-            session.ask(
-                id,
-                self.prompt(session, "answer", id),
-                key=f"answer/{id}",
-            )
-            for id in self.ids
-        ]
+        asks = [session.ask(id, self.prompt(session, "answer", id), key=f"answer/{id}") for id in self.ids]
         async with session.phase("answer", 1):
             return await session.gather(asks)
 
-    def _cast(self, replies: Sequence[Reply[str]], likeness: Sequence[Sequence[float]]) -> tuple[Cast, ...]:
+    def _cast(self, replies: Sequence[Reply[str]], similarities: Sequence[Sequence[float]]) -> tuple[VoteCast, ...]:
         return tuple(
-            Cast(
+            VoteCast(
                 agent=reply.agent,
                 text=reply.text,
                 position=extract(self.answer_pattern, reply.text) if self.answer_pattern else None,
                 similarity=math.fsum(others) / len(others) if others else None,
                 cut=reply.cut,
             )
-            for reply, others in zip(replies, likeness, strict=True)
+            for reply, others in zip(replies, similarities, strict=True)
         )
 
     async def _conclude(
@@ -95,8 +87,8 @@ class Vote(Baseline):
         session: Session,
         stop: StopReason,
         replies: Sequence[Reply[str] | Failure],
-        cast: tuple[Cast, ...],
-        text_like: float | None,
+        cast: tuple[VoteCast, ...],
+        mean_similarity: float | None,
     ) -> VoteReport:
         tally = dict(Counter(vote.position for vote in cast if vote.position is not None).most_common())
         leading = [position for position, n in tally.items() if n == max(tally.values())]
@@ -126,7 +118,7 @@ class Vote(Baseline):
                 for vote in cast
                 if position is not None and vote.position not in (None, position)
             ),
-            metrics={"sibling_similarity/answer/1": text_like},
+            metrics={"sibling_similarity/answer/1": mean_similarity},
             votes=cast,
             tally=tally,
             position=position,
@@ -135,6 +127,6 @@ class Vote(Baseline):
         )
 
 
-def _medoid(votes: Sequence[Cast]) -> Cast | None:
-    """The one most like all that was said; the first of equals."""
+def _medoid(votes: Sequence[VoteCast]) -> VoteCast | None:
+    """Return the answer most similar to the others; the first of equals."""
     return max(votes, key=lambda vote: exact(vote.similarity or 0.0), default=None)

@@ -155,8 +155,8 @@ class Moderator:
             await self.intervene(thread, "horizon", tuple(thread.members))
 
     def _needs_framing(self, thread: Thread) -> bool:
-        spent = thread.discovery_spent and not thread.granted
-        return spent or len(thread.spoken) in (SPLIT_AFTER + 1, FRAME_AFTER)
+        spent, spoken = thread.discovery_spent and not thread.granted, len(thread.spoken)
+        return thread.framing_tried_at != spoken and (spent or spoken in (SPLIT_AFTER + 1, FRAME_AFTER))
 
     def _start(self, thread: Thread, body: object) -> None:
         """Run a coroutine of the moderator; nobody begins a reply in the thread meanwhile."""
@@ -166,6 +166,7 @@ class Moderator:
     async def _frame(self, thread: Thread) -> None:
         """Have the question of a thread framed. Where two disputes are mixed, the second gets a thread of its own."""
         floor = self.floor
+        thread.framing_tried_at = len(thread.spoken)
         reply = await self.ask_question(thread, "reframe")
         thread.busy = False
         if thread.stage == "DISCOVERY":

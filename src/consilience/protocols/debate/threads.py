@@ -87,6 +87,8 @@ class Thread:
     """The horizon that the moderator aligned it to."""
     busy: bool = False
     """Whether a call of the moderator about it is under way."""
+    framing_tried_at: int = -1
+    """The number of debaters' messages at which a framing was last asked for; it is asked for once at each."""
     reframed: bool = False
     crux: Crux | None = None
     closed_at: int | None = None

@@ -1,4 +1,4 @@
-"""One call that proposes who should sit at the table."""
+"""One call that proposes a panel of personas for a task."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from consilience.protocols.propose.report import ProposeReport
 SEAT = "P1"
 
 
-class Role(BaseModel):
-    """One seat as a model describes it."""
+class ProposedRole(BaseModel):
+    """One persona as a model describes it."""
+
+    __qualname__ = "Role"  # recorded requests name their schema so
 
     name: Annotated[str, Field(min_length=1)]
     asks: str = ""
@@ -29,8 +31,8 @@ class Role(BaseModel):
     distrusts: str = ""
 
 
-class Roles(BaseModel):
-    personas: Annotated[list[Role], Field(json_schema_extra={"maxItems": 12})]
+class ProposedRoles(BaseModel):
+    personas: Annotated[list[ProposedRole], Field(json_schema_extra={"maxItems": 12})]
 
 
 class Propose(Protocol):
@@ -65,48 +67,48 @@ class Propose(Protocol):
                 SEAT,
                 Prompt(session.words("propose", number=self.personas)),
                 key=f"propose/{SEAT}",
-                returns=Roles,
+                returns=ProposedRoles,
                 accept=_usable,
                 closing=True,
             )
         if not isinstance(reply, Reply):
             stop = reply.kind.exhaustion if reply.kind.is_limit else StopReason.FAILED
             return await session.report(ProposeReport, first=[reply], stop_reason=stop, steps=1)
-        found = personas_of(reply.value)[: self.personas]
-        if len(found) < self.personas:
-            session.warn(f"{len(found)} personas of {self.personas} could be used")
-        panel = Panel(name="proposed", description="Proposed by a model for this task.", personas=tuple(found))
+        personas = personas_of(reply.value)[: self.personas]
+        if len(personas) < self.personas:
+            session.warn(f"{len(personas)} personas of {self.personas} could be used")
+        panel = Panel(name="proposed", description="Proposed by a model for this task.", personas=tuple(personas))
         return await session.report(
             ProposeReport,
             first=[reply],
             stop_reason=StopReason.SETTLED,
             steps=1,
             answer_cut=reply.cut,
-            answer="\n".join(f"- **{persona.name}**: {persona.description}" for persona in found),
+            answer="\n".join(f"- **{persona.name}**: {persona.description}" for persona in personas),
             closing="ordinary",
             panel=panel,
         )
 
 
-def personas_of(roles: Roles) -> list[Persona]:
-    """Those with a name and a description of their own, in the second person; later ones that repeat either are left out."""
-    found: dict[str, Persona] = {}
+def personas_of(roles: ProposedRoles) -> list[Persona]:
+    """Return the personas in the second person, without repeated names or descriptions."""
+    personas: dict[str, Persona] = {}
     described: set[str] = set()
     for role in roles.personas:
         name = _clean(role.name)[:MAX_NAME_CHARS].strip()
-        if not name or name.casefold() in found:
+        if not name or name.casefold() in personas:
             continue
         parts = [("You always ask:", role.asks), ("You trust:", role.trusts), ("You distrust:", role.distrusts)]
-        said = [f"{lead} {_sentence(text)}" for lead, text in parts if _clean(text)]
-        description = " ".join(said)[:MAX_DESCRIPTION_CHARS] or f"You speak as {name}."
+        sentences = [f"{lead} {_sentence(text)}" for lead, text in parts if _clean(text)]
+        description = " ".join(sentences)[:MAX_DESCRIPTION_CHARS] or f"You speak as {name}."
         if description.casefold() in described:
             continue
         described.add(description.casefold())
-        found[name.casefold()] = Persona(name=name, description=description)
-    return list(found.values())
+        personas[name.casefold()] = Persona(name=name, description=description)
+    return list(personas.values())
 
 
-def _usable(roles: Roles) -> None:
+def _usable(roles: ProposedRoles) -> None:
     if len(personas_of(roles)) < 2:
         raise ValueError("at least two roles are needed that differ in name and in what they ask, trust or distrust")
 

@@ -7,7 +7,8 @@ from consilience.domain.report import Report
 
 
 class ProposeReport(Report):
-    """`panel` is None where no two usable personas came; `answer` is the same in words."""
+    """The report of `propose`. Its `answer` is the panel as text."""
 
     protocol: str = "propose"
     panel: Panel | None = None
+    """None without two usable personas."""

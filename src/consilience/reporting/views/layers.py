@@ -10,9 +10,9 @@ from itertools import pairwise
 
 _SWEEPS = 6
 
-Edge = tuple[str, str]
-Point = tuple[float, float]
-Node = str | tuple[str, str, int]
+NodePair = tuple[str, str]
+Position = tuple[float, float]
+LayerNode = str | tuple[str, str, int]
 """A node, or the place that an edge takes on a level which it crosses."""
 
 
@@ -23,10 +23,10 @@ class Layers:
     levels: Mapping[str, int]
     across: Mapping[str, float]
     """Place of each node on its level, from 0, in widths of a node."""
-    routes: Mapping[Edge, Sequence[tuple[float, int]]]
+    routes: Mapping[NodePair, Sequence[tuple[float, int]]]
     """Points between the ends of each edge, as (across, level)."""
 
-    def path(self, edge: Edge, at: Callable[[float, int], Point], half: float) -> list[Point]:
+    def path(self, edge: NodePair, at: Callable[[float, int], Position], half: float) -> list[Position]:
         """Return the corners of an edge from the lower side of its source to the upper side of its target.
 
         `at` maps (across, level) to the middle of a node, `half` is half a node's height.
@@ -40,15 +40,15 @@ class Layers:
         return [*points, (x, y - half)]
 
 
-def layered(levels: Mapping[str, int], edges: Sequence[Edge]) -> Layers:
+def layered(levels: Mapping[str, int], edges: Sequence[NodePair]) -> Layers:
     """Return the layout. `levels` grow along every edge; nodes of one level keep the order given unless edges change it."""
-    rows: dict[int, list[Node]] = {}
+    rows: dict[int, list[LayerNode]] = {}
     for node, level in levels.items():
         rows.setdefault(level, []).append(node)
-    above: dict[Node, list[Node]] = {}
-    below: dict[Node, list[Node]] = {}
+    above: dict[LayerNode, list[LayerNode]] = {}
+    below: dict[LayerNode, list[LayerNode]] = {}
     for parent, child in edges:
-        chain: list[Node] = [parent]
+        chain: list[LayerNode] = [parent]
         for level in range(levels[parent] + 1, levels[child]):
             chain.append((parent, child, level))
             rows.setdefault(level, []).append(chain[-1])
@@ -68,17 +68,17 @@ def layered(levels: Mapping[str, int], edges: Sequence[Edge]) -> Layers:
     )
 
 
-Neighbours = Mapping[Node, list[Node]]
+Neighbours = Mapping[LayerNode, list[LayerNode]]
 
 
-def _ordered(rows: list[list[Node]], above: Neighbours, below: Neighbours) -> list[list[Node]]:
+def _ordered(rows: list[list[LayerNode]], above: Neighbours, below: Neighbours) -> list[list[LayerNode]]:
     """Sort every row by the mean place of its neighbours, down and up in turn; return the order with the fewest crossings."""
     best, least = rows, _crossings(rows, below)
     for sweep in range(_SWEEPS):
         if not least:
             break
         towards = above if sweep % 2 == 0 else below
-        swept: list[list[Node]] = []
+        swept: list[list[LayerNode]] = []
         for row in rows if sweep % 2 == 0 else reversed(rows):
             place = {node: n for n, node in enumerate(swept[-1])} if swept else {}
             here = {node: n for n, node in enumerate(row)}
@@ -91,7 +91,7 @@ def _ordered(rows: list[list[Node]], above: Neighbours, below: Neighbours) -> li
     return best
 
 
-def _crossings(rows: Sequence[Sequence[Node]], below: Neighbours) -> int:
+def _crossings(rows: Sequence[Sequence[LayerNode]], below: Neighbours) -> int:
     crossings = 0
     for upper, lower in pairwise(rows):
         place = {node: n for n, node in enumerate(lower)}
@@ -104,7 +104,7 @@ def _crossings(rows: Sequence[Sequence[Node]], below: Neighbours) -> int:
     return crossings
 
 
-def _placed(rows: Sequence[Sequence[Node]], above: Neighbours, below: Neighbours) -> dict[Node, float]:
+def _placed(rows: Sequence[Sequence[LayerNode]], above: Neighbours, below: Neighbours) -> dict[LayerNode, float]:
     """Return each node's place: as near to the mean of its neighbours as the order and the min distance allow."""
     at = {node: float(n) for row in rows for n, node in enumerate(row)}
     for sweep in range(_SWEEPS):

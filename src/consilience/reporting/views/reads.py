@@ -18,7 +18,7 @@ HEADING = "Who read whom"
 UNKNOWN = "unknown author"
 NONE_READ = "No agent has read a message yet."
 
-Edges = Mapping[tuple[str, str], int]
+ReadCounts = Mapping[tuple[str, str], int]
 """How many messages of an author a reader was shown, once per call, by (reader, author)."""
 
 
@@ -32,8 +32,8 @@ class Reads:
     readers: tuple[str, ...]
     authors: tuple[str, ...]
     """Agents and documents."""
-    edges: Edges
-    phases: Mapping[str, Edges]
+    edges: ReadCounts
+    phases: Mapping[str, ReadCounts]
 
 
 def fold(record: SessionRecord) -> Reads:
@@ -71,7 +71,7 @@ def plain(reads: Reads) -> dict[str, object]:
     }
 
 
-def _rows(edges: Edges) -> list[dict[str, object]]:
+def _rows(edges: ReadCounts) -> list[dict[str, object]]:
     return [{"reader": reader, "author": author, "messages": n} for (reader, author), n in edges.items()]
 
 
@@ -93,7 +93,7 @@ def text(reads: Reads, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _by_reader(edges: Edges) -> list[str]:
+def _by_reader(edges: ReadCounts) -> list[str]:
     authors: dict[str, list[str]] = {}
     for (reader, author), n in edges.items():
         name = "its own" if author == reader else one_line(author)

@@ -14,7 +14,7 @@ from consilience.reporting.formatting import count, describe_agent, one_line
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.terminal import cells, paragraph, wrapped
 from consilience.reporting.views.drawing import Drawing
-from consilience.reporting.views.layers import Point, layered
+from consilience.reporting.views.layers import Position, layered
 
 HEADING = "Who took part"
 NO_AGENTS = "No agents: the session was killed before it began."
@@ -234,7 +234,7 @@ def _circles_text(circles: tuple[tuple[str, ...], ...]) -> str:
     )
 
 
-def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
+def _node(drawing: Drawing, seat: Seat, at: Position, size: _Size) -> None:
     x, y, room = at[0] - size.width / 2, at[1] - size.height / 2, size.width - 16
     style = "cv-box" if seat.well else "cv-box cv-bad"
     if seat.state in ("answered", "awaited", "composing") or seat.state.startswith("in flight"):
@@ -258,13 +258,13 @@ def _node(drawing: Drawing, seat: Seat, at: Point, size: _Size) -> None:
         drawing.words(x + 10, y + 34, _describe_replies(seat), "cv-small", within=room)
 
 
-def _layers(drawing: Drawing, tree: SeatTree, size: _Size) -> dict[str, Point]:
+def _layers(drawing: Drawing, tree: SeatTree, size: _Size) -> dict[str, Position]:
     """Draw the lines from parents to children; return the places of the agents, one row for each level."""
     levels = {seat.id: seat.level for seat in tree.seats}
     edges = [(parent, seat.id) for seat in tree.seats for parent in seat.parents if parent in levels]
     layers = layered(levels, edges)
 
-    def at(across: float, level: int) -> Point:
+    def at(across: float, level: int) -> Position:
         return (
             16 + size.width / 2 + across * (size.width + size.across),
             16 + size.height / 2 + (level - 1) * (size.height + size.down),
@@ -275,7 +275,7 @@ def _layers(drawing: Drawing, tree: SeatTree, size: _Size) -> dict[str, Point]:
     return {id: at(across, levels[id]) for id, across in layers.across.items()}
 
 
-def _ring(tree: SeatTree, size: _Size) -> dict[str, Point]:
+def _ring(tree: SeatTree, size: _Size) -> dict[str, Position]:
     """Place agents far enough apart that no box covers another; flattened, since boxes are wider than tall."""
     number = len(tree.seats)
     radius = (size.width + 20) / (2 * math.sin(math.pi / number)) if number > 1 else 0.0
@@ -290,7 +290,7 @@ def _ring(tree: SeatTree, size: _Size) -> dict[str, Point]:
     }
 
 
-def _grid(tree: SeatTree, size: _Size) -> dict[str, Point]:
+def _grid(tree: SeatTree, size: _Size) -> dict[str, Position]:
     columns = max(1, math.ceil(math.sqrt(len(tree.seats) / 2)))
     return {
         seat.id: (
@@ -301,12 +301,12 @@ def _grid(tree: SeatTree, size: _Size) -> dict[str, Point]:
     }
 
 
-def _chords(drawing: Drawing, circle: tuple[str, ...], places: Mapping[str, Point]) -> None:
+def _chords(drawing: Drawing, circle: tuple[str, ...], places: Mapping[str, Position]) -> None:
     for a, b in combinations(circle, 2):
         drawing.line([places[a], places[b]], "cv-side")
 
 
-def _chains(drawing: Drawing, tree: SeatTree, places: Mapping[str, Point], size: _Size) -> None:
+def _chains(drawing: Drawing, tree: SeatTree, places: Mapping[str, Position], size: _Size) -> None:
     """Join the neighbours of a circle side by side; those of different levels by a slanting line."""
     for circle in tree.circles:
         seated = sorted((id for id in circle if id in places), key=lambda id: places[id])

@@ -1,0 +1,429 @@
+"""Debates from framing to report, at the public surface: what was asked, what was published, what came out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import consilience
+from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
+from consilience.domain.errors import SettingsError
+from consilience.domain.outcome import StopReason
+from consilience.models.port import ModelRequest
+from consilience.testing import ScriptedModel
+from kit.debating import Debaters, moves_of, number_of, properties
+
+Answer = dict[str, object]
+TASK = "Should we move the orders to queues?"
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def debate(
+    protocol: Debate | None = None,
+    script: Callable[[ModelRequest], str] | None = None,
+    *,
+    task: str = TASK,
+    model: ScriptedModel | None = None,
+    panel: Panel | None = None,
+    sources: tuple[Source, ...] = (),
+    limits: Limits | None = None,
+) -> DebateReport:
+    report = consilience.run_sync(
+        task,
+        protocol or Debate(debaters=2),
+        model=model or ScriptedModel(script or Debaters()),
+        panel=panel,
+        sources=sources,
+        limits=limits,
+    )
+    assert isinstance(report, DebateReport)
+    return report
+
+
+def kinds(model: ScriptedModel) -> list[str]:
+    return [request.key.partition("/")[0] for request in model.requests]
+
+
+# golden scenarios
+
+
+def retried(request: ModelRequest) -> Answer:
+    """D1 finds the first attempt to put its case incomplete."""
+    attempts = len(re.findall(r"^STEELMAN of A:", request.text, re.MULTILINE))
+    if request.agent == "D1" and attempts < 2:
+        return {"grade": "INCOMPLETE", "corrections": "It is about debt crises.", "text": "Not quite."}
+    return {}
+
+
+def evident(request: ModelRequest) -> Answer:
+    return {"move": "PROVIDE_EVIDENCE"} if "PROVIDE_EVIDENCE" in moves_of(request) else {}
+
+
+def test_two_agents_six_eight_and_twelve_messages_with_one_steelman_retry() -> None:
+    model = ScriptedModel(Debaters({"grade": retried, "turn": evident}))
+    report = debate(Debate(debaters=2, evidence_messages=12), model=model)
+
+    (thread,) = report.threads
+    assert [(stage.stage, stage.messages) for stage in thread.stages] == [
+        ("DISCOVERY", 6),
+        ("CRUX_LOCK", 8),
+        ("EVIDENCE", 12),
+    ]
+    assert [(s.agent, s.of, s.grade) for s in thread.steelmen if s.of == "D1"] == [
+        ("D2", "D1", "INCOMPLETE"),
+        ("D2", "D1", "ACCURATE"),
+    ]
+    assert report.system_metrics.steelman_attempts == 3
+    assert report.system_metrics.steelman_retries == 1
+    assert report.system_metrics.steelman_accuracy_rate == pytest.approx(2 / 3)
+    retry = [request for request in model.requests if request.key.startswith("steelman/D2")][1]
+    assert "It is about debt crises." in retry.text
+    assert thread.status == "CONVERGED"
+    assert thread.crux is not None
+    assert thread.crux.locked
+
+
+def test_failed_lock_then_the_moderator_then_a_lock() -> None:
+    """Both say yes at first; framed anew, the question divides them."""
+
+    def commit(request: ModelRequest) -> Answer:
+        return {} if "reframe" in request.text else {"side": "YES"}
+
+    model = ScriptedModel(Debaters({"commit": commit}))
+    report = debate(model=model)
+
+    (thread,) = report.threads
+    failed = [attempt for attempt in thread.lock_attempts if not attempt.success]
+    assert [attempt.kinds for attempt in failed] == [("sides",), ("sides",)]
+    assert failed[0].failures == ("nobody commits to NO",)
+    assert thread.lock_attempts[-1].success
+    assert thread.question is not None
+    assert "reframe" in thread.question
+    assert "reframe" in kinds(model)
+    assert report.system_metrics.crux_lock_failures == 2
+    assert report.system_metrics.failure_reasons == {"sides": 2}
+    named = [m.text for m in report.messages if m.by_moderator]
+    assert any("nobody commits to NO" in text for text in named)
+
+
+def test_lock_that_fails_four_times_ends_the_thread_unvalidated() -> None:
+    wrong = Debaters({"grade": lambda request: {"grade": "WRONG", "corrections": "It is about debt."}})
+    report = debate(script=wrong)
+
+    (thread,) = report.threads
+    assert thread.status == "FAILED_LOCK"
+    assert len(thread.lock_attempts) == 4
+    assert all(attempt.kinds == ("steelmen",) for attempt in thread.lock_attempts)
+    assert thread.crux is not None
+    assert not thread.crux.validated
+    assert "not locked" in thread.crux.validation_failures
+    assert not [m for m in report.messages if m.move == "CHALLENGE_EVIDENCE"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "criterion"),
+    [
+        ({"commit": lambda request: {"side": "UNCERTAIN"}}, "sides"),
+        ({"commit": lambda request: {"side": "YES"}, "reframe": lambda request: {}}, "sides"),
+        ({"grade": lambda request: {"grade": "INCOMPLETE", "corrections": "more"}}, "steelmen"),
+        (
+            {
+                "commit": lambda request: {"metric": "", "threshold": ""},
+                "falsify": lambda request: {"metric": "none", "threshold": "none"},
+                "derive": lambda request: {"falsifiers": []},
+            },
+            "falsifiers",
+        ),
+    ],
+)
+def test_each_criterion_missing_alone_fails_the_lock_and_is_named(
+    changes: dict[str, Callable[[ModelRequest], Answer]], criterion: str
+) -> None:
+    report = debate(script=Debaters(changes))
+    (thread,) = report.threads
+    assert thread.status == "FAILED_LOCK"
+    assert {kind for attempt in thread.lock_attempts for kind in attempt.kinds} == {criterion}
+
+
+def test_single_commitment_fails_the_lock_and_is_named() -> None:
+    def commit(request: ModelRequest) -> Answer:
+        return {"horizon": "never"} if request.agent == "D2" else {}
+
+    (thread,) = debate(script=Debaters({"commit": commit})).threads
+    assert thread.lock_attempts
+    assert "commitments" in thread.lock_attempts[0].kinds
+    assert not thread.lock_attempts[0].success
+
+
+def test_missing_falsifiers_are_derived_after_three_failures_and_marked() -> None:
+    changes: dict[str, Callable[[ModelRequest], Answer]] = {
+        "commit": lambda request: {"metric": "", "threshold": ""},
+        "falsify": lambda request: {"metric": "none", "threshold": "none"},
+    }
+    (thread,) = debate(script=Debaters(changes)).threads
+    assert [attempt.success for attempt in thread.lock_attempts] == [False, False, False, True]
+    assert all(c.falsifier is not None and c.falsifier.derived for c in thread.commitments)
+
+
+def test_silence_about_the_other_side_asks_the_least_sure_agent_to_argue_it() -> None:
+    def opening(request: ModelRequest) -> Answer:
+        return {"confidence": "unsure" if request.agent == "D2" else "certain"}
+
+    def turn(request: ModelRequest) -> Answer:
+        return {"move": "CLAIM"} if "CLAIM" in moves_of(request) else {}
+
+    script = Debaters({"opening": opening, "turn": turn, "reframe": lambda request: {"question": "?"}})
+    model = ScriptedModel(script)
+    report = debate(Debate(debaters=3, discovery_messages=30), model=model)
+
+    asked = [m for m in report.messages if "argue the other side" in m.text]
+    assert [m.mentions for m in asked] == [("D2",)]
+    assert sum(not m.by_moderator for m in report.messages[: asked[0].number - 1]) == 20
+    opposed = [m for m in report.messages if m.opposing]
+    assert opposed[0].agent == "D2"
+    final = {b.agent: b.positions for b in report.ballots if b.step == 1}
+    assert final["D2"] == ("NO",)
+
+
+# regimes and headlines
+
+
+def voting(sides: str) -> Debaters:
+    names = {"Y": "YES", "N": "NO", "U": "UNCERTAIN"}
+
+    def final(request: ModelRequest) -> Answer:
+        side = names[sides[number_of(request.agent) - 1]]
+        return {name: side for name in properties(request) if re.fullmatch(r"[pq]\d", name)}
+
+    return Debaters({"final": final})
+
+
+@pytest.mark.parametrize(
+    ("sides", "regime"), [("YYY", "consensus"), ("UUU", "inconclusive"), ("YYN", "partial"), ("YNU", "partial")]
+)
+def test_regime_follows_from_sealed_final_ballots(sides: str, regime: str) -> None:
+    report = debate(Debate(debaters=3), voting(sides))
+    assert report.regime == regime
+
+
+def test_split_that_sounds_unanimous_in_public_is_no_consensus() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        return {"move": moves_of(request)[0], "text": "CONSENSUS. We all agree, yes."}
+
+    changes = {"turn": turn, "commit": lambda request: {"text": "CONSENSUS: yes, I agree with everybody."}}
+    report = debate(Debate(debaters=4), Debaters(changes))
+    assert report.regime != "consensus"
+    assert {dissent.position for dissent in report.dissent} >= {"YES", "NO"}
+
+
+def test_validated_crux_with_both_sides_is_polarized() -> None:
+    def commit(request: ModelRequest) -> Answer:
+        return {"metric": f"losses by {request.agent}"}
+
+    report = debate(script=Debaters({"commit": commit}))
+    assert report.regime == "polarized"
+    assert report.irreducible_cruxes == ("thread-1",)
+    assert report.primary_crux == "thread-1"
+    assert "0.95" in report.primary_crux_reason
+    crux = report.threads[0].crux
+    assert crux is not None
+    assert (crux.score.coverage, crux.score.polarity) == (1.0, 1.0)
+    assert report.system_metrics.dcg_promotions == 1
+
+
+def test_answer_against_ballots_leaves_them_as_dissent() -> None:
+    report = debate(Debate(debaters=3), Debaters({"closing": lambda request: {"p1": "NO"}}))
+    assert report.decided == ("NO",)
+    assert sorted(dissent.agent for dissent in report.dissent) == ["D1", "D3"]
+
+
+def test_change_of_mind_names_the_message_that_caused_it() -> None:
+    def final(request: ModelRequest) -> Answer:
+        if request.agent != "D2":
+            return {}
+        shown = re.findall(r"from (A\d+)>", request.text)
+        return {"p1": "YES", "q1": "YES", "cause": shown[0]}
+
+    report = debate(script=Debaters({"final": final}))
+    (change,) = report.position_changes
+    assert (change.agent, change.before, change.after, change.conformity) == ("D2", "NO", "YES", False)
+    assert change.cause in {message.id for message in report.messages if message.agent == "D1"}
+
+
+# framing
+
+
+def test_task_with_nothing_to_dispute_ends_inconclusive_after_one_call() -> None:
+    nothing = Debaters({"framing": lambda request: {"form": "not disputable", "propositions": [], "reason": "a sum"}})
+    model = ScriptedModel(nothing)
+    report = debate(model=model, task="What is 3 times 4?")
+    assert kinds(model) == ["framing"]
+    assert report.stop_reason is StopReason.INCONCLUSIVE
+    assert report.answer is None
+    assert "a sum" in report.regime_description
+
+
+def test_options_are_debated_one_thread_each_without_a_framing_call() -> None:
+    model = ScriptedModel(Debaters())
+    report = debate(Debate(debaters=2, option=("Kafka", "Postgres")), model=model)
+    assert "framing" not in kinds(model)
+    assert report.framing is not None
+    assert report.framing.form == "choose one"
+    assert [thread.topic for thread in report.threads[:2]] == list(report.framing.propositions)
+    assert all(len(ballot.positions) == 2 for ballot in report.ballots)
+
+
+def test_task_as_it_stands_needs_no_framing_call() -> None:
+    model = ScriptedModel(Debaters())
+    report = debate(Debate(debaters=2, as_is=True), model=model)
+    assert "framing" not in kinds(model)
+    assert report.framing is not None
+    assert report.framing.propositions == (TASK,)
+
+
+# panels, sources, bad input
+
+
+def panel(*names: str, **fields: object) -> Panel:
+    personas = tuple(Persona(name=name, description=f"You are {name}.", **fields) for name in names)  # type: ignore[arg-type]
+    return Panel(name="test", description="For tests.", personas=personas)
+
+
+def test_seats_come_from_the_panel_with_interests_horizon_and_evidence() -> None:
+    model = ScriptedModel(Debaters())
+    given = panel("Town treasurer", "Head cook", interests=("plate waste",), horizon="10 years", evidence="Invoices.")
+    report = debate(panel=given, model=model)
+    assert [agent.id for agent in report.agents if agent.voice] == ["town-treasurer", "head-cook"]
+    opening = next(request for request in model.requests if request.key == "opening/head-cook")
+    for words in ("plate waste", "10 years", "Invoices."):
+        assert words in opening.text
+
+
+def test_peers_are_letters_and_not_names() -> None:
+    model = ScriptedModel(Debaters())
+    debate(panel=panel("Treasurer", "Cook"), model=model)
+    turns = [request.text for request in model.requests if request.key.startswith("turn/treasurer")]
+    assert turns
+    assert not any("Cook" in text for text in turns)
+
+
+@pytest.mark.parametrize("names", [("Only",), tuple(f"Seat {n}" for n in range(13))])
+def test_panel_of_one_or_thirteen_is_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match="2 to 12"):
+        debate(panel=panel(*names))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"debaters": 1},
+        {"debaters": 13},
+        {"option": ("A",)},
+        {"option": ("A", "a")},
+        {"as_is": True, "option": ("A", "B")},
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(SettingsError):
+        Debate(**settings)
+
+
+def test_evidence_quotes_sources_or_is_marked_as_memory() -> None:
+    words = iter(['The memo has "12 orders were lost" [S1:1].', "As far as I remember, 40 were."] * 20)
+
+    def turn(request: ModelRequest) -> Answer:
+        return evident(request) | ({"text": next(words)} if "PROVIDE_EVIDENCE" in moves_of(request) else {})
+
+    report = debate(script=Debaters({"turn": turn}), sources=(Source("In 2025 12 orders were lost.", "memo"),))
+    given = [message for message in report.messages if message.move == "PROVIDE_EVIDENCE"]
+    assert any(message.quotations and not message.from_memory for message in given)
+    assert all(message.from_memory for message in given if "remember" in message.text)
+
+
+# bounds
+
+
+@pytest.mark.parametrize("seats", [2, 3, 7, 12])
+@pytest.mark.parametrize("messages", [2, 9, 40])
+def test_calls_and_messages_stay_within_their_bounds(seats: int, messages: int) -> None:
+    protocol = Debate(debaters=seats, max_messages=messages)
+    report = debate(protocol)
+    estimate = protocol.estimate()
+    assert estimate.min <= report.ledger.actual.calls <= estimate.max
+    assert report.steps <= messages
+    assert report.system_metrics.attempts <= protocol.max_attempts
+
+
+def test_limit_on_steps_bounds_the_messages() -> None:
+    report = debate(Debate(debaters=3), limits=Limits(steps=5))
+    assert report.steps == 5
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert report.answer
+
+
+def test_limit_of_twice_what_a_run_used_changes_nothing() -> None:
+    script = Debaters()
+    free = debate(Debate(debaters=4), script)
+    bound = debate(Debate(debaters=4), script, limits=Limits(calls=2 * free.ledger.actual.requests))
+    assert bound.digest() == free.digest()
+
+
+def test_nobody_composes_after_the_first_refusal_by_a_limit() -> None:
+    model = ScriptedModel(Debaters())
+    report = debate(Debate(debaters=3), model=model, limits=Limits(calls=15))
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert report.answer
+    assert report.closing == "reserve"
+    assert len(model.requests) == 15
+    assert kinds(model)[-1] == "closing"
+
+
+def test_malformed_replies_are_named_and_end_no_debate() -> None:
+    def script(request: ModelRequest) -> str:
+        return "nonsense" if request.agent == "D3" and request.key.startswith("turn") else Debaters()(request)
+
+    report = debate(Debate(debaters=3), script)
+    assert report.system_metrics.failed_turns > 0
+    assert any("turns that failed" in warning for warning in report.warnings)
+    assert report.stop_reason is StopReason.SETTLED
+
+
+def test_agent_without_a_final_ballot_is_missing_from_every_count() -> None:
+    def script(request: ModelRequest) -> str:
+        return "nonsense" if request.key == "final/D3" else Debaters()(request)
+
+    report = debate(Debate(debaters=3), script)
+    assert [ballot.agent for ballot in report.ballots if ballot.step == 1] == ["D1", "D2"]
+    assert "1 of 3 agents cast no final ballot" in report.regime_description
+
+
+def test_replay_makes_the_same_report_without_a_call(tmp_path: Path) -> None:
+    store = consilience.open_store(str(tmp_path / "journal.db"))
+    first = consilience.run_sync(TASK, Debate(debaters=3), model=ScriptedModel(Debaters()), store=store)
+    again = consilience.replay_sync(first.session, store=store)
+    assert again.digest() == first.digest()
+
+
+def test_notes_hold_the_events_of_the_seed() -> None:
+    report = debate(script=Debaters({"commit": lambda r: {"metric": f"losses by {r.agent}"}, "grade": retried}))
+    assert {message.move for message in report.messages} >= {"CLAIM", "COMMIT_POSITION", "STEELMAN", "GRADE_STEELMAN"}
+    assert set(Debate.notes) >= {
+        "thread_created",
+        "thread_converged",
+        "crux_extracted",
+        "global_convergence",
+        "stage_transition",
+        "steelman_attempt",
+        "steelman_graded",
+        "crux_lock_failed",
+        "crux_locked",
+        "dcg_calculated",
+        "crux_promoted",
+        "moderator_intervention",
+    }
+    assert json.dumps(report.model_dump(mode="json"))
