@@ -87,7 +87,7 @@ async def test_the_sendings_are_bounded_and_are_ours_alone(
 
 
 async def test_a_hanging_provider_meets_the_deadline(encoder_on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "SERVER_DEADLINE", 0.05)
+    monkeypatch.setattr(registry, "SERVER_DEADLINE_SECONDS", 0.05)
     async with encoder_on(Answer(hang=True)) as (encoder, _, gate):
         with pytest.raises(Timeout):
             await encoder.encode(["a"])
