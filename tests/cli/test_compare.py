@@ -87,7 +87,7 @@ def test_a_set_says_who_won_and_who_lost(cli: Cli, here: Path) -> None:
     assert "Whether vote and solo differ cannot be told: vote stood level with solo" in words
 
 
-def test_a_loss_is_said_like_a_win(cli: Cli, here: Path, town: Town) -> None:
+def test_compare_reports_losses_like_wins(cli: Cli, here: Path, town: Town) -> None:
     def poor(request: ModelRequest) -> Scripted:
         return Scripted("Answer: 0") if request.key == "close" else adding_up(request)
 
@@ -316,7 +316,7 @@ def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: 
         (("compare", " ", "--protocols", "circle", "--model", MODEL), "the task is empty"),
     ],
 )
-def test_mistakes_are_said_in_a_paragraph(cli: Cli, town: Town, given: tuple[str, ...], said: str) -> None:
+def test_compare_mistakes_are_one_paragraph(cli: Cli, town: Town, given: tuple[str, ...], said: str) -> None:
     result = cli(*given)
     assert result.exit_code == 2
     assert said in result.stderr

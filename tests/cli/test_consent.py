@@ -45,7 +45,7 @@ def key(monkeypatch: pytest.MonkeyPatch, town: Town) -> None:
     town.price = None
 
 
-def test_where_nobody_can_be_asked_it_is_refused(cli: Cli, town: Town) -> None:
+def test_paid_run_without_a_terminal_or_consent_is_refused(cli: Cli, town: Town) -> None:
     result = cli(*PAID)
     assert result.exit_code == 2
     error = result.stderr.splitlines()[-1]

@@ -113,7 +113,7 @@ def test_lists_are_given_as_json_and_words_stay_words(cli: Cli, town: Town, pare
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_said_and_nothing_is_made(cli: Cli, parent: str, given: list[str], says: str) -> None:
+def test_fork_mistakes_are_reported_and_record_nothing(cli: Cli, parent: str, given: list[str], says: str) -> None:
     result = cli("fork", parent, *given)
     assert result.exit_code == 2
     assert says in result.stderr

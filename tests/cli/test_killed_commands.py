@@ -63,7 +63,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.mark.matrix(keep=1)
 @pytest.mark.parametrize(("point", "nth"), [*zip(POINTS, itertools.cycle((1, 3)), strict=False)], ids=str)
-def test_a_killed_command_is_gone_on_with(
+def test_killed_command_can_be_resumed(
     point: str, nth: int, env: dict[str, str], here: Path, uninterrupted: tuple[str, str]
 ) -> None:
     with provider() as server:
@@ -88,7 +88,7 @@ def test_a_killed_command_is_gone_on_with(
             assert f"{flights} interrupted, possibly charged" in again.stdout
 
 
-def test_the_second_of_two_commands_is_told_who_runs_the_session(
+def test_second_command_on_a_session_names_its_holder(
     env: dict[str, str], here: Path, uninterrupted: tuple[str, str]
 ) -> None:
     with provider() as server:

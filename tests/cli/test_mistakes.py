@@ -164,7 +164,9 @@ def test_a_task_that_reads_like_the_option_asks_for_no_json(cli: Cli, town: Town
         ("[emergence]\ndepth = 1", "depth"),
     ],
 )
-def test_a_configuration_that_cannot_be(text: str, said: str, cli: Cli, town: Town, here: Path) -> None:
+def test_invalid_configuration_is_one_line_that_names_file_and_key(
+    text: str, said: str, cli: Cli, town: Town, here: Path
+) -> None:
     (here / "consilience.toml").write_text(text)
     result = cli("emergence", TASK)
     assert result.exit_code == 2
@@ -223,7 +225,7 @@ def test_a_journal_that_cannot_be_written(cli: Cli, town: Town, here: Path, monk
     assert town.requests == []
 
 
-def test_a_journal_that_is_none(cli: Cli, town: Town, home: Path) -> None:
+def test_file_that_is_not_a_journal_is_refused(cli: Cli, town: Town, home: Path) -> None:
     (home / "journal.db").write_text("This is no database, and long enough to be taken for one. " * 20)
     for command in (RUN, ("show", "last"), ("sessions", "list")):
         result = cli(*command)

@@ -164,7 +164,7 @@ def test_a_person_at_the_terminal_is_asked_field_by_field(sit: Sit) -> None:
     assert "Stopped" in terminal.seen
 
 
-def test_the_table_steps_aside_while_a_person_is_asked(sit: Sit) -> None:
+def test_display_is_hidden_while_a_person_is_asked(sit: Sit) -> None:
     terminal = sit(*RUN)
     terminal.until("is asked")
     asked = terminal.until("nothing ends the list")
@@ -298,7 +298,7 @@ def test_a_process_killed_while_a_person_thinks_loses_neither_question_nor_answe
     assert "lost calls" not in again.seen
 
 
-def test_what_is_no_answer_is_said(sit: Sit, program: list[str]) -> None:
+def test_invalid_answer_is_reported(sit: Sit, program: list[str]) -> None:
     terminal = sit(*RUN, "--quiet")
     terminal.until("nothing ends the list")
     (session,) = recorded()

@@ -91,7 +91,7 @@ def test_rm_removes_those_named_and_no_byte_of_their_task_is_left(cli: Cli, sess
     assert cli("show", broken_off).exit_code == 2
 
 
-def test_rm_takes_several_and_one_named_twice_goes_once(cli: Cli, session: str, broken_off: str) -> None:
+def test_rm_removes_several_sessions_each_once(cli: Cli, session: str, broken_off: str) -> None:
     result = cli("sessions", "rm", session, broken_off, session[:6], "--yes", "--json")
     found = json.loads(result.stdout)
     assert found["removed"] == [session, broken_off]
@@ -100,7 +100,7 @@ def test_rm_takes_several_and_one_named_twice_goes_once(cli: Cli, session: str, 
     assert cli("sessions", "list").stdout == "No session is recorded.\n"
 
 
-def test_where_nobody_can_be_asked_rm_is_refused(cli: Cli, session: str) -> None:
+def test_rm_without_a_terminal_or_consent_is_refused(cli: Cli, session: str) -> None:
     result = cli("sessions", "rm", session)
     assert result.exit_code == 2
     assert result.stderr.startswith(
@@ -212,7 +212,7 @@ def test_gc_takes_some_at_a_time(cli: Cli, town: Town, monkeypatch: pytest.Monke
     assert recorded() == []
 
 
-def test_gc_goes_on_past_what_somebody_removes_or_resumes_meanwhile(
+def test_gc_skips_sessions_removed_or_resumed_meanwhile(
     cli: Cli, town: Town, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(4):
@@ -236,7 +236,7 @@ def test_gc_goes_on_past_what_somebody_removes_or_resumes_meanwhile(
 
 
 @pytest.mark.parametrize("command", [("list",), ("gc", "--dry-run", "--older-than", "0m")], ids=["list", "gc"])
-def test_a_session_that_somebody_removes_meanwhile_is_passed_over(
+def test_list_skips_sessions_removed_meanwhile(
     cli: Cli, session: str, command: tuple[str, ...], store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli("solo", "And?", "--model", MODEL, "-q").exit_code == 0
@@ -287,7 +287,7 @@ def test_ages(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "30", "d", "30 days", "-1d", "1y", "1e3d", "٣d", "9999999d"])
-def test_what_is_no_age_is_said(text: str) -> None:
+def test_gc_invalid_age_is_reported(text: str) -> None:
     with pytest.raises(SettingsError, match="invalid age") as said:
         session_admin.age(text)
     assert "30d" in str(said.value)

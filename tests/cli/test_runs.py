@@ -18,7 +18,7 @@ QUICK = ("--model", MODEL, "--max-rounds", "2")
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--quiet"]])
-def test_what_is_given_and_changes_nothing_is_said(cli: Cli, town: Town, here: Path, more: list[str]) -> None:
+def test_options_without_effect_are_reported(cli: Cli, town: Town, here: Path, more: list[str]) -> None:
     (here / "prompts").mkdir()
     (here / "prompts" / "instructions.jinja").write_text("x")
     result = cli("solo", TASK, "--models", f"{MODEL},ollama:idle", "--prompts", "prompts", *more)
@@ -252,7 +252,7 @@ def test_without_a_quorum_it_fails(cli: Cli, town: Town) -> None:
     assert cli("emergence", TASK, *QUICK, "--quorum", "0.3").exit_code == 0
 
 
-def test_a_defect_is_called_one_and_leaves_a_session_to_go_on_with(cli: Cli, town: Town) -> None:
+def test_defect_is_reported_with_a_resumable_session(cli: Cli, town: Town) -> None:
     def broken(request: object) -> object:
         raise RuntimeError("boom")
 
@@ -296,7 +296,7 @@ def test_a_dry_run_as_json(cli: Cli) -> None:
     assert dear["most_money"] == pytest.approx(plan["most_money"] * 39 / 2)
 
 
-def test_a_price_nobody_knows_is_said_to_be_unknown(cli: Cli) -> None:
+def test_unknown_price_is_reported_as_unknown(cli: Cli) -> None:
     said = cli("emergence", TASK, "--dry-run", "--model", "openai:of-next-year").stdout
     assert "the price of openai:of-next-year is not known" in said
 

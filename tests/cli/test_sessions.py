@@ -223,7 +223,7 @@ def test_show_of_a_parked_session_says_what_it_waits_for(cli: Cli, store: Sqlite
     assert json.loads(cli("show", "last", "--json").stdout)["state"] == "waiting"
 
 
-def test_a_session_of_an_unknown_protocol_cannot_be_gone_on_with(cli: Cli, store: SqliteStore) -> None:
+def test_resume_of_an_unknown_protocol_is_refused(cli: Cli, store: SqliteStore) -> None:
     _begin(store, parked=False)
     result = cli("resume", "rhand01")
     assert result.exit_code == 2

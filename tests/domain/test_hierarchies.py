@@ -250,7 +250,7 @@ def test_load_hierarchy_invalid_value_names_key_role_and_value(tmp_path: Path, t
         Refinement(hierarchy=tomllib.loads(text))
 
 
-def test_a_name_that_is_none_says_which_there_are() -> None:
+def test_load_hierarchy_unknown_name_lists_the_shipped_ones() -> None:
     with pytest.raises(UnknownName, match=r"no hierarchy named 'blg'.*Did you mean 'blog'\?"):
         load_hierarchy("blg")
 

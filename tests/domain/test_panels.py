@@ -186,12 +186,12 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
         load_panel(path)
 
 
-def test_a_path_that_cannot_be() -> None:
+def test_load_panel_path_with_a_nul_character_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"cannot be read: embedded null"):
         load_panel(Path("a\0.toml"))
 
 
-def test_the_home_of_nobody() -> None:
+def test_load_panel_in_the_home_of_an_unknown_user_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no such panel file.*~no-such-user/mine\.toml"):
         load_panel("~no-such-user/mine.toml")
 

@@ -61,7 +61,7 @@ def test_unchanged_counts_sides_confidence_and_who_is_missing() -> None:
     assert unchanged({}, {}) == 0.0
 
 
-def test_one_sided_needs_somebody() -> None:
+def test_one_sided_is_false_without_ballots() -> None:
     assert not one_sided({})
     assert one_sided({"a": ballot("a", 0, "yes")})
     assert not one_sided({"a": ballot("a", 0, "yes"), "b": ballot("b", 0, "no")})

@@ -234,7 +234,7 @@ async def test_the_family_of_forks_is_there(store: SqliteStore) -> None:
 @pytest.mark.parametrize(
     "record", [SessionRecord("r0", [], text=str, prompt=lambda id: ()), by_hand(complete(3))], ids=["nothing", "begun"]
 )
-def test_a_session_with_nothing_said_is_a_page_all_the_same(record: SessionRecord) -> None:
+def test_page_of_a_session_without_replies(record: SessionRecord) -> None:
     root = parsed(page(record))
     assert_inert(root)
     assert not list(root.iter("article"))

@@ -84,7 +84,7 @@ def test_who_is_missing_stands_in_the_first_line() -> None:
     )
 
 
-def test_an_answer_that_heard_nobody_says_so() -> None:
+def test_answer_of_a_single_reply_is_marked() -> None:
     """Whoever was never asked declared no dissent, and nothing existed that it could be written from."""
     text = markdown(report(replied=0, closing="reserve", stop_reason=StopReason.EXHAUSTED_BUDGET))
     assert "*No other agent replied: the answer is one agent's alone.*" in text
@@ -181,7 +181,7 @@ def check_order(text: str, order: list[str]) -> None:
     assert places == sorted(places)
 
 
-def test_no_answer_and_no_dissent_are_said() -> None:
+def test_missing_answer_and_missing_dissent_are_printed() -> None:
     assert "## No answer" in markdown(report(answer=None, stop_reason=StopReason.EXHAUSTED_BUDGET))
     assert "*A limit cut in" in markdown(report(closing="reserve"))
 

@@ -457,7 +457,7 @@ async def test_a_check_is_made_after_a_pass_and_not_after_a_round(store: SqliteS
     assert view_text("convergence", cut) == "No check was made.\n"
 
 
-async def test_a_name_that_says_it_all_stands_once(store: SqliteStore) -> None:
+async def test_seat_label_equal_to_its_id_is_not_repeated(store: SqliteStore) -> None:
     record = await refined(store, blog(max_passes=1))
     text = view_text("tree", record)
     assert "\ncoordinator: 2 replies\n" in text

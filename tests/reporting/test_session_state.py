@@ -55,7 +55,7 @@ def test_figures_add_up() -> None:
     assert call_seconds(course.calls[2]) is None
 
 
-def test_one_price_nobody_knows_makes_the_sum_unknown() -> None:
+def test_one_unknown_price_makes_the_total_unknown() -> None:
     course = fold_events([*events(), CallCompleted(key="e", agent="A1", text="t", cost=None)])
     assert course.cost is None
 

@@ -416,7 +416,7 @@ def test_a_picture_keeps_the_width_its_widest_font_needs(words: str, book: float
     assert bold <= pixels(words, "cv-strong") <= 1.1 * bold
 
 
-def test_what_is_said_stays_in_its_box() -> None:
+def test_text_stays_inside_its_box() -> None:
     said = (
         "Die Gemeinde Großschönau hat es 2019 vorgemacht & it worked <b>WELL</b>. MMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMM 日本"
     )

@@ -1,0 +1,96 @@
+"""What grows with a debate, and what does not: prompts stay flat, work is linear, time is that of the longest chain."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+import consilience
+from consilience import Debate
+from consilience.domain.events import CallCompleted, Event, MessagePublished, Noted, place_key
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.testing import ScriptedModel
+from kit import runner
+from kit.debating import Debaters, moves_of
+from kit.jumping import now
+from kit.jumping import run as run_jumping
+
+TEXT = "A message of the usual length, which says one thing about the orders at the peak and gives a figure. " * 4
+
+
+def talkative(request: ModelRequest) -> dict[str, object]:
+    """Claims without end, so that the thread stays in its discovery."""
+    return {"move": "CLAIM", "text": TEXT} if "CLAIM" in moves_of(request) else {"text": TEXT}
+
+
+def prompts(messages: int) -> list[int]:
+    """Characters of the prompts of free turns, in order."""
+    model = ScriptedModel(Debaters({"turn": talkative, "reframe": lambda request: {"question": "?"}}))
+    protocol = Debate(debaters=12, max_messages=messages, discovery_messages=40, max_duration=7_200, stagnation=1_000)
+    consilience.run_sync("Should we move?", protocol, model=model)
+    return [len(request.text) for request in model.requests if request.key.startswith("turn/")]
+
+
+def test_prompts_stay_flat_once_the_window_is_full(home: object) -> None:
+    lengths = prompts(40)
+    full = lengths[24:]
+    assert full
+    assert max(full) <= 1.15 * max(lengths[:26])
+
+
+class Timed(ScriptedModel):
+    """Takes a random time for each call, the same for every run with this seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(Debaters())
+        self._seed = seed
+
+    def seconds(self, key: str) -> float:
+        return random.Random(f"{self._seed} {key}").lognormvariate(0, 0.7) * 0.2 if self._seed else 0.2
+
+    async def complete(self, request: ModelRequest):  # type: ignore[no-untyped-def]
+        await asyncio.sleep(self.seconds(request.key))
+        return await super().complete(request)
+
+
+def longest_chain(events: list[Event], model: Timed) -> float:
+    """Seconds of the longest chain: a call depends on every message published, and every private reply awaited, before it began.
+
+    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones.
+    """
+    ends: dict[str, float] = {}
+    known = 0.0
+    for event in sorted((event for event in events if event.place), key=lambda event: place_key(event.place)):
+        if isinstance(event, CallCompleted):
+            kind = event.key.partition("/")[0]
+            if kind in ("turn", "closing"):
+                known = max(
+                    known,
+                    *(end for key, end in ends.items() if key.startswith("opening" if kind == "turn" else "final")),
+                )
+            ends[event.key] = known + model.seconds(event.key)
+        elif isinstance(event, MessagePublished) and event.id.endswith("/said"):
+            known = max(known, ends[event.id.removesuffix("/said")])
+        elif isinstance(event, Noted) and event.name == "thread_converged":
+            known = max([known, *(end for key, end in ends.items() if key.startswith("flip"))])
+    return max(ends.values())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_debate_takes_as_long_as_its_longest_chain_of_calls(seed: int, tmp_path: Path) -> None:
+    model = Timed(seed)
+
+    async def main() -> tuple[float, float]:
+        store = SqliteStore(tmp_path / "journal.db")
+        report = await runner.start("Should we move?", Debate(debaters=6, as_is=True), models=model, store=store)
+        events = list(store.read(report.session))
+        store.close()
+        return now(), longest_chain(events, model)
+
+    wall, chain = run_jumping(main())
+    assert wall == pytest.approx(chain, rel=1e-6)
+    assert wall < sum(model.seconds(request.key) for request in model.requests) * 0.6
