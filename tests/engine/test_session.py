@@ -303,7 +303,7 @@ async def test_two_at_once_on_one_session_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SessionBusy):
         await runner.resume("s", store=store)
     await journal.close()
-    with pytest.raises(SettingsError, match="no beginning"):
+    with pytest.raises(SettingsError, match="no start event"):
         await runner.resume("s", store=store)
     store.close()
 

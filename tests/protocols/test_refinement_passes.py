@@ -315,5 +315,5 @@ def test_a_role_named_like_what_the_critic_calls_the_text_is_refused() -> None:
         {"name": "lead", "description": "You lead.", "children": ["whole"]},
         {"name": "whole", "description": "You write."},
     ]
-    with pytest.raises(UserError, match="'whole' is what something else is called"):
+    with pytest.raises(UserError, match="'whole' is the label of another text in prompts"):
         Refinement(hierarchy={"name": "x", "description": "d", "roles": roles})

@@ -7,7 +7,7 @@ by id (`text_id`).
 
 from __future__ import annotations
 
-import base64
+import binascii
 import hashlib
 import json
 from collections.abc import Callable, Iterable
@@ -46,6 +46,9 @@ MAX_CACHED_CHARS = 4_000
 """Digests of longer texts are not cached: a cache bounded by entries would keep megabytes of text in memory."""
 
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
 def text_id(text: str) -> str:
     """Return the content address: the first 16 bytes of the SHA-256 of the UTF-8 text, URL-safe base64 without padding."""
     return _short_text_id(text) if len(text) <= MAX_CACHED_CHARS else _digest_text(text)
@@ -53,7 +56,7 @@ def text_id(text: str) -> str:
 
 def _digest_text(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
-    return base64.urlsafe_b64encode(digest)[:22].decode()
+    return binascii.b2a_base64(digest, newline=False).translate(_URL_SAFE)[:22].decode()
 
 
 _short_text_id = lru_cache(maxsize=1024)(_digest_text)

@@ -89,6 +89,8 @@ class Call(Generic[T]):
         self.outside = 0.0
         """Seconds in which the current attempt waited for a person or an outside process."""
         self.size = state.ledger.sizes.reply(ask.agent, ask.max_tokens)
+        self.seed = 0
+        """Seed of the current attempt."""
         self.cut: _Attempt[T] | None = None
         """The reply of a closing call that was cut and is asked once more."""
 
@@ -179,8 +181,8 @@ class Call(Generic[T]):
         rendered = state.render(ask.agent, ask.prompt, fix)
         returns: type[Any] = ask.returns
         schema, schema_digest = schema_for(returns, rendered.kinds, CAPS[state.detail])
-        seed = request_seed(state.seed, ask.key, attempt)
-        digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(), seed, schema_digest)
+        self.seed = request_seed(state.seed, ask.key, attempt)
+        digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(), self.seed, schema_digest)
         ended = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
         value: T | None
         if ended is None:
@@ -306,7 +308,7 @@ class Call(Generic[T]):
             attempt=attempt,
             max_tokens=self.size.answer,
             temperature=state.temperature,
-            seed=request_seed(state.seed, ask.key, attempt),
+            seed=self.seed,
             thinking=state.thinking,
             thinking_tokens=self.size.thinking,
             shared=rendered.shared if state.estimate.max > 1 else (),

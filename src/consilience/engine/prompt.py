@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any
 
 from pydantic import BaseModel
@@ -119,13 +120,17 @@ class Rendered:
     @property
     def shared(self) -> tuple[int, ...]:
         """Lengths in characters of the beginnings of `user` that other prompts share."""
-        lengths = [len("\n\n".join(map(_block_text, self.blocks[:n]))) + 2 for n in self.common]
-        return tuple(dict.fromkeys(lengths))
+        ends = [0, *accumulate(len(text) + 2 for text in self._block_texts)]
+        return tuple(dict.fromkeys(ends[n] for n in self.common))
 
     @cached_property
     def user(self) -> str:
         """Joined on first use: a replay does not need it."""
-        return "\n\n".join(map(_block_text, self.blocks))
+        return "\n\n".join(self._block_texts)
+
+    @cached_property
+    def _block_texts(self) -> list[str]:
+        return [block if isinstance(block, str) else fence_quote(*block) for block in self.blocks]
 
     @cached_property
     def parts(self) -> PromptParts:
@@ -164,10 +169,6 @@ _short_fence = lru_cache(maxsize=4096)(_make_fence)
 def fence_quote(text: str, label: str) -> str:
     mark = fence_mark(text)
     return f"<quote {mark} from {label}>\n{text}\n</quote {mark}>"
-
-
-def _block_text(block: Block) -> str:
-    return block if isinstance(block, str) else fence_quote(*block)
 
 
 def render(

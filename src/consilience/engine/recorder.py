@@ -238,7 +238,7 @@ class Recorder:
         self.events.append(event)
 
     def _stamp(self, event: Event) -> None:
-        event.volatile = {**event.volatile, "t": round(self.now(), 3)}
+        event.volatile["t"] = round(self.now(), 3)
 
     def _notify(self, event: Event) -> None:
         """Pass a committed event to the observer. The next commit raises what the observer raises."""

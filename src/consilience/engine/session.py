@@ -208,11 +208,11 @@ class Session:
         place = branch.next_place()
         if not works:
             return []
-        if not branch.budget.limited and all(self._is_recorded(work) for work in works):
-            return [await self._replayed(work, f"{place}.{i}.", branch) for i, work in enumerate(works)]
+        if not branch.budget.limited and all(self._needs_no_task(work, len(works)) for work in works):
+            return [await self._in_this_task(work, f"{place}.{i}.", branch) for i, work in enumerate(works)]
         budgets = self._split(branch, works)
         activity = self._state.activity
-        left, joining = len(works), False
+        left, joining, joined = len(works), False, asyncio.get_running_loop().create_future()
 
         def ended(task: asyncio.Task[Any], budget: BranchBudget) -> None:
             nonlocal left, joining
@@ -221,6 +221,8 @@ class Session:
             if not joining and (left == 0 or has_failed(task)):
                 joining = True
                 activity.enter()
+                if not joined.done():  # else this branch was cancelled
+                    joined.set_result(None)
             if not task.cancelled():
                 activity.leave()
 
@@ -234,7 +236,7 @@ class Session:
             task.add_done_callback(partial(ended, budget=budget))
         activity.leave()
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            await joined
             for task in tasks:
                 if task.done():
                     task.result()
@@ -244,15 +246,16 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        for joined in branches:
-            joined.join(branch)
+        for opened in branches:
+            opened.join(branch)
         return results
 
-    def _is_recorded(self, work: Work[Any]) -> bool:
-        return isinstance(work, Ask) and self._state.recorder.has_reply(work.key)
+    def _needs_no_task(self, work: Work[Any], of: int) -> bool:
+        """Return whether a work out of `of` is an ask that waits for nothing, or the only one."""
+        return isinstance(work, Ask) and (of == 1 or self._state.recorder.has_reply(work.key))
 
-    async def _replayed(self, work: Work[T], prefix: str, branch: Branch) -> T:
-        """Return the result of a recorded ask, in the caller's task: a new task would double its cost."""
+    async def _in_this_task(self, work: Work[T], prefix: str, branch: Branch) -> T:
+        """Run an ask in the caller's task. For a recorded one, a new task would double the cost."""
         token = current_branch.set(self._fork(branch, prefix, work, branch.budget))
         try:
             return await work

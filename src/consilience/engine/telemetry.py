@@ -81,6 +81,8 @@ def set_outcome(current: Span, event: Ended) -> None:
 
 def log_event(session: str, event: Event) -> None:
     """Log an event, if it is of a kind that is logged."""
+    if not (isinstance(event, CallFailed | CallLost) or LOGGER.isEnabledFor(logging.INFO)):
+        return
     match event:
         case SessionStarted():
             forked = f", forked from {event.parent} at event {event.forked_at}" if event.parent else ""

@@ -48,8 +48,7 @@ class PromptParts:
         running = hashlib.sha256()
         found = []
         for part in self.parts:
-            running.update(part.encode("utf-8", "surrogatepass"))
-            running.update(b"\x1e")
+            running.update(part.encode("utf-8", "surrogatepass") + b"\x1e")
             found.append(running.digest()[:16])
         return found
 

@@ -61,7 +61,8 @@ class Writer:
     def _end_linger(self) -> None:
         with self._wake:
             self._lingering = False
-            self._wake.notify()
+            if self._queue:
+                self._wake.notify()
 
     def put_and_wait(self, statements: Sequence[Statement], notices: Sequence[Notice] = ()) -> asyncio.Future[None]:
         """Queue, and return a future that is done when these statements are durable and their notices were delivered."""

@@ -312,8 +312,11 @@ def _fill(body: str, returns: type[BaseModel]) -> BaseModel:
 
 
 def _is_schema(data: dict[str, object], returns: type[BaseModel]) -> bool:
-    keys = data.keys() - returns.model_fields.keys()
-    return "$schema" in keys or "$defs" in keys or ("properties" in keys and isinstance(data["properties"], dict))
+    names = {"$schema", "$defs", "properties"} & data.keys()
+    if not names:  # nearly always, and `model_fields` is slow
+        return False
+    names -= returns.model_fields.keys()
+    return "$schema" in names or "$defs" in names or ("properties" in names and isinstance(data["properties"], dict))
 
 
 @lru_cache(maxsize=256)
