@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from rich.console import Console, Group
@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
+from consilience.cli.columns import ProgressColumns, columns_grid
 from consilience.cli.errors import can_draw_over, notify
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
@@ -25,6 +26,7 @@ from consilience.domain.events import (
     CheckRecorded,
     Ended,
     Event,
+    Noted,
     ReplyRejected,
     SessionStarted,
 )
@@ -66,7 +68,7 @@ class Display:
             console = Console(stderr=True, highlight=False)
             self._live = Live(
                 console=console,
-                get_renderable=lambda: progress.screen(console.height),
+                get_renderable=lambda: progress.screen(console.height, console.width),
                 auto_refresh=False,
                 transient=True,
                 redirect_stdout=False,
@@ -141,10 +143,14 @@ class Display:
 
 
 class RunProgress:
-    """Progress of a run. `before` are the events of earlier processes."""
+    """Progress of a run. `before` are the events of earlier processes; `text` returns a stored text by its id."""
 
-    def __init__(self, before: Iterable[Event] = (), *, title: str = "") -> None:
+    def __init__(
+        self, before: Iterable[Event] = (), *, title: str = "", text: Callable[[str], str] | None = None
+    ) -> None:
         self.state = SessionState()
+        before = list(before)
+        self._columns = ProgressColumns(before, text)
         self.loading = ""
         self._title = title
         self._call_started: dict[str, float] = {}
@@ -160,6 +166,7 @@ class RunProgress:
     def take(self, event: Event) -> str:
         """Record an event; return its line, "" for none."""
         self.state.take(event)
+        self._columns.take(event)
         now = time.monotonic()
         if isinstance(event, CallStarted):
             self._call_started[event.key] = now
@@ -223,8 +230,9 @@ class RunProgress:
         left = f", {self.time_left}" if self.time_left else ""
         return f"{elapsed}{left}: {self.totals}; {waiting}, longest {longest}"
 
-    def screen(self, height: int) -> Group:
-        """Return a table with one row per agent, or per level if there are more agents than lines."""
+    def screen(self, height: int, width: int = 100) -> Group:
+        """Return a table with one row per agent, or per level if there are more agents than lines; below it the protocol's
+        columns, if there is room."""
         state = self.state
         if state.started is None:
             return Group(self._head())
@@ -242,7 +250,12 @@ class RunProgress:
         figures = self.totals
         if state.checks and (score := score_words(state.checks[-1])):
             figures += f" · {score}"
-        return Group(self._head(), grid, _bar(" ", state.made, state.started.estimate.max, figures))
+        names = seat_labels(state.agents)
+        columns = columns_grid(
+            self._columns.current, state.flying.values(), names, width, height - _OTHER_LINES - grid.row_count
+        )
+        rows = [grid, Text(""), columns] if columns is not None else [grid]
+        return Group(self._head(), *rows, _bar(" ", state.made, state.started.estimate.max, figures))
 
     def _add_levels(self, grid: Grid) -> None:
         """Add one row per level, for a tree with more agents than the screen has lines."""
@@ -339,7 +352,7 @@ class ComparisonProgress:
     def _status(self) -> str:
         return f"{self.loading} · {count(self.calls, 'call')} · {duration(round(time.monotonic() - self._opened))}"
 
-    def screen(self, height: int) -> Group:
+    def screen(self, height: int, width: int = 100) -> Group:
         """Return a bar."""
         return Group(_bar(f"{self.done}/{self.total}", self.done, self.total, self._status))
 
@@ -373,7 +386,7 @@ async def ticking(screen: Display) -> AsyncIterator[Display]:
 
 
 def event_line(event: Event, state: SessionState) -> str:
-    """Return the end of a call, a check or a lost call in words; empty for other events."""
+    """Return the end of a call, a check, a note or a lost call in words; empty for other events."""
     names = seat_labels(state.agents)
     match event:
         case CallCompleted() | ReplyRejected() | CallFailed():
@@ -381,10 +394,20 @@ def event_line(event: Event, state: SessionState) -> str:
         case CheckRecorded():
             step = find_report(state.started.protocol).step if state.started else "step"
             return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
+        case Noted():
+            return _note_line(event, state)
         case CallLost():
             agent = names.get(event.agent, event.agent)
             return f"{describe_place(event.key)} · {agent}: was in flight at the end of the last process"
     return ""
+
+
+def _note_line(event: Noted, state: SessionState) -> str:
+    """Return a note in its protocol's words; "" if its code cannot read it, since progress must not end a run."""
+    try:
+        return one_line(find_report(state.started.protocol).note_line(event), 160) if state.started else ""
+    except Exception:
+        return ""
 
 
 def _call_line(event: Ended, agent: str, max_repairs: int) -> str:

@@ -165,7 +165,7 @@ class RunExecution:
         An error is reported with the command that resumes the session, as JSON too if asked; then `typer.Exit` is raised.
         """
         started = bool(before)
-        screen = Display(RunProgress(before, title=title), quiet=self.request.quiet)
+        screen = Display(RunProgress(before, title=title, text=self.store.text), quiet=self.request.quiet)
         if self.prompter is not None:
             self.prompter.screen = screen
 

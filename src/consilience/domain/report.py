@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 from consilience.domain.agents import Agent
-from consilience.domain.events import AnyEvent, SessionStarted
+from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Check, Estimate, FailureKind, StopReason
 from consilience.domain.positions import PositionChange
@@ -273,6 +273,8 @@ class Report(Frozen):
     asks_for_dissent: ClassVar[bool] = False
     """Whether the protocol asks its agents to object. Only then a report without dissent says that none was declared."""
 
+    exports: ClassVar[Mapping[str, str]] = {}
+    """Further files of a report directory by name, each with the method that returns its content: text, or data for JSON."""
     undigested: ClassVar[frozenset[str]] = frozenset()
     """Fields that a later version added and that follow from other fields; excluded from the digest."""
 
@@ -344,6 +346,11 @@ class Report(Frozen):
     def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Return what the protocol adds to how an unfinished session is shown: a fold over its messages and notes."""
         return cls._presentation()
+
+    @classmethod
+    def note_line(cls, note: Noted) -> str:
+        """Return a note of the protocol as a line of progress; empty for one that readers need not see."""
+        return ""
 
     @classmethod
     def _presentation(cls) -> Presentation:

@@ -133,8 +133,8 @@ Block = Annotated[
 
 class Section(_Data):
     """A section of a report. One with the name of a section that every report has (`answer`, `claims`, `dissent`, `changes`,
-    `conditions`, `missing`, `failed`, `trust`, `figures`) takes its place; any other follows those of its part, in the order
-    given. The part has a heading of its own."""
+    `conditions`, `missing`, `failed`, `trust`, `figures`) takes its place, and those listed before it in its part stand before it;
+    any other follows those of its part, in the order given. The part has a heading of its own."""
 
     name: str
     part: Part
@@ -331,6 +331,18 @@ class HeldPosition(_Data):
     text: str
 
 
+class ProgressColumn(_Data):
+    """What goes on at one place of a running session, such as a thread. A terminal shows columns side by side."""
+
+    heading: str
+    badge: str = ""
+    """Its state, such as the stage of a thread."""
+    lines: tuple[str, ...] = ()
+    """What happened there, the newest last."""
+    phases: tuple[tuple[str, int], ...] = ()
+    """Phases whose calls belong to it: the agents of those in flight are composing there."""
+
+
 class Presentation(_Data):
     """All that a protocol contributes to how its sessions are shown. It follows from the report, or for a session without one
     from its events so far, and it is no part of the report's digest."""
@@ -356,3 +368,5 @@ class Presentation(_Data):
     """The field of typed replies that declares a position; read where `positions` has none."""
     asides: tuple[str, ...] = ()
     """Kinds of replies that do not contribute to the answer, such as a sealed position; left out of the evolution view."""
+    columns: tuple[ProgressColumn, ...] = ()
+    """What goes on at present, of a session that is not finished."""

@@ -152,7 +152,7 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
         "report.md": markdown(report, stored=stored),
         "report.html": page(record) if record is not None else report_page(report, stored=stored),
     }
-    for name, method in REPORT_FILES.items():
+    for name, method in {**REPORT_FILES, **report.exports}.items():
         export = getattr(report, method, None)
         if export is not None and (content := export()):
             files[name] = (

@@ -98,11 +98,22 @@ def folded_sections(report: Report, presentation: Presentation) -> list[Section]
 
 
 def _sections(report: Report, presentation: Presentation) -> list[Section]:
-    """Return sections with content, ordered by part. A protocol's section replaces the common one of the same name."""
-    own = {section.name: section for section in presentation.sections}
-    common = [own.pop(section.name, section) for section in _common(report, presentation)]
+    """Return sections with content, ordered by part. A protocol's section replaces the common one of the same name.
+
+    Those that it lists before a replacement, in the same part, stand before it.
+    """
+    own = list(presentation.sections)
+    replaced = {section.name for section in own}
+    ordered: list[Section] = []
+    for common in _common(report, presentation):
+        at = next((n for n, section in enumerate(own) if section.name == common.name), None)
+        if at is not None:
+            ordered += [section for section in own[: at + 1] if section.part == own[at].part]
+            own = [section for section in own if section not in ordered]
+        elif common.name not in replaced:
+            ordered.append(common)
     order = {part: n for n, part in enumerate(get_args(Part))}
-    return sorted((s for s in (*common, *own.values()) if s.blocks), key=lambda section: order[section.part])
+    return sorted((s for s in (*ordered, *own) if s.blocks), key=lambda section: order[section.part])
 
 
 def headline(report: Report, presentation: Presentation) -> str:
@@ -190,10 +201,10 @@ def _list(items: Iterable[Item]) -> tuple[Block, ...]:
 
 
 def _answer(report: Report, presentation: Presentation) -> Iterator[Block]:
+    yield from presentation.above_answer
     if report.answer is None:
         yield Paragraph(text="The run ended before anything could be concluded.")
         return
-    yield from presentation.above_answer
     if is_single_reply(report):
         yield Paragraph(text="No other agent replied: the answer is one agent's alone.", tone="remark")
     elif report.closing == "reserve":

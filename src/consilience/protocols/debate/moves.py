@@ -26,6 +26,7 @@ Move = Literal[
 Stage = Literal["DISCOVERY", "CRUX_LOCK", "EVIDENCE"]
 Status = Literal["DISCOVERY", "LOCKING", "LOCKED", "CONVERGED", "FAILED_LOCK", "STALE", "MERGED"]
 Side = Literal["YES", "NO", "UNCERTAIN"]
+FIRM: tuple[Side, Side] = ("YES", "NO")
 TopSide = Literal["YES", "NO", "NUANCED"]
 Horizon = Literal["1-3mo", "12-18mo", "5y", "10y+"]
 Grade = Literal["PENDING", "ACCURATE", "INCOMPLETE", "WRONG"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from consilience.domain.events import Noted
 from consilience.domain.report import Report, UnfinishedSession
 from consilience.domain.sections import Presentation
+from consilience.protocols.debate.export import camel_case, final_json
+from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import (
     DebateBallot,
     DebateMessage,
@@ -15,6 +19,7 @@ from consilience.protocols.debate.records import (
 )
 from consilience.protocols.debate.replies import ClosingSide
 from consilience.protocols.debate.scoring import Regime
+from consilience.protocols.debate.sections import presentation
 
 
 class DebateReport(Report):
@@ -23,6 +28,7 @@ class DebateReport(Report):
     step: ClassVar[str] = "message"
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "framing", "comparison"})
     asks_for_dissent: ClassVar[bool] = True
+    exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
 
     protocol: str = "debate"
     framing: Framing | None = None
@@ -51,8 +57,20 @@ class DebateReport(Report):
     system_metrics: SystemMetrics = SystemMetrics()
 
     def presentation(self) -> Presentation:
-        return super().presentation()
+        return presentation(self)
+
+    def debate_json(self) -> object:
+        """Return the seed's final JSON, in its camelCase."""
+        return camel_case(final_json(self))
+
+    def final_state(self) -> dict[str, object]:
+        """Return the seed's final JSON in snake_case."""
+        return final_json(self)
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
-        return cls._presentation()
+        return cls._presentation().model_copy(update=progress_parts(progress))
+
+    @classmethod
+    def note_line(cls, note: Noted) -> str:
+        return note_line(note)

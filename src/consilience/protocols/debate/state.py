@@ -1,0 +1,108 @@
+"""A debate as sections and views read it: from its report, or from the notes of a session that is not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from consilience.domain.agents import Agent, voices
+from consilience.protocols.debate.moves import Side
+from consilience.protocols.debate.records import (
+    Crux,
+    DebateBallot,
+    DebateMessage,
+    Framing,
+    SteelmanAttempt,
+    ThreadRecord,
+)
+from consilience.protocols.debate.words import agent_names
+
+
+@dataclass(frozen=True)
+class DebateState:
+    """What was said, by thread, and where agents stand."""
+
+    agents: Sequence[Agent]
+    letters: Mapping[str, str]
+    framing: Framing | None
+    messages: Sequence[DebateMessage]
+    threads: Sequence[ThreadRecord]
+    ballots: Sequence[DebateBallot]
+    duration: int
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Names of agents by id."""
+        return agent_names(self.agents, self.letters)
+
+    @cached_property
+    def by_id(self) -> dict[str, DebateMessage]:
+        return {message.id: message for message in self.messages}
+
+    @cached_property
+    def debaters(self) -> list[str]:
+        return [agent.id for agent in voices(self.agents)]
+
+    @cached_property
+    def opening(self) -> dict[str, DebateBallot]:
+        """Opening ballots by agent."""
+        return {ballot.agent: ballot for ballot in self.ballots if ballot.step == 0}
+
+    @cached_property
+    def final(self) -> dict[str, DebateBallot]:
+        """Final ballots by agent."""
+        return {ballot.agent: ballot for ballot in self.ballots if ballot.step == 1}
+
+    @property
+    def propositions(self) -> tuple[str, ...]:
+        return self.framing.propositions if self.framing else ()
+
+    @cached_property
+    def cruxes(self) -> list[Crux]:
+        """Validated ones first, then by score, ties in the order of their threads."""
+        found = [thread.crux for thread in self.threads if thread.crux]
+        return sorted(found, key=lambda crux: (not crux.validated, -crux.score.score))
+
+    def thread(self, id: str) -> ThreadRecord:
+        return next(thread for thread in self.threads if thread.id == id)
+
+    def said_in(self, thread: str) -> list[DebateMessage]:
+        return [message for message in self.messages if message.thread == thread]
+
+    def final_side(self, agent: str, crux: Crux) -> Side | None:
+        """The side of an agent's final ballot on the question of a crux; without a ballot, its last one in public."""
+        ballot = self.final.get(agent)
+        if ballot and crux.thread in ballot.questions:
+            return ballot.questions[crux.thread]
+        return crux.positions[agent].side if agent in crux.positions else None
+
+    def committed_side(self, agent: str, thread: str) -> tuple[Side | None, DebateMessage | None]:
+        """The side of an agent's last commitment in a thread, before later updates, with its message."""
+        for message in reversed(self.said_in(thread)):
+            if message.agent == agent and message.move == "COMMIT_POSITION":
+                return message.new_side, message
+        return None, None
+
+    def mark(self, id: str | None) -> str:
+        """` [C28]`, the label of a message, by which it is found in the transcript; empty for what is no message."""
+        message = self.by_id.get(id or "")
+        return f" [{message.label}]" if message else ""
+
+    def marks(self, messages: Sequence[DebateMessage]) -> str:
+        """`A2, B3`."""
+        return ", ".join(message.label for message in messages)
+
+
+def numbered_tries(steelmen: Sequence[SteelmanAttempt]) -> Iterator[tuple[int, SteelmanAttempt]]:
+    """Yield attempts with their number for this pair of agents."""
+    tries: dict[tuple[str, str], int] = {}
+    for steelman in steelmen:
+        pair = (steelman.agent, steelman.of)
+        tries[pair] = tries.get(pair, 0) + 1
+        yield tries[pair], steelman
+
+
+def thread_name(id: str) -> str:
+    """Return `thread 1`."""
+    return id.replace("-", " ")

@@ -1,0 +1,357 @@
+"""The views of a debate: cruxes, threads, steelmen, timeline, agents, and what was said in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from consilience.domain.sections import (
+    Block,
+    Bullets,
+    Details,
+    Grid,
+    GridCell,
+    GridColumn,
+    Item,
+    Matrix,
+    MatrixCell,
+    Paragraph,
+    Table,
+    Tone,
+    View,
+)
+from consilience.protocols._common.presenting import format_score, plural
+from consilience.protocols.debate.moves import ACTIVE, Status
+from consilience.protocols.debate.records import Crux, DebateMessage, ThreadRecord
+from consilience.protocols.debate.state import DebateState, numbered_tries, thread_name
+from consilience.protocols.debate.words import (
+    MOVES,
+    SIDES,
+    STAGES,
+    STATUSES,
+    certainty,
+    excerpt,
+    side_word,
+    virtual_time,
+)
+
+MAX_LINES = 12
+"""Lines of a cell in a picture; the words below it have all."""
+SLICES = 10
+_TONES: dict[Status, Tone] = {"FAILED_LOCK": "bad", "STALE": "bad", "MERGED": "quiet"}
+
+
+def views(state: DebateState) -> tuple[View, ...]:
+    """Return all views, the table of cruxes first."""
+    return (
+        _cruxes(state),
+        _threads(state),
+        _steelmen(state),
+        _timeline(state),
+        _agents(state),
+    )
+
+
+def badge(thread: ThreadRecord) -> str:
+    """Return the stage of a thread that goes on, or how it ended: `crux lock`, `converged`."""
+    if thread.status in ACTIVE:
+        return STAGES[thread.stage]
+    into = f" into {thread_name(thread.merged_into)}" if thread.merged_into else ""
+    return f"{STATUSES[thread.status]}{into}"
+
+
+def _title(thread: ThreadRecord) -> str:
+    return thread.question or thread.topic
+
+
+# --- cruxes
+
+
+def _cruxes(state: DebateState) -> View:
+    """A row for each crux, then the messages that it rests on."""
+    if not state.cruxes:
+        return View(name="cruxes", heading="Cruxes", blocks=(Paragraph(text="No crux has been found."),))
+    heads = ("crux", "thread", "validated", "yes", "no", "undecided", "score")
+    rows, details = [], []
+    for n, crux in enumerate(state.cruxes, 1):
+        sides = Counter(state.final_side(agent, crux) for agent in crux.positions)
+        counts = (str(sides[side]) for side in ("YES", "NO", "UNCERTAIN"))
+        validated = "yes" if crux.validated else "no"
+        rows.append(
+            (f"{n}. {crux.question}", thread_name(crux.thread), validated, *counts, format_score(crux.score.score))
+        )
+        details.append(Details(summary=f"Crux {n}: its messages", blocks=(Bullets(items=tuple(_map(crux, state))),)))
+    table = Table(heads=heads, rows=tuple(rows), left=3)
+    return View(name="cruxes", heading="Cruxes", blocks=(table, *details), picture=_crux_picture(state))
+
+
+def _map(crux: Crux, state: DebateState) -> Iterator[Item]:
+    """The messages of a crux, by what they did for it."""
+    said = state.said_in(crux.thread)
+    for lead, moves in (
+        ("Proposed:", ("PROPOSE_CRUX",)),
+        ("Commitments:", ("COMMIT_POSITION",)),
+        ("Steelmen and grades:", ("STEELMAN", "GRADE_STEELMAN")),
+        ("Falsifiers:", ("DECLARE_FALSIFIER",)),
+        ("Evidence:", ("PROVIDE_EVIDENCE",)),
+        ("Challenges to evidence:", ("CHALLENGE_EVIDENCE",)),
+        ("Changes of position:", ("UPDATE_POSITION",)),
+        ("Concessions:", ("CONCEDE",)),
+    ):
+        if found := [message for message in said if message.move in moves and not message.by_moderator]:
+            yield Item(lead=lead, text=state.marks(found))
+
+
+def _crux_picture(state: DebateState) -> Matrix | None:
+    agents = list(dict.fromkeys(agent for crux in state.cruxes for agent in (*crux.positions, *state.final)))
+    if not agents:
+        return None
+    columns = tuple(f"{n}. {crux.question}" for n, crux in enumerate(state.cruxes, 1))
+    cells = []
+    for n, crux in enumerate(state.cruxes, 1):
+        for agent in agents:
+            position, flip = crux.positions.get(agent), crux.flips.get(agent)
+            side = state.final_side(agent, crux)
+            if side is None:
+                continue
+            sure = f", {certainty(position.confidence)}" if position else ""
+            cells.append(
+                MatrixCell(
+                    row=state.names[agent],
+                    column=columns[n - 1],
+                    text=SIDES[side],
+                    value=position.confidence if position and side != "UNCERTAIN" else None,
+                    framed=bool(flip and flip.would_flip),
+                    tip=f"{state.names[agent]} on {crux.question}: {SIDES[side]}{sure}",
+                )
+            )
+    legend = ("darker: more certain · framed: the agent's top claim hangs on the crux, by its own word",)
+    rows = tuple(state.names[agent] for agent in agents)
+    return Matrix(
+        title="Where each agent stands on each crux", rows=rows, columns=columns, cells=tuple(cells), legend=legend
+    )
+
+
+# --- threads
+
+
+def _threads(state: DebateState) -> View:
+    """A column for each thread: stage, outcome, convergence signal, and what each agent said in it."""
+    if not state.threads:
+        return View(name="threads", heading="Threads", blocks=(Paragraph(text="No thread has been opened."),))
+    rows = tuple(
+        (
+            f"{thread_name(thread.id)}: {excerpt(_title(thread), 120)}",
+            badge(thread),
+            format_score(thread.signal),
+            str(sum(not message.by_moderator for message in state.said_in(thread.id))),
+            f"{virtual_time(thread.created_at)}–{virtual_time(thread.closed_at or state.duration)}",
+        )
+        for thread in state.threads
+    )
+    table = Table(heads=("thread", "stage or outcome", "convergence", "messages", "time"), rows=rows, left=2)
+    details = (
+        Details(
+            summary=f"{thread_name(thread.id).capitalize()}: {_title(thread)} ({badge(thread)})",
+            blocks=(Bullets(items=tuple(_line(message, state) for message in state.said_in(thread.id))),),
+        )
+        for thread in state.threads
+    )
+    return View(name="threads", heading="Threads", blocks=(table, *details), picture=_thread_picture(state))
+
+
+def _line(message: DebateMessage, state: DebateState) -> Item:
+    lead = f"{message.label} {state.names[message.agent]} {_move(message, state)}:"
+    return Item(lead=lead, text=excerpt(message.text, 160))
+
+
+def _move(message: DebateMessage, state: DebateState) -> str:
+    if message.by_moderator:
+        return "asks"
+    to = f" ({SIDES[message.new_side]})" if message.new_side else ""
+    answered = state.by_id.get(message.reply_to or "")
+    return f"{MOVES[message.move]}{to}{f', to {answered.label}' if answered else ''}"
+
+
+def _thread_picture(state: DebateState) -> Grid:
+    columns, cells = [], []
+    for thread in state.threads:
+        said = [message for message in state.said_in(thread.id) if not message.by_moderator]
+        columns.append(
+            GridColumn(
+                name=thread.id,
+                label=f"{thread.id.rpartition('-')[2]}. {_title(thread)}",
+                value=thread.signal,
+                value_text=format_score(thread.signal),
+                note=f"{badge(thread)} · {plural(len(said), 'message')}",
+                framed=bool(thread.crux and thread.crux.validated),
+            )
+        )
+        for agent in state.debaters:
+            own = [message for message in said if message.agent == agent]
+            if own:
+                cells.append(
+                    GridCell(
+                        row=state.names[agent],
+                        column=thread.id,
+                        lines=tuple(_cut([f"{message.label} {MOVES[message.move]}" for message in own])),
+                        tone=_TONES.get(thread.status, "plain"),
+                        tip=f"{state.names[agent]}: {state.marks(own)}",
+                    )
+                )
+    return Grid(
+        rows=tuple(state.names[agent] for agent in state.debaters),
+        columns=tuple(columns),
+        cells=tuple(cells),
+        head="convergence",
+        legend=("bars: convergence signal, 0 to 1 · framed: its crux is validated",),
+    )
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - MAX_LINES
+    return list(lines) if rest <= 0 else [*lines[: MAX_LINES - 1], f"and {rest + 1} more"]
+
+
+# --- steelmen
+
+
+def _steelmen(state: DebateState) -> View:
+    """A row for each attempt, in order."""
+    rows: list[tuple[str, ...]] = []
+    cells: dict[tuple[str, str], MatrixCell] = {}
+    for thread in state.threads:
+        for number, steelman in numbered_tries(thread.steelmen):
+            grade = "not graded" if steelman.grade == "PENDING" else steelman.grade.lower()
+            rows.append(
+                (
+                    state.names[steelman.agent],
+                    state.names[steelman.of],
+                    thread_name(thread.id),
+                    str(number),
+                    grade,
+                    state.mark(steelman.message).strip(" []"),
+                    excerpt(steelman.corrections or "–", 200),
+                )
+            )
+            by, of = state.names[steelman.agent], state.names[steelman.of]
+            was_accepted = (by, of) in cells and cells[by, of].value == 1.0
+            if not was_accepted:
+                accepted = steelman.grade == "ACCURATE"
+                text = f"accepted, try {number}" if accepted else f"{grade}, try {number}"
+                cells[by, of] = MatrixCell(row=by, column=of, value=1.0 if accepted else 0.2, text=text)
+    if not rows:
+        return View(name="steelmen", heading="Steelmen", blocks=(Paragraph(text="No steelman has been given."),))
+    heads = ("by", "the case of", "thread", "try", "grade", "message", "corrections")
+    picture = Matrix(
+        title="Who put whose case (row: by; column: of)",
+        rows=tuple(dict.fromkeys(by for by, _ in cells)),
+        columns=tuple(dict.fromkeys(of for _, of in cells)),
+        cells=tuple(cells.values()),
+    )
+    table = Table(heads=heads, rows=tuple(rows), left=len(heads))
+    return View(name="steelmen", heading="Steelmen", blocks=(table,), picture=picture)
+
+
+# --- timeline
+
+
+def _timeline(state: DebateState) -> View:
+    """The stages of every thread in virtual time."""
+    if not state.threads:
+        return View(name="timeline", heading="Timeline", blocks=(Paragraph(text="No thread has been opened."),))
+    rows = []
+    for thread in state.threads:
+        at = thread.created_at
+        for stage in thread.stages:
+            end = at + stage.duration
+            when = f"{virtual_time(at)}–{virtual_time(end)}"
+            rows.append((thread_name(thread.id), STAGES[stage.stage], when, str(stage.messages)))
+            at = end
+        end_time = "" if thread.closed_at is None else virtual_time(thread.closed_at)
+        rows.append((thread_name(thread.id), f"{badge(thread)}{_because(thread)}", end_time, ""))
+    table = Table(heads=("thread", "stage", "virtual time", "messages"), rows=tuple(rows), left=3)
+    return View(name="timeline", heading="Timeline", blocks=(table,), picture=_timeline_picture(state))
+
+
+def _because(thread: ThreadRecord) -> str:
+    return f": {thread.closed_by}" if thread.closed_by else ""
+
+
+def _timeline_picture(state: DebateState) -> Grid:
+    """A column for each tenth of the debate, a row for each thread."""
+    end = max([state.duration, *(message.at for message in state.messages)], default=0) + 1
+    width = max(10_000, -(-end // SLICES) // 1000 * 1000 + 1000)
+    starts = range(0, end, width)
+    columns = tuple(
+        GridColumn(name=str(start), label=f"{virtual_time(start)}–{virtual_time(start + width)}") for start in starts
+    )
+    cells = []
+    for thread in state.threads:
+        for start in starts:
+            said = [m for m in state.said_in(thread.id) if start <= m.at < start + width]
+            if said:
+                cells.append(
+                    GridCell(
+                        row=f"{thread_name(thread.id)}: {_title(thread)}",
+                        column=str(start),
+                        lines=tuple(_cut([f"{m.label} {'asks' if m.by_moderator else MOVES[m.move]}" for m in said])),
+                    )
+                )
+    rows = tuple(f"{thread_name(thread.id)}: {_title(thread)}" for thread in state.threads)
+    return Grid(rows=rows, columns=columns, cells=tuple(cells), head="virtual time")
+
+
+# --- agents
+
+
+def _agents(state: DebateState) -> View:
+    """Who spoke where, and how often."""
+    spoken = Counter((message.agent, message.thread) for message in state.messages)
+    by_id = {agent.id: agent for agent in state.agents}
+    threads = [thread.id for thread in state.threads]
+    rows = []
+    for agent in state.debaters:
+        moves = Counter(message.move for message in state.messages if message.agent == agent)
+        now = state.final.get(agent) or state.opening.get(agent)
+        rows.append(
+            (
+                state.names[agent],
+                agent,
+                by_id[agent].model,
+                side_word(now.positions[0]) if now and now.positions else "–",
+                ", ".join(f"{MOVES[move]} ×{number}" for move, number in moves.most_common()) or "never spoke",
+                *(str(spoken[agent, thread]) for thread in threads),
+            )
+        )
+    heads = ("agent", "id", "model", "position", "moves", *(f"messages in {thread_name(id)}" for id in threads))
+    table = Table(heads=heads, rows=tuple(rows), left=5)
+    cells = tuple(
+        MatrixCell(row=state.names[agent], column=thread_name(thread), value=float(number), text=str(number))
+        for agent in state.debaters
+        for thread in threads
+        if (number := spoken[agent, thread])
+    )
+    names = tuple(state.names[agent] for agent in state.debaters)
+    picture = (
+        Matrix(title="Messages", rows=names, columns=tuple(map(thread_name, threads)), cells=cells) if cells else None
+    )
+    return View(name="agents", heading="Agents and their threads", blocks=(table,), picture=picture)
+
+
+# --- what was said
+
+
+def transcript_blocks(state: DebateState) -> Iterator[Block]:
+    """Every message in order with its label, author, move, thread and time."""
+    for message in state.messages:
+        asked = " (asked to argue the other side)" if message.opposing else ""
+        memory = " †" if message.from_memory else ""
+        yield Paragraph(
+            lead=f"{message.label}{memory} {state.names[message.agent]} {_move(message, state)}{asked}",
+            text=f"({thread_name(message.thread)}, {virtual_time(message.at)}): {message.text}",
+        )
+    if any(message.from_memory for message in state.messages):
+        yield Paragraph(text="† evidence from the model's memory: no document is quoted.", tone="remark")
+    if not state.messages:
+        yield Paragraph(text="Nothing has been said.")

@@ -1,0 +1,107 @@
+"""What is seen of a debate while it runs: lines, columns of threads, and the views of an unfinished session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+import consilience
+from consilience.cli.display import RunProgress, event_line
+from consilience.domain.events import AnyEvent, Noted, SessionStarted
+from consilience.domain.report import UnfinishedSession
+from consilience.journal.sqlite import SqliteStore
+from consilience.protocols.debate import Debate, DebateReport
+from consilience.reporting.partial_report import partial_markdown
+from consilience.reporting.record import SessionRecord
+from consilience.reporting.session_state import fold_events
+from consilience.reporting.terminal import view_text
+from consilience.testing import ScriptedModel
+from kit.debating import Debaters
+
+
+@pytest.fixture
+def store() -> SqliteStore:
+    return SqliteStore(":memory:")
+
+
+async def recorded(store: SqliteStore) -> Sequence[AnyEvent]:
+    report = await consilience.deliberate(
+        "Should we move the orders to queues?",
+        Debate(debaters=3, as_is=True),
+        model=ScriptedModel(Debaters()),
+        store=store,
+    )
+    return store.read(report.session)
+
+
+def until(events: Sequence[AnyEvent], note: str) -> Sequence[AnyEvent]:
+    at = next(n for n, event in enumerate(events) if isinstance(event, Noted) and event.name == note)
+    return events[: at + 1]
+
+
+def unfinished(events: Sequence[AnyEvent], store: SqliteStore) -> UnfinishedSession:
+    started = next(event for event in events if isinstance(event, SessionStarted))
+    return UnfinishedSession(started, events, store.text)
+
+
+async def test_an_unfinished_debate_shows_its_threads_with_stage_and_what_was_said(store: SqliteStore) -> None:
+    events = until(await recorded(store), "crux_locked")
+    shown = DebateReport.progress(unfinished(events, store))
+    views = {view.name: view_text(view, 100) for view in shown.views}
+    assert "crux lock" in views["threads"]
+    assert "Would queues lose orders at the peak?" in views["threads"]
+    assert "A2 advocate of change (A) claims" in views["transcript"]
+    assert "accurate" in views["steelmen"]
+    (column,) = shown.columns
+    assert column.badge == "crux lock"
+    assert ("crux_lock", 1) in column.phases
+    assert column.lines[-1].startswith("C20 grades a steelman: That is my case.")
+
+
+async def test_show_of_an_unfinished_debate_has_its_threads(store: SqliteStore) -> None:
+    events = until(await recorded(store), "stage_transition")
+    record = SessionRecord("r1", events, store.text, store.prompt)
+    text = partial_markdown(record)
+    assert "## Threads so far" in text
+    assert "B4 critic of change (B) claims" in text
+
+
+async def test_the_fold_of_a_finished_debate_agrees_with_its_report(store: SqliteStore) -> None:
+    events = await recorded(store)
+    shown = DebateReport.progress(unfinished(events, store))
+    assert shown.columns == ()
+    timeline = next(view_text(view, 100) for view in shown.views if view.name == "timeline")
+    report = await consilience.replay(
+        events[0].session if hasattr(events[0], "session") else store.sessions()[0], store=store
+    )
+    assert timeline == next(view_text(v, 100) for v in report.presentation().views if v.name == "timeline")
+
+
+async def test_threads_stages_locks_and_cruxes_are_lines_of_progress(store: SqliteStore) -> None:
+    events = await recorded(store)
+    state = fold_events(events)
+    lines = [line for event in events if isinstance(event, Noted) and (line := event_line(event, state))]
+    assert lines == [
+        "proposition: Should we move the orders to queues?",
+        "thread 1 opened: Should we move the orders to queues?",
+        "thread 1: discovery → crux lock (the question is framed)",
+        "thread 1: locked at attempt 1: Would queues lose orders at the peak?",
+        "thread 1: crux lock → evidence (the crux is locked)",
+        "thread 1: no validated crux, two findings that would settle it are needed, 1 was named",
+        "the exchange ended: every thread has ended",
+    ]
+
+
+async def test_the_live_screen_shows_a_column_for_the_thread_with_its_stage(store: SqliteStore) -> None:
+    progress = RunProgress(title="debate r1", text=store.text)
+    for event in until(await recorded(store), "crux_locked"):
+        progress.take(event)
+    console = Console(width=100, height=40, record=True, force_terminal=True)
+    with console.capture() as capture:
+        console.print(progress.screen(40, 100))
+    screen = capture.get()
+    assert "Would queues lose orders at the peak?" in screen
+    assert "crux lock" in screen
+    assert "C20 grades a steelman" in screen

@@ -1,0 +1,296 @@
+"""What a reader of a debate's report sees: ballots before the answer, cruxes, movements, dissent, what failed, how far to trust."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import consilience
+from consilience import Limits
+from consilience.models.port import ModelRequest
+from consilience.protocols.debate import Debate, DebateReport
+from consilience.reporting.terminal import view_text
+from consilience.testing import ScriptedModel
+from kit.debating import Answer, Debaters, number_of
+
+TASK = "Should we move the orders to queues?"
+SEED_KEYS = {
+    "topic",
+    "duration",
+    "totalMessages",
+    "threads",
+    "regime",
+    "regimeDescription",
+    "irreducibleCruxes",
+    "primaryCrux",
+    "primaryCruxReason",
+    "cost",
+    "systemMetrics",
+}
+
+
+async def debate(
+    changes: Mapping[str, Callable[[ModelRequest], Answer]] | None = None,
+    *,
+    limits: Limits | None = None,
+    **settings: Any,
+) -> DebateReport:
+    settings.setdefault("debaters", 3)
+    settings.setdefault("as_is", True)
+    model = ScriptedModel(Debaters(changes))
+    report = await consilience.deliberate(TASK, Debate(**settings), model=model, limits=limits)
+    assert isinstance(report, DebateReport)
+    return report
+
+
+def above_answer(text: str) -> str:
+    """The part of a Markdown report between the heading of the answer and the next heading."""
+    return text.split("## ", 2)[1]
+
+
+def everybody(side: str) -> Callable[[ModelRequest], Answer]:
+    return lambda request: dict.fromkeys(("p1", "p2", "p3", "q1", "q2", "q3", "side"), side)
+
+
+# --- ballots and answer
+
+
+async def test_split_ballots_stand_before_the_answer_on_every_face_and_are_no_agreement() -> None:
+    report = await debate()
+    for face in (report.markdown(), unescape(report.html())):
+        assert "SPLIT: 2 yes · 1 no" in face
+        assert "sealed final ballots of 3 of 3 agents on 1 model" in face
+        assert face.index("SPLIT: 2 yes · 1 no") < face.index("Closing: crystallizer in closing")
+        assert "Agreement:" not in face
+        assert "UNANIMOUS" not in face
+
+
+async def test_an_answer_that_takes_no_side_says_so_and_the_smaller_side_is_dissent() -> None:
+    report = await debate()
+    text = report.markdown()
+    assert "The answer takes neither side." in above_answer(text)
+    dissent = text.split("### Dissent kept")[1].split("## ")[0]
+    assert "critic of change (B), no" in dissent
+
+
+async def test_an_answer_against_most_ballots_says_so_above_it() -> None:
+    report = await debate({"closing": lambda request: {"p1": "NO"}})
+    assert "The answer decides no, against most firm ballots (1 for it, 2 against)." in above_answer(report.markdown())
+
+
+async def test_an_answer_with_most_ballots_says_so_above_it() -> None:
+    report = await debate({"closing": lambda request: {"p1": "YES"}})
+    assert "The answer decides yes, as most firm ballots do." in above_answer(report.markdown())
+
+
+async def test_one_side_and_undecided_ballots_are_not_unanimous() -> None:
+    def final(request: ModelRequest) -> Answer:
+        return {"p1": "UNCERTAIN" if request.agent == "D3" else "YES"}
+
+    head = above_answer((await debate({"final": final})).markdown())
+    assert "ONE-SIDED: 2 yes · 1 undecided" in head
+    assert "UNANIMOUS" not in head
+
+
+async def test_unanimous_final_ballots_are_counted_and_no_ballot_is_dissent() -> None:
+    report = await debate({"final": everybody("YES"), "closing": lambda request: {"p1": "YES"}})
+    text = report.markdown()
+    assert "UNANIMOUS: 3 yes" in above_answer(text)
+    assert "as all firm ballots do" in above_answer(text)
+    assert "No sealed final ballot is against the answer." in text
+
+
+async def test_every_proposition_has_its_own_count() -> None:
+    report = await debate(as_is=False, option=("queues", "batches"))
+    head = above_answer(report.markdown())
+    assert "Proposition 1:" in head
+    assert "Proposition 2:" in head
+    assert head.count("SPLIT: 2 yes · 1 no") == 2
+
+
+async def test_a_task_without_dispute_is_named_before_anything_else() -> None:
+    def framing(request: ModelRequest) -> Answer:
+        return {"form": "not disputable", "propositions": [], "reason": "It asks for a sum."}
+
+    text = (await debate({"framing": framing}, as_is=False)).markdown()
+    assert "**Nothing to debate:** the task holds no dispute (It asks for a sum)." in text
+
+
+# --- what limited the debate comes first
+
+
+async def test_a_missing_ballot_is_named_with_its_agent_before_the_count() -> None:
+    report = await debate({"final": lambda request: {"p1": "?"} if request.agent == "D2" else {}})
+    head = above_answer(report.markdown())
+    assert "No final ballot from critic of change (B); the counts below leave 1 agent out." in head
+    assert "sealed final ballots of 2 of 3 agents" in head
+    assert head.index("No final ballot from") < head.index("2 yes")
+    assert "UNANIMOUS" not in head
+
+
+async def test_the_limit_on_messages_is_named_before_the_count_with_the_thread_that_is_open() -> None:
+    head = above_answer((await debate(max_messages=5)).markdown())
+    assert head.index("The limit on messages ended the debate after 5.") < head.index("SPLIT")
+    assert "Still open: thread 1 in its stage discovery." in head
+
+
+async def test_the_limit_on_virtual_time_is_named_before_the_count() -> None:
+    head = above_answer((await debate(max_duration=40)).markdown())
+    assert head.index("The limit on virtual time ended the debate after") < head.index("SPLIT")
+
+
+async def test_a_limit_on_calls_is_named_before_the_count() -> None:
+    report = await debate(limits=Limits(calls=16))
+    assert "A limit on what the session may spend cut the debate short." in report.markdown()
+
+
+# --- cruxes
+
+
+async def test_a_crux_shows_where_each_agent_stands_what_would_change_it_and_both_statements() -> None:
+    text = (await debate()).markdown()
+    crux = text.split("### Crux 1.")[1].split("\n### ")[0]
+    assert crux.startswith(" Would queues lose orders at the peak?")
+    assert "| agent | answer now | on this crux | would change its mind if | its top claim hangs on it |" in crux
+    assert "| critic of change (B) | no, fairly sure | no \\[B11\\] | more than 12, by 2027-12-31 |" in crux
+    assert "**Best statement for yes:**" in crux
+    assert "**Best statement for no:**" in crux
+    assert "orders lost in a year: more than 12, by 2027-12-31" in crux.split("**Settled by:**")[1]
+
+
+async def test_a_crux_score_is_explained_by_its_three_factors() -> None:
+    report = await debate()
+    score = report.threads[0].crux.score if report.threads[0].crux else None
+    assert score is not None
+    text = report.markdown()
+    assert (
+        f"**Crux score:** {score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}" in text
+    )
+    for factor in ("(coverage)", "(polarity)", "(impact)"):
+        assert factor in text
+
+
+async def test_a_crux_that_is_not_validated_says_why_in_plain_words() -> None:
+    text = (await debate()).markdown()
+    assert "It was locked, but it is no validated crux:" in text
+    assert "two findings that would settle it are needed, 1 was named" in text
+
+
+async def test_a_steelman_that_needed_two_tries_is_shown_with_its_correction() -> None:
+    graded: list[str] = []
+
+    def grade(request: ModelRequest) -> Answer:
+        graded.append(request.agent)
+        if graded.count("D2") == 1 and request.agent == "D2":
+            return {"grade": "INCOMPLETE", "corrections": "You leave out the nightly batch."}
+        return {"grade": "ACCURATE"}
+
+    report = await debate({"grade": grade}, debaters=2)
+    text = report.markdown()
+    assert "advocate of change (A) put the case of critic of change (B): accepted on the second try" in text
+    assert "“You leave out the nightly batch.”" in text
+    table = next(view for view in report.presentation().views if view.name == "steelmen")
+    words = view_text(table, 200)
+    assert "incomplete" in words
+    assert "accurate" in words
+
+
+# --- movements
+
+
+async def test_a_change_between_ballots_is_shown_with_the_message_that_caused_it_quoted() -> None:
+    def final(request: ModelRequest) -> Answer:
+        return {"p1": "NO", "cause": "B17"} if request.agent == "D1" else {}
+
+    report = await debate({"final": final})
+    caused = next(m for m in report.messages if m.label == "B17")
+    text = report.markdown()
+    assert "**advocate of change (A): yes → no,** because of critic of change (B) \\[B17\\]:" in text
+    assert f"“{caused.text}”" in text
+
+
+async def test_a_change_without_a_named_message_says_so() -> None:
+    report = await debate({"final": lambda request: {"p1": "NO"} if request.agent == "D1" else {}})
+    assert "yes → no,** it named no message that changed its mind" in report.markdown()
+
+
+async def test_a_sealed_ballot_that_differs_from_what_was_said_in_public_is_shown() -> None:
+    report = await debate({"final": lambda request: {"q1": "UNCERTAIN"} if request.agent == "D2" else {}})
+    text = report.markdown()
+    assert "**critic of change (B) on crux 1: no → undecided,** only in its sealed ballot" in text
+
+
+async def test_agents_that_keep_their_positions_are_reported_as_such() -> None:
+    assert "No agent changed its position on the task between its two ballots." in (await debate()).markdown()
+
+
+# --- what failed
+
+
+async def test_a_failed_lock_is_named_with_what_was_missing() -> None:
+    report = await debate({"commit": everybody("YES")})
+    text = report.markdown()
+    never = text.split("### Never resolved")[1].split("\n## ")[0]
+    assert "failed: 4 attempts to lock it failed: nobody commits to NO" in never
+    assert "Crux locks: 4 attempts, 4 failed (4 nobody on one of the sides)." in text
+    assert "Lock 1 of thread 1 failed: nobody commits to no." in text
+
+
+async def test_a_stale_thread_is_listed_with_its_reason() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        return {"move": "CLAIM", "question": ""}
+
+    def nothing(request: ModelRequest) -> Answer:
+        return {"question": "", "second": ""}
+
+    report = await debate({"turn": turn, "reframe": nothing})
+    stale = [thread for thread in report.threads if thread.status == "STALE"]
+    assert stale
+    never = report.markdown().split("### Never resolved")[1].split("\n## ")[0]
+    assert f"went stale: {stale[0].closed_by}" in never
+
+
+async def test_how_far_to_trust_it_names_steelmen_attention_and_evidence() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        moves = request.schema["properties"]["move"] if request.schema else {}
+        return {"move": "PROVIDE_EVIDENCE"} if "PROVIDE_EVIDENCE" in json.dumps(moves) else {}
+
+    report = await debate({"turn": turn})
+    trust = report.markdown().split("## How far to trust it")[1]
+    given = [m for m in report.messages if m.move == "PROVIDE_EVIDENCE"]
+    assert given
+    assert f"{len(given)} rest on the model's memory: {given[0].label}" in trust
+    assert "Attention by shared words" in trust
+    assert "Steelmen: 4; 100 % of the graded ones accepted." in trust
+
+
+# --- views and exports
+
+
+async def test_every_view_and_the_transcript_name_all_messages_by_label() -> None:
+    report = await debate()
+    views = {view.name: view_text(view, 100) for view in report.presentation().views}
+    assert list(views) == ["cruxes", "threads", "steelmen", "timeline", "agents"]
+    for message in report.messages:
+        assert f"{message.label} " in views["threads"]
+        assert message.text in unescape(report.html())
+    assert "crux lock" in views["timeline"]
+    assert all(str(number_of(agent)) in views["agents"] for agent in report.letters)
+
+
+async def test_a_saved_report_holds_the_final_json_of_the_design(tmp_path: Path) -> None:
+    report = await debate()
+    report.save(tmp_path)
+    data = json.loads((tmp_path / "debate.json").read_text(encoding="utf-8"))
+    assert set(data) == SEED_KEYS
+    crux = data["threads"][0]["crux"]
+    assert set(crux["positions"]) == {"D1", "D2", "D3"}
+    assert crux["counterfactual"]["D1"]["wouldFlip"] is True
+    assert crux["dcg"]["score"] == report.threads[0].crux.score.score  # type: ignore[union-attr]
+    assert crux["steelmanPairs"][0] == {"from": "D1", "to": "D2", "grade": "ACCURATE", "attempts": 1}
+    assert data["threads"][0]["stages"]["cruxLock"]["lockAttempts"] == 1
+    snake = json.loads((tmp_path / "final_state.json").read_text(encoding="utf-8"))
+    assert snake["system_metrics"]["steelman_attempts"] == data["systemMetrics"]["steelmanAttempts"] == 4
