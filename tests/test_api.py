@@ -18,6 +18,7 @@ from pydantic import ValidationError
 import consilience
 from consilience.domain.errors import SettingsError, UserError
 from consilience.engine.runner import Options
+from consilience.integrations import DeliberationSettings
 from consilience.integrations.inspect_ai import deliberation as inspect_deliberation
 from consilience.integrations.langgraph.emergence import emergence_graph
 from consilience.integrations.langgraph.node import protocol_node
@@ -68,6 +69,13 @@ def test_face_has_the_fields_of_a_deliberation_with_their_defaults(face: Callabl
     own |= {"detail"}  # these take it with `options`
     if face is consilience.fork:
         own |= {"panel", "seed", "quorum", "encoder"}
+    if face in (
+        protocol_node,
+        inspect_deliberation,
+        DeliberatingAgent,
+    ):  # their keywords go to `Deliberation` unchanged
+        assert parameters["settings"].kind is inspect.Parameter.VAR_KEYWORD
+        own |= DeliberationSettings.__annotations__.keys()
     assert {n: parameters[n].default for n in wanted if n not in own} == {
         n: d for n, d in wanted.items() if n not in own
     }

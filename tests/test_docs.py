@@ -90,7 +90,9 @@ def test_limit_of_the_readme_leaves_room_for_every_retry(run_block: RunBlock) ->
         malformed = request.attempt == 1 and request.returns is not None
         return "{" if malformed else f"{request.agent} has a view of {request.key}."
 
-    model = Limited(ScriptedModel(reply), deadline=60, retries=RETRIES, pace=Pace(backoff=1e-4, longest_backoff=1e-3))
+    model = Limited(
+        ScriptedModel(reply), deadline=60, retries=RETRIES, pace=Pace(backoff_seconds=1e-4, max_backoff_seconds=1e-3)
+    )
     (code,) = [code for code in blocks("python") if "Limits(" in code]
     (report,) = run_block(code, model)
     assert report.ledger.actual.retries > 100

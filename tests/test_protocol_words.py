@@ -21,7 +21,6 @@ ALLOWED: dict[str, str] = {
     "convergence": "a view of every session: its checks, which are the engine's",
     "draft": "in the address of a JSON Schema dialect",
     "fallback": "of models: the one asked where the first does not answer",
-    "messages": "what agents publish, in the domain",
     "panel": "of personas, in the domain",
     "parts": "of a prompt",
     "personas": "of a panel, in the domain",
@@ -29,7 +28,6 @@ ALLOWED: dict[str, str] = {
     "position": "of agents, in the common header",
     "reply_tokens": "a setting of every protocol, which the engine defines",
     "rounds": "what steps are called where no protocol names them",
-    "seats": "of a panel, which the engine fills",
     "similarity": "of texts, which the engine compares",
     "threshold": "of a check, in the domain",
 }

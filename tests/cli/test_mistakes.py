@@ -79,11 +79,11 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "empty perspective": ((*RUN, "--perspectives", ""), ("a text is empty", "--perspectives")),
     "program that is a directory": (
         (*RUN, "--agent", "L2N1=exec:./barren"),
-        ("'./barren' is no program that may be run",),
+        ("'./barren' is not an executable program",),
     ),
     "program that may not be run": (
         (*RUN, "--agent", "L2N1=exec:./file -x"),
-        ("'./file' is no program that may be run",),
+        ("'./file' is not an executable program",),
     ),
     "negative calls": ((*RUN, "--max-calls", "-1"), ("--max-calls", "-1")),
     "negative money": ((*RUN, "--max-cost", "-0.5"), ("--max-cost", "-0.5")),

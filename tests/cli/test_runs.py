@@ -323,7 +323,7 @@ def test_an_encoder_without_a_provider_is_a_mistake(cli: Cli, town: Town, name: 
     result = cli("emergence", TASK, "--model", MODEL, "--encoder", name, *(["--dry-run"] if dry else []))
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
-    assert f"'{name}' names no encoder. Where: --encoder. Write minilm, PROVIDER:MODEL" in said
+    assert f"'{name}' is not the name of an encoder. Where: --encoder. Write minilm, PROVIDER:MODEL" in said
     assert recorded() == []
 
 

@@ -31,7 +31,7 @@ from kit.cases import HOUSE, broadcasting, emergent, refining, well_formed
 from kit.throwaways import Throwaway, close
 
 TASK = "Is it so?"
-QUICK = Pace(backoff=1e-4, longest_backoff=1e-3)
+QUICK = Pace(backoff_seconds=1e-4, max_backoff_seconds=1e-3)
 agreeable = well_formed(emergent)
 
 

@@ -160,7 +160,7 @@ async def test_a_fallback_and_a_queue_end_at_the_limit() -> None:
     )
     one = Limited(
         ScriptedModel(agreeable, latency=60.0, name="one"),
-        Limiter("one", Pace(start=1, most=1)),
+        Limiter("one", Pace(initial_window=1, max_window=1)),
         deadline=60,
         retries=0,
     )

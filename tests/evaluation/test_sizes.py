@@ -140,7 +140,9 @@ async def test_a_share_of_calls_counts_what_the_limit_counts(store: SqliteStore)
             return ServerError("busy")
         return adding_up(request)
 
-    model = Limited(ScriptedModel(reply), deadline=5.0, retries=4, pace=Pace(backoff=1e-4, longest_backoff=1e-3))
+    model = Limited(
+        ScriptedModel(reply), deadline=5.0, retries=4, pace=Pace(backoff_seconds=1e-4, max_backoff_seconds=1e-3)
+    )
     comparison = await compare(OPEN, ["circle"], models=model, store=store, budget=Budget(calls=16))
     (run,), (row,) = comparison.runs, comparison.rows
     assert (run.calls, run.requests) == (4, 8)

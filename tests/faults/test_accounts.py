@@ -23,7 +23,7 @@ from models import misbehaving
 
 TREE = Emergence(children=4, max_rounds=1)
 CALLS = TREE.estimate().max
-QUICK = Pace(start=4, most=4, backoff=0.001, longest_backoff=0.002, spacing=0.0)
+QUICK = Pace(initial_window=4, max_window=4, backoff_seconds=0.001, max_backoff_seconds=0.002, max_spacing_seconds=0.0)
 
 
 @dataclass
@@ -126,7 +126,7 @@ async def test_retry_after_is_kept_by_both_deliberations(monkeypatch: pytest.Mon
     async with house(bad) as at:
         for name, value in at.environment.items():
             monkeypatch.setenv(name, str(value))
-        limiter_for(at.account, Pace(start=2, most=2, spacing=0.0))
+        limiter_for(at.account, Pace(initial_window=2, max_window=2, max_spacing_seconds=0.0))
         reports = await both("openai-chat:one", "openai-chat:two")  # type: ignore[arg-type]
     later = [moment for moment in seen if moment > paused_at[0]]
     assert sum(moment < paused_at[0] + wait for moment in later) <= 1, "at most what was on its way already"

@@ -20,7 +20,7 @@ from models.misbehaving import KEY, Answer, completion, error
 
 TREE = Emergence(children=3, max_rounds=1)
 SEATS = [agent.id for agent in TREE.agents(None)]
-QUICK = Pace(start=8, most=8, backoff=0.001, longest_backoff=0.002, spacing=0.0)
+QUICK = Pace(initial_window=8, max_window=8, backoff_seconds=0.001, max_backoff_seconds=0.002, max_spacing_seconds=0.0)
 
 
 def of(bad: Bad, *seats: str) -> Callable[[str, int], Answer | None]:
@@ -135,7 +135,9 @@ async def test_retries_are_bounded_by_the_budget(monkeypatch: pytest.MonkeyPatch
 async def test_pause_longer_than_the_deadline_fails_the_account_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits an hour; the others are turned away without a request, and told so."""
     async with house(lambda seat, n: error(429, Retry_After="3600") if seat == "L2N1" else None) as at:
-        report, store = await deliberate(at, monkeypatch, pace=Pace(start=1, most=1, spacing=0.0))
+        report, store = await deliberate(
+            at, monkeypatch, pace=Pace(initial_window=1, max_window=1, max_spacing_seconds=0.0)
+        )
         store.close()
     assert at.asked == {"L2N1": 1}
     assert report.degraded == "0 of 3 agents; no reply: leaf_respond 1 L2N1, L2N2, L2N3 (rate_limited)"

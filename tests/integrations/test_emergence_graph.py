@@ -256,7 +256,7 @@ async def test_a_person_in_the_tree_interrupts_the_graph_and_is_heard(store: Sql
     wrong = await told(Command(resume="yes"))
     assert "answers are given by key" in wrong["error"]
     empty = await told(Command(resume={key: '{"points": 3}'}))
-    assert "no answer to round-1/leaf_respond/L2N2" in empty["error"]
+    assert "invalid answer to round-1/leaf_respond/L2N2" in empty["error"]
     second = await told(Command(resume={key: "I was there, it is."}))
     assert list(second["questions"]) == ["round-1/lateral/L2N2"]
     assert "error" not in second

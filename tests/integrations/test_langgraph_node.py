@@ -190,9 +190,9 @@ async def test_a_session_of_ones_own_naming_is_held_to_its_task(store: SqliteSto
 
 
 @pytest.mark.parametrize("state", [{}, {"task": "  "}, {"task": ["Is it so?"]}])
-def test_a_task_that_is_none_is_said_with_the_key(state: dict[str, Any], store: SqliteStore) -> None:
+def test_node_without_task_names_the_key(state: dict[str, Any], store: SqliteStore) -> None:
     graph = graph_of(protocol_node(Solo(), model=ScriptedModel([]), store=store))
-    with pytest.raises(SettingsError, match=r"there is no task to deliberate.*the key 'task' of the graph's state"):
+    with pytest.raises(SettingsError, match=r"no task to deliberate.*the key 'task' of the graph's state"):
         graph.invoke({"turns": 1, **state})
 
 

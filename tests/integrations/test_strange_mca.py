@@ -12,7 +12,7 @@ import pytest
 
 from consilience.domain.errors import SettingsError
 from consilience.engine.protocol import protocol_names
-from consilience.integrations.strange_mca import choose, named, run_strange_mca
+from consilience.integrations.strange_mca import DesignParameters, choose_protocol, full_names, run_strange_mca
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.registry import full_name
@@ -33,7 +33,7 @@ def agreeable(request: ModelRequest) -> str:
 
 
 def test_it_takes_all_parameters_of_both_designs() -> None:
-    taken = set(inspect.signature(run_strange_mca).parameters)
+    taken = set(inspect.signature(run_strange_mca).parameters) | set(DesignParameters.__annotations__)
     first = {"task", "child_per_parent", "depth", "model", "strange_loop_count", "domain_specific_instructions"}
     bottom_up = {"max_rounds", "convergence_threshold", "enable_downward_signals", "perspectives"}
     goals = {"mca_mode", "max_coordination_rounds", "max_iterations", "satisfaction_threshold"}
@@ -51,7 +51,7 @@ def test_it_takes_all_parameters_of_both_designs() -> None:
     ],
 )
 def test_any_parameter_of_the_bottom_up_design_asks_for_it(given: str, value: object) -> None:
-    chosen = choose(False, {given: value})
+    chosen = choose_protocol(False, {given: value})
     assert isinstance(chosen.protocol, Emergence)
     assert chosen.ignored == ()
     setting = {"convergence_threshold": "threshold", "enable_downward_signals": "signals"}.get(given, given)
@@ -60,7 +60,7 @@ def test_any_parameter_of_the_bottom_up_design_asks_for_it(given: str, value: ob
 
 @pytest.mark.parametrize("mca_mode", [False, True])
 def test_no_perspectives_at_all_is_a_mistake_in_plain_words(mca_mode: bool) -> None:
-    with pytest.raises(SettingsError, match=r"perspectives names none\. Name at least one, or leave it out"):
+    with pytest.raises(SettingsError, match=r"perspectives is empty\. Name at least one, or leave it out"):
         run_strange_mca(TASK, mca_mode=mca_mode, perspectives=[])
 
 
@@ -137,19 +137,21 @@ def test_models_are_known_by_the_names_they_have_elsewhere() -> None:
         *("local", "local:smollm2-135m", "human", "exec:cat", "nobodys")
     ]
     model = ScriptedModel([])
-    assert named({"L1N1": "gpt-4o-mini", "L2N1": model}) == {"L1N1": "openai:gpt-4o-mini", "L2N1": model}
-    assert named(["gpt-4o-mini", model]) == ["openai:gpt-4o-mini", model]
-    assert named(None) is None
+    assert full_names({"L1N1": "gpt-4o-mini", "L2N1": model}) == {"L1N1": "openai:gpt-4o-mini", "L2N1": model}
+    assert full_names(["gpt-4o-mini", model]) == ["openai:gpt-4o-mini", model]
+    assert full_names(None) is None
 
 
 @installed("broadcast")
 def test_mca_mode_is_broadcast() -> None:
-    chosen = choose(True, {**EITHER, "max_coordination_rounds": 0, "max_iterations": 1, "satisfaction_threshold": 0.5})
+    chosen = choose_protocol(
+        True, {**EITHER, "max_coordination_rounds": 0, "max_iterations": 1, "satisfaction_threshold": 0.5}
+    )
     assert chosen.protocol.name == "broadcast"
     settings = chosen.protocol.model_dump()
     assert (settings["children"], settings["coordination_rounds"], settings["max_iterations"]) == (2, 0, 1)
     assert settings["satisfaction_threshold"] == 0.5
-    assert choose(True, {"max_rounds": 3, "domain_specific_instructions": "Be brief."}).ignored == (
+    assert choose_protocol(True, {"max_rounds": 3, "domain_specific_instructions": "Be brief."}).ignored == (
         "max_rounds",
         "domain_specific_instructions",
     )
@@ -166,9 +168,9 @@ def test_mca_mode_is_broadcast() -> None:
 
 @installed("decompose")
 def test_without_any_of_them_the_root_assigns_subtasks() -> None:
-    chosen = choose(False, EITHER)
+    chosen = choose_protocol(False, EITHER)
     assert chosen.protocol.name == "decompose"
-    assert choose(False, {"max_iterations": 2}).ignored == ("max_iterations",)
+    assert choose_protocol(False, {"max_iterations": 2}).ignored == ("max_iterations",)
 
     def reply(request: ModelRequest) -> str:
         parts = [{"title": "the first half"}, {"title": "the second half"}]

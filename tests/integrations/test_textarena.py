@@ -19,7 +19,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Limits
 from consilience.engine import seats
 from consilience.engine.protocol import protocol_names
-from consilience.integrations.textarena import DeliberatingAgent, StrangeMCAAgent, bounded, open_moves
+from consilience.integrations.textarena import DeliberatingAgent, StrangeMCAAgent, open_moves, shorten_observation
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
@@ -214,7 +214,7 @@ def test_the_prompts_of_a_long_game_do_not_grow(store: SqliteStore) -> None:
 @given(st.lists(st.text("ab\n[] ", max_size=40), max_size=30), st.integers(50, 400))
 def test_an_observation_is_bounded(messages: list[str], most: int) -> None:
     observation = "".join(f"\n[GAME] {message}" for message in messages)
-    found = bounded(observation, most)
+    found = shorten_observation(observation, most)
     assert len(found) <= most + 50
     if len(observation) <= most:
         assert found == observation

@@ -18,7 +18,7 @@ from consilience.models.registry import RETRIES, paid, resolve
 from .misbehaving import KEY, Answer, Server, error, misbehaving
 
 ENCODER = "openai:text-embedding-3-small"
-AT_ONCE = Pace(backoff=0.0, longest_backoff=0.0, spacing=0.0)
+AT_ONCE = Pace(backoff_seconds=0.0, max_backoff_seconds=0.0, max_spacing_seconds=0.0)
 
 
 def vectors(*found: list[float]) -> Answer:
@@ -87,7 +87,7 @@ async def test_the_sendings_are_bounded_and_are_ours_alone(
 
 
 async def test_a_hanging_provider_meets_the_deadline(encoder_on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "SERVER_DEADLINE", 0.05)
+    monkeypatch.setattr(registry, "SERVER_DEADLINE_SECONDS", 0.05)
     async with encoder_on(Answer(hang=True)) as (encoder, _, gate):
         with pytest.raises(Timeout):
             await encoder.encode(["a"])
@@ -97,7 +97,7 @@ async def test_a_hanging_provider_meets_the_deadline(encoder_on: On, monkeypatch
 async def test_it_waits_its_turn_behind_the_models_of_its_provider(
     encoder_on: On, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with encoder_on(vectors([1.0]), Pace(start=1, most=1)) as (encoder, server, gate):
+    async with encoder_on(vectors([1.0]), Pace(initial_window=1, max_window=1)) as (encoder, server, gate):
         enter, waits = gate.enter, asyncio.Event()
 
         async def noticed(ticket: int) -> int:

@@ -37,7 +37,7 @@ STRUCTURED = request(returns=Verdict, schema=Verdict.model_json_schema())
 @pytest.fixture(autouse=True)
 def configured() -> Iterator[None]:
     yield
-    endpoints.configure({})
+    endpoints.configure_prices({})
 
 
 @asynccontextmanager
@@ -180,7 +180,7 @@ class TestPrices:
         async with endpoint(completion("Yes."), "gpt-4o") as (model, server):
             assert (await model.complete(request())).cost is None
             assert model.price(1000, 1000) is None
-            endpoints.configure({f"{server.url}/v1/": (0.0, 0.0), f"{server.url}/v1#gpt-4o": (2.0, 10.0)})
+            endpoints.configure_prices({f"{server.url}/v1/": (0.0, 0.0), f"{server.url}/v1#gpt-4o": (2.0, 10.0)})
             priced, free = resolve(model.name), resolve(f"{server.url}/v1#other")
             assert (await priced.complete(request())).cost == pytest.approx((12 * 2.0 + 3 * 10.0) / 1e6)
             assert (free.price(1000, 1000), (await free.complete(request())).cost) == (0.0, 0.0)

@@ -46,7 +46,7 @@ class TestConcurrency:
 
     def test_the_window_grows_only_while_it_holds_requests_back(self) -> None:
         async def main() -> None:
-            gate = limiter(Pace(start=4, most=12))
+            gate = limiter(Pace(initial_window=4, max_window=12))
             model = Limited(Provider(), gate, deadline=60, retries=0)
             for _ in range(20):
                 await many(model, 2)
@@ -84,7 +84,7 @@ class TestRateLimits:
     def test_nobody_sends_during_the_pause_and_then_one_by_one(self) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=30)))
-            model = Limited(provider, limiter(Pace(start=4, most=16)), deadline=60, retries=1)
+            model = Limited(provider, limiter(Pace(initial_window=4, max_window=16)), deadline=60, retries=1)
             answers = await many(model, 20)
             assert all(isinstance(answer, Completion) for answer in answers)
             before = [time for time in provider.dispatched if time < 31]
@@ -100,7 +100,7 @@ class TestRateLimits:
 
     def test_a_burst_of_429s_cuts_once(self) -> None:
         async def main() -> None:
-            gate = limiter(Pace(start=8, most=8))
+            gate = limiter(Pace(initial_window=8, max_window=8))
             provider = Provider(outcome=first(8, lambda: RateLimited(retry_after=1)))
             await many(Limited(provider, gate, deadline=60, retries=1), 8)
             assert gate.window == pytest.approx(4, abs=1)
@@ -109,7 +109,7 @@ class TestRateLimits:
 
     def test_the_cut_is_of_what_was_in_use(self) -> None:
         async def main() -> None:
-            gate = limiter(Pace(start=64, most=64))
+            gate = limiter(Pace(initial_window=64, max_window=64))
             provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=1)))
             await many(Limited(provider, gate, deadline=60, retries=0), 4)
             assert gate.window == 2
@@ -118,7 +118,7 @@ class TestRateLimits:
 
     def test_after_a_cut_the_window_grows_slowly(self) -> None:
         async def main() -> None:
-            gate = limiter(Pace(start=8, most=64))
+            gate = limiter(Pace(initial_window=8, max_window=64))
             provider = Provider(outcome=first(1, lambda: RateLimited(retry_after=1)))
             model = Limited(provider, gate, deadline=60, retries=1)
             await many(model, 60)
@@ -129,7 +129,9 @@ class TestRateLimits:
     def test_without_a_wait_the_pauses_double(self) -> None:
         async def main() -> None:
             provider = Provider(seconds=0.0, outcome=first(6, RateLimited))
-            model = Limited(provider, limiter(Pace(start=1, most=1, spacing=0.0)), deadline=60, retries=6)
+            model = Limited(
+                provider, limiter(Pace(initial_window=1, max_window=1, max_spacing_seconds=0.0)), deadline=60, retries=6
+            )
             answer = await model.complete(REQUEST)
             assert answer.requests == 7
             pauses = [later - earlier for earlier, later in pairwise(provider.dispatched)]
@@ -165,7 +167,7 @@ class TestRateLimits:
 class TestServerErrors:
     def test_growth_pauses_and_nothing_is_cut(self) -> None:
         async def main() -> None:
-            gate = limiter(Pace(start=4, most=64, calm=100))
+            gate = limiter(Pace(initial_window=4, max_window=64, calm_seconds=100))
             provider = Provider(outcome=first(1, ServerError))
             model = Limited(provider, gate, deadline=60, retries=1)
             await many(model, 60)
@@ -182,7 +184,7 @@ class TestServerErrors:
     def test_its_retry_after_pauses_the_account(self) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(1, lambda: ServerError(retry_after=20)))
-            await many(Limited(provider, limiter(Pace(start=1, most=1)), deadline=60, retries=1), 5)
+            await many(Limited(provider, limiter(Pace(initial_window=1, max_window=1)), deadline=60, retries=1), 5)
             assert provider.dispatched[0] == 0.0
             assert provider.dispatched[1] >= 21.0
 
@@ -242,7 +244,7 @@ class TestRetries:
 
     def test_backoff_has_full_jitter_under_a_doubling_bound(self) -> None:
         async def main() -> None:
-            gate = limiter(Pace(backoff=1.0, longest_backoff=20.0))
+            gate = limiter(Pace(backoff_seconds=1.0, max_backoff_seconds=20.0))
             for attempt, bound in [(1, 2.0), (2, 4.0), (4, 16.0), (5, 20.0), (12, 20.0)]:
                 waits = [gate.backoff(attempt) for _ in range(300)]
                 assert min(waits) < bound / 10
@@ -275,7 +277,9 @@ class TestDeadline:
     def test_it_counts_from_dispatch(self) -> None:
         async def main() -> None:
             provider = Provider(seconds=1.0)
-            answers = await many(Limited(provider, limiter(Pace(start=1, most=1)), deadline=1.5, retries=0), 10)
+            answers = await many(
+                Limited(provider, limiter(Pace(initial_window=1, max_window=1)), deadline=1.5, retries=0), 10
+            )
             assert all(isinstance(answer, Completion) for answer in answers)
             assert now() == 10.0
 
@@ -322,7 +326,7 @@ class TestCancellation:
 
     def test_a_waiter_cancelled_with_its_slot_just_given(self) -> None:
         async def main() -> None:
-            gate = limiter(Pace(start=1, most=1))
+            gate = limiter(Pace(initial_window=1, max_window=1))
             held = gate.try_enter()
             assert held
             waiter = asyncio.create_task(gate.enter(gate.ticket()))
@@ -340,7 +344,7 @@ class TestCancellation:
         async def main() -> None:
             for error in (lambda: RateLimited(retry_after=30), ServerError):
                 provider = Provider(outcome=first(1, error))
-                model = Limited(provider, gate := limiter(Pace(backoff=50)), deadline=60, retries=2)
+                model = Limited(provider, gate := limiter(Pace(backoff_seconds=50)), deadline=60, retries=2)
                 task = asyncio.create_task(model.complete(REQUEST))
                 await asyncio.sleep(1.5)
                 task.cancel()
@@ -385,7 +389,7 @@ def test_whatever_happens_every_call_ends_and_no_slot_is_lost(
             return None
 
         provider = Provider(seconds=1.0, outcome=outcome)
-        gate = limiter(Pace(start=window, most=8), seed)
+        gate = limiter(Pace(initial_window=window, max_window=8), seed)
         model = Limited(provider, gate, deadline=10, retries=3)
 
         async def call(event: str, after: float) -> None:
@@ -415,7 +419,7 @@ class TestRegistry:
         async def main() -> Limiter:
             assert limiter_for("acme") is limiter_for("acme")
             assert limiter_for("acme") is not limiter_for("other")
-            assert limiter_for("new", Pace(start=3)).window == 3
+            assert limiter_for("new", Pace(initial_window=3)).window == 3
             return limiter_for("acme")
 
         assert run(main()) is not run(main())
@@ -441,7 +445,7 @@ class TestRegistry:
             limiter_for("acme")
 
     def test_a_limited_model_made_outside_any_loop_serves_several(self) -> None:
-        model = Limited(Provider(), deadline=60, retries=0, pace=Pace(start=2, most=2))
+        model = Limited(Provider(), deadline=60, retries=0, pace=Pace(initial_window=2, max_window=2))
         for _ in range(2):
             run(many(model, 6))
         assert model.inner.most == 2  # type: ignore[attr-defined]

@@ -83,7 +83,7 @@ class TestResolve:
             answer = await model.complete(REQUEST)
             assert (answer.model, answer.cost) == (f"{provider}:stub-2026-01-01", 0.0)
             assert server.seen[0].body["model"] == "llama3.2:3b"
-            assert model.deadline == registry.SERVER_DEADLINE
+            assert model.deadline == registry.SERVER_DEADLINE_SECONDS
             await model.close()
 
     async def test_the_advice_for_a_wrong_key_names_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ class TestResolve:
         model = resolve("openai:gpt-4o", deadline=7.0, retries=1)
         assert isinstance(model, Limited)
         assert (model.deadline, model.retries) == (7.0, 1)
-        assert limited("openai:gpt-4o").deadline == registry.DEADLINE
+        assert limited("openai:gpt-4o").deadline == registry.DEADLINE_SECONDS
 
     @pytest.mark.parametrize(
         ("name", "says"),

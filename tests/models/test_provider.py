@@ -402,7 +402,7 @@ class TestFailures:
         self, answer: Answer, sendings: int
     ) -> None:
         async with model_on(answer) as (model, server):
-            patient = Limited(model, Limiter("openai", Pace(backoff=0.001)), deadline=20, retries=4)
+            patient = Limited(model, Limiter("openai", Pace(backoff_seconds=0.001)), deadline=20, retries=4)
             with pytest.raises(ProviderError) as caught:
                 await patient.complete(request())
         assert (len(server.seen), requests_of(caught.value)) == (sendings, sendings)

@@ -15,7 +15,7 @@ from kit.jumping import now, run
 __all__ = ["REQUEST", "Provider", "first", "limiter", "many", "now", "run"]
 
 REQUEST = ModelRequest(agent="a", key="k", system="", user="?")
-STEADY = Pace(start=4, most=4)
+STEADY = Pace(initial_window=4, max_window=4)
 
 
 def limiter(pace: Pace = STEADY, seed: int = 1) -> Limiter:

@@ -24,7 +24,7 @@ from pathlib import Path
 from consilience.cli.commands import installed_protocols
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
-from consilience.models.endpoints import FREE, configure, is_endpoint
+from consilience.models.endpoints import FREE, configure_prices, is_endpoint
 
 FILE_NAME = "consilience.toml"
 ENDPOINTS = "endpoints"
@@ -92,7 +92,7 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
                 confirm_above = float(value) if is_own(path) else min(float(value), confirm_above)
         if tell and (ignored := ignored_words(path, content, confirm_above)):
             print(f"{path}: {ignored}", file=sys.stderr)
-    configure(endpoints)
+    configure_prices(endpoints)
     return Config(model, confirm_above, origin, tables, endpoints)
 
 

@@ -24,7 +24,7 @@ from consilience.domain.paths import check_home, data_dir, is_open_to_others, jo
 from consilience.engine.protocol import find_protocol
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
-from consilience.models.endpoints import FREE, how_to_free, list_models, prices_of
+from consilience.models.endpoints import FREE, free_price_hint, list_models, prices_of
 from consilience.models.program import without_secret
 from consilience.models.redaction import scrub
 from consilience.models.registry import (
@@ -221,7 +221,7 @@ def _spending(name: str) -> tuple[str, bool]:
     spending = "it costs nothing"
     try:
         programs = [link for link in links([name]) if is_program(link)]
-        unknown = any(how_to_free(link, os.environ) for link in links([name]))
+        unknown = any(free_price_hint(link, os.environ) for link in links([name]))
         words = ["its price is not known" if unknown else "it is paid for"] if paid(name) else []
         if programs:
             words.append(

@@ -25,7 +25,7 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.models.endpoints import how_to_free, in_dollars, is_endpoint, parse_endpoint, prices_of
+from consilience.models.endpoints import free_price_hint, in_dollars, is_endpoint, parse_endpoint, prices_of
 from consilience.models.registry import (
     Choice,
     alternatives,
@@ -406,7 +406,7 @@ def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
 
 
 def _consent_advice(plan: RunPlan) -> str:
-    free = next((f" If it is free: {way}" for name in plan.paid if (way := how_to_free(name, os.environ))), "")
+    free = next((f" If it is free: {way}" for name in plan.paid if (way := free_price_hint(name, os.environ))), "")
     if not plan.limits_adjustable:
         return f"Give --yes to agree.{free}"
     bound = "" if plan.programs or plan.encoder or plan.max_cost is None else ", or --max-cost DOLLARS to set a bound"

@@ -174,9 +174,9 @@ def to_port(agent: object) -> AgentPort:
     if isinstance(agent, Worker):
         return WorkerPort(agent)
     if "pydantic_ai" in sys.modules:  # else nobody can have made one of its agents
-        from consilience.models.tool_agent import seated
+        from consilience.models.tool_agent import as_tool_agent
 
-        if (worker := seated(agent)) is not None:
+        if (worker := as_tool_agent(agent)) is not None:
             return WorkerPort(worker)
     raise SettingsError(
         f"{type(agent).__name__} cannot take a seat", do="Give a model's name, a model, a pydantic-ai Agent or a port."

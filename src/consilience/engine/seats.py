@@ -14,7 +14,7 @@ from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, W
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
 from consilience.models.port import Model, Worker, context_window, thinks
-from consilience.models.registry import SERVER_DEADLINE, is_embedded, is_person, resolve
+from consilience.models.registry import SERVER_DEADLINE_SECONDS, is_embedded, is_person, resolve
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -125,7 +125,7 @@ def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, fl
 
 def request_deadline(chosen: float | None, level: ThinkingLevel | None) -> float | None:
     """Max seconds of one request: as chosen, else longer than usual if models think at length."""
-    return SERVER_DEADLINE if chosen is None and level in ("medium", "high") else chosen
+    return SERVER_DEADLINE_SECONDS if chosen is None and level in ("medium", "high") else chosen
 
 
 def thinking_by_agent(ports: Mapping[str, AgentPort], level: ThinkingLevel) -> dict[str, int]:

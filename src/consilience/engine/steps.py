@@ -15,7 +15,7 @@ from consilience.engine.ledger import CallBudget
 from consilience.engine.sizes import Usage
 from consilience.engine.state import State
 from consilience.models.limiter import running_count
-from consilience.models.port import Completion, ModelRequest, Taken, Worker
+from consilience.models.port import Completion, ModelRequest, StepResult, Worker
 
 
 class StepRefused(ProviderError):
@@ -59,7 +59,7 @@ class StepLog:
             return True
         return self.closing and not self.budget.covers(self.size * (2 if self.taken else 1))
 
-    async def ask(self, digest: str, send: Callable[[], Awaitable[Taken]]) -> Taken:
+    async def ask(self, digest: str, send: Callable[[], Awaitable[StepResult]]) -> StepResult:
         if self.taken >= self.max_steps:
             raise Rejected(f"no answer within {self.max_steps} steps")
         self.taken += 1
@@ -82,13 +82,13 @@ class StepLog:
         self.cost = None if self.cost is None or taken.cost is None else self.cost + taken.cost
         return taken
 
-    async def use(self, number: int, digest: str, work: Callable[[], Awaitable[Taken]]) -> Taken:
+    async def use(self, number: int, digest: str, work: Callable[[], Awaitable[StepResult]]) -> StepResult:
         key = f"{self.call}/step-{self.taken}/tool-{number}"
         return await self._step("tool", key, f"{self.place}.{self.taken}.{number}", digest, work)
 
     async def _step(
-        self, kind: Literal["model", "tool"], key: str, place: str, digest: str, do: Callable[[], Awaitable[Taken]]
-    ) -> Taken:
+        self, kind: Literal["model", "tool"], key: str, place: str, digest: str, do: Callable[[], Awaitable[StepResult]]
+    ) -> StepResult:
         recorder = self.state.recorder
         step = recorder.step(key, self.attempt, digest)
         if step is not None:
@@ -97,7 +97,7 @@ class StepLog:
             if requests > 1:  # its retries were reserved too
                 self.budget.reserve_step(Usage(requests - 1))
             tokens = step.tokens_in, step.tokens_out, cached
-            return Taken(recorder.text(step.text), step.form, *tokens, step.cost, requests, step.tokens_thought)
+            return StepResult(recorder.text(step.text), step.form, *tokens, step.cost, requests, step.tokens_thought)
         self._check_running()
         taken = await do()
         self._check_running()

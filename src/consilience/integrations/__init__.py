@@ -1,15 +1,34 @@
-"""The deliberation engine in other people's frameworks. Each adapter needs an optional package, imported when it is used."""
+"""Adapters to other frameworks. Each needs an optional package, which is imported when it is used."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 from consilience.domain.errors import UserError
+from consilience.domain.outcome import Limits
+from consilience.domain.panels import Panel
+from consilience.engine.runner import Options
+from consilience.engine.similarity import Encoder
+from consilience.journal.store import Store
+
+
+class DeliberationSettings(TypedDict, total=False):
+    """Fields of `Deliberation` that adapters take by name and pass on."""
+
+    panel: Panel | str | Path | None
+    seed: int
+    limits: Limits | None
+    quorum: float
+    encoder: str | Encoder | None
+    store: Store | None
+    prompts: Path | None
+    options: Options | None
 
 
 def need(module: str, extra: str) -> Any:
-    """A module of an optional package. Raises a `UserError` naming the extra that brings it where it is not installed."""
+    """Import and return a module of an optional package. Raises a `UserError` that names the extra if it is not installed."""
     package = module.partition(".")[0]
     try:
         return import_module(module)

@@ -1,7 +1,7 @@
-"""`run_strange_mca` with the parameters of both designs of strange-mca (seeds 000 and 001), on the protocols here.
+"""`run_strange_mca` with the parameters of both designs of strange-mca (seeds 000 and 001), on the protocols of this package.
 
-`mca_mode=True` is `broadcast`. Otherwise any of `max_rounds`, `convergence_threshold`, `enable_downward_signals` and
-`perspectives` means `emergence`; without them it is `decompose`, the first design's assigning of subtasks from the top.
+`mca_mode=True` selects `broadcast`. Otherwise any of `max_rounds`, `convergence_threshold`, `enable_downward_signals` and
+`perspectives` selects `emergence`. Without them it is `decompose`, in which subtasks are assigned from the top.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from consilience.api import run_sync
 from consilience.domain.errors import SettingsError
@@ -23,8 +23,8 @@ from consilience.journal.store import Store
 from consilience.models.registry import full_name
 from consilience.reporting.files import claim_directory, write_files
 
-EMERGENT = ("max_rounds", "convergence_threshold", "enable_downward_signals", "perspectives")
-"""Any of these asks for the bottom-up design of seed 000."""
+EMERGENCE_PARAMETERS = ("max_rounds", "convergence_threshold", "enable_downward_signals", "perspectives")
+"""Any of these selects the bottom-up design of seed 000."""
 
 SETTINGS: Mapping[str, str] = {
     "child_per_parent": "children",
@@ -39,64 +39,83 @@ SETTINGS: Mapping[str, str] = {
     "max_iterations": "max_iterations",
     "satisfaction_threshold": "satisfaction_threshold",
 }
-"""Their word, and the setting it is here."""
+"""Parameters of strange-mca, and the settings that they are here."""
 
-MEANINGLESS = (
+IGNORED_PARAMETERS = (
     *("viz", "langgraph_viz_dir", "print_tree", "print_details", "log_level", "local_logs_only", "only_local_logs"),
     *("langfuse", "langfuse_session_id", "lateral_pressure"),
 )
-"""Taken and not used: `consilience show` and `export` draw, and standard logging logs."""
+"""Accepted and not used: `consilience show` and `export` draw, and logging is the standard one."""
+
+
+class DesignParameters(TypedDict, total=False):
+    """Parameters of the designs besides the shape of the tree; None counts as not given."""
+
+    max_rounds: int | None
+    convergence_threshold: float | None
+    enable_downward_signals: bool | None
+    perspectives: Sequence[str] | None
+    max_coordination_rounds: int | None
+    max_iterations: int | None
+    satisfaction_threshold: float | None
+    strange_loop_count: int
+    domain_specific_instructions: str | None
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What the parameters come to, and which of those given mean nothing to it."""
+class ChosenProtocol:
+    """The protocol that parameters of strange-mca select."""
 
     protocol: Protocol
     ignored: tuple[str, ...]
+    """Parameters that have no meaning for the protocol."""
+
+    def warn(self) -> None:
+        """Warn of the ignored parameters, at the line that called the caller."""
+        if self.ignored:
+            warnings.warn(
+                f"parameters that mean nothing to {self.protocol.name} are ignored: {', '.join(self.ignored)}",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
-def choose(mca_mode: bool, given: Mapping[str, object]) -> Chosen:
-    """The protocol of these parameters; those that are None were not given. Raises `SettingsError`, or `UnknownName` where the
-    protocol is not installed."""
-    unknown = sorted(set(given) - set(SETTINGS) - set(MEANINGLESS))
+def choose_protocol(mca_mode: bool, given: Mapping[str, object]) -> ChosenProtocol:
+    """Return the protocol that the parameters select; None counts as not given.
+
+    Raises `SettingsError`, or `UnknownName` if the protocol is not installed.
+    """
+    unknown = sorted(set(given) - set(SETTINGS) - set(IGNORED_PARAMETERS))
     if unknown:
         raise SettingsError(
             f"run_strange_mca has no parameter {', '.join(unknown)}",
-            do=f"It has: task, model, mca_mode, output_dir, {', '.join((*SETTINGS, *MEANINGLESS))}.",
+            do=f"It has: task, model, mca_mode, output_dir, {', '.join((*SETTINGS, *IGNORED_PARAMETERS))}.",
         )
-    said = {name: value for name, value in given.items() if value is not None}
-    if said.get("perspectives") == []:
-        raise SettingsError("perspectives names none", do="Name at least one, or leave it out for the usual ones.")
-    bottom_up = any(one in said for one in EMERGENT)
+    parameters = {name: value for name, value in given.items() if value is not None}
+    if isinstance(perspectives := parameters.get("perspectives"), Sequence):
+        if not perspectives:
+            raise SettingsError("perspectives is empty", do="Name at least one, or leave it out for the usual ones.")
+        parameters["perspectives"] = tuple(perspectives)
+    bottom_up = any(parameter in parameters for parameter in EMERGENCE_PARAMETERS)
     name = "broadcast" if mca_mode else "emergence" if bottom_up else "decompose"
     cls = find_protocol(name)
     settings: dict[str, Any] = {}
     ignored = []
-    for parameter, value in said.items():
+    for parameter, value in parameters.items():
         setting = SETTINGS.get(parameter, "")
-        if setting in cls.model_fields and not _idle(name, parameter, said):
-            settings[setting] = tuple(value) if isinstance(value, list) else value
-        elif value or parameter in EMERGENT:  # what is switched off asks for nothing
+        if setting in cls.model_fields and not _has_no_effect(name, parameter, parameters):
+            settings[setting] = value
+        elif value or parameter in EMERGENCE_PARAMETERS:  # a parameter that is off needs no warning
             ignored.append(parameter)
     if name == "emergence" and "threshold" in settings:
-        settings["similarity"] = "jaccard"  # what their threshold is of
-    return Chosen(cls(**settings), tuple(ignored))
+        settings["similarity"] = "jaccard"  # the measure that their threshold refers to
+    return ChosenProtocol(cls(**settings), tuple(ignored))
 
 
-def choose_from(arguments: Mapping[str, Any]) -> Chosen:
-    """`choose` for the arguments of a function with these parameters, in their order; `others` are those it has no name for."""
-    given = {name: arguments[name] for name in arguments if name in SETTINGS} | arguments["others"]
-    if given["perspectives"] is not None:
-        given["perspectives"] = list(given["perspectives"])
-    return choose(arguments["mca_mode"], given)
-
-
-def _idle(protocol: str, parameter: str, said: Mapping[str, object]) -> bool:
-    """Only `emergence` has a review of its own for domain instructions; elsewhere they are read in the last strange loop."""
-    return (
-        parameter == "domain_specific_instructions" and protocol != "emergence" and not said.get("strange_loop_count")
-    )
+def _has_no_effect(protocol: str, parameter: str, parameters: Mapping[str, object]) -> bool:
+    """Domain instructions have a review of their own in `emergence`; other protocols read them in the last strange loop."""
+    instructions = parameter == "domain_specific_instructions"
+    return instructions and protocol != "emergence" and not parameters.get("strange_loop_count")
 
 
 def run_strange_mca(
@@ -106,51 +125,34 @@ def run_strange_mca(
     model: Models | None = None,
     *,
     mca_mode: bool = False,
-    max_rounds: int | None = None,
-    convergence_threshold: float | None = None,
-    enable_downward_signals: bool | None = None,
-    perspectives: Sequence[str] | None = None,
-    max_coordination_rounds: int | None = None,
-    max_iterations: int | None = None,
-    satisfaction_threshold: float | None = None,
-    strange_loop_count: int = 0,
-    domain_specific_instructions: str | None = None,
     output_dir: str | Path | None = None,
     seed: int = 0,
     limits: Limits | None = None,
     store: Store | None = None,
     options: Options | None = None,
-    **others: object,
+    **parameters: Unpack[DesignParameters],
 ) -> dict[str, Any]:
-    """Deliberate, and give the final state of the design that the parameters ask for.
+    """Deliberate, and return the final state of the design that the parameters select.
 
-    `model` may be a name as strange-mca has them (`gpt-4o-mini`) or as they are here; None chooses as `deliberate` does. With
-    `output_dir` the files `final_state.json` and, of `emergence`, `mca_report.json` are written there. Parameters that mean
-    nothing here are named in one warning. `seed`, `limits`, `store` and `options` are ours.
+    `model` may be a name as in strange-mca (`gpt-4o-mini`) or as in this package; None chooses as `deliberate` does. With
+    `output_dir`, `final_state.json` and (of `emergence`) `mca_report.json` are written there. One warning names the parameters of
+    strange-mca that have no meaning here. `seed`, `limits`, `store` and `options` are additions of this package.
     """
-    chosen = choose_from(locals())
-    warn(chosen)
+    chosen = choose_protocol(mca_mode, {"child_per_parent": child_per_parent, "depth": depth, **parameters})
+    chosen.warn()
     if output_dir is not None:
         claim_directory(Path(output_dir))
-    report = run_sync(task, chosen.protocol, model=named(model), seed=seed, limits=limits, store=store, options=options)
+    report = run_sync(
+        task, chosen.protocol, model=full_names(model), seed=seed, limits=limits, store=store, options=options
+    )
     state = final_state(report)
     if output_dir is not None:
         _write(Path(output_dir), report, state)
     return state
 
 
-def warn(chosen: Chosen) -> None:
-    """Say what was given and means nothing to what was chosen; in the line that called whoever calls this."""
-    if chosen.ignored:
-        warnings.warn(
-            f"parameters that mean nothing to {chosen.protocol.name} are ignored: {', '.join(chosen.ignored)}",
-            UserWarning,
-            stacklevel=3,
-        )
-
-
-def named(model: Models | None) -> Models | None:
-    """Models given by name, with their provider."""
+def full_names(model: Models | None) -> Models | None:
+    """Return the models with providers added to names that lack one."""
     if isinstance(model, str):
         return full_name(model)
     if isinstance(model, Mapping):
@@ -161,7 +163,7 @@ def named(model: Models | None) -> Models | None:
 
 
 def final_state(report: Report) -> dict[str, Any]:
-    """The design's `final_state.json`, which its protocol's report knows."""
+    """Return the contents of the design's `final_state.json`."""
     state: dict[str, Any] = report.final_state()  # type: ignore[attr-defined]
     return state
 

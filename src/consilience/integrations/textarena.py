@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from typing import Unpack
 
-from consilience.deliberation import Deliberation, deliberation_from
+from consilience.deliberation import Deliberation
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Limits
-from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
-from consilience.engine.similarity import Encoder
-from consilience.integrations import need
-from consilience.integrations.strange_mca import choose_from, named, warn
+from consilience.integrations import DeliberationSettings, need
+from consilience.integrations.strange_mca import DesignParameters, choose_protocol, full_names
 from consilience.journal.store import Store
 
 TEMPLATE = (
@@ -23,64 +21,66 @@ TEMPLATE = (
     "Which move do you make now? Begin your answer with the move itself, in the very form that the rules ask for, "
     "and then give your reason in one sentence."
 )
-OPEN = "\n\nThe moves open to you now are {moves}. Take one of them."
+OPEN_MOVES_TEMPLATE = "\n\nThe moves open to you now are {moves}. Take one of them."
 ACTION = re.compile(r"\[[^\[\]\n]{1,100}\]")
-"""How nearly all of TextArena's games want a move: in square brackets."""
+"""A move in nearly all of TextArena's games: in square brackets."""
 
-MOST_CHARACTERS = 8_000
+MAX_OBSERVATION_CHARS = 8_000
 
-_OPEN = re.compile(r"^.*\b(?:available|legal|possible|valid) (?:moves|actions)\b[^:\n]*:(.*(?:\n.+)*)", re.I | re.M)
+_OPEN_MOVES = re.compile(
+    r"^.*\b(?:available|legal|possible|valid) (?:moves|actions)\b[^:\n]*:(.*(?:\n.+)*)", re.I | re.M
+)
 _MESSAGE = re.compile(r"\n(?=\[[^\]\n]+\] )")
-_BY_THE_GAME = "[GAME] "
+_GAME_PREFIX = "[GAME] "
 _REFUSAL = re.compile(r"\[GAME\] (?:You|Player \d+) attempted an invalid move\b")
-"""How a state of TextArena's says that the move before it was not taken."""
-_VALUE = re.compile(
+"""TextArena's message that the preceding move was not accepted."""
+_PLACEHOLDER = re.compile(
     r"(?<=:) [^\[\]]+"
     r"|<[^<>]*>|\{[^{}]*\}"
     r"|(?<= )[nxy](?=[\s,;)\]]|$)"
     r"|\b(?:col|column|row|amount|number|price|index|position|message|text)\b",
     re.I,
 )
-"""What stands for a value in a move that is listed as a form: `[Bet N]`, `[Offer: <PRICE>]`. An `[X 0]` is a move as it is."""
+"""A placeholder for a value in a listed move: `[Bet N]`, `[Offer: <PRICE>]`. `[X 0]` has none."""
 
 Moves = Callable[[str], Sequence[str]]
 
 
 def open_moves(observation: str) -> tuple[str, ...]:
-    """The moves that the game said last are open (`Available Moves: '[0]', '[3]'`), if it says so; some list forms (`[Bet N]`)."""
-    said = _OPEN.findall(observation)
-    if not said:
+    """Return the open moves that the game listed last (`Available Moves: '[0]', '[3]'`), some with placeholders (`[Bet N]`)."""
+    lists = _OPEN_MOVES.findall(observation)
+    if not lists:
         return ()
-    list_of_them = _MESSAGE.split(said[-1])[0]  # what another message says is none of it
-    return tuple(dict.fromkeys(ACTION.findall(list_of_them)))
+    latest = _MESSAGE.split(lists[-1])[0]  # without the next message
+    return tuple(dict.fromkeys(ACTION.findall(latest)))
 
 
-def refused(observation: str) -> frozenset[str]:
-    """The moves of this turn that the game did not take: nothing happened since but its own messages."""
+def refused_moves(observation: str) -> frozenset[str]:
+    """Return the moves of this turn that the game did not accept: only its own messages followed them."""
     messages = _MESSAGE.split(observation.strip("\n"))
-    found: set[str] = set()
+    moves: set[str] = set()
     while True:
-        while messages and messages[-1].startswith(_BY_THE_GAME) and not _REFUSAL.match(messages[-1]):
+        while messages and messages[-1].startswith(_GAME_PREFIX) and not _REFUSAL.match(messages[-1]):
             messages.pop()
         if not messages or not _REFUSAL.match(messages[-1]):
-            return frozenset(found)
+            return frozenset(moves)
         while messages and _REFUSAL.match(messages[-1]):
             messages.pop()
-        said = messages[-1] if messages else ""
-        found.add(said.partition("] ")[2].strip())
-        while messages and messages[-1] == said:  # some games repeat what a player said
+        move = messages[-1] if messages else ""
+        moves.add(move.partition("] ")[2].strip())
+        while messages and messages[-1] == move:  # some games repeat a player's message
             messages.pop()
 
 
-def bounded(observation: str, most: int) -> str:
-    """At most `most` characters of an observation, or little more: its first message, which has the rules, and as many of the last
-    ones as fit, with a line for what is left out between them."""
-    if len(observation) <= most:
+def shorten_observation(observation: str, max_chars: int) -> str:
+    """Return about `max_chars` characters of an observation: the first message, which has the rules, and as many of the last
+    messages as fit, with a line for those left out."""
+    if len(observation) <= max_chars:
         return observation
     first, *others = _MESSAGE.split(observation.strip("\n"))
-    first = first[: most // 2]
+    first = first[: max_chars // 2]
     kept: list[str] = []
-    left = most - len(first)
+    left = max_chars - len(first)
     for message in reversed(others):
         if len(message) > left:
             break
@@ -94,15 +94,15 @@ def bounded(observation: str, most: int) -> str:
 
 
 class DeliberatingAgent:
-    """A `textarena.Agent`: `agent(observation)` puts a move before the agents of a protocol and gives it in the game's form.
+    """A `textarena.Agent`: `agent(observation)` lets the agents of a protocol choose a move and returns it in the game's form.
 
-    `template` holds `{observation}`, which is bounded to `most_characters`, since the observation of a long game grows with every
-    move. Where the game says which moves are open (`moves(observation)`), the task ends with them. The action is the first move
-    that the answer names: one of those that are open, else whatever matches `action`, else the answer as it is. Of a move that is
-    listed as a form (`[Bet N]`) any value is open; one that the game refused in this turn is not. If moves are open and the answer
-    names none of them, the first that is no form is taken, since a turn should not be lost to prose; `stray` counts how often.
+    `template` contains `{observation}`, which is shortened to `most_characters`. If the game lists open moves
+    (`moves(observation)`), the task ends with them. The action is the first open move in the answer, else the first match
+    of `action`, else the answer. Of a listed form (`[Bet N]`) any value is open; a move that the game refused in this turn
+    is not. If the answer names no open move, the first one without placeholder is taken, and `stray` counts it. `settings`
+    are further fields of `Deliberation`.
 
-    Every move is a session of its own; `sessions` has their ids, `report` is the last one's.
+    Each move is a session; `sessions` has their ids, `report` is the last one's.
     """
 
     def __init__(
@@ -113,68 +113,61 @@ class DeliberatingAgent:
         template: str = TEMPLATE,
         moves: Moves = open_moves,
         action: str | re.Pattern[str] = ACTION,
-        most_characters: int = MOST_CHARACTERS,
-        panel: Panel | str | Path | None = None,
-        seed: int = 0,
-        limits: Limits | None = None,
-        quorum: float = 0.5,
-        encoder: str | Encoder | None = None,
-        store: Store | None = None,
-        prompts: Path | None = None,
-        options: Options | None = None,
+        most_characters: int = MAX_OBSERVATION_CHARS,
+        **settings: Unpack[DeliberationSettings],
     ) -> None:
         need("textarena", "textarena").Agent.register(type(self))
         if "{observation}" not in template:
             raise SettingsError("the template has no place for the observation", do="Write {observation} into it.")
-        self._how: Deliberation[Report] = deliberation_from(protocol, locals())
+        self._deliberation = Deliberation[Report](protocol, model=model, **settings)
         self._template = template
         self._moves = moves
         self._action = re.compile(action)
-        self._most = most_characters
+        self._max_chars = most_characters
         self.sessions: list[str] = []
         self.report: Report | None = None
         self.stray = 0
 
     def __call__(self, observation: str) -> str:
-        vain = refused(observation)
-        moves = tuple(move for move in self._moves(observation) if move not in vain)
-        task = self._template.replace("{observation}", bounded(observation, self._most))
+        refused = refused_moves(observation)
+        moves = tuple(move for move in self._moves(observation) if move not in refused)
+        task = self._template.replace("{observation}", shorten_observation(observation, self._max_chars))
         if moves:
-            task += OPEN.format(moves=", ".join(moves))
-        report = self.report = self._how.run_sync(task)
+            task += OPEN_MOVES_TEMPLATE.format(moves=", ".join(moves))
+        report = self.report = self._deliberation.run_sync(task)
         self.sessions.append(report.session)
-        return self._act(report, moves, vain)
+        return self._act(report, moves, refused)
 
-    def _act(self, report: Report, moves: Sequence[str], vain: Collection[str]) -> str:
+    def _act(self, report: Report, moves: Sequence[str], refused: Collection[str]) -> str:
         answer = (report.answer or "").strip()
-        named = [found for match in self._action.finditer(answer) if (found := match.group()) not in vain]
-        for move in named:
-            if (open_ := _open(move, moves)) is not None:
-                return open_
+        candidates = [move for match in self._action.finditer(answer) if (move := match.group()) not in refused]
+        for move in candidates:
+            if (match := _match_move(move, moves)) is not None:
+                return match
         if moves:
             self.stray += 1
-        ready = [move for move in moves if not _VALUE.search(move)]
+        ready = [move for move in moves if not _PLACEHOLDER.search(move)]
         return (
-            next(iter(ready or named), answer)
+            next(iter(ready or candidates), answer)
             or f"I have no move: the deliberation ended as {report.stop_reason.value}."
         )
 
 
-def _open(move: str, moves: Sequence[str]) -> str | None:
-    """A move in the game's spelling, if it is one of those listed or has the form of one; any is open where none is listed."""
+def _match_move(move: str, moves: Sequence[str]) -> str | None:
+    """Return a move in the game's spelling if it is listed or fits a listed form; any move if none is listed."""
     if not moves or move in moves:
         return move
     for listed in moves:
-        form = "[^\\[\\]]+".join(map(re.escape, _VALUE.split(listed)))
+        form = "[^\\[\\]]+".join(map(re.escape, _PLACEHOLDER.split(listed)))
         if re.fullmatch(form, move, re.I):
-            return move if _VALUE.search(listed) else listed
+            return move if _PLACEHOLDER.search(listed) else listed
     return None
 
 
 class StrangeMCAAgent(DeliberatingAgent):
-    """The agent of strange-mca: the parameters of `run_strange_mca`, and of its template, on any game.
+    """The agent of strange-mca for any game, with the parameters of `run_strange_mca`.
 
-    Without a `task_template` the observation is the task. Parameters that mean nothing here are named in one warning.
+    Without a `task_template` the observation is the task. One warning names the parameters that have no meaning here.
     """
 
     def __init__(
@@ -185,26 +178,17 @@ class StrangeMCAAgent(DeliberatingAgent):
         *,
         mca_mode: bool = False,
         task_template: str | None = None,
-        max_rounds: int | None = None,
-        convergence_threshold: float | None = None,
-        enable_downward_signals: bool | None = None,
-        perspectives: Sequence[str] | None = None,
-        max_coordination_rounds: int | None = None,
-        max_iterations: int | None = None,
-        satisfaction_threshold: float | None = None,
-        strange_loop_count: int = 0,
-        domain_specific_instructions: str | None = None,
         seed: int = 0,
         limits: Limits | None = None,
         store: Store | None = None,
         options: Options | None = None,
-        **others: object,
+        **parameters: Unpack[DesignParameters],
     ) -> None:
-        chosen = choose_from(locals())
-        warn(chosen)
+        chosen = choose_protocol(mca_mode, {"child_per_parent": child_per_parent, "depth": depth, **parameters})
+        chosen.warn()
         super().__init__(
             chosen.protocol,
-            model=named(model),
+            model=full_names(model),
             template=task_template or "{observation}",
             seed=seed,
             limits=limits,

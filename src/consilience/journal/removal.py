@@ -1,7 +1,7 @@
-"""Taking sessions out of a SQLite journal, so that nothing of them is left in its files.
+"""Removes sessions from a SQLite journal without a trace in its files.
 
-Texts and prompts belong to all sessions that refer to them. What is referred to is not read off the fields of the events,
-where a new one could be forgotten: whatever in a record has the shape of an id is taken for a reference to it.
+Texts and prompts belong to all sessions that refer to them. References are not read from known fields of events, because a new
+field could be forgotten: everything in a record that has the form of an id counts as a reference.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from consilience.domain.errors import StoreUnusable
 if TYPE_CHECKING:
     from consilience.journal.sqlite import SqliteStore
 
-CHECKPOINTS = 100
-"""Tries to empty the log, over some four seconds at most."""
+MAX_CHECKPOINTS = 100
+"""Max attempts to empty the log, for about four seconds."""
 
 _ID = re.compile(r"(?<![\w-])[\w-]{21}[AQgw](?![\w-])", re.ASCII)
-"""16 bytes in base64: of the last character only two bits count. So few words of that length are taken for one."""
+"""16 bytes in base64. Only two bits of the last character count, so few words of that length match."""
 
 _KEPT = """
 WITH RECURSIVE
@@ -38,7 +38,7 @@ WITH RECURSIVE
     SELECT id FROM named UNION SELECT id FROM chain
     UNION SELECT raw_id(found.value) FROM chain, json_each(ids_in(added)) AS found)
 """
-"""What the sessions refer to, those aside whose numbers are in the JSON list `?1`."""
+"""Ids that sessions refer to, except the sessions whose numbers are in the JSON list `?1`."""
 
 _REMOVE = (
     "DELETE FROM sessions WHERE n IN (SELECT value FROM json_each(?1))",
@@ -57,7 +57,7 @@ _WEIGHT = f"""{_KEPT} SELECT
 
 
 def ids_in(record: str) -> list[str]:
-    """Whatever in a stored record has the shape of an id of a text or prompt."""
+    """Return everything in a stored record that has the form of an id of a text or prompt."""
     return _ID.findall(record)
 
 
@@ -69,9 +69,9 @@ class SqliteAdmin:
 
     def remove(self, sessions: Collection[str]) -> None:
         store = self._store
-        with _needing_room("nothing was removed"), ExitStack() as held:
+        with _explain_full_disk("nothing was removed"), ExitStack() as held:
             store.must_write()
-            store.check_all()  # what only a damaged record refers to would go with the session
+            store.check_all()  # else texts that only a damaged record refers to would be removed
             journals = []
             for session in dict.fromkeys(sessions):
                 journals.append(store.open(session))
@@ -88,8 +88,8 @@ class SqliteAdmin:
         store = self._store
         store.check_all()
         numbers = [store._number(session) for session in dict.fromkeys(sessions)]
-        ((found,),) = store._rows(_WEIGHT, json.dumps(numbers))
-        return int(str(found))
+        ((size,),) = store._rows(_WEIGHT, json.dumps(numbers))
+        return int(str(size))
 
     def compact(self) -> int:
         store = self._store
@@ -97,7 +97,7 @@ class SqliteAdmin:
             return 0
         file = Path(store.path)
         before = file.stat().st_size
-        with _needing_room("the space of what was removed is not given back"):
+        with _explain_full_disk("the space of what was removed is not given back"):
             store.must_write()
             store.check_all()
             store._rows("VACUUM")
@@ -106,8 +106,8 @@ class SqliteAdmin:
 
 
 @contextmanager
-def _needing_room(outcome: str) -> Iterator[None]:
-    """A removal is logged before it is made, and the file written anew to be shorter: on a full disk neither can be."""
+def _explain_full_disk(outcome: str) -> Iterator[None]:
+    """Explain a full disk: a removal is logged first and compaction rewrites the file, so both need space."""
     try:
         yield
     except StoreUnusable as refused:
@@ -123,13 +123,11 @@ def _needing_room(outcome: str) -> Iterator[None]:
 
 
 def _empty_log(store: SqliteStore) -> None:
-    """Copy the write-ahead log into the file and cut it to nothing: it holds pages as they were."""
+    """Copy the write-ahead log into the file and truncate it: it contains old pages."""
     ((patience,),) = store._rows("PRAGMA busy_timeout")
-    store._rows(
-        "PRAGMA busy_timeout=20"
-    )  # for readers; for another's checkpoint, which is over soon, SQLite does not wait
+    store._rows("PRAGMA busy_timeout=20")  # for readers; SQLite does not wait for another checkpoint
     try:
-        for _ in range(CHECKPOINTS):
+        for _ in range(MAX_CHECKPOINTS):
             ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
             if not busy:
                 return
@@ -144,6 +142,6 @@ def _empty_log(store: SqliteStore) -> None:
 
 
 def register_sql_functions(db: sqlite3.Connection, raw: Callable[[str], bytes]) -> None:
-    """Give a connection the functions that the statements above use; `raw` turns an id into the key of its row."""
+    """Register the functions that the statements above use; `raw` converts an id to the key of its row."""
     db.create_function("ids_in", 1, lambda record: json.dumps(ids_in(record)), deterministic=True)
     db.create_function("raw_id", 1, raw, deterministic=True)

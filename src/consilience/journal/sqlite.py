@@ -46,24 +46,24 @@ from consilience.journal.sqlite_open import (
     newer_schema,
     raw_id,
     schema_of,
-    unusable,
+    store_error,
 )
 from consilience.journal.store import InFlightCall, OnCommit, PromptParts, ThreadReader, check_name
 from consilience.journal.writer import Notice, Statement, Writer
 
-LONG = 2000
-"""Characters from which a text is stored compressed, as bytes."""
+MIN_COMPRESSED_CHARS = 2000
+"""Min length of a text that is stored compressed, as bytes."""
 
 MAX_PARAMETERS = 500
 
 
 def pack(text: str) -> str | bytes:
     """Return a text as it is stored."""
-    return text if len(text) < LONG else zlib.compress(text.encode("utf-8", "surrogatepass"))
+    return text if len(text) < MIN_COMPRESSED_CHARS else zlib.compress(text.encode("utf-8", "surrogatepass"))
 
 
 def _unpacked(body: object) -> str:
-    """As it was; what cannot be unpacked comes out empty, and so not with the digest it is known by."""
+    """Return a stored text; "" for one that cannot be unpacked, whose digest then does not match."""
     try:
         return zlib.decompress(body).decode("utf-8", "surrogatepass") if isinstance(body, bytes) else str(body)
     except (zlib.error, UnicodeDecodeError):
@@ -107,8 +107,8 @@ class SqliteRecords:
         try:
             rows = self._reader.execute(sql, values)  # one by one: all rows together would take as much memory again
             return [self._event(int(str(seq)), str(body)) for seq, body in rows]
-        except (sqlite3.Error, ValueError) as error:  # no text, no number, no event
-            raise unusable(self.path, error) from error
+        except (sqlite3.Error, ValueError) as error:  # not a text, number or event
+            raise store_error(self.path, error) from error
 
     def _event(self, seq: int, body: str) -> AnyEvent:
         if seq == 1 and (version := schema_of(body)) > SCHEMA_VERSION:
@@ -135,7 +135,7 @@ class SqliteRecords:
         return live_holder(lambda: self._holder(session)) if self.lease(session).is_taken() else None
 
     def _holder(self, session: str) -> str | None:
-        """The process that last recorded itself as the holder."""
+        """Return the process that last recorded itself as the holder."""
         rows = self._rows("SELECT holder FROM sessions WHERE id=?", session)
         return str(rows[0][0]) if rows and rows[0][0] else None
 
@@ -151,11 +151,11 @@ class SqliteRecords:
         texts = {
             by_raw[raw]: _unpacked(body)
             for raw, body in self._by_id("SELECT id, body FROM texts", by_raw)
-            if isinstance(raw, bytes) and raw in by_raw  # a damaged file may give others
+            if isinstance(raw, bytes) and raw in by_raw  # a damaged file may return other rows
         }
         for id in ids:
             if id not in texts or text_id(texts[id]) != id:
-                raise self._lost("text", id, damaged=id in texts)
+                raise self._missing("text", id, damaged=id in texts)
         return texts
 
     def prompt(self, id: str) -> tuple[str, ...]:
@@ -178,20 +178,20 @@ class SqliteRecords:
         try:
             return [str(part) for part in json.loads(str(added))]
         except ValueError as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
 
     def _whole(self, id: str, rows: Mapping[bytes, tuple[bytes | None, list[str]]]) -> tuple[str, ...]:
-        """The parts of a prompt: those of the longest stored prefix, which may have one itself, and what it adds."""
+        """Return the parts of a prompt: those of its stored prefix, which may have one itself, and those it adds."""
         pieces: list[list[str]] = []
         raw: bytes | None = raw_id(id)
         while raw is not None and len(pieces) <= len(rows):
             if raw not in rows:
-                raise self._lost("prompt", id, damaged=False)
+                raise self._missing("prompt", id, damaged=False)
             raw, added = rows[raw]
             pieces.append(added)
         parts = tuple(part for added in reversed(pieces) for part in added)
         if raw is not None or PromptParts(parts).id != id:
-            raise self._lost("prompt", id, damaged=True)
+            raise self._missing("prompt", id, damaged=True)
         return parts
 
     def _by_id(self, sql: str, ids: Collection[bytes]) -> Iterator[tuple[object, ...]]:
@@ -200,7 +200,7 @@ class SqliteRecords:
             some = wanted[start : start + MAX_PARAMETERS]
             yield from self._rows(f"{sql} WHERE id IN ({','.join('?' * len(some))})", *some)
 
-    def _lost(self, kind: str, id: str, *, damaged: bool) -> StoreUnusable:
+    def _missing(self, kind: str, id: str, *, damaged: bool) -> StoreUnusable:
         return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
 
     def _number(self, session: str) -> int:
@@ -234,15 +234,15 @@ class SqliteRecords:
         try:
             return self._reader.execute(sql, values).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
 
 
 LEASE_PROBE_SECONDS = 0.2
-"""Seconds for which a lease may be held by somebody who only wants to know who holds it."""
+"""How long to wait for a process that takes a lease only to learn its holder."""
 
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
-ADD_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
-END_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
+ADD_IN_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
+END_IN_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
 NOTE_SECONDS = "INSERT OR REPLACE INTO held VALUES(?,?)"
 ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
 ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
@@ -261,18 +261,18 @@ ORDER BY session DESC, seq DESC LIMIT 1"""
 class SqliteStore(SqliteRecords):
     """Opens or creates the journal at `path`; `":memory:"` keeps nothing after `close`.
 
-    One that is there and cannot be written, on a full disk or an archived one, is opened for reading: what writes to it
-    raises `StoreUnusable` then. With `writing` that is raised here. `StoreUnusable` also when the place cannot be used at all
-    or a table is missing, `NewerSchema` when a later version wrote it, `SettingsError` in a home of another user.
+    A journal that cannot be written, on a full or read-only disk, is opened for reading, and writing to it raises `StoreUnusable`.
+    With `writing` that is raised here. Raises `StoreUnusable` also if the path is unusable or a table is missing, `NewerSchema` if
+    a later version wrote it, `SettingsError` in a home of another user.
 
-    That something is not recorded is believed only of a whole file: the first time, it is checked for damage.
+    Before a record is first reported as missing, the file is checked for damage.
     """
 
     def __init__(self, path: Path | str, *, writing: bool = False) -> None:
-        # The absolute path without links: the process may change its directory, and the leases lie beside the file itself.
+        # The absolute path without links: the process may change its directory, and the leases are next to the file itself.
         path = MEMORY if str(path) == MEMORY else os.path.realpath(path)
         self.refused: StoreUnusable | None = None
-        """Why nothing can be written; None if it can."""
+        """Why the journal cannot be written; None if it can."""
         try:
             self._db, connection = connect_twice(path)
         except StoreUnusable as refused:
@@ -289,7 +289,7 @@ class SqliteStore(SqliteRecords):
         self.admin = SqliteAdmin(self)
 
     def _connect_reader(self) -> SqliteRecords:
-        if self.path == MEMORY or self.refused:  # a connection to a log without an index shuts out every other one
+        if self.path == MEMORY or self.refused:  # a connection to a log without an index excludes all others
             return self
         return SqliteRecords(self.path, connect_reader(self.path))
 
@@ -298,12 +298,12 @@ class SqliteStore(SqliteRecords):
         self.must_write()
         lease = self.lease(session)
         if not lease.acquire(patience=LEASE_PROBE_SECONDS):
-            raise self._taken(session)
+            raise self._already_exists(session)
         try:
             if self._rows("SELECT n FROM sessions WHERE id=?", session):
-                raise self._taken(session)
-            self._now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
-            return self._held(session, lease)
+                raise self._already_exists(session)
+            self._execute_now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
+            return self._lease_journal(session, lease)
         except BaseException:
             lease.release()
             raise
@@ -311,7 +311,7 @@ class SqliteStore(SqliteRecords):
     def open(self, session: str) -> SqliteJournal:
         number = self._number(session)
         lease = self.lease(session)
-        if self.refused:  # it can be read as a journal, too, and nobody has to be kept from writing it
+        if self.refused:  # only reading is possible, so no lease is needed
             return SqliteJournal(self, session, number, lease)
         if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise SessionBusy(
@@ -320,18 +320,18 @@ class SqliteStore(SqliteRecords):
                 do="Wait for it to end, or stop that process; then try again.",
             )
         try:
-            return self._held(session, lease)
+            return self._lease_journal(session, lease)
         except BaseException:
             lease.release()
             raise
 
-    def _held(self, session: str, lease: Lease) -> SqliteJournal:
-        """The session under its lease. Raises `UnknownName` where it was removed before that was ours."""
+    def _lease_journal(self, session: str, lease: Lease) -> SqliteJournal:
+        """Return the session's journal under its lease. Raises `UnknownName` if it was removed before the lease was acquired."""
         number = self._number(session)
-        self._now("UPDATE sessions SET holder=? WHERE n=?", (describe_process(), number))
+        self._execute_now("UPDATE sessions SET holder=? WHERE n=?", (describe_process(), number))
         return SqliteJournal(self, session, number, lease)
 
-    def _taken(self, session: str) -> SettingsError:
+    def _already_exists(self, session: str) -> SettingsError:
         return SettingsError(
             f"there is a session {session!r} already", where=self.path, do="Choose another id, or resume it."
         )
@@ -341,13 +341,13 @@ class SqliteStore(SqliteRecords):
 
     def reply(self, digest: str) -> CallCompleted | None:
         if not self._replies_indexed:
-            self._now(INDEX_REPLIES, ())
+            self._execute_now(INDEX_REPLIES, ())
             self._replies_indexed = True
         row = next(iter(self._rows(FIND_REPLY, digest)), None)
         try:
             found = EVENT.validate_json(str(row[0])) if row else None
         except ValidationError as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
         return found if isinstance(found, CallCompleted) else None
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
@@ -370,12 +370,12 @@ class SqliteStore(SqliteRecords):
         finally:
             self._disconnect()
 
-    def _now(self, sql: str, values: tuple[object, ...]) -> None:
+    def _execute_now(self, sql: str, values: tuple[object, ...]) -> None:
         self._writer.put([(sql, values)])
         self._writer.flush()
 
     def must_write(self) -> None:
-        """Raises `StoreUnusable` where it can only be read."""
+        """Raise `StoreUnusable` if the journal can only be read."""
         if self.refused:
             raise self.refused
 
@@ -385,8 +385,8 @@ class SqliteStore(SqliteRecords):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for sql, values in batch:
-                    # packed here, in the writer's thread; not by a function of SQL, which would wait for the interpreter while it
-                    # holds the connection, and whoever reads a journal in memory meanwhile the other way round
+                    # Packed here and not by an SQL function: that would wait for the interpreter lock while it holds the
+                    # connection, and a reader of a journal in memory would wait the other way round.
                     self._db.execute(sql, (values[0], pack(str(values[1]))) if sql is ADD_TEXT else values)
                 self._db.execute("COMMIT")
                 sqlite_open.check_there(self.path, self._file)
@@ -395,7 +395,7 @@ class SqliteStore(SqliteRecords):
                     self._db.execute("ROLLBACK")
                 raise
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
 
     def _disconnect(self) -> None:
         self._reader.close()
@@ -411,7 +411,7 @@ class SqliteJournal:
         self.number = number
         self.lease = lease
         self.on_commit: OnCommit | None = None
-        # What this session has stored, and so refers to. What another one stored may be removed with it.
+        # Only what this session itself has stored: what another session stored may be removed with it.
         self._texts: set[str] = set()
         self._prefixes: set[bytes] = set()
         ((last,),) = store._rows("SELECT MAX(seq) FROM events WHERE session=?", number)
@@ -459,18 +459,18 @@ class SqliteJournal:
 
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[Statement]:
         if isinstance(event, CallStarted):
-            return [(ADD_FLIGHT, (self.number, event.key, event.agent, event.place))]
+            return [(ADD_IN_FLIGHT, (self.number, event.key, event.agent, event.place))]
         found = self._statements_for_texts(texts)
         if prompt is not None:
             found += self._statements_for_prompt(prompt)
         self._seq += 1
         event.seq = self._seq
         body = event.__pydantic_serializer__.to_json(event, exclude_defaults=True).decode()
-        # `type` is a default; it must stand in the body all the same
+        # `type` is a default, and must be in the body nevertheless
         body = f'{{"type":"{event.type}"' + (f",{body[1:]}" if body != "{}" else "}")
         found.append((ADD_EVENT, (self.number, self._seq, body)))
         if isinstance(event, CallEvent | CallLost):
-            found.append((END_FLIGHT, (self.number, event.key)))
+            found.append((END_IN_FLIGHT, (self.number, event.key)))
         return found
 
     def _statements_for_texts(self, texts: Iterable[str]) -> list[Statement]:
@@ -483,8 +483,8 @@ class SqliteJournal:
         return found
 
     def _statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
-        """The whole list is stored as the longest prefix stored before, and what it adds; the shared opening too, unless that
-        prefix reaches beyond it. So every row leads to a prompt that an event names."""
+        """A prompt is stored as its longest stored prefix and the added parts; its shared opening gets a row of its own unless
+        that prefix is longer. So every row belongs to a prompt that an event names."""
         ids = prompt.prefixes
         found: list[Statement] = []
         if ids[-1] in self._prefixes:

@@ -1,6 +1,6 @@
-"""Opening the file of a SQLite journal, for writing or else for reading, and what is wrong with it.
+"""Opens the file of a SQLite journal, for writing or else for reading, and describes what is wrong with it.
 
-Tables are checked when it is opened, records before their absence is believed.
+Tables are checked when it is opened, records before they are reported as missing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from consilience.domain.paths import check_home, close_home, close_journal, data
 from consilience.journal import removal
 from consilience.journal.migrations import migrate
 
-_PATIENCE = 30.0
+_BUSY_SECONDS = 30.0
 """Seconds to wait for another process's commit."""
 _making = threading.Lock()
-_NO_PLACE = (
+_SPACE_OR_RIGHTS_CODES = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -34,7 +34,7 @@ _NO_PLACE = (
 
 
 def raw_id(id: str) -> bytes:
-    """The key of a text's or prompt's row; of what is no id, as a damaged event may name it, one that no row has."""
+    """Return the key of a text's or prompt's row. An invalid id, from a damaged event, gives a key that no row has."""
     try:
         return base64.urlsafe_b64decode(id + "==")
     except ValueError:
@@ -42,7 +42,7 @@ def raw_id(id: str) -> bytes:
 
 
 def connect_twice(path: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """For writing and for reading, the same for a journal in memory. Makes the journal if there is none, for its owner only.
+    """Return connections for writing and reading (one for a journal in memory). Creates a missing journal for its owner only.
 
     Raises `StoreUnusable` and `NewerSchema`, and `SettingsError` for a home of another user.
     """
@@ -64,7 +64,7 @@ def _connect(path: str) -> sqlite3.Connection:
     try:
         if path != ":memory:":
             _make_file(Path(path))
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
         version = _check_version(db, path)
         if version:
             check_tables(db, path)
@@ -82,36 +82,36 @@ def _connect(path: str) -> sqlite3.Connection:
         if db is not None:
             db.close()
         if isinstance(error, OSError | sqlite3.Error | UnicodeDecodeError):
-            raise unusable(path, error) from error
+            raise store_error(path, error) from error
         raise
     return db
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Device and number of the file at a path, None where there is none or an empty one. Never opens it: see `_make_file`."""
+    """Return device and inode of the file at a path; None if it is missing or empty. Never opens it: see `_make_file`."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return (found.st_dev, found.st_ino) if found.st_size else None
+    return (status.st_dev, status.st_ino) if status.st_size else None
 
 
 def check_there(path: str, opened: tuple[int, int] | None) -> None:
-    """Raise `StoreUnusable` where the path no longer leads to the file that was opened: what is committed there is lost."""
+    """Raise `StoreUnusable` if the path no longer leads to the opened file: commits would be lost."""
     if opened is not None and identity(path) != opened:
         raise StoreUnusable(
             "the journal was removed, replaced or emptied while it was in use; what is written now would be lost",
             where=path,
-            do="Put the file back, or begin anew, and leave the journal alone while something runs.",
+            do="Put the file back, or start again, and do not change the journal while a session runs.",
         )
 
 
 def _make_file(place: Path) -> None:
-    """An empty file for its owner only, where there is none. Raises `OSError`.
+    """Create an empty file for its owner only, if there is none. Raises `OSError`.
 
-    A file that is there is never opened here: closing it would drop every lock that this process has on it, also those by which
-    SQLite tells other processes that its log is in use, and they would throw the log away. For the same reason nobody in this
-    process may connect before a file that is being made is closed.
+    An existing file is never opened here: closing it would drop every lock of this process on it, including those that tell other
+    processes that SQLite's log is in use, and they would delete the log. For the same reason no thread of this process may
+    connect before a new file is closed.
     """
     if place.is_dir():
         raise IsADirectoryError("it is a directory")
@@ -126,24 +126,25 @@ def _make_file(place: Path) -> None:
 
 
 def connect_reader(path: str) -> sqlite3.Connection:
-    """One more connection that only reads, to a journal that is open for writing."""
+    """Return a further connection for reading, to a journal that is open for writing."""
     try:
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
         db.execute("PRAGMA query_only=ON")
         removal.register_sql_functions(db, raw_id)
     except sqlite3.Error as error:
-        raise unusable(path, error) from error
+        raise store_error(path, error) from error
     return db
 
 
 def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
-    """For reading what is there, where `refused` is why it cannot be written. Raises `refused` where that is no help."""
-    if path == ":memory:" or not _lacks_place(refused) or not os.path.isfile(path):
+    """Return a connection for reading a journal that cannot be written because of `refused`. Raises `refused` if it is
+    unreadable."""
+    if path == ":memory:" or not _is_space_or_rights_error(refused) or not os.path.isfile(path):
         raise refused
     log = Path(f"{path}-wal")
     file = f"file:{quote(os.path.abspath(path))}"
-    # What the log holds is read by an index beside it, which a reader has to make or, having the file to itself, keeps in memory.
-    # Without a log nobody is writing, and the file stands for itself.
+    # The log is read with an index file, which a reader must create or, with exclusive access, keep in memory.
+    # Without a log no process is writing, and the file is complete.
     logged = log.exists() and log.stat().st_size > 0
     ways = (
         [(f"{file}?mode=ro", ""), (f"{file}?mode=rw", "EXCLUSIVE")] if logged else [(f"{file}?mode=ro&immutable=1", "")]
@@ -171,18 +172,18 @@ def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
 
 
 def _check_writable(db: sqlite3.Connection) -> None:
-    """Raise `sqlite3.Error` unless the journal can be written. Another process that writes it now proves that it can be."""
+    """Raise `sqlite3.Error` unless the journal can be written. If another process is writing it now, it can be."""
     db.execute("PRAGMA busy_timeout=100")
     try:
         db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
-    db.execute(f"PRAGMA busy_timeout={_PATIENCE * 1000:.0f}")
+    db.execute(f"PRAGMA busy_timeout={_BUSY_SECONDS * 1000:.0f}")
 
 
 def _check_version(db: sqlite3.Connection, path: str) -> int:
-    """The version of a journal that can be read. Raises `NewerSchema`."""
+    """Return the schema version of the journal. Raises `NewerSchema`."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise newer_schema(version, path)
@@ -193,25 +194,25 @@ def newer_schema(version: int, path: str) -> NewerSchema:
     return NewerSchema(
         f"the journal was written by a later version (schema {version}; this one reads up to {SCHEMA_VERSION})",
         where=path,
-        do="Upgrade consilience, or name another place with CONSILIENCE_HOME.",
+        do="Upgrade consilience, or set another directory with CONSILIENCE_HOME.",
     )
 
 
 def schema_of(body: str) -> int:
-    """The schema version that an event names, also one that cannot be read otherwise; 0 where it names none."""
-    found = re.search(r'"schema_version": ?(\d{1,9})\b', body) if '"session_started"' in body[:200] else None
-    return int(found[1]) if found else 0
+    """Return the schema version in an event, also in an otherwise unreadable one; 0 if it has none."""
+    version = re.search(r'"schema_version": ?(\d{1,9})\b', body) if '"session_started"' in body[:200] else None
+    return int(version[1]) if version else 0
 
 
-def _lacks_place(refused: StoreUnusable) -> bool:
-    """Whether it was for want of space or rights, and not for what the file holds."""
+def _is_space_or_rights_error(refused: StoreUnusable) -> bool:
+    """Return whether the cause was missing space or rights, not the contents of the file."""
     cause = refused.__cause__
     if isinstance(cause, sqlite3.Error):
-        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _NO_PLACE
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _SPACE_OR_RIGHTS_CODES
     return isinstance(cause, OSError)
 
 
-def unusable(path: str, error: Exception) -> StoreUnusable:
+def store_error(path: str, error: Exception) -> StoreUnusable:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     unread = not code and isinstance(
@@ -226,7 +227,7 @@ def unusable(path: str, error: Exception) -> StoreUnusable:
         )
     if code == sqlite3.SQLITE_BUSY:
         return StoreUnusable(
-            f"another process has been writing to the journal for {_PATIENCE:.0f} seconds",
+            f"another process has been writing to the journal for {_BUSY_SECONDS:.0f} seconds",
             where=path,
             do="Wait for it, or go on with it if it is stopped (fg), then try again; what was committed is kept.",
         )
@@ -251,16 +252,16 @@ COLUMNS: Mapping[str, frozenset[str]] = {
     "texts": frozenset({"id", "body"}),
     "prompts": frozenset({"id", "base", "added"}),
 }
-"""Of every table that a journal has."""
+"""Columns of every table of a journal."""
 
 RECORDS = ("sessions", "events", "in_flight")
-"""Tables whose rows nothing else vouches for; texts and prompts are known by their digests, and missed by their ids."""
+"""Tables without another check; texts and prompts are verified by their digests."""
 
 RECOVERY = (
     "Restore a copy of it, or move it away and begin a new one. To recover what can be read, copy its directory first, then "
     "use SQLite's own program: sqlite3 DAMAGED .recover | sqlite3 journal.db"
 )
-"""What to do about a damaged journal."""
+"""Advice for a damaged journal."""
 
 _SCHEMA = """
 SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c
@@ -275,7 +276,7 @@ def damaged(path: str, how: str) -> StoreUnusable:
 
 
 def check_new(db: sqlite3.Connection, path: str) -> None:
-    """Raise `StoreUnusable` for a database without a version that is no journal, or is one and had a version."""
+    """Raise `StoreUnusable` for a database without a version that is not a journal, or is one that has lost its version."""
     tables = _tables(db)
     if stranger := next((name for name in tables if name not in (*COLUMNS, "held")), None):
         raise _foreign(path, stranger)
@@ -305,27 +306,28 @@ def _foreign(path: str, table: str) -> StoreUnusable:
 
 
 def _tables(db: sqlite3.Connection) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    tables: dict[str, set[str]] = {}
     for table, column in db.execute(_SCHEMA):
-        found.setdefault(table, set()).add(column)
-    return found
+        tables.setdefault(table, set()).add(column)
+    return tables
 
 
 def check_records(rows: Rows, path: str) -> None:
-    """Raise `StoreUnusable` unless sessions and events are whole. Takes time in proportion to all events of the journal.
+    """Raise `StoreUnusable` unless sessions and events are intact. Takes time in proportion to all events of the journal.
 
-    `quick_check` would be faster and does not see that two pages were exchanged: it does not compare keys.
+    `quick_check` would be faster, but it does not compare keys and so misses exchanged pages.
     """
     for table in RECORDS:
         _check(rows, f"PRAGMA integrity_check({table})", path)
 
 
 def check_all(rows: Rows, path: str) -> None:
-    """The same for the whole file."""
+    """Raise `StoreUnusable` unless the whole file is intact."""
     _check(rows, "PRAGMA integrity_check(10)", path)
 
 
 def _check(rows: Rows, statement: str, path: str) -> None:
-    found = [str(row[0]) for row in rows(statement)]
-    if found != ["ok"]:
-        raise damaged(path, re.sub(r"\*\*\* in database main \*\*\*|\s+", " ", found[0]).strip()[:200] if found else "")
+    problems = [str(row[0]) for row in rows(statement)]
+    if problems != ["ok"]:
+        first = problems[0] if problems else ""
+        raise damaged(path, re.sub(r"\*\*\* in database main \*\*\*|\s+", " ", first).strip()[:200])

@@ -1,4 +1,4 @@
-"""One writer thread with group commit: everything handed over while a commit runs goes into the next one."""
+"""One writer thread with group commit: everything queued during a commit goes into the next one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from consilience.domain.errors import StoreUnusable
 
 Statement = tuple[str, tuple[object, ...]]
 Notice = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
-"""What to call on which loop once a commit is durable."""
+"""A callback, and the loop to call it on, once a commit is durable."""
 
 
 LINGER_SECONDS = 0.002
-"""How long a commit that nothing waits for may be put off. A process killed within it loses what was not committed."""
+"""How long a commit that no caller awaits may be delayed. A process killed within this time loses it."""
 
 
 class Writer:
-    """Runs batches of statements through `execute`, which makes one transaction durable or raises.
+    """Runs batches of statements with `execute`, which makes one transaction durable or raises.
 
-    Hand over from any thread; a failed batch fails every waiter of it and everything handed over later.
+    Queue from any thread. A failed batch fails all its waiters and everything queued later.
     """
 
     def __init__(self, execute: Callable[[Sequence[Statement]], None], name: str) -> None:
@@ -31,7 +31,7 @@ class Writer:
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._wake = threading.Condition()
         self._error: Exception | None = None
-        self._told = False
+        self._reported = False
         self._closing = False
         self._idle = True
         self._lingering = False
@@ -42,7 +42,7 @@ class Writer:
     def put(self, statements: Sequence[Statement], notices: Sequence[Notice] = ()) -> None:
         """Queue for the next commit; `notices` follow it if it succeeds. Raises the error of an earlier commit.
 
-        On an event loop the commit is put off by `LINGER_SECONDS` at most, to be shared with what is waited for meanwhile.
+        On an event loop the commit is delayed by up to `LINGER_SECONDS`, to be shared with awaited ones.
         """
         try:
             loop = asyncio.get_running_loop()
@@ -84,29 +84,29 @@ class Writer:
             self._refuse_if_broken()
 
     def close(self, *, drop: bool = False) -> None:
-        """Commit what is queued, or drop it, and end the thread. Raises what a commit failed with, unless somebody was told."""
+        """Commit or drop what is queued, and end the thread. Raises the error of a failed commit that was not reported yet."""
         with self._wake:
             self._closing = True
-            if drop:  # whoever waits for what is dropped must not take it for durable
+            if drop:  # a waiter must not take dropped statements for durable
                 self._queue.clear()
                 self._notices.clear()
                 self._error = self._error or StoreUnusable("the journal is closed")
             self._wake.notify()
         self._thread.join()
-        if not drop and not self._told:
+        if not drop and not self._reported:
             self._refuse_if_broken()
 
     def _refuse_if_broken(self) -> None:
         if self._error is not None:
-            self._told = True
+            self._reported = True
             raise self._error
 
     def _refuse_if_shut(self) -> None:
         self._refuse_if_broken()
         if self._closing:
             raise StoreUnusable("the journal is closed")
-        if os.getpid() != self._process:  # a fork has no thread that would write
-            raise StoreUnusable("the journal was opened by another process", do="Open it anew after a fork.")
+        if os.getpid() != self._process:  # a fork has no writer thread
+            raise StoreUnusable("the journal was opened by another process", do="Open it again after a fork.")
 
     def _run(self) -> None:
         while True:
@@ -123,10 +123,10 @@ class Writer:
             try:
                 if batch:
                     self._execute(batch)
-            except Exception as error:  # whatever the database says reaches every waiter
+            except Exception as error:  # every error of the database reaches all waiters
                 with self._wake:
                     self._error = error
-                    self._told = bool(waiters)
+                    self._reported = bool(waiters)
                     self._queue.clear()
                     notices = []
             self._settle(notices, waiters)

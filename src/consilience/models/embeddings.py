@@ -10,38 +10,38 @@ from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.models.endpoints import is_endpoint, parse_endpoint, provider_for
 from consilience.models.http_client import check_environment
 from consilience.models.minilm import MiniLM
-from consilience.models.registry import RETRIES, endpoint_key, key_variables, terms_of
+from consilience.models.registry import RETRIES, connection_policy, endpoint_key, key_variables
 from consilience.models.weights import MINILM
 
 
 def check_encoder(name: str) -> None:
-    """Raise `UnknownName` unless `name` is `minilm` or PROVIDER:MODEL of one encoder. Vectors of two encoders do not compare."""
+    """Raise `UnknownName` unless `name` is `minilm` or PROVIDER:MODEL. Vectors of two encoders cannot be compared."""
     if name == MINILM:
         return
     provider, _, model = name.partition(":")
     if "|" in name:
         raise UnknownName(
-            f"{name!r} names several encoders, and an encoder has no fallback",
+            f"{name!r} names several encoders; an encoder has no fallback",
             where="--encoder",
-            do="Name one: PROVIDER:MODEL, such as openai:text-embedding-3-small.",
+            do="Name one: PROVIDER:MODEL, for example openai:text-embedding-3-small.",
         )
     if not (provider and model):
         raise UnknownName(
-            f"{name!r} names no encoder",
+            f"{name!r} is not the name of an encoder",
             where="--encoder",
-            do=f"Write {MINILM}, PROVIDER:MODEL, such as openai:text-embedding-3-small, or http://HOST:PORT/v1#MODEL.",
+            do=f"Write {MINILM}, PROVIDER:MODEL (openai:text-embedding-3-small) or http://HOST:PORT/v1#MODEL.",
         )
 
 
 def open_encoder(name: str) -> MiniLM | ProviderEncoder:
-    """The encoder of that name. Raises `UnknownName`, or `UnavailableModel` if it cannot be used."""
+    """Return the encoder of that name. Raises `UnknownName`, or `UnavailableModel` if it cannot be used."""
     return MiniLM() if name == MINILM else ProviderEncoder(name)
 
 
 class ProviderEncoder:
-    """`encode` makes one request for all texts, with the limiter, the deadline and the retries of a model of that provider.
+    """An encoder of a provider. `encode` makes one request for all texts, with limiter, deadline and retries of that provider.
 
-    Raises `UnknownName` for a name that is not PROVIDER:MODEL, `UnavailableModel` for a name or key that cannot be used.
+    Raises `UnknownName` for a name that is not PROVIDER:MODEL, `UnavailableModel` for an unusable name or key.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class ProviderEncoder:
         from pydantic_ai.exceptions import UserError
         from pydantic_ai.providers import infer_provider
 
-        from consilience.models.provider import told_not_to_retry
+        from consilience.models.provider import disable_retries
 
         check_encoder(name)
         self.name = name
@@ -68,18 +68,18 @@ class ProviderEncoder:
                 f"the encoder {name!r} cannot be used: {error}",
                 do="Name one as PROVIDER:MODEL, install its extra and set its key, or use similarity jaccard.",
             ) from None
-        told_not_to_retry(self._provider.client)
+        disable_retries(self._provider.client)
         self._embedder = Embedder(model)
-        self._terms = terms_of(provider, model.base_url or "")
+        self._policy = connection_policy(provider, model.base_url or "")
 
     async def encode(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in order. Raises `ProviderError`. Its connections are closed when it returns."""
+        """Return one vector per text, in order. Raises `ProviderError`. Its connections are closed when it returns."""
         from consilience.models.limiter import limiter_for
 
-        limiter = limiter_for(self._terms.account, self._terms.pace)
+        limiter = limiter_for(self._policy.account, self._policy.pace)
         async with self._provider:
             vectors, _, _ = await limiter.send(
-                lambda: self._send(texts), deadline=self._terms.deadline, retries=RETRIES
+                lambda: self._send(texts), deadline=self._policy.deadline, retries=RETRIES
             )
         return vectors
 
@@ -92,7 +92,7 @@ class ProviderEncoder:
         try:
             result = await self._embedder.embed_documents(list(texts))
         except Exception as error:
-            account = self._terms.account
+            account = self._policy.account
             keys = [os.environ.get(variable, "") for variable in key_variables(account)]
             raise translate(error, account, lambda text: scrub(text, [key for key in keys if key])) from None
         return [list(vector) for vector in result.embeddings]

@@ -1,11 +1,10 @@
 """OpenAI-compatible endpoints: named by their address (`http://HOST:PORT/v1#MODEL`, also with https), or servers on this machine.
 
-An address may lead anywhere, so nothing is assumed about it: no key of a provider is sent to it unless the host is that
-provider's, and its price is not known unless it is configured, on loopback too, where a proxy may spend real money.
+An address may lead anywhere. A provider's key is sent to it only if the host is that provider's, and its price is unknown unless
+configured, on loopback too, where a proxy may spend real money.
 
-Servers on this machine are found by probing. Only loopback addresses are ever probed, without proxies and without keys. On
-ports that other programs use too, the server must say that it is what it is taken for: a gateway there might spend money,
-and one's own `consilience serve` would ask itself.
+Servers on this machine are found by probing: only loopback addresses, without proxies and keys. On ports that other programs use
+too, the server must identify itself: a gateway there might spend money.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ EXAMPLES: Mapping[str, str] = {
 """A model's name at each kind of endpoint, at its usual address."""
 
 Prices: TypeAlias = "tuple[float, float] | Literal['listed', 'unknown']"
-"""US dollars per million tokens (in, out), `listed` for those of the price data, or `unknown`."""
+"""US dollars per million tokens (in, out), `listed` for the price data, or `unknown`."""
 
 FREE = (0.0, 0.0)
 _PROVIDER_HOSTS: Mapping[str, str] = {
@@ -64,22 +63,23 @@ _PROVIDER_HOSTS: Mapping[str, str] = {
 _configured: dict[str, tuple[float, float]] = {}
 
 
-def configure(prices: Mapping[str, tuple[float, float]]) -> None:
+def configure_prices(prices: Mapping[str, tuple[float, float]]) -> None:
     """Set the prices of endpoints for this process, by address or full name (`ADDRESS#MODEL`); replaces earlier ones."""
     _configured.clear()
-    _configured.update({_normal(name): dollars for name, dollars in prices.items()})
+    _configured.update({normalize_address(name): dollars for name, dollars in prices.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`address` is normalised: scheme and host in lower case, no slash at the end."""
+    """A model at an address."""
 
     address: str
+    """Normalised: scheme and host in lower case, no trailing slash."""
     model: str
 
     @property
     def account(self) -> str:
-        """What its requests share a rate limit by: its provider if it has one, else scheme, host and port."""
+        """What shares a rate limit: the provider if the host is one's, else scheme, host and port."""
         return provider_at(self.address) or "{0.scheme}://{0.netloc}".format(urlsplit(self.address))
 
 
@@ -88,9 +88,9 @@ def is_endpoint(name: str) -> bool:
 
 
 def parse_endpoint(name: str) -> Endpoint:
-    """Address and model of `http://HOST:PORT/v1#MODEL`. Raises `UnknownName`, which repeats no secret.
+    """Return address and model of `http://HOST:PORT/v1#MODEL`. Raises `UnknownName`, without secrets.
 
-    If the model is missing, a server on loopback is asked which ones it has, for at most 0.3 s.
+    If the model is missing, a loopback server is asked for its models, for at most 0.3 s.
     """
     url, _, model = name.strip().partition("#")
     try:
@@ -107,7 +107,7 @@ def parse_endpoint(name: str) -> Endpoint:
         _refuse(f"the address of the endpoint at {parts.hostname} has a query (?…)")
     if not usable or any(character.isspace() for character in url):
         _refuse("the address of an endpoint is not valid")
-    address = _normal(url)
+    address = normalize_address(url)
     if address.endswith("/chat/completions"):
         address = address.removesuffix("/chat/completions")
         _refuse(f"{url} is the path of a request, not the address of an endpoint", f"Write {address}#MODEL.")
@@ -129,8 +129,8 @@ def _without_model(address: str) -> UnknownName:
     return UnknownName(what, do=f"Write {address}#MODEL, with a model that it serves.")
 
 
-def _normal(url: str) -> str:
-    """An address as it is compared. User name, password and query are dropped; a model's name after `#` is kept."""
+def normalize_address(url: str) -> str:
+    """Return an address for comparison. User name, password and query are dropped; a model's name after `#` is kept."""
     url, hash_sign, model = url.strip().partition("#")
     try:
         parts = urlsplit(url)
@@ -144,7 +144,7 @@ def _normal(url: str) -> str:
 
 
 def provider_at(address: str) -> str | None:
-    """The known provider whose host answers at an https address."""
+    """Return the known provider that owns the host of an https address."""
     try:
         parts = urlsplit(address)
         usual = parts.scheme == "https" and parts.port in (None, 443)
@@ -154,44 +154,44 @@ def provider_at(address: str) -> str | None:
 
 
 def address_of(name: str, environ: Mapping[str, str]) -> str | None:
-    """The address a model is asked at if the user chose it: that of its name, or of its provider's variable."""
+    """Return the address that the user chose for a model, in its name or in its provider's variable."""
     if is_endpoint(name):
-        return _normal(name.partition("#")[0])
+        return normalize_address(name.partition("#")[0])
     url = chosen_address(name.strip().partition(":")[0], environ)
-    return _normal(url) if url else None
+    return normalize_address(url) if url else None
 
 
 def prices_of(name: str, environ: Mapping[str, str]) -> Prices:
-    """What a model costs: as configured for its full name or its address, as listed at its provider's own host, else unknown."""
+    """Return a model's prices: configured for its full name or address, listed at its provider's own host, else unknown."""
     address = address_of(name, environ)
     if address is None:
         return "listed"
     model = name.strip().partition("#" if is_endpoint(name) else ":")[2]
     free = _free(environ)
-    for known in (f"{address}#{model}", address):
-        if known in _configured:
-            return _configured[known]
-        if known in free:
+    for key in (f"{address}#{model}", address):
+        if key in _configured:
+            return _configured[key]
+        if key in free:
             return FREE
     own = provider_at(address) if is_endpoint(name) else is_own_host(name.strip().partition(":")[0], address)
     return "listed" if own else "unknown"
 
 
 def _free(environ: Mapping[str, str]) -> set[str]:
-    """The addresses of `CONSILIENCE_FREE_ENDPOINTS`. Raises `SettingsError` naming an entry that is none."""
-    entries = [one.strip() for one in environ.get(FREE_VARIABLE, "").split(",") if one.strip()]
-    for one in entries:
-        if not re.match(r"https?://[^/\s#]", one, re.IGNORECASE):
+    """Return the addresses of `CONSILIENCE_FREE_ENDPOINTS`. Raises `SettingsError` for an invalid entry."""
+    entries = [entry.strip() for entry in environ.get(FREE_VARIABLE, "").split(",") if entry.strip()]
+    for entry in entries:
+        if not re.match(r"https?://[^/\s#]", entry, re.IGNORECASE):
             raise SettingsError(
-                f"{FREE_VARIABLE} has an entry that is not an address: {one.rpartition('@')[2]}",
+                f"{FREE_VARIABLE} has an entry that is not an address: {entry.rpartition('@')[2]}",
                 where="the environment",
                 do=f"Write {FREE_VARIABLE}=http://HOST:PORT/v1, several separated by commas.",
             )
-    return {_normal(one) for one in entries}
+    return set(map(normalize_address, entries))
 
 
-def how_to_free(name: str, environ: Mapping[str, str]) -> str:
-    """How to say that a model of unknown price is free; empty for any other."""
+def free_price_hint(name: str, environ: Mapping[str, str]) -> str:
+    """Return how to declare a model of unknown price as free; empty for other models."""
     if prices_of(name, environ) != "unknown":
         return ""
     return f"{FREE_VARIABLE}={address_of(name, environ)}, or an [endpoints] table in your own consilience.toml (docs/agents.md)."
@@ -201,17 +201,17 @@ def in_dollars(prices: tuple[float, float], tokens_in: int, tokens_out: int) -> 
     return (tokens_in * prices[0] + tokens_out * prices[1]) / 1_000_000
 
 
-def answered_by(name: str, model: str) -> str:
-    """The full name of a model that the provider or endpoint of `name` says has answered."""
+def answering_name(name: str, model: str) -> str:
+    """Return the full name of the model that answered, as the provider or endpoint of `name` reports it."""
     if is_endpoint(name):
         return f"{name.partition('#')[0]}#{model}"
     return f"{name.partition(':')[0]}:{model}"
 
 
 def provider_for(endpoint: Endpoint, key: str | None) -> Provider[AsyncOpenAI]:
-    """pydantic-ai's provider for an endpoint. Without a key a placeholder is sent.
+    """Return pydantic-ai's provider for an endpoint. Without a key a placeholder is sent.
 
-    What the client library takes from the environment for OpenAI itself is not sent: organization, project, and headers.
+    Organization, project and headers that the client library reads from the environment are sent to OpenAI only.
     """
     from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
@@ -237,19 +237,19 @@ def library_model(endpoint: Endpoint, key: str | None) -> OpenAIChatModel:
 
 
 def addresses(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Those that are configured or in the environment, each once."""
+    """Return the addresses that are configured or in the environment, each once."""
     environ = os.environ if environ is None else environ
     named = [environ.get("OPENAI_BASE_URL", ""), *_configured, *environ.get(FREE_VARIABLE, "").split(",")]
-    return list(dict.fromkeys(_normal(name.partition("#")[0]) for name in named if name.strip()))
+    return list(dict.fromkeys(normalize_address(name.partition("#")[0]) for name in named if name.strip()))
 
 
 PROBE_SECONDS = 0.3
-_MOST_BYTES = 1_000_000
+_MAX_LISTING_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A kind of server. `owner` is what its models must say they are owned by, where the port is a common one."""
+    """A kind of server on this machine."""
 
     provider: str
     title: str
@@ -257,6 +257,7 @@ class Server:
     port: int
     path: str = "/v1/models"
     owner: str = ""
+    """Required `owned_by` of its models, if other programs use the port too."""
 
 
 SERVERS: Mapping[str, Server] = {
@@ -268,12 +269,12 @@ SERVERS: Mapping[str, Server] = {
         Server("vllm", "vLLM", "VLLM_BASE_URL", 8000, owner="vllm"),
     )
 }
-"""In the order in which they are preferred."""
+"""In order of preference."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A server that answered, and the names of the models it would run here, in its own order."""
+class DiscoveredServer:
+    """A server that answered, and its local models in its own order."""
 
     server: Server
     address: str
@@ -281,9 +282,9 @@ class Found:
 
 
 def base_url(provider: str, environ: Mapping[str, str]) -> str:
-    """Where requests to a server of that kind go: its variable, for Ollama also `OLLAMA_HOST`, else its usual port.
+    """Return the address of a kind of server: its variable, for Ollama also `OLLAMA_HOST`, else its default port.
 
-    Raises `SettingsError` for a variable that holds no web address.
+    Raises `SettingsError` for a variable with an invalid address.
     """
     server = SERVERS[provider]
     url = environ.get(server.variable, "").strip()
@@ -296,7 +297,7 @@ def base_url(provider: str, environ: Mapping[str, str]) -> str:
 
 
 def _origin(host: str, port: int) -> str:
-    """`OLLAMA_HOST` as Ollama reads it: `host`, `host:port`, `:port` or a URL; "everywhere" becomes this machine."""
+    """Read `OLLAMA_HOST` as Ollama does: `host`, `host:port`, `:port` or a URL; an unspecified address means this machine."""
     url = host if "//" in host else f"http://{'127.0.0.1' if host.startswith(':') else ''}{host}"
     check_address(url, "OLLAMA_HOST", example="HOST:PORT")
     parts = urlsplit(url)
@@ -308,7 +309,7 @@ def _origin(host: str, port: int) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the address is this machine's own, by the look of it alone: no name is looked up."""
+    """Return whether the address is this machine's own, without looking up a name."""
     import ipaddress
 
     try:
@@ -323,23 +324,23 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Found | None:
-    """The most preferred server that answers within `seconds` and has a model. Blocks so long at most.
+def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> DiscoveredServer | None:
+    """Return the first server in order of preference that answers within `seconds` and has a model. Blocks that long at most.
 
-    Raises `SettingsError` only, for an address in the environment that is not one.
+    Raises `SettingsError` for an invalid address in the environment, and nothing else.
     """
     import threading
     import time
 
-    found: dict[str, Found] = {}
+    found: dict[str, DiscoveredServer] = {}
 
     def ask(server: Server, url: str) -> None:
         try:
             models = _models(server, url, seconds)
-        except Exception:  # whatever listens there is not what we look for
+        except Exception:  # another program listens there
             return
         if models:
-            found[server.provider] = Found(server, urlsplit(url).netloc.rpartition("@")[2], models)
+            found[server.provider] = DiscoveredServer(server, urlsplit(url).netloc.rpartition("@")[2], models)
 
     urls = {provider: base_url(provider, environ) for provider in SERVERS}
     threads = [
@@ -357,7 +358,7 @@ def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Found |
 
 
 def _models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
-    """Names of the chat models the server at `url` lists. Raises whatever goes wrong."""
+    """Return the chat models that the server at `url` lists. Raises any exception."""
     status, listed = _get(url, server.path, seconds)
     if status != 200:
         return ()
@@ -371,7 +372,7 @@ def _models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
 
 
 def _get(url: str, path: str, seconds: float) -> tuple[int, Any]:
-    """Status and JSON body (None unless the status is 200) of a GET to `path` at the host of `url`, without a key."""
+    """GET `path` at the host of `url` without a key. Returns status and JSON body (None unless the status is 200)."""
     import http.client
     import json
 
@@ -381,21 +382,22 @@ def _get(url: str, path: str, seconds: float) -> tuple[int, Any]:
     try:
         connection.request("GET", path, headers={"Accept": "application/json"})
         response = connection.getresponse()
-        return response.status, json.loads(response.read(_MOST_BYTES)) if response.status == 200 else None
+        return response.status, json.loads(response.read(_MAX_LISTING_BYTES)) if response.status == 200 else None
     finally:
         connection.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The models an endpoint lists. `problem` says why there are none, in a few words."""
+    """The models that an endpoint lists."""
 
     models: tuple[str, ...] = ()
     problem: str = ""
+    """Why there are none, in a few words."""
 
 
 def list_models(url: str, seconds: float) -> Listing:
-    """Ask any OpenAI-compatible endpoint for its models, without a key. Blocks for at most `seconds`; never raises."""
+    """List the models of any OpenAI-compatible endpoint, without a key. Blocks for at most `seconds`; never raises."""
     import threading
 
     listings: list[Listing] = []
@@ -416,12 +418,12 @@ def _listing(url: str, seconds: float) -> Listing:
         return Listing(problem=f"does not answer within {seconds:g} s")
     except OSError as error:
         return Listing(problem=f"does not answer ({error.strerror or type(error).__name__})")
-    except Exception:  # no HTTP, no JSON, or another shape
+    except Exception:  # not HTTP, not JSON, or another structure
         return Listing(problem="answers, but lists no models")
     return Listing(models, "" if models else "answers, but lists no models")
 
 
 def _chats_here(name: str) -> bool:
-    """Not an embedding model, and not one that the server merely passes on to its maker's cloud."""
+    """Whether a model is neither an embedding model nor one that the server passes on to its maker's cloud."""
     plain = name.lower()
     return "embed" not in plain and not plain.startswith(("bge-", "all-minilm")) and not plain.endswith("-cloud")

@@ -1,4 +1,4 @@
-"""What the provider libraries raise, as our `ProviderError`s: typed, with what to do, and without any key."""
+"""Translates exceptions of the provider libraries to `ProviderError`s: typed, with advice, without keys."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 _POLICY = re.compile(r"content[_ ](filter|policy|management)|moderation|safety (system|filter)|prohibited[_ ]content")
 _OVERFLOW = re.compile(r"context (size|length|window)|exceed_context|prompt is too long|too many (input )?tokens")
 _MAX_CAUSES = 10
-"""Exceptions of a chain that are looked at."""
-_READ = 4_000
-"""Characters of a provider's own words that are cleaned, before they are shortened to `_SHOWN`."""
-_SHOWN = 300
-"""Characters of a provider's own words that an error shows."""
+"""Exceptions of a chain that are examined."""
+_MAX_CLEANED_CHARS = 4_000
+"""Part of a provider's message that is cleaned, before it is shortened to `_MAX_SHOWN_CHARS`."""
+_MAX_SHOWN_CHARS = 300
+"""Part of a provider's message that an error shows."""
 
 
 def retry_after(headers: Mapping[str, str] | None, now: datetime | None = None) -> float | None:
-    """Seconds a response asks to wait: `retry-after-ms`, or `retry-after` as seconds or as an HTTP date.
+    """Return the seconds a response asks to wait (`retry-after-ms`, or `retry-after` in seconds or as a date); None if unusable.
 
-    A date is read against the response's own `date` header where there is one, so that clocks need not agree.
-    Header names are in lower case. None where nothing usable is said.
+    A date is compared with the response's own `date` header if there is one, so clocks need not agree. Header names are in lower
+    case.
     """
     if not headers:
         return None
@@ -65,9 +65,9 @@ def _http_date(value: str | None) -> datetime | None:
 
 
 def translate(error: Exception, account: str, clean: Callable[[str], str]) -> ProviderError:
-    """The `ProviderError` for what a request raised. `clean` takes the keys out of a text.
+    """Return the `ProviderError` for an exception of a request. `clean` removes keys from a text.
 
-    What no category fits becomes a `ServerError`: such failures come from replies a library could not read.
+    An exception of no known category becomes a `ServerError`: a library could not read the reply.
     """
     from pydantic_ai import exceptions as library
 
@@ -81,14 +81,14 @@ def translate(error: Exception, account: str, clean: Callable[[str], str]) -> Pr
     if isinstance(error, library.ModelAPIError):
         return _translate_reported(error, detail)
     if isinstance(error, library.UnexpectedModelBehavior):
-        return _once_more(detail("the answer is no completion", str(error), "Check the address of the server."))
+        return _unusable_reply(detail("the answer is no completion", str(error), "Check the address of the server."))
     if isinstance(error, library.UserError):
         return Rejected(detail("the request cannot be made with this model", str(error)))
     return _translate_transport(error, detail)
 
 
 def _unreadable(error: BaseException) -> ReplyUnreadable | None:
-    """The `ReplyUnreadable` that a library has wrapped in its own exception, if it has."""
+    """Return the `ReplyUnreadable` that a library has wrapped in its own exception, if any."""
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
         if cause is None or isinstance(cause, ReplyUnreadable):
@@ -98,90 +98,91 @@ def _unreadable(error: BaseException) -> ReplyUnreadable | None:
 
 
 class _Detail:
-    """Builds the text of an error: account, what happened, the provider's words shortened, what to do."""
+    """Builds the text of an error: account, failure, the provider's message shortened, advice."""
 
     def __init__(self, account: str, clean: Callable[[str], str]) -> None:
         self.account = account
         self._clean = clean
 
-    def __call__(self, what: str, said: str = "", do: str = "") -> str:
-        said = self._clean(" ".join(_beginning(said).split()))
-        if len(said) > _SHOWN:
-            said = said[: _SHOWN - 1] + "…"
-        return f"{self.account}: {what}" + (f": {said.rstrip('.')}" if said else "") + (f". {do}" if do else "")
+    def __call__(self, what: str, message: str = "", do: str = "") -> str:
+        message = self._clean(" ".join(_beginning(message).split()))
+        if len(message) > _MAX_SHOWN_CHARS:
+            message = message[: _MAX_SHOWN_CHARS - 1] + "…"
+        return f"{self.account}: {what}" + (f": {message.rstrip('.')}" if message else "") + (f". {do}" if do else "")
 
 
 def _beginning(text: str) -> str:
-    """At most `_READ` characters. The last word goes too, since half a key does not look like one."""
-    return text if len(text) <= _READ else (text[:_READ].rsplit(None, 1) or [""])[0]
+    """At most `_MAX_CLEANED_CHARS` characters, without a cut last word: half a key is not recognized as one."""
+    return text if len(text) <= _MAX_CLEANED_CHARS else (text[:_MAX_CLEANED_CHARS].rsplit(None, 1) or [""])[0]
 
 
 def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
-    """What pydantic-ai has put into a category."""
+    """Translate an error that pydantic-ai has classified."""
     from pydantic_ai import exceptions as library
 
-    said = _message(error)
+    message = _message(error)
     status = f" (HTTP {error.status_code})" if isinstance(error, library.ModelHTTPError) else ""
-    wait = _wait(error)
+    wait = _wait_seconds(error)
     match error:
         case library.ModelQuotaExceededError():
-            return Rejected(detail(f"the account's quota is used up{status}", said, "See to its billing or limits."))
+            return Rejected(detail(f"the account's quota is used up{status}", message, "Check its billing and limits."))
         case library.ModelRateLimitError():
-            return RateLimited(detail(f"rate limit{status}", said), retry_after=wait)
+            return RateLimited(detail(f"rate limit{status}", message), retry_after=wait)
         case library.ModelUnavailableError():
-            return ServerError(detail(f"overloaded or unavailable{status}", said), retry_after=wait)
+            return ServerError(detail(f"overloaded or unavailable{status}", message), retry_after=wait)
         case library.ModelServerError():
-            return ServerError(detail(f"the server failed{status}", said), retry_after=wait)
+            return ServerError(detail(f"the server failed{status}", message), retry_after=wait)
         case library.ModelTimeoutError() if error.phase not in ("connect", "pool"):
-            return Timeout(detail("no answer in time", said))
+            return Timeout(detail("no answer in time", message))
         case library.ModelRequestTimeout():
-            return Timeout(detail("no answer in time", said))
+            return Timeout(detail("no answer in time", message))
         case library.ModelConnectionError():
-            return Unreachable(detail("the connection failed", said, "Is the server up, and its address right?"))
+            return Unreachable(detail("the connection failed", message, "Is the server up, and its address right?"))
         case library.ModelContextWindowExceededError():
-            return _too_long(detail, said, status)
+            return _too_long(detail, message, status)
         case library.ModelAuthenticationError():
-            return Rejected(detail(f"the key was not accepted{status}", said, _key_advice(detail.account)))
+            return Rejected(detail(f"the key was not accepted{status}", message, _key_advice(detail.account)))
         case library.ModelNotFoundError():
             suggested = error.suggested_model_id if isinstance(error, library.ModelHTTPError) else None
             do = f"Did you mean {suggested}?" if suggested else "Check the model's name and the server's address."
-            return Rejected(detail(f"no such model or address{status}", said, do))
+            return Rejected(detail(f"no such model or address{status}", message, do))
         case library.ModelRequestRejectedError() | library.ModelHTTPError():
-            return _translate_status(error, detail, said, status, wait)
-    if _POLICY.search(said.lower()):
-        return Refused(detail("the content filter stopped the answer", said))
+            return _translate_status(error, detail, message, status, wait)
+    if _POLICY.search(message.lower()):
+        return Refused(detail("the content filter stopped the answer", message))
     code = getattr(error.__cause__, "status_code", None)
     if isinstance(code, int) and 300 <= code < 400:
         return Rejected(detail(f"the server sends elsewhere (HTTP {code})", "", "Name the address it answers at."))
-    return ServerError(detail("the answer could not be read", said), retry_after=wait)
+    return ServerError(detail("the answer could not be read", message), retry_after=wait)
 
 
 def _translate_status(
-    error: ModelAPIError, detail: _Detail, said: str, status: str, wait: float | None
+    error: ModelAPIError, detail: _Detail, message: str, status: str, wait: float | None
 ) -> ProviderError:
-    """Requests the provider did not take, where the category alone does not say why."""
+    """Translate a rejected request whose category is not specific enough."""
     code = getattr(error, "status_code", 400)
-    text = f"{said} {error.provider_error_code or ''} {error.provider_error_type or ''}".lower()
+    text = f"{message} {error.provider_error_code or ''} {error.provider_error_type or ''}".lower()
     if _POLICY.search(text):
-        return Refused(detail(f"the content filter stopped the request{status}", said))
+        return Refused(detail(f"the content filter stopped the request{status}", message))
     if code == 413 or _OVERFLOW.search(text):
-        return _too_long(detail, said, status)
+        return _too_long(detail, message, status)
     if code == 429:
-        return RateLimited(detail(f"rate limit{status}", said), retry_after=wait)
+        return RateLimited(detail(f"rate limit{status}", message), retry_after=wait)
     if code in (408, 409, 425) or code >= 500:
-        return ServerError(detail(f"the server failed{status}", said), retry_after=wait)
+        return ServerError(detail(f"the server failed{status}", message), retry_after=wait)
     return Rejected(
-        detail(f"the request was rejected{status}", said, "Check that the model takes these settings and this schema.")
+        detail(
+            f"the request was rejected{status}", message, "Check that the model takes these settings and this schema."
+        )
     )
 
 
-def _too_long(detail: _Detail, said: str, status: str) -> Rejected:
+def _too_long(detail: _Detail, message: str, status: str) -> Rejected:
     return Rejected(
         detail(
             f"prompt and reply are longer than the model's context window{status}",
-            said,
-            "Give less room to the reply (--thinking, --reply-tokens), fewer or shorter sources, fewer rounds, or a "
-            "larger model.",
+            message,
+            "Reduce --thinking or --reply-tokens, use fewer or shorter sources, fewer rounds, or a larger model.",
         )
     )
 
@@ -193,37 +194,37 @@ def _key_advice(account: str) -> str:
     return f"Set {' or '.join(variables)} to a valid key." if variables else "Give the server's key."
 
 
-def _wait(error: ModelAPIError) -> float | None:
+def _wait_seconds(error: ModelAPIError) -> float | None:
     headers: Mapping[str, str] | None = getattr(error, "headers", None)
-    said = retry_after(headers)
-    return said if said is not None else error.retry_after
+    seconds = retry_after(headers)
+    return seconds if seconds is not None else error.retry_after
 
 
 def _message(error: ModelAPIError) -> str:
-    """The provider's own words: the message in its error body, else the body, else the exception's text."""
+    """Return the provider's message: that in its error body, else the body, else the exception's text."""
     body = error.body
     if isinstance(body, Mapping):
         inner = body.get("error", body)
-        said = inner.get("message") or inner.get("detail") if isinstance(inner, Mapping) else inner
-        return said if isinstance(said, str) else str(said or body)
+        message = inner.get("message") or inner.get("detail") if isinstance(inner, Mapping) else inner
+        return message if isinstance(message, str) else str(message or body)
     if body is not None:
         return str(body)
     return "" if hasattr(error, "status_code") else str(error)
 
 
 def _translate_transport(error: Exception, detail: _Detail) -> ProviderError:
-    """Exceptions of the HTTP clients that reach us unwrapped, and whatever a library raised over a strange reply."""
+    """Translate unwrapped exceptions of the HTTP clients, and those that a library raises for an unexpected reply."""
     names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.partition(".")[0] in ("httpx", "httpx2")}
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    message = f"{type(error).__name__}: {error}".rstrip(": ")
     if isinstance(error, TimeoutError) or ("TimeoutException" in names and not names & {"ConnectTimeout"}):
-        return Timeout(detail("no answer in time", said))
+        return Timeout(detail("no answer in time", message))
     if names or isinstance(error, OSError):
-        return Unreachable(detail("the connection failed", said, "Is the server up, and its address right?"))
-    return _once_more(detail("the answer could not be read", said))
+        return Unreachable(detail("the connection failed", message, "Is the server up, and its address right?"))
+    return _unusable_reply(detail("the answer could not be read", message))
 
 
-def _once_more(detail: str) -> ServerError:
-    """A whole answer that is none: some gateway may have stumbled, or a server speaks so, and will again."""
+def _unusable_reply(detail: str) -> ServerError:
+    """Return a `ServerError` with one retry, for a complete HTTP reply whose body is unusable."""
     failure = ServerError(detail)
     failure.retries = 1
     return failure
@@ -252,14 +253,14 @@ _UNKNOWN = re.compile(
 
 
 def rejected_part(error: Exception, sent: Collection[str], model: str) -> str | None:
-    """The first part, among those `sent`, that `error` says the server does not know; None if it says something else.
+    """Return the first part, among those `sent`, that `error` reports as unknown to the server; None for another error.
 
     Servers report this in many ways: `Unsupported parameter: 'seed'`, `unknown field "reasoning_effort"`, `'max_tokens' is not
-    supported with this model`, `temperature does not support 0.2`, `Extra inputs are not permitted`. The name of the part and such
-    a phrase together decide; a value out of range is not enough.
+    supported with this model`, `temperature does not support 0.2`, `Extra inputs are not permitted`. Both the name of the part and
+    such a phrase are required; a value out of range is not enough.
 
     Parts are settings in `OPTIONAL`, and the modes `native` and `tool` of structured output. `model` is the model's name,
-    which may contain the name of a part. Of a rejected request (HTTP 400 or 422) a mention of the form is enough.
+    which may contain the name of a part. In a rejected request (HTTP 400 or 422) a mention of the output form is enough.
     """
     from pydantic_ai.exceptions import ModelAPIError
 
@@ -277,7 +278,7 @@ def rejected_part(error: Exception, sent: Collection[str], model: str) -> str | 
 
 
 def _words(error: object) -> str:
-    """The body of the error, or else its text, in lower case. A parameter that the body names in a field comes first."""
+    """Return the body of the error, or its text, in lower case. A parameter named in a field of the body comes first."""
     body = getattr(error, "body", None)
     inner = body.get("error", body) if isinstance(body, Mapping) else None
     field = inner.get("param") if isinstance(inner, Mapping) else None

@@ -1,4 +1,4 @@
-"""The next model when one does not answer."""
+"""A chain of models: the next one is tried if a model fails."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from consilience.models.port import Completion, Model, ModelRequest, context_win
 
 
 class Fallback:
-    """Several models under one name, by default that of the first; each later one is tried when those before it failed.
+    """Several models under one name, by default that of the first; each is tried if those before it failed.
 
-    A failure here is final: put retries inside (`Fallback([Limited(a), Limited(b)])`). Moving on is a further sending
-    and asks `may_retry`, unless nothing was sent yet because an account is shut. `Completion.model` says who answered; its tokens
-    and cost are those of all, since a refusal is paid for too.
+    Retries belong inside (`Fallback([Limited(a), Limited(b)])`). Trying the next model is a further request and asks
+    `may_retry`, unless no request was sent because an account is shut. `Completion.model` is the model that answered.
+    Tokens and cost are those of all models, because a refusal is charged too.
     """
 
     def __init__(self, models: Sequence[Model], name: str | None = None) -> None:
@@ -33,16 +33,16 @@ class Fallback:
 
     @property
     def thinks(self) -> Thinks:
-        """What is to be reserved for, since any of them may answer: `always` if one always thinks."""
+        """`always` if one of the models always thinks: any of them may answer."""
         return max(map(thinks, self.models), key=("never", "optionally", "always").index)
 
     @property
     def context_window(self) -> int | None:
-        """The smallest that is known, since any of them may answer."""
+        """The smallest known one: any of the models may answer."""
         return min((window for model in self.models if (window := context_window(model))), default=None)
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """The first answer. Raises the last model's error, with what became of the others in its detail."""
+        """Return the first answer. Raises the last model's error, with the failures of the others in its detail."""
         sent, waited = 0, 0.0
         earlier: list[str] = []
         paid: list[Completion] = []
@@ -74,7 +74,7 @@ class Fallback:
         raise failure
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        """The dearest of them, since any may answer; None where one has no known price."""
+        """Max price among the models; None if one of them is unknown."""
         prices = [model.price(tokens_in, tokens_out) for model in self.models]
         known = [price for price in prices if price is not None]
         return max(known) if len(known) == len(prices) else None
@@ -85,13 +85,13 @@ class Fallback:
 
 
 def _together(completions: Sequence[Completion]) -> Completion:
-    """The last one, with what all of them took."""
-    costs = [one.cost for one in completions]
+    """The last completion, with the usage of all of them."""
+    costs = [completion.cost for completion in completions]
     return replace(
         completions[-1],
-        tokens_in=sum(one.tokens_in for one in completions),
-        tokens_out=sum(one.tokens_out for one in completions),
-        tokens_thought=sum(one.tokens_thought for one in completions),
-        tokens_cached=sum(one.tokens_cached for one in completions),
+        tokens_in=sum(completion.tokens_in for completion in completions),
+        tokens_out=sum(completion.tokens_out for completion in completions),
+        tokens_thought=sum(completion.tokens_thought for completion in completions),
+        tokens_cached=sum(completion.tokens_cached for completion in completions),
         cost=None if None in costs else math.fsum(cost for cost in costs if cost is not None),
     )

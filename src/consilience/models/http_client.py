@@ -1,10 +1,10 @@
-"""What the HTTP clients of the provider libraries are given: checked addresses and proxies, and replies of a bounded size.
+"""Settings of the provider libraries' HTTP clients: checked addresses and proxies, and a bound on the size of replies.
 
-The libraries report a bad address late: as a connection that failed, after all retries, or as an exception of their own.
-Messages name the variable and never repeat its value, which may hold a password.
+The libraries report a bad address late: as a failed connection after all retries, or as an exception of their own. Messages name
+the variable and never its value, which may contain a password.
 
-The libraries read a whole reply into memory before anything of ours sees it. A few hundred kilobytes of gzip unpack to
-gigabytes, so the limit must hold while the reply is read.
+The libraries read a complete reply into memory. A few hundred kilobytes of gzip unpack to gigabytes, so the bound must apply while
+the reply is read.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _ADDRESSES: Mapping[str, tuple[str, ...]] = {
         *("GITHUB_COPILOT_BASE_URL", "COPILOT_API_URL", "GITHUB_COPILOT_API_BASE"),
     ),
 }
-"""For each provider, a pattern of its own hosts, where its listed prices hold over https, and the variables from which the
-client library reads another address. Servers of one's own are in `endpoints.SERVERS`."""
+"""Per provider: a pattern of its own hosts, where its listed prices apply over https, and the variables from which the client
+library reads another address. Servers of the user's own are in `endpoints.SERVERS`."""
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 _SOCKS = ("socks5", "socks5h")
 
 
 def check_environment(provider: str, environ: Mapping[str, str]) -> None:
-    """Check all that the HTTP client of a provider reads from the environment.
+    """Check everything that the HTTP client of a provider reads from the environment.
 
-    Raises `SettingsError` for an address, a proxy or a file of certificates that is not one, and `UnavailableModel` for a
-    SOCKS proxy if the library for it is missing.
+    Raises `SettingsError` for an invalid address, proxy or file of certificates, and `UnavailableModel` for a SOCKS proxy if the
+    library for it is missing.
     """
     for variable in _address(provider)[1:]:
         if value := environ.get(variable, "").strip():
@@ -73,12 +73,12 @@ def check_environment(provider: str, environ: Mapping[str, str]) -> None:
 
 
 def chosen_address(provider: str, environ: Mapping[str, str]) -> str:
-    """The address that the environment names for a provider's requests; empty where it names none."""
+    """Return the address that the environment sets for a provider's requests; empty if none."""
     return next((url for name in _address(provider)[1:] if (url := environ.get(name, "").strip())), "")
 
 
 def is_own_host(provider: str, url: str) -> bool:
-    """Whether an address is the provider's own, so that its listed prices hold there."""
+    """Return whether an address is the provider's own, where its listed prices apply."""
     try:
         parts = urlsplit(url)
         usual = parts.scheme == "https" and parts.port in (None, 443)
@@ -94,14 +94,14 @@ def _address(provider: str) -> tuple[str, ...]:
 def check_address(
     url: str, variable: str, schemes: Sequence[str] = ("http", "https"), example: str = "http://HOST:PORT/v1"
 ) -> None:
-    """Raises `SettingsError` that says what is wrong with the address in a variable, and how to write it."""
-    if mistake := _mistake(url, schemes):
+    """Raise `SettingsError` with the mistake and an example if the address in a variable is invalid."""
+    if mistake := _describe_mistake(url, schemes):
         raise SettingsError(
             f"{variable} is not a web address: {mistake}", where="the environment", do=f"Write {variable}={example}."
         )
 
 
-def _mistake(url: str, schemes: Sequence[str]) -> str:
+def _describe_mistake(url: str, schemes: Sequence[str]) -> str:
     if any(character.isspace() or not character.isprintable() for character in url):
         return "it has a space or a control character in it"
     scheme, separator, _ = url.partition("://")
@@ -143,7 +143,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class ReplyUnreadable(Exception):
-    """A reply that was not read to its end; the text says why. Another request would not help."""
+    """A reply that was not read to its end, with the reason. Another request would not help."""
 
 
 class _Stream(Protocol):
@@ -170,30 +170,28 @@ class _HttpClient(Protocol):
 
 
 def bound_requests(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
-    """Have the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and wait for them
-    without a limit of its own.
+    """Make the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and remove its timeout.
 
-    The limiter ends a request at its deadline. The libraries' own limit of 600 seconds would end a longer one earlier.
-    A reply of more than `max_bytes` raises `ReplyUnreadable` inside the library. Providers make new clients when the event loop
-    changes, so call it before each request; a client that has the limit keeps it. Left as they are: a client that the
-    caller made, since it may serve the caller's downloads too, and those of providers that do not use httpx (xAI,
-    Bedrock, Hugging Face).
+    The limiter ends a request at its deadline; the libraries' own timeout of 600 seconds would end a longer one earlier. A
+    reply that is too large raises `ReplyUnreadable` inside the library. Providers create new clients when the event loop
+    changes, so call this before each request; it changes a client once. Clients that the caller created are not changed,
+    because they may serve other downloads, nor are those of providers without httpx (xAI, Bedrock, Hugging Face).
     """
     provider = getattr(model, "provider", model)
     client: _HttpClient | None = getattr(provider, "_own_http_client", None)
-    if client is None or any(isinstance(hook, _Limit) for hook in client.event_hooks["response"]):
+    if client is None or any(isinstance(hook, _ReplyBound) for hook in client.event_hooks["response"]):
         return
     client.event_hooks["request"].append(_prepare)
-    client.event_hooks["response"].append(_Limit(max_bytes))
+    client.event_hooks["response"].append(_ReplyBound(max_bytes))
 
 
 async def _prepare(request: _Message) -> None:
-    """Ask for the only compression that `_Limit` unpacks, and wait for the reply as long as the caller does."""
+    """Request the only compression that `_ReplyBound` unpacks, without a read timeout."""
     request.headers["Accept-Encoding"] = "gzip"
     request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
 
 
-class _Limit:
+class _ReplyBound:
     """A response hook of httpx, which runs before the body is read. It unpacks the body itself, in bounded pieces."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -211,9 +209,9 @@ class _Limit:
 
 
 def _stream_class(base: type) -> Callable[[AsyncIterator[bytes], _Stream], _Stream]:
-    """A stream of `pieces`, of the class that the response's library insists on."""
+    """Return a factory of streams of `pieces`, of the class that the response's library requires."""
 
-    class Limited(base):  # type: ignore[misc]
+    class BoundedStream(base):  # type: ignore[misc]
         def __init__(self, pieces: AsyncIterator[bytes], inner: _Stream) -> None:
             self._pieces, self._inner = pieces, inner
 
@@ -223,11 +221,11 @@ def _stream_class(base: type) -> Callable[[AsyncIterator[bytes], _Stream], _Stre
         async def aclose(self) -> None:
             await self._inner.aclose()
 
-    return Limited
+    return BoundedStream
 
 
 async def _pieces(stream: _Stream, gzip: bool, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body, unpacked if `gzip`. Raises `ReplyUnreadable` once it is too large or is not gzip."""
+    """Yield the body, unpacked if `gzip`. Raises `ReplyUnreadable` if it is too large or not gzip."""
     unpacker = zlib.decompressobj(_GZIP)
     received = unpacked = 0
     async for raw in stream:

@@ -1,9 +1,9 @@
-"""How fast an account is asked: adaptive concurrency, one shared pause, retries, and a deadline for each sending.
+"""The rate of requests to an account: adaptive concurrency, a shared pause, retries, and a deadline for each request.
 
-One `Limiter` per provider account and event loop, shared by all sessions (`limiter_for`). Its window grows gently
-while it is what holds requests back, is halved by a 429 (once for all that were in flight), and does not grow for a
-while after a failing server. A `retry_after` stops the whole account; afterwards one request goes first, and the
-others follow one by one as answers come. `Limiter.send` is the way through it, and `Limited` a model that goes that way.
+One `Limiter` per provider account and event loop, shared by all sessions (`limiter_for`). Its window grows slowly while it
+holds requests back, is halved by a 429 (once for all requests in flight), and does not grow for a while after a server
+failed. A `retry_after` pauses the whole account. After it one request is sent, and the others follow one by one as answers
+arrive. `Limited` is a model whose requests pass a limiter.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from consilience.models.port import Completion, Model, ModelRequest, context_win
 T = TypeVar("T")
 
 may_retry: ContextVar[Callable[[], bool] | None] = ContextVar("may_retry", default=None)
-"""Asked before each further sending of one call, since limits bound sendings; None allows all."""
+"""Called before each further request of a call, because limits count requests; None allows all."""
 
 
 class Sendings:
-    """Counts the requests of one call while they are sent, for a call that is cancelled and so returns no figures.
+    """Counts the requests of one call while they are sent, because a cancelled call returns no figures.
 
-    A limiter, and a model that sends without one, calls `expect` on arrival, `dispatched` per request and `answered` per result.
+    A limiter, or a model without one, calls `expect` first, `dispatched` per request and `answered` per result.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Sendings:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a request was sent and not answered. True for a model that does not report its requests."""
+        """Whether a request was sent and not answered; True for a model that does not report its requests."""
         return self._open > 0 if self._expected else True
 
     def expect(self) -> None:
@@ -64,59 +64,59 @@ class Sendings:
         self._open -= 1
 
     def repeated(self) -> None:
-        """A model sent a further request within one sending of its limiter."""
+        """The model sent a further request while it held one slot of its limiter."""
         self._sent += 1
 
     def settle(self) -> None:
-        """The requests so far are recorded elsewhere."""
+        """Reset: the requests so far have been recorded."""
         self._sent = self._open = 0
 
 
 sendings: ContextVar[Sendings] = ContextVar("sendings")
-"""The count of the running call. Set only for a call that a limit on time may end."""
+"""The count of the running call; set only if a limit on time may end the call."""
 
 
 def running_count() -> Sendings:
-    """The count of the running call, or a new one that nobody reads."""
+    """Return the count of the running call, or a new one that is not read."""
     return sendings.get(None) or Sendings()
 
 
 def retry_allowed() -> bool:
-    """Whether the running call may send once more. Asking may take the permission: send if it is given."""
+    """Return whether the running call may send another request. True may reserve it, so it must be sent."""
     ask = may_retry.get()
     return ask is None or ask()
 
 
 def requests_of(error: ProviderError) -> int:
-    """How many requests were sent before `error` was raised."""
+    """Return the number of requests sent before `error` was raised."""
     made = getattr(error, "requests", 1)
     return made if isinstance(made, int) else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Settings of a limiter. Windows are requests in flight, times are seconds.
+    """Settings of a limiter. A window is a number of requests in flight."""
 
-    `start`, `least` and `most` bound the window, `cut` is what a 429 leaves of it. `calm` is how long it does not
-    grow after a server failed. `backoff` and `longest_backoff` bound the waits before retries, which double;
-    `spacing` is the most between two releases after a pause. A pause of more than `patience` is not waited for.
-    """
-
-    start: float = 16.0
-    least: float = 1.0
-    most: float = 256.0
-    cut: float = 0.5
-    calm: float = 10.0
-    backoff: float = 0.5
-    longest_backoff: float = 30.0
-    spacing: float = 0.25
-    patience: float = 120.0
+    initial_window: float = 16.0
+    min_window: float = 1.0
+    max_window: float = 256.0
+    cut_factor: float = 0.5
+    """What a 429 leaves of the window."""
+    calm_seconds: float = 10.0
+    """How long the window does not grow after a server failed."""
+    backoff_seconds: float = 0.5
+    """Bound on the wait before the first retry. It doubles with each retry."""
+    max_backoff_seconds: float = 30.0
+    max_spacing_seconds: float = 0.25
+    """Max time between two releases after a pause."""
+    max_pause_seconds: float = 120.0
+    """If the provider asks for a longer pause, waiting requests fail."""
 
 
 class Limiter:
     """The shared state of one account on one event loop. Waiters are served in order of arrival.
 
-    `clock`, `sleep` and `rng` are for tests; nothing but these is asked about time or chance.
+    `clock`, `sleep` and `rng` are the only sources of time and chance; tests replace them.
     """
 
     def __init__(
@@ -133,10 +133,10 @@ class Limiter:
         self.clock = clock
         self.sleep = sleep
         self._rng = rng or random.Random()
-        self._window = self.pace.start
+        self._window = self.pace.initial_window
         self._was_cut = False
         self._ramp = math.inf  # a second bound while recovering from a pause; 0 until the first release after it
-        self._flying = 0
+        self._in_flight = 0
         self._waiting: list[tuple[int, asyncio.Future[int]]] = []
         self._tickets = itertools.count()
         self._epoch = 1  # counts cuts: a 429 to a request sent before the last cut cuts nothing
@@ -147,12 +147,12 @@ class Limiter:
 
     @property
     def window(self) -> float:
-        """Requests that may be in flight together, as now believed."""
+        """Current bound on requests in flight."""
         return self._window
 
     @property
     def in_flight(self) -> int:
-        return self._flying
+        return self._in_flight
 
     @property
     def waiting(self) -> int:
@@ -160,15 +160,14 @@ class Limiter:
 
     @property
     def shut(self) -> bool:
-        """Whether the account was told to stay away for longer than `patience`, so that `enter` would raise."""
-        return self._gate > 0.0 and self._gate - self.clock() > self.pace.patience
+        """Whether the provider asked for a pause above `max_pause_seconds`, so that `enter` raises."""
+        return self._gate > 0.0 and self._gate - self.clock() > self.pace.max_pause_seconds
 
     async def send(self, sending: Callable[[], Awaitable[T]], *, deadline: float, retries: int) -> tuple[T, int, float]:
-        """What `sending` gives, how many requests failed before it, and the seconds waited for slots and between retries.
+        """Return the result of `sending`, the number of failed requests before it, and the seconds waited.
 
-        `deadline` is seconds for each sending, from dispatch; `retries` bounds the further ones after transient failures.
-        Raises the last `ProviderError`; its attributes `requests` and `waited` say what was tried. Cancelled at any
-        point, it holds no slot.
+        `deadline` is seconds per request from dispatch; `retries` bounds further requests after transient failures. Raises the last
+        `ProviderError` with the attributes `requests` and `waited`. A cancelled call holds no slot.
         """
         ticket = self.ticket()
         running_count().expect()
@@ -180,7 +179,7 @@ class Limiter:
                 try:
                     mark = await self.enter(ticket)
                 except RateLimited as shut:
-                    raise _counted(shut, sent, waited) from None
+                    raise _with_counts(shut, sent, waited) from None
                 waited += self.clock() - began
             outcome = await self._send_once(sending, mark, deadline)
             if not isinstance(outcome, ProviderError):
@@ -189,14 +188,14 @@ class Limiter:
             attempt += 1
             worth = retries if outcome.retries is None else min(retries, outcome.retries)
             if not outcome.transient or attempt > worth or self.shut or not retry_allowed():
-                raise _counted(outcome, sent, waited)
+                raise _with_counts(outcome, sent, waited)
             if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
                 began = self.clock()
                 await self.sleep(self.backoff(attempt))
                 waited += self.clock() - began
 
     async def _send_once(self, sending: Callable[[], Awaitable[T]], mark: int, deadline: float) -> T | ProviderError:
-        """One sending in a slot, which is given back however it ends."""
+        """One request in a slot, which is released in any case."""
         failure: ProviderError
         count = running_count()
         count.dispatched()
@@ -219,23 +218,20 @@ class Limiter:
         return failure
 
     def ticket(self) -> int:
-        """A place in the order of arrival; a call keeps its own for all its sendings."""
+        """A place in the order of arrival; a call keeps it for all its requests."""
         return next(self._tickets)
 
     def try_enter(self) -> int:
-        """Take a slot if one is free and nobody waits. Returns a mark to give back with it, or 0."""
-        if self._waiting or self._gate or self._flying >= self._window or self._ramp != math.inf:
+        """Take a slot if one is free and no request waits. Returns a mark for releasing it, or 0."""
+        if self._waiting or self._gate or self._in_flight >= self._window or self._ramp != math.inf:
             return 0
-        self._flying += 1
+        self._in_flight += 1
         return self._epoch
 
     async def enter(self, ticket: int) -> int:
-        """Take a slot, in turn. Returns the mark to give back with it.
-
-        Raises `RateLimited` when the account has been told to stay away for longer than `patience`.
-        """
+        """Take a slot, in turn. Returns the mark for releasing it. Raises `RateLimited` if the account is `shut`."""
         if self.shut:
-            raise self._turned_away(self._gate - self.clock())
+            raise self._account_shut(self._gate - self.clock())
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (ticket, future))
         self._release_waiters()
@@ -244,51 +240,51 @@ class Limiter:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.abandoned()  # the slot was given at the moment the waiter was cancelled
-            self._drop_gone()
+            self._drop_cancelled()
             raise
 
     def succeeded(self) -> None:
-        """Give the slot back after an answer."""
-        held_back = self._flying >= self._window - 1 or bool(self._waiting)
-        self._flying -= 1
+        """Release the slot after an answer."""
+        held_back = self._in_flight >= self._window - 1 or bool(self._waiting)
+        self._in_flight -= 1
         if self._ramp != math.inf:
             self._recover()
-        elif held_back and self._window < self.pace.most and not self._calming():
-            self._window = min(self.pace.most, self._window + (1 / self._window if self._was_cut else 0.5))
+        elif held_back and self._window < self.pace.max_window and not self._is_calming():
+            self._window = min(self.pace.max_window, self._window + (1 / self._window if self._was_cut else 0.5))
         self._streak = 0
         if self._waiting:
             self._release_waiters()
 
     def failed(self, mark: int, error: ProviderError) -> None:
-        """Give the slot back after an error, and learn from it. A refusal or rejection is an answer in time."""
-        self._flying -= 1
+        """Release the slot after an error and adapt. A refusal or rejection counts as an answer in time."""
+        self._in_flight -= 1
         if isinstance(error, RateLimited):
             self._cut(mark, error.retry_after)
         elif isinstance(error, Refused | Rejected):
             self._recover()
         else:
-            self._grows_from = self.clock() + self.pace.calm
+            self._grows_from = self.clock() + self.pace.calm_seconds
             if isinstance(error, ServerError) and error.retry_after:
                 self._pause(error.retry_after)
         if self._waiting:
             self._release_waiters()
 
     def abandoned(self) -> None:
-        """Give the slot back without having learned anything."""
-        self._flying -= 1
+        """Release the slot without adapting."""
+        self._in_flight -= 1
         if self._waiting:
             self._release_waiters()
 
     def backoff(self, attempt: int) -> float:
         """Seconds before retry number `attempt` (from 1): full jitter under a doubling bound."""
-        return self._rng.uniform(0.0, min(self.pace.longest_backoff, self.pace.backoff * 2**attempt))
+        return self._rng.uniform(0.0, min(self.pace.max_backoff_seconds, self.pace.backoff_seconds * 2**attempt))
 
     def _recover(self) -> None:
-        """An answer came: after a pause, one more may be in flight, until the window holds them again."""
+        """After a pause, each answer allows one more request in flight, up to the window."""
         if self._ramp:  # else it answers a request from before the pause
             self._ramp = self._ramp + 1 if self._ramp < self._window else math.inf
 
-    def _calming(self) -> bool:
+    def _is_calming(self) -> bool:
         if self._grows_from and self.clock() >= self._grows_from:
             self._grows_from = 0.0
         return self._grows_from > 0
@@ -298,25 +294,25 @@ class Limiter:
             self._epoch += 1
             self._streak += 1
             self._was_cut = True
-            self._window = max(self.pace.least, min(self._window, self._flying + 1) * self.pace.cut)
+            self._window = max(self.pace.min_window, min(self._window, self._in_flight + 1) * self.pace.cut_factor)
             if retry_after is None:
-                bound = min(self.pace.longest_backoff, self.pace.backoff * 2**self._streak)
+                bound = min(self.pace.max_backoff_seconds, self.pace.backoff_seconds * 2**self._streak)
                 retry_after = self._rng.uniform(bound / 2, bound)
         if retry_after is not None:
             self._pause(retry_after)
 
     def _pause(self, seconds: float) -> None:
-        """Nothing is sent on this account for so long, and a little more by chance."""
-        gate = self.clock() + seconds + self._rng.uniform(0.0, self.pace.spacing)
+        """Send nothing on this account for so long, plus a small random time."""
+        gate = self.clock() + seconds + self._rng.uniform(0.0, self.pace.max_spacing_seconds)
         self._gate = max(self._gate, gate)
         self._ramp = 0.0
-        if seconds > self.pace.patience:
+        if seconds > self.pace.max_pause_seconds:
             for _, future in self._waiting:
                 if not future.done():
-                    future.set_exception(self._turned_away(seconds))
+                    future.set_exception(self._account_shut(seconds))
             self._waiting.clear()
 
-    def _turned_away(self, seconds: float) -> RateLimited:
+    def _account_shut(self, seconds: float) -> RateLimited:
         error = RateLimited(
             f"{self.account}: the provider asks to wait {seconds:.0f} s; try again later or use another model",
             retry_after=seconds,
@@ -325,7 +321,7 @@ class Limiter:
         return error
 
     def _release_waiters(self) -> None:
-        while self._drop_gone():
+        while self._drop_cancelled():
             now = 0.0
             if self._gate:
                 now = self.clock()
@@ -334,16 +330,16 @@ class Limiter:
                     return
                 self._gate = 0.0
             if self._ramp == 0.0:
-                self._ramp = self._flying + 1.0
-            if self._flying >= min(self._window, self._ramp):
+                self._ramp = self._in_flight + 1.0
+            if self._in_flight >= min(self._window, self._ramp):
                 return
-            self._flying += 1
+            self._in_flight += 1
             heapq.heappop(self._waiting)[1].set_result(self._epoch)
             if self._ramp != math.inf:
-                self._gate = (now or self.clock()) + self._rng.uniform(0.0, self.pace.spacing)
+                self._gate = (now or self.clock()) + self._rng.uniform(0.0, self.pace.max_spacing_seconds)
 
-    def _drop_gone(self) -> bool:
-        """Let go of those at the front who gave up, since a future holds its loop; whether anybody is left."""
+    def _drop_cancelled(self) -> bool:
+        """Drop cancelled waiters at the front, because a future keeps its loop alive. Returns whether any waiter is left."""
         while self._waiting and self._waiting[0][1].done():
             heapq.heappop(self._waiting)
         return bool(self._waiting)
@@ -357,7 +353,7 @@ class Limiter:
             self._opener.add_done_callback(self._forget, context=empty)
 
     def _forget(self, opener: asyncio.Task[None]) -> None:
-        """A task holds its loop, as whose limiter this is kept: else a loop that met a pause would never be let go."""
+        """Drop the task: it would keep its loop alive, whose limiter this is."""
         if self._opener is opener:
             self._opener = None
 
@@ -373,7 +369,7 @@ _limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Limiter]] = We
 
 
 def limiter_for(account: str, pace: Pace | None = None) -> Limiter:
-    """The limiter of `account` on the running event loop; `pace` counts when it is made. Needs a running loop."""
+    """Return the limiter of `account` on the running event loop; `pace` applies if it is new."""
     accounts = _limiters.setdefault(asyncio.get_running_loop(), {})
     if account not in accounts:
         accounts[account] = Limiter(account, pace)
@@ -381,10 +377,10 @@ def limiter_for(account: str, pace: Pace | None = None) -> Limiter:
 
 
 class Limited:
-    """A model behind its account's limiter, with retries of transient failures and a deadline for each sending.
+    """A model behind its account's limiter, with retries of transient failures and a deadline for each request.
 
-    `deadline` is seconds from dispatch, after the limiter; `retries` bounds the further sendings, each of which also
-    asks `may_retry`. Without a `limiter` it is the account's own on whatever loop runs (`pace` if it is new).
+    `deadline` is seconds from dispatch; `retries` bounds further requests, each of which also asks `may_retry`. Without a
+    `limiter`, the account's own on the running loop is used (with `pace` if it is new).
     """
 
     def __init__(
@@ -419,7 +415,7 @@ class Limited:
         return context_window(self.inner)
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """The inner model's answer with `requests` and `waited` filled in. Raises as `Limiter.send` does."""
+        """Return the inner model's answer with `requests` and `waited` set. Raises as `Limiter.send` does."""
         limiter = self._limiter or limiter_for(self.inner.account, self._pace)
         completion, failed, waited = await limiter.send(
             lambda: self.inner.complete(request), deadline=self.deadline, retries=self.retries
@@ -435,8 +431,8 @@ class Limited:
         await self.inner.close()
 
 
-def _counted(error: ProviderError, sent: int, waited: float) -> ProviderError:
-    """The error with what was tried, as one of its own: a model may raise the same object each time."""
-    told = copy.copy(error)
-    vars(told).update(requests=sent, waited=waited)
-    return told
+def _with_counts(error: ProviderError, sent: int, waited: float) -> ProviderError:
+    """Return a copy of the error with these counts; a model may raise the same object each time."""
+    copied = copy.copy(error)
+    vars(copied).update(requests=sent, waited=waited)
+    return copied

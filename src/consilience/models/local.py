@@ -173,7 +173,7 @@ class _Connection:
 class _NativeOnly(ProviderModel):
     """Uses JSON schemas only: small models imitate a tool call, and echo a schema that is in the prompt."""
 
-    def _learn(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
+    def _remember_rejected(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
         return False
 
 

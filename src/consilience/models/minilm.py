@@ -1,6 +1,6 @@
 """The offline sentence encoder `minilm`: all-MiniLM-L6-v2 with int8 weights, on onnxruntime; no key, no network.
 
-The weights are those of the catalogue. The vocabulary is part of this package.
+The weights are in the catalogue. The vocabulary is part of this package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_TOKENS = 256
-"""The model was trained on texts of at most this length; what follows in a longer text is not read."""
+"""Max length of the texts the model was trained on. The rest of a longer text is not read."""
 EXTRA = ("onnxruntime", "tokenizers")
 
 
@@ -37,7 +37,7 @@ class MiniLM:
         self._path = available()
 
     async def encode(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in order. A vector depends on its text alone, not on what is encoded with it."""
+        """Return one vector per text, in order. A vector depends on its text alone, not on the batch."""
         return await asyncio.to_thread(self._encode, texts)
 
     def _encode(self, texts: Sequence[str]) -> list[list[float]]:
@@ -65,7 +65,7 @@ def available() -> Path:
 
 @lru_cache(maxsize=1)
 def _load(path: Path) -> tuple[Tokenizer, InferenceSession]:
-    """The tokenizer and the model, once a process."""
+    """Load the tokenizer and the model, once per process."""
     from onnxruntime import InferenceSession, SessionOptions
     from tokenizers import BertWordPieceTokenizer
 
@@ -79,7 +79,7 @@ def _load(path: Path) -> tuple[Tokenizer, InferenceSession]:
 
 
 def _vector(tokenizer: Tokenizer, model: InferenceSession, text: str) -> list[float]:
-    """The mean of the token vectors, at length 1. One text at a time: int8 scales are taken from a whole batch."""
+    """Return the mean of the token vectors, normalised. One text at a time: int8 scales depend on the batch."""
     import numpy
 
     ids = numpy.array([tokenizer.encode(text.encode("utf-8", "replace").decode()).ids], dtype=numpy.int64)

@@ -1,4 +1,4 @@
-"""Reading a typed reply: lenient in form, strict in content."""
+"""Parses typed replies: lenient in form, strict in content."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from consilience.domain.messages import is_free_text
 T = TypeVar("T")
 
 MAX_PASSES = 8
-"""What one trace leaves may begin with another. No model nests them deeper."""
+"""Max passes over a text: behind one trace another may begin."""
 
 MAX_BROKEN = 100
-"""Broken objects of one text that are passed over; what follows them is not read."""
+"""Max broken objects of one text that are skipped; what follows them is not read."""
 
 _TAG = "(?:think|thinking|reasoning)"
 _OPENED = re.compile(rf"\s*(?:<(?P<name>{_TAG}|thought|analysis)>|◁think▷)", re.IGNORECASE)
 _PREAMBLE = re.compile(r"\s*[^\n]{0,80}\n\s*")
-"""What a program may say before its model begins."""
+"""A line that a program may print before its model begins."""
 _OPENED_LATER = re.compile(rf"^[ \t]*<{_TAG}>(?P<alone>[ \t]*$)?", re.IGNORECASE | re.MULTILINE)
 _CLOSED = re.compile(rf"</{_TAG}>", re.IGNORECASE)
 _CLOSED_RARE = re.compile(r"</(?:thought|analysis)>", re.IGNORECASE)
@@ -59,20 +59,20 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _LAST_NUMBER = re.compile(r"-?\d[\d.eE+-]*\Z")
 _EMPTY = ("null", "[]", '""')
-"""JSON that says nothing, where prose would do."""
+"""JSON without content."""
 
 
 class Malformed(ValueError):
-    """A reply that cannot be used; the text says why in words for the model that wrote it."""
+    """An unusable reply, with the reason in words for the model that wrote it."""
 
 
 def without_trace(text: str) -> str:
     """Return `text` without reasoning traces, stripped if it had one; a text that is only a trace is empty.
 
-    A trace is `<think>…</think>`, `<thinking>` or `<reasoning>` alike, at the beginning or from a line of its own on; at the
-    beginning also `<thought>`, `<analysis>` and `◁think▷`. It may lack its beginning (then all before its end belongs to it),
-    and where nothing or one short line stands before it, its end (then all that follows does). Tags inside code or inside a JSON
-    object are text.
+    A trace is `<think>…</think>`, `<thinking>` or `<reasoning>`, at the beginning of the text or of a line; at the beginning of the
+    text also `<thought>`, `<analysis>` and `◁think▷`. The opening tag may be missing (then everything before the closing tag is
+    trace). The closing tag may be missing after at most one short line (then everything that follows is trace). Tags inside code or
+    a JSON object are text.
     """
     if "<" not in text and "◁" not in text:
         return text
@@ -85,7 +85,7 @@ def without_trace(text: str) -> str:
 
 
 def _without_traces(text: str) -> str | None:
-    """One pass: what is left without the traces to be seen; None if there is none."""
+    """One pass: return the text without its visible traces; None if there is none."""
     begin = 0
     while opened := _OPENED.match(text, begin):
         closed = _end_of(opened["name"]).search(text, opened.end())
@@ -116,14 +116,14 @@ def _without_traces(text: str) -> str | None:
 
 
 def _end_of(name: str | None) -> re.Pattern[str]:
-    """What closes a trace that stands at the beginning."""
+    """Return the pattern that closes a trace at the beginning."""
     if name is None:
         return _CLOSED_TRIANGLE
     return _CLOSED if _COMMON.fullmatch(name) else _CLOSED_RARE
 
 
 def _quoted(text: str, begin: int) -> bytearray:
-    """A flag for every character: whether it stands in code, in a JSON object, or where tags are spoken of."""
+    """Return a flag per character: whether it is in code, in a JSON object, or in a mention of tags."""
     flags = bytearray(len(text))
     for a, b in (*(code.span() for code in _QUOTED.finditer(text, begin)), *_objects(text, begin).spans):
         flags[a:b] = b"\1" * (b - a)
@@ -131,12 +131,12 @@ def _quoted(text: str, begin: int) -> bytearray:
 
 
 def parse_reply(text: str, returns: type[T]) -> T:
-    """The reply as `returns`, which is `str` or a pydantic model.
+    """Return the reply as `returns`, which is `str` or a pydantic model. Raises `Malformed`.
 
-    Reasoning traces, fences, prose around the object and an end cut off are forgiven; enums, bounds, empty strings and an
-    echoed schema are not. Of several objects the last that validates counts. One that was cut off is closed if no whole one
-    validates, without a number or a decision that the cut may have shortened. Prose without an object fills the type's only
-    required field if that is a `FreeText`. Raises `Malformed`.
+    Reasoning traces, fences, prose around the object and a cut end are tolerated; wrong enums, bounds, empty strings and an echoed
+    schema are not. Of several objects the last valid one counts. A cut object is closed if no complete one is valid, without a
+    number or decision that the cut may have shortened. Prose without an object fills the type's only required field if that is a
+    `FreeText`.
     """
     body = without_trace(text).strip()
     if returns is str:
@@ -174,7 +174,7 @@ def _validated(data: dict[str, object], returns: type[BaseModel], *, escaped: bo
         value = returns.model_validate(_encodable(data) if escaped else data)
     except ValidationError as error:
         raise Malformed(_in_words(error)) from None
-    except (ValueError, RecursionError):  # digits or brackets without end
+    except (ValueError, RecursionError):  # too many digits or brackets
         raise Malformed("the reply is not a JSON object") from None
     for name in _required_strings(returns):
         if _blank(str(getattr(value, name))):
@@ -183,12 +183,12 @@ def _validated(data: dict[str, object], returns: type[BaseModel], *, escaped: bo
 
 
 def _encodable(data: dict[str, object]) -> object:
-    """The data with halves of character pairs, which escapes can spell, replaced. Raises `ValueError`, `RecursionError`."""
+    """Replace lone surrogates, which escapes can produce and UTF-8 cannot encode. Raises `ValueError`, `RecursionError`."""
     return json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _blank(text: str) -> bool:
-    """True for a text with nothing to be seen in it: blanks, and characters that only steer."""
+    """Return whether a text has only white space and control characters."""
     return not text[:1].isalnum() and not any(character.isprintable() and not character.isspace() for character in text)
 
 
@@ -199,16 +199,18 @@ def _unfenced(text: str) -> str:
 
 @dataclass
 class _Objects:
-    """JSON objects of a text: the whole ones that hold anything, and one that was cut off at the end. `spans` are the places of
-    all whole ones, and of the one cut off if nothing stands before it."""
+    """The JSON objects of a text."""
 
     whole: list[dict[str, object]] = field(default_factory=list)
+    """Complete objects that are not empty."""
     spans: list[tuple[int, int]] = field(default_factory=list)
+    """Places of all complete objects, and of the cut one if only a fence precedes it."""
     cut: str | None = None
+    """An object whose end is missing."""
 
 
 def _objects(text: str, first: int = 0) -> _Objects:
-    """The outermost objects from `first` on. Nothing inside a broken one is taken for a reply."""
+    """Return the outermost objects from `first` on. Objects inside a broken one do not count."""
     found, place, broken = _Objects(), first, 0
     if first == 0 and text.endswith("}") and (alone := _only_object(text)):
         return _Objects([alone], [(0, len(text))])
@@ -233,7 +235,7 @@ def _objects(text: str, first: int = 0) -> _Objects:
 
 
 def _only_object(text: str) -> dict[str, object] | None:
-    """What a text is that is one object and nothing else; None for any other, and for an empty object."""
+    """Return the object if the text is one object and nothing else; None otherwise or if it is empty."""
     if _OBJECT.match(text) is None:
         return None
     try:
@@ -244,15 +246,15 @@ def _only_object(text: str) -> dict[str, object] | None:
 
 
 def _runs_out(error: json.JSONDecodeError) -> bool:
-    """Whether the text may only lack its end: the error stands within the last few characters, or in a string without end."""
+    """Return whether only the end may be missing: the error is in the last few characters, or in an unclosed string."""
     return error.msg.startswith("Unterminated") or len(error.doc) - error.pos < len("-1234.5e+678")
 
 
 def _balanced(text: str, begin: int) -> int:
-    """Behind the brace that closes the one at `begin`; the end of the text if none does.
+    """Return the position after the brace that closes the one at `begin`; the end of the text if there is none.
 
-    Braces within strings count in one of two readings, since a broken object may have a quotation mark too many. The later end
-    holds, so that nothing inside the object is taken for an object of its own.
+    A broken object may have a superfluous quotation mark, so braces in strings count in one of two readings. The later end is
+    used, so that no part of the object counts as another object.
     """
     return max(_closing(_BRACE, text, begin), _closing(_BRACE_OR_STRING, text, begin))
 
@@ -267,8 +269,8 @@ def _closing(tokens: re.Pattern[str], text: str, begin: int) -> int:
 
 
 def _partial(fragment: str, *, strings: bool = True) -> dict[str, object] | None:
-    """An object whose end was cut off, closed; without its last string where `strings` is False and that was cut."""
-    escaped = _STRING.sub(lambda said: _CONTROL.sub(lambda one: f"\\u{ord(one[0]):04x}", said[0]), fragment)
+    """Close an object whose end is missing; without its last string if `strings` is False and the string is cut."""
+    escaped = _STRING.sub(lambda string: _CONTROL.sub(lambda c: f"\\u{ord(c[0]):04x}", string[0]), fragment)
     try:
         value = from_json(escaped, allow_partial="trailing-strings" if strings else True)
     except ValueError:
@@ -277,8 +279,8 @@ def _partial(fragment: str, *, strings: bool = True) -> dict[str, object] | None
 
 
 def _closed(fragment: str, returns: type[BaseModel]) -> dict[str, object] | None:
-    """A cut object, closed where that is unambiguous: without a last number, since digits may be missing, and without a
-    decision (a field that is not plain text) whose string was cut."""
+    """Close a cut object: without a last number, whose digits may be missing, and without a decision (a field that is not plain
+    text) whose string is cut."""
     closed = _partial(fragment)
     if closed is None or closed != _partial(fragment, strings=False):
         name = next(reversed(closed or {}), "")
@@ -290,7 +292,7 @@ def _closed(fragment: str, returns: type[BaseModel]) -> dict[str, object] | None
 
 
 def _is_prose(returns: type[BaseModel], name: str) -> bool:
-    """Whether a field is text without bounds: half of it is half a text, and no other decision."""
+    """Return whether a field is text without bounds: half of it is a shorter text, not another decision."""
     for key, described in returns.model_fields.items():
         if name in (key, described.alias):
             return described.annotation is str and (not described.metadata or is_free_text(described.metadata))
@@ -298,7 +300,7 @@ def _is_prose(returns: type[BaseModel], name: str) -> bool:
 
 
 def prose_field(returns: type[BaseModel]) -> str:
-    """The only required field, if that is a `FreeText`, which prose without JSON fills; else nothing."""
+    """Return the only required field if it is a `FreeText`, which prose without JSON fills; else ""."""
     required = [(name, field) for name, field in returns.model_fields.items() if field.is_required()]
     return required[0][0] if len(required) == 1 and is_free_text(required[0][1].metadata) else ""
 

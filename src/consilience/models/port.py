@@ -1,7 +1,6 @@
-"""The one small port between the engine and whatever answers a request.
+"""The port between the engine and a model. Wrappers compose around it: fallback around limiter around provider.
 
-Wrappers compose around it: fallback around limiter around provider. A model raises `ProviderError`s only;
-anything else it raises is a defect.
+A model raises only `ProviderError`s; any other exception is a defect.
 """
 
 from __future__ import annotations
@@ -17,94 +16,99 @@ JsonSchema = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One sending. `system` and `user` are the rendered prompt; `schema` is the JSON Schema of the reply, or None for free text."""
+    """One request to a model. `system` and `user` are the rendered prompt."""
 
     agent: str
     key: str
+    """Key of the call."""
     system: str
     user: str
     returns: type | None = None
+    """Type of the reply."""
     schema: JsonSchema | None = None
+    """JSON Schema of the reply; None for free text."""
     attempt: int = 1
+    """1, or the number of the corrective request."""
     max_tokens: int = 1024
-    """Max tokens of the answer, without the thinking before it."""
+    """Max tokens of the answer, without thinking."""
     temperature: float | None = None
     seed: int | None = None
     thinking: ThinkingLevel | None = None
-    """How much a model that can think is to think; None leaves the provider's default."""
+    """Level of thinking for a model that can think; None for the provider's default."""
     thinking_tokens: int = 0
     """Tokens reserved for thinking, on top of `max_tokens`. A model that never thinks ignores it."""
     shared: tuple[int, ...] = ()
-    """Lengths in characters of beginnings of `user` that other calls send too, shortest first."""
+    """Lengths in characters of prefixes of `user` that other calls share, shortest first."""
 
     @property
     def text(self) -> str:
-        """The whole prompt as sent."""
+        """The complete prompt."""
         return f"{self.system}\n\n{self.user}" if self.system else self.user
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What came back. Tokens as the provider counted them; `cost` in US dollars, None where no price is known.
-
-    `tokens_thought` is the part of `tokens_out` that the model used for thinking, which is no part of `text`.
-
-    `requests` counts sendings including retries; `waited` is seconds spent in the limiter and between retries;
-    `tokens_cached` is the part of `tokens_in` served from a prefix already seen; `finish_reason` is "stop",
-    "length" (cut by `max_tokens`) or the provider's word; `model` is who really
-    answered, a `fallback` where the first that was asked did not.
-    """
+    """A model's answer and what it cost. Tokens are those that the provider counted."""
 
     text: str
+    """The answer, without thinking."""
     model: str
+    """The model that answered."""
     tokens_in: int = 0
     tokens_out: int = 0
+    """Tokens written, including those of thinking."""
     tokens_thought: int = 0
+    """The part of `tokens_out` used for thinking."""
     tokens_cached: int = 0
+    """The part of `tokens_in` served from a known prefix."""
     cost: float | None = None
+    """US dollars; None if no price is known."""
     finish_reason: str = "stop"
+    """"stop", "length" (cut at `max_tokens`), or the provider's word."""
     requests: int = 1
+    """Requests sent, including retries."""
     waited: float = 0.0
+    """Seconds spent in the limiter and between retries."""
     fallback: bool = False
+    """Whether a model other than the first of a chain answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What one step of an agent with tools came to, as it is stored: a model's response or a tool's result.
-
-    `form` says how to read the text: as it is, as JSON, or as what the tool wants done better. `requests` counts sendings.
-    """
+class StepResult:
+    """The result of one step of an agent with tools, as it is stored: a model's response or a tool's result."""
 
     text: str
     form: Literal["text", "json", "retry"] = "text"
+    """How to read the text; "retry" is the tool's request for a correction."""
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0
     cost: float | None = 0.0
     requests: int = 0
+    """Requests sent, including retries."""
     tokens_thought: int = 0
 
 
 class Steps(Protocol):
-    """Through this an agent with tools takes its steps, so that each is recorded before it has effect, and none taken twice."""
+    """Records each step of an agent with tools before it has effect, so that no step is repeated."""
 
     @property
     def last(self) -> bool:
-        """Whether the next request to the model is the last there may be, so that it should bring the answer."""
+        """Whether the next request to the model is the last allowed one, which must give the answer."""
         ...
 
-    async def ask(self, digest: str, send: Callable[[], Awaitable[Taken]]) -> Taken:
-        """One request to the agent's model, or what is recorded of it. Raises `ProviderError`s."""
+    async def ask(self, digest: str, send: Callable[[], Awaitable[StepResult]]) -> StepResult:
+        """Make a request to the agent's model, or return the recorded result. Raises `ProviderError`s."""
         ...
 
-    async def use(self, number: int, digest: str, work: Callable[[], Awaitable[Taken]]) -> Taken:
-        """The tool asked for as `number` (from 1) in the latest response, or what is recorded of its work."""
+    async def use(self, number: int, digest: str, work: Callable[[], Awaitable[StepResult]]) -> StepResult:
+        """Run the tool call `number` (from 1) of the latest response, or return the recorded result."""
         ...
 
 
 @runtime_checkable
 class Worker(Protocol):
-    """An agent with tools: `work` answers a request in at most `max_steps` requests to its model, taken through `steps`."""
+    """An agent with tools. `work` answers a request in at most `max_steps` requests to its model, made through `steps`."""
 
     @property
     def name(self) -> str: ...
@@ -147,12 +151,12 @@ class Model(Protocol):
 
 
 def context_window(model: object) -> int | None:
-    """Tokens that a prompt and its reply may have together, from a model's optional attribute `context_window`; None if unknown."""
-    found: int | None = getattr(model, "context_window", None)
-    return found
+    """Return the max tokens of prompt and reply together, from the optional attribute `context_window`; None if unknown."""
+    window: int | None = getattr(model, "context_window", None)
+    return window
 
 
 def thinks(model: object) -> Thinks:
-    """Whether a model thinks, from its optional attribute `thinks`; `never` for one that has none."""
-    found: Thinks = getattr(model, "thinks", "never")
-    return found
+    """Return whether a model thinks, from the optional attribute `thinks`; `never` without it."""
+    answer: Thinks = getattr(model, "thinks", "never")
+    return answer

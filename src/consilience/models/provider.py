@@ -1,9 +1,9 @@
-"""A request through pydantic-ai's low-level interface to whichever provider its model names.
+"""Requests through pydantic-ai's low-level interface to the provider of a model.
 
-One `complete` is one sending: the SDK's own retries are off, so that limits bound what is really sent. The one
-exception is an error that names a parameter, or a form of structured output, as unknown to the server. The request is
-sent again at once without it, with the permission of `limiter.may_retry`, and so are all later ones. Every failure of
-the library becomes a `ProviderError` whose detail says what to do and holds no key.
+One `complete` is one request: the SDK's own retries are off, so that limits bound what is sent. The exception is an error that
+names a parameter, or a form of structured output, as unknown to the server: the request is sent again at once without it, with
+the permission of `limiter.may_retry`, and later requests omit it too. Every failure of the library becomes a `ProviderError` with
+advice and without keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from consilience.domain.errors import ProviderError, Refused, ServerError
 from consilience.domain.outcome import ThinkingLevel, Thinks
-from consilience.models.endpoints import Prices, answered_by, in_dollars
+from consilience.models.endpoints import Prices, answering_name, in_dollars
 from consilience.models.failures import OPTIONAL, OutputMode, rejected_part, translate
 from consilience.models.http_client import bound_requests
 from consilience.models.limiter import retry_allowed, running_count
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from pydantic_ai.usage import RequestUsage
 
 _OUTPUT_TOOL = "reply"
-_MOST_TOKENS = 100_000_000
-"""Tokens of one request, ten times what the longest known context holds."""
-_LINEAR_UP_TO = 100_000
-"""Input tokens below which no known price list has a further tier."""
+_MAX_CREDIBLE_TOKENS = 100_000_000
+"""Bound on the reported tokens of one request, ten times the longest known context."""
+_MAX_LINEAR_TOKENS = 100_000
+"""Input tokens up to which every known price list is linear."""
 _NO_TAGS = ("\0<think>", "\0</think>")
-"""No text holds them. With the usual tags the library keeps a trace without an end as the answer; `models.parsing` does not."""
+"""Tags that no text contains: with the default tags the library returns an unclosed trace as the answer."""
 _MAKERS = frozenset(
     {"openai", "anthropic", "google", "google-gla", "google-vertex", "deepseek", "mistral", "cohere", "xai"}
 )
-"""Accounts whose models the model layer knows. Others serve models of many makers."""
+"""Accounts whose models the model layer knows. Others host models of many makers."""
 _MIN_CACHED_CHARS = 4_096
-"""Characters below which no provider caches a marked beginning: at least 1,024 tokens."""
+"""Min length of a cached prefix: providers require at least 1,024 tokens."""
 
 
 class ProviderModel:
     """One model of one provider account.
 
-    `prices` other than "listed" replace the price data. `extra_body` is merged into the body of requests of adapters
-    that can. An instance serves one event loop at a time; used on another, it opens its connections anew.
+    `prices` other than "listed" replace the price data. `extra_body` is merged into the body of requests if the adapter supports
+    it. An instance serves one event loop at a time; on another one it reopens its connections.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class ProviderModel:
 
     @property
     def settings(self) -> ModelSettings:
-        """What every request to this model is sent with: above all, without retries of the SDK's own."""
+        """Settings of every request to this model, among them the SDK's retries turned off."""
         return self._settings.copy()
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """One sending, and one more for each part of the request that the server says it does not know.
+        """Send one request, and one more for each part of it that the server reports as unknown.
 
-        Raises `RateLimited`, `ServerError`, `Timeout`, `Unreachable`, `Refused` or `Rejected`. An empty text is an
-        answer. A `Refused` that was paid for carries what came and what it cost in its attribute `completion`.
+        Raises `RateLimited`, `ServerError`, `Timeout`, `Unreachable`, `Refused` or `Rejected`. An empty text is an answer. A
+        `Refused` that was charged has the text and its cost in its attribute `completion`.
         """
         if self._loop is not asyncio.get_running_loop():
             await self._enter()
@@ -107,11 +107,11 @@ class ProviderModel:
             try:
                 response = await self._send(request, mode, left_out)
             except Exception as error:
-                learned = self._learn(error, mode, left_out)  # also without permission, for the next call
+                learned = self._remember_rejected(error, mode, left_out)  # also without permission, for the next call
                 failure = None if learned and retry_allowed() else translate(error, self._account, self._scrub)
             else:
                 return self._completion(response, sent)
-            if failure is not None:  # raised here so that it does not drag the library's exception along
+            if failure is not None:  # raised here, so that the library's exception is not its context
                 vars(failure)["requests"] = sent
                 raise failure
             running_count().repeated()
@@ -123,9 +123,9 @@ class ProviderModel:
         parts: list[messages.ModelRequestPart] = []
         if request.system:
             parts.append(messages.SystemPromptPart(request.system))
-        parts.append(messages.UserPromptPart(self._marked(request)))
+        parts.append(messages.UserPromptPart(self._with_cache_points(request)))
         settings = self._settings_for(request)
-        self._drop(settings, left_out)
+        self._leave_out(settings, left_out)
         bound_requests(self._model)
         return await model_request(
             self._model,
@@ -135,7 +135,7 @@ class ProviderModel:
         )
 
     def _settings_for(self, request: ModelRequest) -> ModelSettings:
-        """The size of the answer with that of the thinking, which providers count together, and how to sample."""
+        """Return max tokens (answer and thinking, which providers count together) and sampling settings."""
         settings = self._settings.copy()
         settings["max_tokens"] = request.max_tokens + request.thinking_tokens
         if request.thinking is not None and self._model.profile.get("supports_thinking", False):
@@ -146,8 +146,8 @@ class ProviderModel:
             settings["seed"] = request.seed
         return settings
 
-    def _marked(self, request: ModelRequest) -> str | list[UserContent]:
-        """The prompt, with the ends of its shared beginnings marked for a provider that caches only what is marked."""
+    def _with_cache_points(self, request: ModelRequest) -> str | list[UserContent]:
+        """Return the prompt, with shared prefixes marked for a provider that caches only marked prefixes."""
         lengths = [n for n in request.shared if len(request.system) + n >= _MIN_CACHED_CHARS]
         if not lengths or not self._model.profile.get("supports_cache", False):
             return request.user
@@ -159,7 +159,7 @@ class ProviderModel:
         return [*marked, request.user[lengths[-1] :]]
 
     def _output_mode(self) -> OutputMode:
-        """The strongest means of structured output the model's profile claims."""
+        """Return the strongest form of structured output in the model's profile."""
         if self._mode is None:
             profile = self._model.profile
             if profile.get("supports_json_schema_output", False):
@@ -170,20 +170,20 @@ class ProviderModel:
                 self._mode = "prompted"
         return self._mode
 
-    def _learn(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
-        """Whether `error` names a part of the request, as it was sent, that the server does not know; remember it."""
+    def _remember_rejected(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
+        """Remember the part of the sent request that `error` reports as unknown to the server. Returns whether there is one."""
         parts = OPTIONAL - left_out - (set() if self._other_limit else {"max_tokens"})
         part = rejected_part(error, parts | ({mode} if mode else set()), self._model.model_name)
         if part is not None and part == mode:
-            if self._mode == mode:  # a request sent at the same time may have learned more already
+            if self._mode == mode:  # a concurrent request may have changed it already
                 tools = mode == "native" and self._model.profile.get("supports_tools", True)
                 self._mode = "tool" if tools else "prompted"
         elif part is not None:
             self._left_out.add(part)
         return part is not None
 
-    def _drop(self, settings: ModelSettings, left_out: AbstractSet[str]) -> None:
-        """Take what is left out from the settings. The limit on tokens is kept, under its other name."""
+    def _leave_out(self, settings: ModelSettings, left_out: AbstractSet[str]) -> None:
+        """Remove the left-out settings. The limit on tokens is kept under its other name."""
         loose = cast("dict[str, object]", settings)
         dropped = {name: loose.pop(name, None) for name in left_out}
         if "max_tokens" in dropped and self._other_limit is not None:
@@ -196,11 +196,11 @@ class ProviderModel:
         details = response.provider_details or {}
         keys = keys_of(self._model)
         text = without_keys(_text(response), keys)
-        reason = response.finish_reason or _word(details.get("finish_reason") or "stop", keys)
-        answered = _word(response.model_name or self._model.model_name, keys)
+        reason = response.finish_reason or _clean_word(details.get("finish_reason") or "stop", keys)
+        answered = _clean_word(response.model_name or self._model.model_name, keys)
         completion = Completion(
             text=text,
-            model=answered_by(self._name, answered),
+            model=answering_name(self._name, answered),
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
             tokens_thought=thought_tokens(response),
@@ -211,8 +211,10 @@ class ProviderModel:
         )
         failure: ProviderError | None = None
         if reason == "content_filter":
-            said = str(details.get("refusal") or details.get("refusal_category") or "") or text
-            failure = Refused(self._scrub(f"{self._account}: the model refused to answer. {said[:300]}".strip()))
+            reason_given = str(details.get("refusal") or details.get("refusal_category") or "") or text
+            failure = Refused(
+                self._scrub(f"{self._account}: the model refused to answer. {reason_given[:300]}".strip())
+            )
         elif reason == "error" and not text:
             failure = ServerError(f"{self._account}: the provider reported a failed generation")
         if failure is not None:
@@ -221,7 +223,7 @@ class ProviderModel:
         return completion
 
     def _cost(self, response: ModelResponse) -> float | None:
-        """Exact, with tiers and cache reads and writes; None where no price is known."""
+        """Return the exact cost, with tiers and cache reads and writes; None if no price is known."""
         if self._prices == "unknown":
             return None
         if self._prices != "listed":
@@ -233,17 +235,17 @@ class ProviderModel:
             return float(response.cost().total_price)
         except LookupError:
             self._unpriced.add(answered)
-        except ValueError:  # the response did not say what it used
+        except ValueError:  # the response has no usage
             return None
         return None
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        """US dollars for a request of that size without cache reads; None where no price is known."""
+        """Return US dollars for a request of that size without cache reads; None if no price is known."""
         if self._prices == "unknown":
             return None
         if self._prices != "listed":
             return in_dollars(self._prices, tokens_in, tokens_out)
-        if tokens_in > _LINEAR_UP_TO:
+        if tokens_in > _MAX_LINEAR_TOKENS:
             return self._listed_price(tokens_in, tokens_out)
         if self._rates == "unread":
             rate_in, rate_out = self._listed_price(10_000, 0), self._listed_price(0, 10_000)
@@ -252,7 +254,7 @@ class ProviderModel:
 
     @property
     def context_window(self) -> int | None:
-        """Tokens that prompt and reply may have together, as listed with the prices; None if the model is not listed."""
+        """Max tokens of prompt and reply together, from the price data; None if the model is not listed."""
         if self._prices != "listed":
             return None
         from genai_prices.data_snapshot import get_snapshot
@@ -290,7 +292,7 @@ class ProviderModel:
                 await self._model.__aexit__(None, None, None)
 
     async def _enter(self) -> None:
-        """Have the library open its connections anew: they belong to the event loop that opened them."""
+        """Reopen the library's connections: they belong to the event loop that opened them."""
         loop = asyncio.get_running_loop()
         if self._entering is None or self._entering[0] is not loop:
             self._entering = (loop, asyncio.Lock())
@@ -305,14 +307,14 @@ class ProviderModel:
 
 
 def credible_usage(response: ModelResponse) -> RequestUsage:
-    """What it used, as it says. Figures that no model can reach are struck from the response, as if it had said nothing. Thinking
-    that is counted beside the output, which so is less than the thinking, is added to it."""
+    """Return the reported usage. Impossible figures are removed from the response. Thinking that was not counted as output, so that
+    the output is less than the thinking, is added to it."""
     from pydantic_ai.usage import RequestUsage
 
     usage = response.usage
     if (hidden := _counted_thinking(usage)) > usage.output_tokens > 0:
         usage.output_tokens += hidden
-    if max(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) > _MOST_TOKENS:
+    if max(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) > _MAX_CREDIBLE_TOKENS:
         response.usage = RequestUsage()
     return response.usage
 
@@ -321,7 +323,7 @@ _THOUGHT_DETAILS = ("reasoning_tokens", "thinking_tokens", "thoughts_tokens")
 
 
 def thought_tokens(response: ModelResponse) -> int:
-    """Output tokens that went into thinking: as the provider counted them, else estimated from the thinking it shows."""
+    """Return the output tokens used for thinking: as counted by the provider, else estimated from the visible thinking."""
     usage = response.usage
     counted = _counted_thinking(usage)
     if not counted:
@@ -336,8 +338,8 @@ def _counted_thinking(usage: RequestUsage) -> int:
 
 
 def thinks_of(profile: Mapping[str, object], account: str) -> Thinks:
-    """Whether a model thinks, by the model layer's profile. That a model never does is believed only of its maker's own service:
-    elsewhere the profile is guessed from the name."""
+    """Return whether a model thinks, by the model layer's profile. "never" is accepted only for its maker's own service: elsewhere
+    the profile is a guess from the name."""
     if profile.get("thinking_always_enabled", False):
         return "always"
     if profile.get("supports_thinking", False):
@@ -346,19 +348,19 @@ def thinks_of(profile: Mapping[str, object], account: str) -> Thinks:
 
 
 def keys_of(model: LibraryModel) -> list[str]:
-    """The keys that requests to `model` carry, as far as its client tells."""
+    """Return the keys sent with requests to `model`, as far as its client exposes them."""
     client = getattr(model, "client", None)
     keys = (getattr(client, "api_key", None), getattr(getattr(client, "_api_client", None), "api_key", None))
     return [key for key in keys if isinstance(key, str)]
 
 
-def _word(said: object, keys: list[str]) -> str:
-    """A name or word of the provider's own, which is recorded; no reply, so whatever looks like a secret goes too."""
-    return scrub(without_keys(str(said), keys), [])
+def _clean_word(word: object, keys: list[str]) -> str:
+    """Return a word from the provider that is recorded, without anything that looks like a secret."""
+    return scrub(without_keys(str(word), keys), [])
 
 
-def told_not_to_retry(client: object) -> bool:
-    """Turn off the retries of an SDK's client, if it can be told once for all its requests."""
+def disable_retries(client: object) -> bool:
+    """Turn off the retries of an SDK's client for all its requests. Returns whether that is possible."""
     if not isinstance(getattr(client, "max_retries", None), int):
         return False
     vars(client)["max_retries"] = 0
@@ -366,14 +368,15 @@ def told_not_to_retry(client: object) -> bool:
 
 
 def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -> ModelSettings:
-    """SDK retries off, and the body's additions; only what the adapter supports, for it warns of the rest.
+    """Settings with SDK retries off and additions to the body, as far as the adapter supports them; it warns of others.
 
-    A client that can be told once is (OpenAI, Anthropic, Groq): telling it with each request copies it, for 0.25 ms.
+    Retries are turned off at the client where possible (OpenAI, Anthropic, Groq): per request, the client would be copied
+    (0.25 ms).
     """
     settings: ModelSettings = {}
     listed = model.profile.get("openai_unsupported_model_settings", ())
     unsupported = {*model.unsupported_settings, *(listed if isinstance(listed, tuple | list | frozenset) else ())}
-    if not told_not_to_retry(getattr(model, "client", None)) and "max_retries" not in unsupported:
+    if not disable_retries(getattr(model, "client", None)) and "max_retries" not in unsupported:
         settings["max_retries"] = 0
     if extra_body and "extra_body" not in unsupported:
         settings["extra_body"] = dict(extra_body)
@@ -381,7 +384,7 @@ def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -
 
 
 def _other_limit(model: LibraryModel) -> str | None:
-    """The name that the limit on tokens has in Chat Completions beside the one used; None for other interfaces."""
+    """Return the alternative name of the token limit in Chat Completions; None for other interfaces."""
     if "OpenAIChatModel" not in {cls.__name__ for cls in type(model).__mro__}:
         return None
     newer = model.profile.get("openai_chat_supports_max_completion_tokens", True)
@@ -389,7 +392,7 @@ def _other_limit(model: LibraryModel) -> str | None:
 
 
 def _takes_temperature(model: LibraryModel, thinking: ThinkingLevel | None) -> bool:
-    """False for a model that takes none while it thinks: the library would drop it too, with a warning at every request."""
+    """Return False for a model that accepts none while it thinks: the library would drop it with a warning per request."""
     profile = model.profile
     if profile.get("anthropic_disallows_sampling_settings", False):
         return False
@@ -431,7 +434,7 @@ def _parameters(request: ModelRequest, mode: OutputMode | None) -> ModelRequestP
 
 
 def _text(response: ModelResponse) -> str:
-    """The text, or the arguments of the output tool where the answer came as a call of it."""
+    """Return the text, or the arguments of the output tool if the answer is a call of it."""
     for call in response.tool_calls:
         if call.tool_name == _OUTPUT_TOOL:
             return call.args_as_json_str()

@@ -1,7 +1,7 @@
-"""Secrets in texts that are recorded or printed: known ones, and what looks like one.
+"""Finds secrets in texts that are recorded or printed: known ones, and what looks like one.
 
-Two kinds of text: words of a provider or a program, out of which secrets are taken (`scrub`), and command lines of programs,
-which are recorded as they stand and are therefore refused if they hold one (`command_holds_secret`).
+Secrets are removed from the words of a provider or program (`scrub`). Command lines are recorded unchanged and therefore refused if
+they contain one (`command_holds_secret`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from consilience.domain.errors import replace_surrogates
 
 _KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 _MIN_SENT_KEY_CHARS = 20
-"""Length from which on a key is no placeholder (`none`, `lm-studio`) that a reply may well contain."""
+"""Min length of a key that is not a placeholder (`none`, `lm-studio`), which a reply may contain."""
 
 _REFERENCE = r"(?:\$\w+|\$\{\w+(?::\?[^}]*)?\}|\$\(|`)"
 _NOT_A_REFERENCE = rf"(?!\\?['\"]?\\?(?:\$\(|`|{_REFERENCE}(?:[\s'\",;&|)}}\]\\]|\Z)))"
-"""What a shell takes from its environment (`$TOKEN`), or from a command, is no secret."""
+"""What a shell inserts from its environment (`$TOKEN`) or a command is not a secret."""
 _VALUE = rf"{_NOT_A_REFERENCE}(?:\\?\"[^\"]*\"|'[^']*'|[^\s'\",;&}})\]]+)"
 _IS = r"\\?['\"]?\s*[:=]\s*"
 _NAME = (
@@ -41,7 +41,7 @@ _KEY_SHAPES = re.compile(
     r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)|(?<=://)[\w.~%-]{20,}(?=@)",
     re.DOTALL,
 )
-"""Secrets by their own look."""
+"""Secrets recognized by their form."""
 _LABELLED = re.compile(
     rf"(?P<label>(?i:\b(?:proxy-)?authorization{_IS}['\"]?(?:[a-z]+\s+)?+))(?:{_VALUE})"
     rf"|(?P<cookie>(?i:\b(?:set-)?cookie{_IS}))(?:{_NOT_A_REFERENCE}[^\n'\"]+|{_VALUE})"
@@ -49,30 +49,30 @@ _LABELLED = re.compile(
     rf"|(?P<query>[?&](?i:key|sig|signature|auth|pass|pwd)=)(?:{_VALUE})"
     rf"|(?P<option>(?<!\S)--?(?i:[\w-]{{0,40}}{_NAME}|pass|pwd)\s+)(?!-)(?:{_VALUE})",
 )
-"""Secrets by what stands in front of them, which is kept."""
+"""Secrets recognized by the label before them, which is kept."""
 _LOGIN = re.compile(
     rf"(?P<user>(?<!\S)(?:-[uU]|--(?:proxy-)?user)[\s=]?['\"]?[^\s:'\"]{{1,80}}:)(?!\d+(?:\s|\Z))(?:{_VALUE})"
     r"|(?P<password>(?<!\S)(?:-[uU]|--user(?:name)?|--login|sshpass)\b[^\n]{0,80}?\s-p\s+)(?=\S*\d)(?=\S*[A-Za-z])[^\s/.~$-]\S{7,}"
 )
-"""Passwords after options that have other meanings too, which `_gives_secret` tells apart in a command."""
+"""Passwords after ambiguous options, which `_gives_secret` distinguishes in a command."""
 _BASIC = re.compile(r"(?i:(?P<label>\bbasic\s+))(?P<value>[A-Za-z0-9+/_-]{6,}={0,2})")
 
 _SECRET_NAME = re.compile(
     r"-{0,2}(?:[A-Za-z_][\w.-]*)?(?i:key|token|secret|password|passwd|passphrase|credentials?|(?<![A-Za-z])(?:pass|pwd|pw|pat|cookie|bearer))"
 )
-"""An option, a variable or a field that is named after a secret."""
+"""The name of an option, variable or field for secrets."""
 _SECRET_HEADER = re.compile(r"(?i:(?P<name>[\w-]{0,40}key|x-[\w-]{0,20}auth[\w-]{0,20}):\s*)(?P<value>\S.*)")
 _LOGIN_OPTIONS = ("-u", "-U", "--user", "--username", "--login")
 _CODE = re.compile(rf"(?i:{_NAME}{_IS})(['\"])(?!\1)")
-"""A secret in a program's text: a name with a string. Anything else is an expression that reads one."""
+"""A secret in source code: a name with a string literal. Anything else is an expression that reads one."""
 _OPERATORS = ";&|()`\n"
 _FLAGS = r"-[#0-46afgGiIjJkLlnNOqRsSvZ]*"
-"""Options of curl without a value, which may stand before another in one word."""
+"""Options of curl without a value, which may precede another in one word."""
 
 _WRAPPERS = re.compile(
     r"sudo|doas|env|timeout|nohup|nice|ionice|time|exec|command|stdbuf|setsid|xargs|sshpass|docker|podman|nerdctl|kubectl|ssh"
 )
-"""Programs that start the one among their arguments."""
+"""Programs that start another one, given in their arguments."""
 _SHELLS = re.compile(r"(?:ba|da|z|k|a)?sh|fish")
 _INTERPRETERS = re.compile(r"python[\d.]*|pypy[\d.]*|node|nodejs|deno|bun|ruby|perl|php")
 _CONTAINERS = re.compile(r"docker|podman|nerdctl")
@@ -106,12 +106,12 @@ _RULES = [
         (r"smbclient|rpcclient", r"-U|--user", lambda value: "%" in value.strip("%")),
     )
 ]
-"""Programs, options, and what is a secret as their value, which may stand in the same word."""
+"""Programs, options, and a test whether their value is a secret. The value may be in the same word."""
 _MAX_NESTING = 3
 
 
 def scrub(text: str, keys: Iterable[str]) -> str:
-    """`text` without the `keys`, without any secret that stands in the environment, and without what looks like one."""
+    """Return `text` without the `keys`, without secrets from the environment, and without what looks like a secret."""
     text = _without_shapes(text, keys)
     for labelled in (_LABELLED, _LOGIN):
         text = labelled.sub(lambda match: f"{match[match.lastgroup or 0]}***", text)
@@ -119,7 +119,7 @@ def scrub(text: str, keys: Iterable[str]) -> str:
 
 
 def _without_shapes(text: str, keys: Iterable[str]) -> str:
-    """`text` without what is known to be a secret, and without what is one by its own look."""
+    """Return `text` without known secrets and without those recognized by their form."""
     text = replace_surrogates(text)
     secrets = {key for key in keys if len(key) >= 4}
     for name, value in os.environ.items():
@@ -134,7 +134,7 @@ def _without_shapes(text: str, keys: Iterable[str]) -> str:
 
 
 def without_keys(text: str, keys: Iterable[str]) -> str:
-    """A reply as it came, but for the very `keys` that were sent, should they come back in it."""
+    """Return a reply without the sent `keys`."""
     for key in sorted(keys, key=len, reverse=True):
         if len(key) >= _MIN_SENT_KEY_CHARS:
             text = text.replace(key, "***")
@@ -142,22 +142,22 @@ def without_keys(text: str, keys: Iterable[str]) -> str:
 
 
 def command_holds_secret(command: str) -> bool:
-    """Whether a command line, or one in it (`sh -c '…'`), carries a secret. `$NAME` is none: a shell replaces it.
+    """Return whether a command line, or one inside it (`sh -c '…'`), contains a secret. `$NAME` is not one: a shell replaces it.
 
-    Counted are what looks like a secret, values of options and variables that are named after secrets (`--pass x`,
-    `API_KEY=x`), `-u USER:PASSWORD`, `-p` with a password next to a user name, and what `_RULES` say of single programs.
+    Secrets are what looks like one, values of options and variables with the name of a secret (`--pass x`, `API_KEY=x`),
+    `-u USER:PASSWORD`, `-p` with a password next to a user name, and the rules of `_RULES` for single programs.
     """
     if _without_shapes(command, []) != command:
         return True
     try:
         words = shlex.split(command)
-    except ValueError:  # a quotation without end, in a text that is no command
+    except ValueError:  # an unclosed quotation
         words = command.split()
     return bool(words) and _words_hold_secret(words, 0)
 
 
 def _script_holds_secret(script: str, nesting: int) -> bool:
-    """The same for what a shell reads: several commands."""
+    """Return the same for a shell script, which may contain several commands."""
     if nesting > _MAX_NESTING:
         return False
     lexer = shlex.shlex(script.replace("$'", "'"), posix=True, punctuation_chars=_OPERATORS)
@@ -176,7 +176,7 @@ def _script_holds_secret(script: str, nesting: int) -> bool:
 
 
 def _words_hold_secret(words: Sequence[str], nesting: int) -> bool:
-    """Whether the words of one command do; `nesting` counts the shells around it."""
+    """Return the same for the words of one command; `nesting` counts the shells around it."""
     start = next((place for place, word in enumerate(words) if not re.match(r"\w+=", word)), len(words))
     heads = words[start : start + 1]
     programs = [PurePath(word).name for word in (words[start:] if heads and _is_one(_WRAPPERS, heads) else heads)]
@@ -201,7 +201,7 @@ def _is_one(which: re.Pattern[str], words: Iterable[str]) -> bool:
 
 
 def _gives_secret(words: Sequence[str], programs: Sequence[str], word: str, following: str, *, shell: bool) -> bool:
-    """Whether a word, with the next one as its value, gives a secret to one of `programs`."""
+    """Return whether a word, with the next one as its value, passes a secret to one of `programs`."""
     if _LABELLED.search(word) and not _SECRET_NAME.fullmatch(word.partition("=")[0]):
         return True
     if (header := _SECRET_HEADER.fullmatch(word)) and not _is_reference(header["value"], shell):
@@ -227,7 +227,7 @@ def _gives_secret(words: Sequence[str], programs: Sequence[str], word: str, foll
 
 
 def _is_reference(value: str, shell: bool) -> bool:
-    """Whether a shell puts something else there. Where none takes part only what is named like a variable is let pass."""
+    """Return whether a shell replaces the value. Without a shell, only the form of a variable is accepted."""
     scheme, _, rest = value.partition(" ")
     if rest and scheme.isalpha():  # Bearer $TOKEN
         value = rest
@@ -238,8 +238,8 @@ def _is_reference(value: str, shell: bool) -> bool:
 
 
 def _may_be_secret(name: str, value: str) -> bool:
-    """Whether what a name that may be that of a secret is given may be one."""
-    if name == "key":  # a field to sort by, the name of one
+    """Return whether the value of an option or variable with the name of a secret may be one."""
+    if name == "key":  # may also be a sort field or a name
         return _looks_random(value)
     return not value.isdigit() or (len(value) > 2 and bool(re.search(r"pass|pwd|pw$|secret", name)))
 
@@ -250,7 +250,7 @@ def _looks_random(value: str) -> bool:
 
 
 def _is_login(value: str) -> bool:
-    """Whether it is USER:PASSWORD in base64."""
+    """Return whether the value is USER:PASSWORD in base64."""
     try:
         decoded = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_" if set("-_") & set(value) else None)
     except (binascii.Error, ValueError):
@@ -259,7 +259,7 @@ def _is_login(value: str) -> bool:
 
 
 def _in_address(url: str) -> Iterator[str]:
-    """The password in an address, also as a request carries it, and keys in its query."""
+    """Yield the password in an address, also encoded as in a request, and keys in its query."""
     try:
         parts = urlsplit(url)
     except ValueError:

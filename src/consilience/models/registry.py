@@ -1,4 +1,4 @@
-"""From a model's name to a model, and which name to take when none is given.
+"""Resolves a model's name to a model, and chooses a name if none is given.
 
 A name is `local`, `local:NAME`, `local:/path/to.gguf`, a server on this machine (`ollama:`, `lmstudio:`, `llamacpp:`,
 `vllm:`), a program on this machine (`exec:COMMAND`), any OpenAI-compatible endpoint (`http://HOST:PORT/v1#MODEL`), or any
@@ -28,21 +28,23 @@ if TYPE_CHECKING:
 
     from consilience.models.limiter import Pace
 
-DEADLINE = 300.0
-"""Seconds one sending to a provider may take."""
-SERVER_DEADLINE = 900.0
-"""Seconds one sending to a server on this machine may take, and one to a model that thinks at length."""
+DEADLINE_SECONDS = 300.0
+"""How long one request to a provider may take."""
+SERVER_DEADLINE_SECONDS = 900.0
+"""How long one request may take to a server on this machine, or to a model that thinks at length."""
 RETRIES = 4
-_SIDE_BY_SIDE = 4.0
-"""Requests in flight to a server on this machine: what it queues beyond its slots would eat into their deadlines."""
+_MAX_LOCAL_IN_FLIGHT = 4.0
+"""Max requests in flight to a server on this machine: time in its queue would count toward their deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    """`variables`: any one of these holds the key. `extra`: the optional dependency that brings its client."""
+    """How a provider is reached."""
 
     variables: tuple[str, ...] = ()
+    """Environment variables, one of which holds the key."""
     extra: str = "openai"
+    """The optional dependency with its client."""
 
 
 _PROVIDERS: Mapping[str, _Provider] = {
@@ -88,7 +90,7 @@ _ONE_ACCOUNT = {"openai-chat": "openai", "openai-responses": "openai", "azure-re
 
 
 def known_providers() -> tuple[str, ...]:
-    """What may stand before the colon, sorted; `gateway/PROVIDER` works too."""
+    """Return the names allowed before the colon, sorted; `gateway/PROVIDER` works too."""
     return tuple(sorted(["local", *_PROVIDERS]))
 
 
@@ -97,13 +99,13 @@ def is_program(name: str) -> bool:
 
 
 def is_person(name: str) -> bool:
-    """Whether the name is `human` or `human:NAME`. A chain is not a person, whatever its first link is."""
+    """Return whether the name is `human` or `human:NAME`. A chain is not a person."""
     return name.partition(":")[0] == "human" and "|" not in name
 
 
 def check_chain(links: Sequence[str]) -> None:
-    """Raise `SettingsError` for a chain with a person in it: a person is awaited for days and does not fail over."""
-    if len(links) > 1 and any(is_person(one) for one in links):
+    """Raise `SettingsError` for a chain that contains a person: a person may be awaited for days and does not fail over."""
+    if len(links) > 1 and any(map(is_person, links)):
         raise SettingsError(
             "a person cannot be part of a chain of models",
             where="|".join(links),
@@ -112,7 +114,7 @@ def check_chain(links: Sequence[str]) -> None:
 
 
 def key_variables(account: str) -> tuple[str, ...]:
-    """Environment variables of which one holds the key of a provider or account; empty where none is known."""
+    """Return the environment variables, one of which holds the key of a provider or account; empty if none is known."""
     if is_endpoint(account):
         return (endpoints.KEY_VARIABLE,)
     provider = account.partition("@")[0]
@@ -127,7 +129,7 @@ def _key(account: str) -> str | None:
 
 
 def maker_of(name: str) -> tuple[str, str]:
-    """Provider and model of a name. An endpoint's provider is the one whose host it is, else its address."""
+    """Return provider and model of a name. An endpoint's provider is the owner of its host, else its address."""
     if is_endpoint(name):
         address, _, model = name.strip().partition("#")
         return endpoints.provider_at(address) or address, model
@@ -136,7 +138,7 @@ def maker_of(name: str) -> tuple[str, str]:
 
 
 def endpoint_key(endpoint: endpoints.Endpoint) -> str | None:
-    """The key to send to an endpoint. Raises `UnavailableModel` if it is a provider's, and its variable is not set."""
+    """Return the key to send to an endpoint. Raises `UnavailableModel` if it belongs to a provider and is not set."""
     key = _key(endpoint.account)
     if key is None and not is_endpoint(endpoint.account):
         raise _unavailable(f"{endpoint.address}#{endpoint.model}", endpoint.account, "")
@@ -144,20 +146,20 @@ def endpoint_key(endpoint: endpoints.Endpoint) -> str | None:
 
 
 def alternatives(name: str) -> list[str]:
-    """The models of a name in the order in which they are tried: `openai:a|local` has two. A program's command line is one."""
+    """Return the models of a name in the order in which they are tried: `openai:a|local` has two, a program's command one."""
     if name.lstrip().startswith("exec:"):
         return [name.strip()]
     return [part.strip() for part in name.split("|")]
 
 
 def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a request to that model may cost money: all do but those to models and servers of one's own.
+    """Return whether a request to that model may cost money: all but the user's own models and servers.
 
-    What a program (`exec:`) spends by itself is not counted here, since nobody knows it.
+    What a program (`exec:`) spends is unknown and not counted.
     """
     environ = os.environ if environ is None else environ
-    if len(several := alternatives(name)) > 1:
-        return any(paid(one, environ) for one in several)
+    if len(links := alternatives(name)) > 1:
+        return any(paid(link, environ) for link in links)
     provider, _, model = name.partition(":")
     if provider in ("local", "exec", "human", "sentence-transformers", MINILM):
         return False
@@ -168,24 +170,24 @@ def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
 
 
 def is_embedded(name: str) -> bool:
-    """Whether the model, or a fallback in its chain, is of the embedded catalogue. A GGUF file of the user's own is not."""
-    parts = [one.partition(":") for one in alternatives(name)]
+    """Return whether a model of the chain is in the embedded catalogue. A GGUF file of the user's own is not."""
+    parts = [link.partition(":") for link in alternatives(name)]
     return any(provider == "local" and (model or "local") in ("local", *CATALOGUE) for provider, _, model in parts)
 
 
 def thinks_by_name(name: str) -> Thinks:
-    """Whether the model of that name thinks, judged without its key. Imports its client library; `always` where that is missing.
+    """Return whether the model of that name thinks, without its key. Imports its client library; `always` if that is missing.
 
-    Raises `SettingsError` for an address in the environment that is not one.
+    Raises `SettingsError` for an invalid address in the environment.
     """
-    found: list[Thinks] = []
-    for one in alternatives(name):
-        provider, _, model = one.partition(":")
-        if provider == "local" or is_program(one) or is_person(one):
-            found.append("never")
+    answers: list[Thinks] = []
+    for link in alternatives(name):
+        provider, _, model = link.partition(":")
+        if provider == "local" or is_program(link) or is_person(link):
+            answers.append("never")
             continue
-        if is_endpoint(one):
-            found.append("always")
+        if is_endpoint(link):
+            answers.append("always")
             continue
         check_environment(provider, os.environ)
         try:
@@ -196,24 +198,23 @@ def thinks_by_name(name: str) -> Thinks:
             profile = None
         from consilience.models.provider import thinks_of
 
-        found.append(thinks_of(profile or {}, _account(provider, os.environ.get("OPENAI_BASE_URL", ""))))
-    return max(found, key=("never", "optionally", "always").index)
+        answers.append(thinks_of(profile or {}, _account(provider, os.environ.get("OPENAI_BASE_URL", ""))))
+    return max(answers, key=("never", "optionally", "always").index)
 
 
 def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
-    """The model of that name, behind the limiter of its account unless it runs in a process of ours.
+    """Return the model of that name, behind the limiter of its account unless it runs in a process of ours.
 
-    `deadline` is seconds for one sending. Raises `UnknownName`, or `UnavailableModel` saying which variable to set or
-    what to install. Reads the environment, never the network (except to name the models of a loopback endpoint in an
-    error). Blocks while a client library is imported, 1 s or so.
-    `A|B` is A, and B where A does not answer.
+    `deadline` is seconds per request. `A|B` is A, and B if A fails. Raises `UnknownName`, or `UnavailableModel` that names the
+    variable to set or what to install. Reads the environment, not the network (except to list the models of a loopback endpoint
+    in an error). Blocks for about 1 s while a client library is imported.
     """
-    if len(several := alternatives(name)) > 1:
+    if len(links := alternatives(name)) > 1:
         from consilience.models.fallback import Fallback
 
-        check_chain(several)
-        chain = [resolve(one, deadline=deadline, retries=retries) for one in several]
-        return Fallback(chain, name="|".join(several))
+        check_chain(links)
+        chain = [resolve(link, deadline=deadline, retries=retries) for link in links]
+        return Fallback(chain, name="|".join(links))
     asked = name.strip()
     provider, colon, model = asked.partition(":")
     if provider == "local":
@@ -224,12 +225,12 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
         from consilience.models import program
         from consilience.models.limiter import Limited, Pace
 
-        pace = Pace(start=program.MAX_IN_FLIGHT, most=program.MAX_IN_FLIGHT)
+        pace = Pace(initial_window=program.MAX_IN_FLIGHT, max_window=program.MAX_IN_FLIGHT)
         return Limited(program.ProgramModel(asked), deadline=deadline or program.DEADLINE_SECONDS, retries=0, pace=pace)
     if provider == "agent":
         raise UnavailableModel(
-            f"{asked} is an agent with tools, which only the program that made it can give",
-            do="Give it again from Python: resume(…, model={id: agent, …}).",
+            f"{asked} is an agent with tools, which must be given from Python",
+            do="Pass it again: resume(…, model={id: agent, …}).",
         )
     if is_endpoint(asked):
         provider = endpoints.parse_endpoint(asked).account
@@ -241,30 +242,33 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
     from consilience.models.provider import ProviderModel
 
     library = _library_model(asked, provider, model)
-    terms = terms_of(provider, _url(library))
+    policy = connection_policy(provider, _url(library))
     prices = endpoints.prices_of(asked, os.environ) if paid(asked) else endpoints.FREE
-    inner = ProviderModel(asked, terms.account, library, prices=prices)
-    return Limited(inner, deadline=deadline or terms.deadline, retries=retries, pace=terms.pace)
+    inner = ProviderModel(asked, policy.account, library, prices=prices)
+    return Limited(inner, deadline=deadline or policy.deadline, retries=retries, pace=policy.pace)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How requests to one address are sent: the account they share a limiter by, seconds for each, the pace if not the usual."""
+class ConnectionPolicy:
+    """How requests to one address are sent."""
 
     account: str
+    """What shares a limiter."""
     deadline: float
+    """Seconds per request."""
     pace: Pace | None = None
+    """None for the default pace."""
 
 
-def terms_of(provider: str, url: str) -> Terms:
-    """The same for whatever is asked of a provider there, models and encoders."""
+def connection_policy(provider: str, url: str) -> ConnectionPolicy:
+    """Return the policy for requests to a provider at `url`, for models and encoders."""
     from consilience.models.limiter import Pace
 
     account = _account(provider, url)
     if not endpoints.is_loopback(url):
-        return Terms(account, DEADLINE)
-    own = None if provider == "vllm" else Pace(start=_SIDE_BY_SIDE, most=_SIDE_BY_SIDE)
-    return Terms(account, SERVER_DEADLINE, own)
+        return ConnectionPolicy(account, DEADLINE_SECONDS)
+    own = None if provider == "vllm" else Pace(initial_window=_MAX_LOCAL_IN_FLIGHT, max_window=_MAX_LOCAL_IN_FLIGHT)
+    return ConnectionPolicy(account, SERVER_DEADLINE_SECONDS, own)
 
 
 def _library_model(asked: str, provider: str, model: str) -> LibraryModel:
@@ -297,7 +301,7 @@ def _library_model(asked: str, provider: str, model: str) -> LibraryModel:
 
 
 def _server_provider(kind: str) -> Provider[AsyncOpenAI]:
-    """pydantic-ai's provider for a server of one's own; a key is sent only if its variable is set."""
+    """Return pydantic-ai's provider for a server of the user's own; a key is sent only if its variable is set."""
     url = endpoints.base_url(kind, os.environ)
     key = _key(kind)
     if kind == "ollama":
@@ -316,12 +320,12 @@ def _server_provider(kind: str) -> Provider[AsyncOpenAI]:
 def _url(model: LibraryModel) -> str:
     try:
         return model.provider.base_url if model.provider is not None else ""
-    except Exception:  # some providers know their address only once they have a client
+    except Exception:  # some providers have no address before they have a client
         return ""
 
 
 def _account(provider: str, url: str) -> str:
-    """What shares one rate limit: the provider, told apart by host where the address is not its usual one."""
+    """Return what shares one rate limit: the provider, with its host if the address is not the default one."""
     account = _ONE_ACCOUNT.get(provider, provider)
     if provider in endpoints.SERVERS or (account == "openai" and os.environ.get("OPENAI_BASE_URL")):
         return f"{account}@{urlsplit(url).netloc.rpartition('@')[2]}"
@@ -329,11 +333,11 @@ def _account(provider: str, url: str) -> str:
 
 
 def _incomplete(asked: str, provider: str) -> UnknownName:
-    """A name without a provider, with the full name it probably stands for."""
+    """The error for a name without a provider, with the full name that was probably meant."""
     from difflib import get_close_matches
 
     if not asked:
-        return UnknownName("No model is named", do="Use local, or PROVIDER:MODEL.")
+        return UnknownName("The name of a model is empty", do="Use local, or PROVIDER:MODEL.")
     if "," in asked:
         return UnknownName(
             f"There is no model named {asked!r}", do="Name several models with --models A,B, or in Python as a list."
@@ -356,7 +360,7 @@ def _incomplete(asked: str, provider: str) -> UnknownName:
 
 
 def _makers() -> dict[str, str]:
-    """The provider of every model that pydantic-ai knows by name; the first of ours where several have it."""
+    """Return the provider of every model name that pydantic-ai knows; the first of `_PROVIDERS` if several have it."""
     from pydantic_ai.models import known_model_names
 
     order = {provider: place for place, provider in enumerate(_PROVIDERS)}
@@ -373,7 +377,7 @@ def _of_its_family(asked: str, makers: Mapping[str, str]) -> list[str]:
 
 
 def full_name(asked: str) -> str:
-    """The name of a model as other programs know it, such as `gpt-4o-mini`, with its provider; as it is where none is known."""
+    """Return a model's name (`gpt-4o-mini`) with its provider; unchanged if no provider is known."""
     asked = asked.strip()
     if ":" in asked or asked in known_providers() or is_person(asked):
         return asked
@@ -416,28 +420,26 @@ def _unavailable(asked: str, provider: str, said: str) -> UnavailableModel:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The model taken when none was named, and `why`, in a few words for one line.
-
-    `unspent_keys` maps variables that hold a key which this choice does not use to what they would allow, such as
-    `openai:MODEL`.
-    """
+    """The model used if none was named."""
 
     name: str
     why: str
+    """The reason, in a few words."""
     unspent_keys: Mapping[str, str] = field(default_factory=dict)
+    """Variables with a key that this choice does not use, and what each would allow (`openai:MODEL`)."""
 
 
 def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
     """`CONSILIENCE_MODEL`, the configuration's `model`, a server on this machine that answers, `local`; in this order.
 
-    A key that merely lies in the environment is never spent. Blocks for at most 0.3 s, and only when neither of the
-    first two is set: call it in a thread from an event loop. Raises `SettingsError` for a server's address that is not one.
+    A key in the environment alone is never used. Blocks for at most 0.3 s, only if neither of the first two is set: on an event
+    loop call it in a thread. Raises `SettingsError` for an invalid address of a server.
     """
     configured = config.get("model")
     if name := environ.get("CONSILIENCE_MODEL", "").strip():
         return Choice(name, "CONSILIENCE_MODEL is set", _unspent(environ, name))
     if isinstance(configured, str) and (name := configured.strip()):
-        return Choice(name, "the configuration file names it", _unspent(environ, name))
+        return Choice(name, "the configuration file sets it", _unspent(environ, name))
     found = endpoints.probe(environ)
     if found is not None:
         name = f"{found.server.provider}:{found.models[0]}"
@@ -446,7 +448,7 @@ def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
 
 
 def _unspent(environ: Mapping[str, str], chosen: str) -> dict[str, str]:
-    used = {variable for one in alternatives(chosen) for variable in key_variables(maker_of(one)[0])}
+    used = {variable for link in alternatives(chosen) for variable in key_variables(maker_of(link)[0])}
     unspent: dict[str, str] = {}
     for provider, entry in _PROVIDERS.items():
         if provider in endpoints.SERVERS or provider in _ONE_ACCOUNT:

@@ -1,4 +1,4 @@
-"""A model that says what a test tells it to."""
+"""A model with scripted replies, for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from consilience.models.port import Completion, ModelRequest
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A reply with its figures; tokens default to a quarter of the characters. `tokens_thought` are part of `tokens_out`."""
+    """A reply with its usage. Tokens default to a quarter of the characters; `tokens_thought` is part of `tokens_out`."""
 
     value: str | BaseModel
     tokens_in: int | None = None
@@ -27,23 +27,22 @@ class Scripted:
 
 
 Answer = str | BaseModel | Scripted | Exception
-Reply = Callable[[ModelRequest], Answer] | Sequence[Answer]
+ScriptedReplies = Callable[[ModelRequest], Answer] | Sequence[Answer]
 Latency = float | Callable[[ModelRequest], float]
 
 
 class ScriptedModel:
-    """Answers from a function of the request, or from a list in order of dispatch.
+    """Replies from a function of the request, or from a list in order of dispatch.
 
-    A reply is text, an instance of the asked type, a `Scripted`, or an exception to raise. With a list an unexpected call
-    raises `AssertionError`, and leaving `with ScriptedModel([...])` raises it when replies were not used. `latency` is
-    seconds, or a function of the request giving them. `thinks` is what the model says of its thinking; one that thinks is
-    given tokens for it with each request. `context_window` is what it says of the tokens it can hold. `requests` lists what was
-    asked, in order of dispatch.
+    A reply is text, an instance of the requested type, a `Scripted`, or an exception to raise. With a list, an unexpected
+    call raises `AssertionError`, and so does leaving `with ScriptedModel([...])` with unused replies. `latency` is seconds,
+    or a function of the request that returns them. A model with `thinks` gets tokens for thinking with each request.
+    `requests` lists the requests in order of dispatch.
     """
 
     def __init__(
         self,
-        reply: Reply,
+        reply: ScriptedReplies,
         latency: Latency = 0.0,
         *,
         name: str = "scripted",
@@ -96,9 +95,7 @@ class ScriptedModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None and self._left:
-            raise AssertionError(
-                f"{len(self._left)} scripted replies were not asked for; the first is {self._left[0]!r}"
-            )
+            raise AssertionError(f"{len(self._left)} scripted replies were not used; the first is {self._left[0]!r}")
 
     def _answer(self, request: ModelRequest) -> Answer:
         if self._reply is not None:

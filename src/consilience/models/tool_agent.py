@@ -1,7 +1,7 @@
-"""A pydantic-ai `Agent`, with its tools, in a seat. Its requests and its tools' results are steps that are recorded.
+"""A pydantic-ai `Agent` with tools in a seat. Its requests and its tools' results are recorded as steps.
 
-The agent's loop runs as it is written; between it and its model, and between it and its tools, stands a capability that takes
-each as a step. On the last step there may be, no tools are offered, so that the model must answer.
+The agent's own loop runs unchanged; a capability between it and its model and tools makes each request and result a step. On the
+last allowed step no tools are offered, so that the model must answer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from consilience.models.failures import translate
 from consilience.models.http_client import bound_requests
 from consilience.models.limiter import Limited
 from consilience.models.parsing import Malformed, parse_reply
-from consilience.models.port import Completion, ModelRequest, Steps, Taken
+from consilience.models.port import Completion, Model, ModelRequest, StepResult, Steps
 from consilience.models.provider import ProviderModel, credible_usage, keys_of, thought_tokens
 from consilience.models.redaction import scrub, without_keys
-from consilience.models.registry import DEADLINE, RETRIES
+from consilience.models.registry import DEADLINE_SECONDS, RETRIES
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -42,9 +42,9 @@ MAX_STEPS = 8
 
 
 class ToolAgent:
-    """A pydantic-ai agent as one who answers, in at most `max_steps` requests to its model. `deps` are handed to its tools.
+    """A pydantic-ai agent that answers in at most `max_steps` requests to its model. `deps` are passed to its tools.
 
-    It is recorded as `agent:NAME`, and given again on resume. A tool may run twice where a process ended while it ran.
+    It is recorded as `agent:NAME` and must be passed again on resume. A tool may run twice if a process ended while it ran.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class ToolAgent:
         if max_steps < 1:
             raise SettingsError("an agent needs at least one step", where="max_steps", do="Give 1 or more.")
         if agent.model is None:
-            raise SettingsError("the agent has no model", do="Give it one: Agent('openai:…', tools=[…]).")
+            raise SettingsError("the agent has no model", do="Set one: Agent('openai:…', tools=[…]).")
         self._agent = agent
         self._deps = deps
-        self._model = _model_of(agent.model)
+        self._model = _library_model(agent.model)
         self._provider = ProviderModel(self._model.model_id, self._model.system, self._model)
         self.max_steps = max_steps
         self.name = f"agent:{name or agent.name or self._model.model_name}"
@@ -66,7 +66,7 @@ class ToolAgent:
         return self._provider.thinks
 
     async def work(self, request: ModelRequest, steps: Steps) -> str:
-        """The agent's answer. Raises `ProviderError`s."""
+        """Return the agent's answer. Raises `ProviderError`s."""
         output: Any = str
         if request.schema is not None:
             output = StructuredDict(dict(request.schema), name=request.returns.__name__ if request.returns else "Reply")
@@ -84,7 +84,7 @@ class ToolAgent:
                 instructions=request.system or None,
                 deps=self._deps,
                 model_settings=settings,
-                capabilities=[_Recorded(steps=steps, request=request)],
+                capabilities=[_RecordedRun(steps=steps, request=request)],
             )
         except ProviderError:
             raise
@@ -101,41 +101,42 @@ class ToolAgent:
 
 
 @dataclass
-class _Recorded(AbstractCapability[Any]):
-    """What stands between an agent and the world during one run. `asked` numbers the tool calls of the latest response."""
+class _RecordedRun(AbstractCapability[Any]):
+    """Records the requests and tool calls of one run."""
 
     steps: Steps
     request: ModelRequest
-    asked: dict[str, int] = field(default_factory=dict)
+    tool_calls: dict[str, int] = field(default_factory=dict)
+    """Numbers of the tool calls of the latest response, by id."""
 
     def get_wrapper_model(self, model: LibraryModel) -> LibraryModel:
-        return _Stepping(model, self)
+        return _RecordedModel(model, self)
 
     async def wrap_tool_execute(self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: Any, handler: Any) -> Any:
-        async def work() -> Taken:
+        async def work() -> StepResult:
             try:
                 result = await handler(args)
-            except (ModelRetry, ToolRetryError) as wish:
-                return Taken(_wish(wish), "retry")
+            except (ModelRetry, ToolRetryError) as error:
+                return StepResult(_retry_message(error), "retry")
             except ProviderError:
                 raise
             except Exception as error:
                 raise Rejected(
                     f"the tool {call.tool_name} failed: {type(error).__name__}: {scrub(str(error), [])[:300]}"
                 ) from error
-            return _stored(call.tool_name, result)
+            return _tool_result(call.tool_name, result)
 
         digest = _digest(["tool", call.tool_name, call.args_as_dict()])
-        taken = await self.steps.use(self.asked[call.tool_call_id], digest, work)
+        taken = await self.steps.use(self.tool_calls[call.tool_call_id], digest, work)
         if taken.form == "retry":
             raise ModelRetry(taken.text)
         return json.loads(taken.text) if taken.form == "json" else taken.text
 
 
-class _Stepping(WrapperModel):
-    """The agent's model, each request to it a step."""
+class _RecordedModel(WrapperModel):
+    """The agent's model. Each request to it is a step."""
 
-    def __init__(self, wrapped: LibraryModel, run: _Recorded) -> None:
+    def __init__(self, wrapped: LibraryModel, run: _RecordedRun) -> None:
         super().__init__(wrapped)
         self._run = run
 
@@ -146,14 +147,14 @@ class _Stepping(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         offered = model_request_parameters
-        digest = _digest(["model", self.wrapped.model_id, _said(messages), _tools(offered)])
+        digest = _digest(["model", self.wrapped.model_id, _content_rows(messages), _tools(offered)])
         if self._run.steps.last:
             offered = replace(offered, function_tools=[])
-        sending = _Sending(self.wrapped, messages, model_settings, offered)
+        sending = _AgentRequest(self.wrapped, messages, model_settings, offered)
 
-        async def send() -> Taken:
-            made = await Limited(sending, deadline=DEADLINE, retries=RETRIES).complete(self._run.request)
-            return Taken(
+        async def send() -> StepResult:
+            made = await Limited(sending, deadline=DEADLINE_SECONDS, retries=RETRIES).complete(self._run.request)
+            return StepResult(
                 made.text,
                 "json",
                 made.tokens_in,
@@ -167,13 +168,13 @@ class _Stepping(WrapperModel):
         taken = await self._run.steps.ask(digest, send)
         (response,) = ModelMessagesTypeAdapter.validate_json(taken.text)
         assert isinstance(response, ModelResponse)
-        self._run.asked = {part.tool_call_id: n for n, part in enumerate(response.tool_calls, 1)}
+        self._run.tool_calls = {part.tool_call_id: n for n, part in enumerate(response.tool_calls, 1)}
         return _answering(response, self._run.request.returns, offered)
 
 
 @dataclass
-class _Sending:
-    """One request of the agent to its model, as a model of ours, so that limits, retries and failures are as everywhere."""
+class _AgentRequest(Model):
+    """One request of the agent to its model, as a `Model`, so that limits, retries and failures apply as elsewhere."""
 
     model: LibraryModel
     messages: list[ModelMessage]
@@ -192,9 +193,7 @@ class _Sending:
         bound_requests(self.model)
         try:
             response = await self.model.request(self.messages, self.settings, self.parameters)
-        except (
-            AssertionError
-        ) as error:  # so pydantic-ai's test models refuse what they are not made for; no retry mends it
+        except AssertionError as error:  # pydantic-ai's test models refuse unsupported requests; a retry is useless
             failure: ProviderError = Rejected(f"{self.name} cannot take this request: {scrub(str(error), [])[:300]}")
         except Exception as error:
             failure = translate(error, self.account, lambda text: scrub(text, keys_of(self.model)))
@@ -211,37 +210,31 @@ class _Sending:
             )
         raise failure
 
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return None
-
-    async def close(self) -> None:
-        return None
-
 
 def _answering(response: ModelResponse, returns: type | None, offered: ModelRequestParameters) -> ModelResponse:
-    """A response in words where a form was asked for, as the agent takes its answer, if they are read like those of any model;
-    else as it is, and the agent asks for the form again."""
+    """Return a response in words as the typed output that the agent expects, if it parses like a reply of any model; else return it
+    unchanged, and the agent requests the form again."""
     if returns is None or response.tool_calls or not response.text:
         return response
     try:
         read: BaseModel = parse_reply(response.text, returns)
     except Malformed:
         return response
-    form = read.model_dump_json(exclude_unset=True)
+    output = read.model_dump_json(exclude_unset=True)
     if not offered.output_tools:
-        return replace(response, parts=[TextPart(form)])
-    return replace(response, parts=[*response.parts, ToolCallPart(offered.output_tools[0].name, form)])
+        return replace(response, parts=[TextPart(output)])
+    return replace(response, parts=[*response.parts, ToolCallPart(offered.output_tools[0].name, output)])
 
 
 def _sets_thinking(settings: object) -> bool:
-    """Whether an agent's own settings decide how much it thinks; settings made anew for each step may."""
+    """Return whether an agent's own settings set its thinking; settings computed per step may."""
     if settings is None:
         return False
     return not isinstance(settings, dict) or any(re.search("thinking|reasoning|effort", name) for name in settings)
 
 
-def _model_of(model: LibraryModel | str) -> LibraryModel:
-    """Raises `UnavailableModel` for one whose key or client is not there."""
+def _library_model(model: LibraryModel | str) -> LibraryModel:
+    """Return the library's model. Raises `UnavailableModel` if its key or client is missing."""
     if isinstance(model, LibraryModel):
         return model
     try:
@@ -257,36 +250,39 @@ def _cost(response: ModelResponse) -> float | None:
         return None
 
 
-def _stored(tool: str, result: object) -> Taken:
-    """A tool's result as text; the agent is given what can be read back from it. Raises `Rejected` for what cannot be stored."""
+def _tool_result(tool: str, result: object) -> StepResult:
+    """Return a tool's result as text, from which the agent's value is read back. Raises `Rejected` if it cannot be stored."""
     if isinstance(result, str):
-        return Taken(result)
+        return StepResult(result)
     if isinstance(result, ToolReturn):
-        raise Rejected(f"the tool {tool} gave a ToolReturn, which cannot be recorded; let it return text or plain data")
+        raise Rejected(f"the tool {tool} returned a ToolReturn, which cannot be recorded; return text or plain data")
     try:
-        return Taken(to_json(result).decode(), "json")
+        return StepResult(to_json(result).decode(), "json")
     except ValueError as error:
-        raise Rejected(f"the tool {tool} gave what cannot be recorded: {error}") from None
+        raise Rejected(f"the result of the tool {tool} cannot be recorded: {error}") from None
 
 
-def _wish(error: ModelRetry | ToolRetryError) -> str:
-    """What a tool wants done better, in its own words."""
+def _retry_message(error: ModelRetry | ToolRetryError) -> str:
+    """Return the tool's request for a correction."""
     if isinstance(error, ModelRetry):
         return error.message
-    said = error.tool_retry.content
-    return said if isinstance(said, str) else json.dumps(said, default=str)
+    content = error.tool_retry.content
+    return content if isinstance(content, str) else json.dumps(content, default=str)
 
 
-_SAID = ("kind", "part_kind", "content", "args", "tool_name", "instructions", "outcome")
+_CONTENT_FIELDS = ("kind", "part_kind", "content", "args", "tool_name", "instructions", "outcome")
 
 
-def _said(messages: list[ModelMessage]) -> list[object]:
-    """What was said, without times, usage, and ids that are made anew in every run."""
+def _content_rows(messages: list[ModelMessage]) -> list[object]:
+    """Return the messages' content, without times, usage, and ids that differ between runs."""
     rows: list[object] = []
     for message in ModelMessagesTypeAdapter.dump_python(messages, mode="json"):
-        row = {name: message[name] for name in _SAID if name in message}
+        row = {name: message[name] for name in _CONTENT_FIELDS if name in message}
         rows.append(
-            {**row, "parts": [{name: part[name] for name in _SAID if name in part} for part in message["parts"]]}
+            {
+                **row,
+                "parts": [{name: part[name] for name in _CONTENT_FIELDS if name in part} for part in message["parts"]],
+            }
         )
     return rows
 
@@ -296,10 +292,10 @@ def _tools(parameters: ModelRequestParameters) -> list[object]:
     return [[tool.name, tool.description, tool.parameters_json_schema] for tool in tools]
 
 
-def _digest(what: object) -> str:
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def seated(agent: object) -> ToolAgent | None:
-    """The agent as one who answers, if it is one of pydantic-ai."""
+def as_tool_agent(agent: object) -> ToolAgent | None:
+    """Return the agent as a `ToolAgent` if it is one of pydantic-ai."""
     return ToolAgent(agent) if isinstance(agent, Agent) else None

@@ -346,9 +346,10 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def bytes_below(directory: Path) -> int:
-    """Return the bytes in files below a directory; files may appear and vanish meanwhile."""
+    """Return the bytes in files below a directory; files and directories may appear and vanish meanwhile."""
     total = 0
-    for path in directory.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(parent, name)).st_size
     return total

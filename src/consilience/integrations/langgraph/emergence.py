@@ -1,7 +1,7 @@
-"""`emergence` as the seed's flat graph. The session is the protocol's own; the graph lets it go on node by node.
+"""`emergence` as the seed's flat graph. The session is an ordinary one; the graph continues it node by node.
 
-A node opens the session, replays what is recorded, lets the calls of its own phase be made while those of all later phases
-are held back, reads from the journal what the state is to show, and leaves. See docs/design/integrations.md for the reason.
+A node resumes the session with the calls of later phases held back, reads the new state from the journal, and leaves. The reason is
+in docs/design/integrations.md.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
 
-class AgentState(TypedDict, total=False):
-    """`responses` has one text for each round in which the agent had one; `converged` is informational."""
+class EmergenceAgentState(TypedDict, total=False):
+    """The state of one agent."""
 
     responses: list[str]
+    """One text per round in which the agent had one."""
     signals_received: list[str]
     converged: bool
+    """Informational."""
 
 
 def merge_dicts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -57,13 +59,11 @@ def append_to_list(old: list[Any], new: list[Any]) -> list[Any]:
 
 
 class EmergenceState(TypedDict, total=False):
-    """`original_task` is the input. `round_history` gets a round when it has been checked.
-
-    Ours: `session`, the id under which the run is recorded; `another_round`, by which the graph turns back; at the end `report`.
-    """
+    """The state of the graph, as the seed defines it; the last three fields are additions."""
 
     original_task: str
-    agent_states: Annotated[dict[str, AgentState], merge_dicts]
+    """The input."""
+    agent_states: Annotated[dict[str, EmergenceAgentState], merge_dicts]
     parent_signals: Annotated[dict[str, str], merge_dicts]
     current_round: int
     max_rounds: int
@@ -72,9 +72,13 @@ class EmergenceState(TypedDict, total=False):
     final_response: str | None
     strange_loops: list[dict[str, Any]]
     round_history: Annotated[list[dict[str, Any]], append_to_list]
+    """The rounds that have been checked."""
     session: str
+    """Id of the recorded session."""
     another_round: bool
+    """Whether the graph turns back for another round."""
     report: dict[str, Any]
+    """Set at the end."""
 
 
 Moment = tuple[float, int]
@@ -99,13 +103,14 @@ def emergence_graph(
     checkpointer: Checkpointer = None,
     **settings: Any,
 ) -> CompiledStateGraph[EmergenceState, None, EmergenceState, EmergenceState]:
-    """The compiled graph; invoke it with `{"original_task": …}`.
+    """Return the compiled graph. Invoke it with `{"original_task": …}`.
 
     init → leaf_respond → lateral_leaves → [observe_Lk → lateral_Lk from the deepest internal level up] → observe_root →
-    signal_down → check_convergence, and back to leaf_respond or on to finalize. `settings` are those of `Emergence`, unless it
-    is given as such; others are as in `consilience.deliberate`, files read here. Its recursion limit is max_rounds · (nodes + 5).
+    signal_down → check_convergence, and back to leaf_respond or on to finalize. `settings` are those of `Emergence`, instead
+    of a `protocol`. The other parameters are as in `consilience.deliberate`; files are read here. The recursion limit is
+    max_rounds · (nodes + 5).
 
-    The run is recorded as a session of `emergence` like any other (`state["session"]`): the same calls, answer and report.
+    The run is recorded as an ordinary session of `emergence` (`state["session"]`): the same calls, answer and report.
     """
     if protocol is not None and settings:
         raise SettingsError("settings are given both as a protocol and by name", do="Give one of the two.")
@@ -134,13 +139,13 @@ def emergence_graph(
 
 
 def nodes_of(protocol: Emergence) -> tuple[str, ...]:
-    """The nodes of one round in their order."""
+    """Return the nodes of one round in order."""
     levels = [name for level in range(protocol.depth - 1, 1, -1) for name in (f"observe_L{level}", f"lateral_L{level}")]
     return ("leaf_respond", "lateral_leaves", *levels, "observe_root", "signal_down", "check_convergence")
 
 
 def moment_of(phase: Phase, order: Sequence[str]) -> Moment:
-    """The node in which the calls of a phase are made. Ballots go with the texts they follow, the judge with the root's text."""
+    """Return the node that makes the calls of a phase. Ballots belong to the texts they follow, the judge to the root's text."""
     name, index = phase
     if name == "finalize":
         return END
@@ -150,7 +155,7 @@ def moment_of(phase: Phase, order: Sequence[str]) -> Moment:
 
 
 def _init(how: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[Any, Update]:
-    """Sets the state up, afresh where a thread is used again; calls nobody."""
+    """Initialises the state, also of a thread that is used again. Makes no call."""
     types, lambdas = need("langgraph.types", "langgraph"), need("langchain_core.runnables", "langgraph")
 
     def init(state: Any, config: RunnableConfig) -> Update:
@@ -180,29 +185,32 @@ def _init(how: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[A
 
 
 def _node(how: Deliberation[EmergenceReport], protocol: Emergence, name: str) -> Runnable[Any, Update]:
-    def plan(state: Any, config: RunnableConfig) -> Visit[Seen]:
+    def plan(state: Any, config: RunnableConfig) -> Visit[RecordedRounds]:
         order = nodes_of(protocol)
         here = END if name == "finalize" else (read(state, "current_round"), order.index(name))
         task, session = read(state, "original_task"), read(state, "session")
         streamed = replace(how, options=streaming(how.options, config))
-        return _Node(streamed, session, protocol, task, name, here)
+        return _PhaseVisit(streamed, session, protocol, task, name, here)
 
     return node_of(plan, name)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What is recorded up to a node, round by round; whether another round follows; and the report once there is one."""
+class RecordedRounds:
+    """What is recorded up to a node."""
 
     rounds: tuple[Round, ...]
     met: bool
+    """Whether the latest check was met."""
     another: bool
+    """Whether another round follows."""
     report: Report | None
+    """Set once the session has ended."""
 
 
 @dataclass
-class _Node(Visit[Seen]):
-    """A visit that lets the session go on up to the end of this node's phase."""
+class _PhaseVisit(Visit[RecordedRounds]):
+    """A visit that continues the session to the end of this node's phase."""
 
     deliberation: Deliberation[EmergenceReport]
     session: str
@@ -215,7 +223,7 @@ class _Node(Visit[Seen]):
     def order(self) -> tuple[str, ...]:
         return nodes_of(self.protocol)
 
-    async def run(self) -> Seen:
+    async def run(self) -> RecordedRounds:
         options = replace(
             self.deliberation.options or Options(),
             hold=lambda phase: phase is not None and self._moment(phase) > self.here,
@@ -228,8 +236,8 @@ class _Node(Visit[Seen]):
             ahead = [self._moment(phase) for phase in stopped.held.values() if phase is not None]
         return self._seen(report, ahead)
 
-    def _seen(self, report: Report | None, ahead: Sequence[Moment]) -> Seen:
-        """Nothing later than this node is looked at, so a graph that goes back to an earlier checkpoint sees what was then."""
+    def _seen(self, report: Report | None, ahead: Sequence[Moment]) -> RecordedRounds:
+        """Events later than this node are ignored, so an earlier checkpoint shows the state at that time."""
         with opened(self.deliberation.store) as store:
             events = store.read(self.session)
             started = next(event for event in events if isinstance(event, SessionStarted))
@@ -238,7 +246,7 @@ class _Node(Visit[Seen]):
             )
         made = [*ahead, *map(self._made_at, events)]
         check = course.checks[-1] if course.checks else None
-        return Seen(
+        return RecordedRounds(
             rounds=tuple(
                 round_of(started.agents, self.protocol.threshold, course, n) for n in range(1, len(course.rounds) + 1)
             ),
@@ -256,12 +264,12 @@ class _Node(Visit[Seen]):
         return self._moment(("check_convergence", event.index)) if isinstance(event, CheckRecorded) else (0, 0)
 
     def _spoken(self, number: int, agent: str) -> bool:
-        """Whether an agent has had its turn when the graph is here."""
+        """Whether an agent has had its turn before or in this node."""
         topology = self.protocol.topology()
         name = "leaf_respond" if not topology.children[agent] else f"observe_L{topology.levels[agent]}"
         return (number, self.order.index("observe_root" if agent == ROOT else name)) <= self.here
 
-    def update(self, result: Seen) -> Update:
+    def update(self, result: RecordedRounds) -> Update:
         number = self.here[0]
         latest = result.rounds[-1] if result.rounds and result.rounds[-1].round == number else None
         match self.name:
@@ -293,7 +301,7 @@ class _Node(Visit[Seen]):
 
 
 def _final(report: Report | None) -> Update:
-    assert isinstance(report, EmergenceReport), "nothing is held back any more"
+    assert isinstance(report, EmergenceReport), "no call is held back"
     told = report.final_state()
     fields = ("agent_states", "parent_signals", "current_round", "converged", "final_response", "strange_loops")
     return {name: told[name] for name in fields} | {"another_round": False, "report": report.model_dump(mode="json")}

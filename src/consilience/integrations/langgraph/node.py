@@ -1,4 +1,4 @@
-"""Any protocol as a node of somebody's graph: synchronous or not, interrupted for people, always the same session."""
+"""Any protocol as a node of a graph: synchronous or not, interrupted for people, always the same session."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from consilience.blocking import run_blocking
-from consilience.deliberation import Deliberation, deliberation_from
+from consilience.deliberation import Deliberation
 from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import CallStarted, Event
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits
-from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
-from consilience.engine.similarity import Encoder
-from consilience.integrations import need
+from consilience.integrations import DeliberationSettings, need
 from consilience.journal.open_store import opened
-from consilience.journal.store import Store
 from consilience.reporting.questions import pending_questions
 
 if TYPE_CHECKING:
@@ -37,7 +33,7 @@ Update = dict[str, object]
 
 
 class Visit(ABC, Generic[T]):
-    """What a node does when the graph comes to it. `run` may be called again after people have answered."""
+    """One visit of the graph to a node. `run` is called again after people have answered."""
 
     deliberation: Deliberation[Any]
     session: str
@@ -50,7 +46,7 @@ class Visit(ABC, Generic[T]):
         """What the node writes into the state."""
 
     def asked(self, waiting: SessionWaiting, error: str) -> dict[str, object]:
-        """What an interrupt says: the session, every question as the person reads it, and what was wrong with the last answers."""
+        """Return the value of an interrupt: the session, the questions as people read them, the error of the last answers."""
         with opened(self.deliberation.store) as store:
             found = pending_questions(store.read(self.session), store.text, store.prompt)
         asked = {
@@ -62,13 +58,13 @@ class Visit(ABC, Generic[T]):
             for question in found
             if question.key in waiting.awaited
         }
-        said: dict[str, object] = {"session": self.session, "questions": asked}
-        return said | {"error": error} if error else said
+        value: dict[str, object] = {"session": self.session, "questions": asked}
+        return value | {"error": error} if error else value
 
     def answer(self, waiting: SessionWaiting, given: object) -> str:
-        """Record what the graph was resumed with; says in words what of it is no answer.
+        """Record the answers that the graph was resumed with. Returns the first error in them, "" for none.
 
-        Nothing is raised: a node that is resumed hears all its earlier answers again, and would never get beyond a wrong one.
+        Nothing is raised: a resumed node receives all its earlier answers again, so an exception would block it forever.
         """
         if not isinstance(given, Mapping):
             return f"answers are given by key, as in {{{waiting.awaited[0]!r}: …}}, not as {type(given).__name__}"
@@ -81,7 +77,7 @@ class Visit(ABC, Generic[T]):
                 try:
                     reply = form.read(text) if form else text
                 except ValueError as wrong:
-                    return f"that is no answer to {key}: {wrong}"
+                    return f"invalid answer to {key}: {wrong}"
                 if not reply:
                     return f"the answer to {key} is empty"
                 store.answer(self.session, key, reply, by="langgraph")
@@ -92,11 +88,11 @@ class Visit(ABC, Generic[T]):
         return f"no question waits under {', '.join(strays)}; answers are awaited under {', '.join(left)}"
 
 
-Plan = Callable[[Any, "RunnableConfig"], Visit[Any]]
+VisitPlan = Callable[[Any, "RunnableConfig"], Visit[Any]]
 
 
-def node_of(plan: Plan, name: str) -> Runnable[Any, Update]:
-    """A node that works under `invoke` and `ainvoke`, `stream` and `astream`."""
+def node_of(plan: VisitPlan, name: str) -> Runnable[Any, Update]:
+    """Return a node that works under `invoke` and `ainvoke`, `stream` and `astream`."""
     types, lambdas = need("langgraph.types", "langgraph"), need("langchain_core.runnables", "langgraph")
 
     def visit(state: Any, config: RunnableConfig) -> Update:
@@ -122,9 +118,9 @@ def node_of(plan: Plan, name: str) -> Runnable[Any, Update]:
 
 
 def session_of(protocol: Protocol, seed: int, task: str, config: RunnableConfig) -> str:
-    """The id of the session of this visit: derived from the thread, the node and its visit in it, and what is deliberated.
+    """Return the session id of this visit, derived from the thread, the node, the visit and what is deliberated.
 
-    So a retry, or a run that goes on from its checkpoint, comes back to it. Outside a graph every call is a session of its own.
+    A retry, or a run that continues from its checkpoint, gets the same id. Outside a graph every call is a new session.
     """
     place = _place(config)
     if not place:
@@ -135,7 +131,7 @@ def session_of(protocol: Protocol, seed: int, task: str, config: RunnableConfig)
 
 
 def streaming(options: Options | None, config: RunnableConfig) -> Options | None:
-    """The same, with every event of the session also written to the graph's `custom` stream, where there is a graph."""
+    """Return options that also write each event of the session to the `custom` stream of the graph, if there is one."""
     if not _place(config):
         return options
     write = need("langgraph.config", "langgraph").get_stream_writer()
@@ -148,16 +144,16 @@ def streaming(options: Options | None, config: RunnableConfig) -> Options | None
 
 
 def _place(config: RunnableConfig) -> str:
-    """The visit of a node in its thread, those of the graphs around it included; the same when it is tried again."""
+    """The visit of a node in its thread, including those of outer graphs; a retry has the same."""
     return str((config.get("metadata") or {}).get("langgraph_checkpoint_ns") or "")
 
 
 def read(state: Any, key: str) -> Any:
-    """A field of a state, be it a mapping or an object. None where it has none."""
+    """Return a field of a state that is a mapping or an object; None if it is missing."""
     return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
 
 
-Read = str | Callable[[Any], Any]
+StateReader = str | Callable[[Any], Any]
 """A key of the state, or a function of it."""
 
 
@@ -165,38 +161,30 @@ def protocol_node(
     protocol: Protocol,
     *,
     model: Models | None = None,
-    task: Read = "task",
-    sources: Read | None = None,
+    task: StateReader = "task",
+    sources: StateReader | None = None,
     answer: str = "answer",
     report: str | None = "report",
     session: Callable[[Any, RunnableConfig], str] | None = None,
-    panel: Panel | str | Path | None = None,
-    seed: int = 0,
-    limits: Limits | None = None,
-    quorum: float = 0.5,
-    encoder: str | Encoder | None = None,
-    store: Store | None = None,
-    prompts: Path | None = None,
-    options: Options | None = None,
+    **settings: Unpack[DeliberationSettings],
 ) -> Runnable[Any, Update]:
-    """A node that puts the state's `task` before the agents of a protocol and writes `answer` and `report` (as plain data) into it.
+    """Return a node in which the agents of a protocol work on the state's `task`; it writes `answer` and `report` (plain data).
 
-    `task` and `sources` are keys of the state or functions of it; `sources` gives `Source`s and paths, never texts alone. The other
-    settings are those of `consilience.deliberate`. The
-    node is recorded as one session in `store`. Its id follows from the thread, the node's visit in it, the task and the protocol
-    (`session` may give another), so a retry of the node, or a run that goes on from its checkpoint, goes on with that session: a
-    completed call is never paid for twice; a call in flight at a crash may be, and is reported.
+    `task` and `sources` are keys of the state or functions of it; `sources` gives `Source`s and paths, not strings. `settings`
+    are further fields of `Deliberation`. The node is recorded as one session. Its id is derived from the thread, the node's visit,
+    the task and the protocol (`session` may return another), so a retry of the node, or a run that continues from its checkpoint,
+    resumes that session: a completed call is never paid for twice; a call in flight at a crash may be, and is reported.
 
-    A run that ended without an answer writes None; the report's `stop_reason` says why. A seat for a person interrupts the graph
-    with the questions by key, and is resumed with `Command(resume={key: answer})`. Events are written to the `custom` stream.
+    A run without an answer writes None; the report's `stop_reason` is the reason. A seat for a person interrupts the graph with
+    questions by key, and is resumed with `Command(resume={key: answer})`. Events are written to the `custom` stream.
     """
-    how: Deliberation[Report] = deliberation_from(protocol, locals(), sources=())
+    deliberation = Deliberation[Report](protocol, model=model, **settings)
 
     def plan(state: Any, config: RunnableConfig) -> Visit[Report]:
         question = _task(state, task)
-        return _Whole(
-            replace(how, sources=_sources(state, sources), options=streaming(how.options, config)),
-            session(state, config) if session else session_of(protocol, seed, question, config),
+        return _SessionVisit(
+            replace(deliberation, sources=_sources(state, sources), options=streaming(deliberation.options, config)),
+            session(state, config) if session else session_of(protocol, deliberation.seed, question, config),
             question,
             (answer, report),
         )
@@ -205,8 +193,8 @@ def protocol_node(
 
 
 @dataclass
-class _Whole(Visit[Report]):
-    """A visit that runs a session from where it is to its end."""
+class _SessionVisit(Visit[Report]):
+    """A visit that runs a session from its current state to its end."""
 
     deliberation: Deliberation[Report]
     session: str
@@ -221,19 +209,19 @@ class _Whole(Visit[Report]):
         return {answer: result.answer} | ({report: result.model_dump(mode="json")} if report else {})
 
 
-def _task(state: Any, given: Read) -> str:
+def _task(state: Any, given: StateReader) -> str:
     found = read(state, given) if isinstance(given, str) else given(state)
     if not isinstance(found, str) or not found.strip():
-        where = f"the key {given!r} of the graph's state" if isinstance(given, str) else "what `task` made of the state"
+        where = f"the key {given!r} of the graph's state" if isinstance(given, str) else "the result of `task`"
         raise SettingsError(
-            f"there is no task to deliberate: a text is needed, and there is {type(found).__name__} {found!r:.80}",
+            f"no task to deliberate: expected a text, got {type(found).__name__} {found!r:.80}",
             where=where,
             do="Write the task there before this node, or name another key: protocol_node(…, task=…).",
         )
     return found
 
 
-def _sources(state: Any, given: Read | None) -> Sequence[Source | Path]:
+def _sources(state: Any, given: StateReader | None) -> Sequence[Source | Path]:
     found: Any = None if given is None else read(state, given) if isinstance(given, str) else given(state)
     alone = isinstance(found, str | Path | Source)
     return [found] if alone else list(found or ())
