@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import consilience
 from consilience.domain.report import Report
-from consilience.engine.protocol import Protocol, find_protocol, protocol_names
+from consilience.engine.protocol import Protocol
 
 SOURCE = Path(consilience.__file__).parent
 PLACES = ("engine", "reporting")
-SHIPPED = [name for name in protocol_names() if find_protocol(name).__module__.startswith("consilience.")]
+_PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SHIPPED: dict[str, type[Protocol]] = {
+    name: pkgutil.resolve_name(place) for name, place in _PROJECT["entry-points"]["consilience.protocols"].items()
+}
+"""From the project's file: an installation may be older than a protocol that was added since."""
 
 ALLOWED: dict[str, str] = {
     "children": "in an example of a call of the Python interface, which an error shows",
@@ -21,6 +27,7 @@ ALLOWED: dict[str, str] = {
     "convergence": "a view of every session: its checks, which are the engine's",
     "draft": "in the address of a JSON Schema dialect",
     "fallback": "of models: the one asked where the first does not answer",
+    "messages": "what agents publish, in the domain",
     "panel": "of personas, in the domain",
     "parts": "of a prompt",
     "personas": "of a panel, in the domain",
@@ -28,6 +35,7 @@ ALLOWED: dict[str, str] = {
     "position": "of agents, in the common header",
     "reply_tokens": "a setting of every protocol, which the engine defines",
     "rounds": "what steps are called where no protocol names them",
+    "seats": "of a panel, which the engine fills",
     "similarity": "of texts, which the engine compares",
     "threshold": "of a check, in the domain",
 }
@@ -42,7 +50,7 @@ def words_of(protocol: type[Protocol]) -> set[str]:
     return found
 
 
-ALL_WORDS = {word for name in SHIPPED for word in words_of(find_protocol(name))}
+ALL_WORDS = {word for protocol in SHIPPED.values() for word in words_of(protocol)}
 
 
 def strings_in(path: Path) -> Iterator[tuple[str, int]]:
@@ -65,7 +73,7 @@ def files() -> list[Path]:
 
 
 def test_words_of_protocols_are_collected() -> None:
-    assert {"emergence", "broadcast", "refinement", "decompose", "solo", "vote", "propose"} <= set(SHIPPED)
+    assert {"emergence", "broadcast", "refinement", "decompose", "solo", "vote", "propose", "debate"} <= set(SHIPPED)
     assert {"max_passes", "ballots", "nudge", "satisfaction_threshold", "aggregated_children", "weighed"} <= ALL_WORDS
 
 
