@@ -161,6 +161,18 @@ async def test_a_crux_shows_where_each_agent_stands_what_would_change_it_and_bot
     assert "orders lost in a year: more than 12, by 2027-12-31" in crux.split("**Settled by:**")[1]
 
 
+async def test_the_ballots_on_a_crux_include_agents_that_did_not_commit_to_it() -> None:
+    def commit(request: ModelRequest) -> Answer:
+        return {"metric": f"orders lost as {request.agent} counts"}
+
+    report = await debate({"commit": commit}, debaters=5, as_is=False, option=("queues", "batches"))
+    partly = [thread.crux for thread in report.threads if thread.crux and len(thread.crux.positions) < 5]
+    assert partly
+    text = report.markdown()
+    cast = sum("final ballots on it: 3 yes · 2 no" in line for line in text.splitlines())
+    assert cast == sum(thread.crux is not None for thread in report.threads)
+
+
 async def test_a_crux_score_is_explained_by_its_three_factors() -> None:
     report = await debate()
     score = report.threads[0].crux.score if report.threads[0].crux else None

@@ -39,7 +39,7 @@ def crux_blocks(state: DebateState) -> Iterator[Block]:
 
 
 def _crux_verdict(crux: Crux, state: DebateState) -> str:
-    sides = [side for agent in crux.positions if (side := state.final_side(agent, crux))]
+    sides = state.sides_on(crux)
     where = f"{thread_name(crux.thread)}; {'final ballots on it: ' if state.final else ''}{tally(sides)}"
     if crux.validated:
         return f"A validated crux ({where})."

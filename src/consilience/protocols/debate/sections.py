@@ -232,7 +232,11 @@ def _crux_changes(state: DebateState) -> Iterator[Item]:
 
 
 def _dissent(report: DebateReport, state: DebateState) -> Iterator[Block]:
-    """Final ballots against the answer; against the larger side where the answer is undecided."""
+    """Final ballots against the answer; against the larger side where the answer is undecided, on a tie those of both."""
+    if report.dissent and "UNDECIDED" in report.decided:
+        yield Paragraph(
+            text="Where the answer takes no side, these are the ballots of the smaller side, on a tie of both."
+        )
     for dissent in report.dissent:
         position = (dissent.position or "").rpartition(" ")[2]
         which = (dissent.position or "").partition(":")[0].removeprefix("p") if ":" in (dissent.position or "") else ""

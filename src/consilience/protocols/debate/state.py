@@ -77,6 +77,11 @@ class DebateState:
             return ballot.questions[crux.thread]
         return crux.positions[agent].side if agent in crux.positions else None
 
+    def sides_on(self, crux: Crux) -> list[Side]:
+        """The final sides of all agents on the question of a crux, of those too that did not speak in its thread."""
+        agents = dict.fromkeys((*crux.positions, *self.final))
+        return [side for agent in agents if (side := self.final_side(agent, crux))]
+
     def committed_side(self, agent: str, thread: str) -> tuple[Side | None, DebateMessage | None]:
         """The side of an agent's last commitment in a thread, before later updates, with its message."""
         for message in reversed(self.said_in(thread)):

@@ -74,7 +74,7 @@ def _cruxes(state: DebateState) -> View:
     heads = ("crux", "thread", "validated", "yes", "no", "undecided", "score")
     rows, details = [], []
     for n, crux in enumerate(state.cruxes, 1):
-        sides = Counter(state.final_side(agent, crux) for agent in crux.positions)
+        sides = Counter(state.sides_on(crux))
         counts = (str(sides[side]) for side in ("YES", "NO", "UNCERTAIN"))
         validated = "yes" if crux.validated else "no"
         rows.append(
