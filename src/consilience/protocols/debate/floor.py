@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
@@ -24,10 +23,8 @@ from consilience.protocols.debate.attention import (
 from consilience.protocols.debate.moves import BlockReason, Move
 from consilience.protocols.debate.notes import MessageBlocked, TurnNote
 from consilience.protocols.debate.records import DebateBallot, DebateMessage, Framing, SystemMetrics
+from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.threads import Budgets, Thread
-
-if TYPE_CHECKING:
-    from consilience.protocols.debate.settings import DebateSettings
 
 MODERATOR = "moderator"
 WINDOW_MIN, WINDOW_MAX = 8, 24

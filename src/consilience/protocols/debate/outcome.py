@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS, PositionChange
@@ -20,9 +20,7 @@ from consilience.protocols.debate.records import Crux, DebateBallot, Framing, Sy
 from consilience.protocols.debate.replies import ClosingReply, ClosingSide
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import Regime, regime_of
-
-if TYPE_CHECKING:
-    from consilience.protocols.debate.settings import DebateSettings
+from consilience.protocols.debate.settings import DebateSettings
 
 
 @dataclass

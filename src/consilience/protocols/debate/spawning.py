@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+from typing import Protocol as Structural
 
 from consilience.engine.prompt import Prompt
 from consilience.engine.work import Failure, Reply
@@ -21,15 +23,24 @@ from consilience.protocols.debate.moves import (
 )
 from consilience.protocols.debate.notes import SpawnProposed
 from consilience.protocols.debate.records import DebateMessage
-from consilience.protocols.debate.replies import SameReply
+from consilience.protocols.debate.replies import QuestionReply, SameReply
 from consilience.protocols.debate.threads import Thread
-
-if TYPE_CHECKING:
-    from consilience.protocols.debate.moderator import Moderator
 
 _WHAT_ABOUT = re.compile(r"but what about (.+?)[?.!]", re.IGNORECASE)
 KEYWORD_MESSAGES, REFRAME_MESSAGES = 10, 5
 """The last messages of a thread in which the moderator looks for a shared keyword, and for "but what about X?"."""
+
+
+class Opener(Structural):
+    """What opens a thread, and has its question framed: the moderator."""
+
+    async def open(
+        self, topic: str, members: Sequence[str], *, question: str | None = None, parent: str | None = None
+    ) -> Thread: ...
+
+    async def ask_question(
+        self, thread: Thread, template: str, **values: str
+    ) -> Reply[QuestionReply] | Failure | None: ...
 
 
 @dataclass
@@ -46,7 +57,7 @@ class Proposal:
 class Spawning:
     """Proposals of threads and their decision."""
 
-    def __init__(self, floor: Floor, moderator: Moderator) -> None:
+    def __init__(self, floor: Floor, moderator: Opener) -> None:
         self.floor, self.moderator = floor, moderator
         self.proposals: dict[str, Proposal] = {}
         """By the message that made the proposal."""
