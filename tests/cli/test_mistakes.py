@@ -33,7 +33,7 @@ def _files(here: Path) -> None:
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "depth 1": ((*RUN, "--depth", "1"), ("depth", "not 1", "settings of emergence")),
     "negative children": ((*RUN, "--children", "-3"), ("children", "not -3")),
-    "absurd tree": ((*RUN, "--children", "64", "--depth", "8"), ("agents", "at most 500")),
+    "absurd tree": ((*RUN, "--children", "64", "--depth", "8"), ("agents", "the limit is 500")),
     "absurd rounds": ((*RUN, "--max-rounds", "1000000"), ("max_rounds",)),
     "no such detail": ((*RUN, "--detail", "long"), ("--detail", "'long' is not one of 'auto', 'full', 'brief'")),
     "no number": ((*RUN, "--children", "many"), ("--children", "whole number")),
