@@ -243,7 +243,7 @@ async def test_a_deadline_for_people_binds_no_model_and_a_resume_or_fork_may_cha
     report = await runner.resume("s", models=seats("human"), store=store, options=Options(human_deadline=3600))  # type: ignore[arg-type]
     assert failures(store) == [LATE]
     assert report.stop_reason == "exhausted_budget", "of this protocol, for any failure"
-    with pytest.raises(SettingsError, match="deadline for people of 0 s is invalid"):
+    with pytest.raises(SettingsError, match="invalid human deadline: 0"):
         Options(human_deadline=0)
 
 
