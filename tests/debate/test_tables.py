@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from consilience.protocols.debate.attention import Interests, embedding_score, keyword_score, keywords
-from consilience.protocols.debate.floor import window
+from consilience.protocols.debate.floor import Floor, window
 from consilience.protocols.debate.lock import required_pairs
 from consilience.protocols.debate.moves import Horizon, Move, Side, dominant_horizon
 from consilience.protocols.debate.records import Commitment, DebateMessage, Flip
@@ -226,3 +227,36 @@ def message(n: int) -> DebateMessage:
 def test_window_moves_in_jumps(messages: int, first: int, shown: int) -> None:
     found = window([message(n) for n in range(1, messages + 1)])
     assert (found[0].number, len(found)) == (first, shown)
+
+
+class Bus(Floor):
+    """The published list alone."""
+
+    def __init__(self, messages: list[DebateMessage]) -> None:
+        self.messages = messages
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"since": 2}, [3, 4]),
+        ({"thread": "thread-2"}, [2, 4]),
+        ({"agent": "D1"}, [1, 4]),
+        ({"mentions": "D3"}, [2]),
+        ({"topic": "grant"}, [3]),
+        ({"agent": "D1", "thread": "thread-2"}, [4]),
+        ({"since": 4}, []),
+    ],
+)
+def test_bus_is_a_query_over_the_published_list(query: dict[str, Any], numbers: list[int]) -> None:
+    said = [message(n) for n in range(1, 5)]
+    said[1] = said[1].model_copy(update={"agent": "D2", "thread": "thread-2", "mentions": ("D3",)})
+    said[2] = said[2].model_copy(update={"agent": "D3", "topics": ("grant",)})
+    said[3] = said[3].model_copy(update={"thread": "thread-2"})
+    assert [m.number for m in Bus(said).published(**query)] == numbers
+
+
+def test_bus_keeps_the_last_five_hundred_messages() -> None:
+    found = Bus([message(n) for n in range(1, 700)]).published()
+    assert (len(found), found[0].number) == (500, 200)

@@ -135,9 +135,8 @@ class Debater:
         floor, me = self.floor, self.me
         if floor.now < me.ready_at or not floor.can_compose:
             return "wait"
-        new = [message for message in floor.messages if message.number > me.seen and message.agent != self.agent]
-        if self.by_request_only:
-            new = [message for message in new if self.agent in message.mentions]
+        mentions = self.agent if self.by_request_only else None
+        new = [m for m in floor.published(since=me.seen, mentions=mentions) if m.agent != self.agent]
         scored = [(floor.score(message, self.agent), message) for message in new]
         named = [message for _, message in scored if self.agent in message.mentions]
         open_now = [pair for pair in scored if pair[0] >= floor.settings.attention_threshold and self._open(pair[1])]

@@ -31,6 +31,8 @@ WINDOW_MIN, WINDOW_MAX = 8, 24
 """Messages of a thread that a prompt shows: the anchor moves in jumps, so that prompts share their beginning."""
 
 
+HISTORY = 500
+"""Messages that can be asked for."""
 OWN_MESSAGES = 3
 """Earlier messages of its own that an agent is shown beside the window."""
 
@@ -149,6 +151,26 @@ class Floor:
         self.last_progress = self.spoken
 
     # messages
+
+    def published(
+        self,
+        *,
+        thread: str | None = None,
+        since: int = 0,
+        agent: str | None = None,
+        mentions: str | None = None,
+        topic: str | None = None,
+    ) -> list[DebateMessage]:
+        """The bus: messages of the last `HISTORY` with a number above `since`, as far as named of a thread, by an agent, with a
+        mention of an agent, on a topic; in order of publication."""
+        return [
+            message
+            for message in self.messages[max(since, len(self.messages) - HISTORY) :]
+            if (thread is None or message.thread == thread)
+            and (agent is None or message.agent == agent)
+            and (mentions is None or mentions in message.mentions)
+            and (topic is None or topic in message.topics)
+        ]
 
     def quotes(self, thread: Thread) -> tuple[Quote, ...]:
         """The window of a thread, the same for all its readers."""
