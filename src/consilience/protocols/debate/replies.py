@@ -13,9 +13,10 @@ from pydantic import BaseModel, Field, create_model
 from consilience.domain.messages import FreeText, Label, is_empty_remark
 from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.conclusion import Conclusion
-from consilience.protocols.debate.moves import Horizon, Move, Side
+from consilience.protocols.debate.moves import MAX_AGENTS, Horizon, Move, Side
 
-MAX_TOPICS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 5, 3
+MAX_TOPICS, MAX_MENTIONS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 2, 5, 3
+"""Entries of lists. A list without a bound is one that a small model fills until its reply is cut."""
 
 Form = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
 GivesUpIf = Literal["YES", "NO", "either", "neither"]
@@ -75,7 +76,7 @@ class DerivedFalsifier(FalsifierReply):
 
 
 class DerivedReply(BaseModel):
-    falsifiers: list[DerivedFalsifier]
+    falsifiers: Annotated[list[DerivedFalsifier], Field(json_schema_extra={"maxItems": MAX_AGENTS})]
 
 
 class OpeningReply(BaseModel):
@@ -189,7 +190,10 @@ def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...]) -> type[TurnRep
     fields: dict[str, Any] = {
         "move": (Literal[moves], ...),
         "reply_to": (Label | None, None),
-        "mentions": (list.__class_getitem__(Literal[letters]), Field(default_factory=list)),
+        "mentions": (
+            list.__class_getitem__(Literal[letters]),
+            Field(default_factory=list, json_schema_extra={"maxItems": MAX_MENTIONS}),
+        ),
     }
     if {"PROPOSE_CRUX", "REFRAME"} & set(moves):
         fields |= {"supports": (Label | None, None), "question": (str, "")}
