@@ -44,6 +44,8 @@ from consilience.protocols.debate.threads import Thread
 from consilience.protocols.debate.turns import record_turn, spoken_words
 
 Kind = Literal["turn", "commit", "falsify", "steelman", "grade"]
+STATE_LINES = 4
+"""The last concessions, and proposed threads, that a prompt shows beside its window."""
 MAX_REFUSALS = 2
 """Failed deliveries after which the process asks no more."""
 _MOVE_OF: dict[Kind, Move] = {
@@ -405,10 +407,11 @@ class Debater:
             for agent, c in thread.commitments.items()
             if c.message not in shown
         ]
-        lines += [f"{letters[c.agent]} conceded: {c.proposition}" for c in thread.concessions if c.message not in shown]
+        conceded = [c for c in thread.concessions if c.message not in shown]
+        lines += [f"{letters[c.agent]} conceded: {c.proposition}" for c in conceded[-STATE_LINES:]]
         lines += [
             f"Proposed for a thread of its own in {floor.by_id[id].label}: {question}"
-            for id, question in self.moderator.spawning.open_in(thread)
+            for id, question in self.moderator.spawning.open_in(thread)[-STATE_LINES:]
         ]
         return tuple(lines)
 
