@@ -19,6 +19,8 @@ from workload import TASK, Latency, fresh, log_normal
 
 GROUP = "debate"
 AGENTS, MESSAGES, SECONDS = 12, 200, 0.2
+FULL_WINDOWS = 72
+"""Messages after which the windows of three threads are full."""
 FLAT, REUSE, WALL = 1.15, 0.75, 1.1
 SEED_TABLE = {2: (24, 60), 3: (40, 90), 5: (80, 180), 8: (140, 300), 12: (220, 450)}
 """Messages and seconds by number of agents, as seed 002 expects them."""
@@ -80,7 +82,7 @@ def _prompts(results: Results, directory: Path, quick: bool) -> None:
         beside = (Series(chats.CHAT, (_mean(other, mark),)),) if other else ()
         name = f"prompt characters per message, a debate of {AGENTS}, at message {mark}"
         results.add([Row(GROUP, name, "", Series(OURS, (_mean(ours, mark),)), beside=beside)])
-    full = max(ours[24:60], default=ours[-1])
+    full = max(ours[FULL_WINDOWS : 2 * FULL_WINDOWS], default=ours[-1])
     growth = Row(
         GROUP,
         f"longest prompt of the last {AGENTS} messages ÷ the longest with a full window",
