@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from consilience.domain.agents import Agent
+from consilience.domain.detail import Detail
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
@@ -31,6 +32,7 @@ SERVICE = (
     ("second_opinion", "compares questions"),
 )
 MAX_FRAMINGS_PER_THREAD = 2
+BRIEF_REPLY_TOKENS = 512
 
 
 class DebateSettings(PanelSeats):
@@ -96,6 +98,12 @@ class DebateSettings(PanelSeats):
     def with_panel(self, panel: Panel | None) -> Self:
         made = super().with_panel(panel)
         return made.model_copy(update={"debaters": len(made.seats)}) if made.seats else made
+
+    def with_detail(self, detail: Detail) -> Self:
+        """Replies of small models are short here; what is longer has run away, at 15 tokens a second."""
+        if detail == "brief" and self.reply_tokens is None:
+            return self.model_copy(update={"reply_tokens": BRIEF_REPLY_TOKENS})
+        return super().with_detail(detail)
 
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
         seats = super().agents(panel)
