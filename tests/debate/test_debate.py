@@ -486,6 +486,30 @@ def test_second_agent_that_supports_a_question_opens_its_thread() -> None:
     assert "same" in kinds(model)
 
 
+def test_agents_who_support_another_thread_stay_in_one_that_awaits_their_commitments() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        proposed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)
+        if "REFRAME" in moves_of(request) and not proposed and request.agent == "D2":
+            return {"move": "REFRAME", "question": "Would the staff leave over it?"}
+        if proposed and request.agent == "D3" and "PROPOSE_CRUX" in moves_of(request):
+            return {
+                "move": "PROPOSE_CRUX",
+                "question": "Would queues lose orders at the peak?",
+                "supports": proposed[0],
+            }
+        return {}
+
+    def second(request: ModelRequest) -> Answer:
+        return {"same_as": 0}
+
+    report = debate(Debate(debaters=6, discovery_messages=6), Debaters({"turn": turn, "same": second}))
+    for thread in report.threads:
+        committed = {commitment.agent for commitment in thread.commitments}
+        if thread.stage != "DISCOVERY":
+            assert committed, f"{thread.id} waited for agents who had left it: {thread.closed_by}"
+            assert thread.status != "STALE", thread.closed_by
+
+
 def test_question_that_an_active_thread_asks_opens_no_thread() -> None:
     def turn(request: ModelRequest) -> Answer:
         reframed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)

@@ -173,7 +173,7 @@ class Spawning:
         self._note(proposal)
         parent = proposal.parent
         remaining = [agent for agent in parent.members if agent not in proposal.supporters]
-        if len(remaining) >= 2:
+        if parent.stage == "DISCOVERY" and len(remaining) >= 2:
             parent.members[:] = remaining
         await self.moderator.open(proposal.question, proposal.supporters, question=proposal.question, parent=parent.id)
         floor.progress()
