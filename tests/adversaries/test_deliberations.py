@@ -27,9 +27,12 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.markdown import markdown
 from kit.cases import CALLING, Case
+from kit.debating import Debaters
 from kit.runs import seated, to_the_end
 
 OPENING = re.compile(r"<quote ([0-9a-f]{8,64}) from ([^>\n]+)>\n")
+DEBATED = r"(opening|turn|commit|falsify|steelman|grade|flip|final)/[DF]|closing$"
+"""Keys of the calls of `debate`."""
 Script = Callable[[ModelRequest], str]
 
 
@@ -77,6 +80,10 @@ def saying(said: str, who: Callable[[str], bool] = lambda agent: True) -> Script
             scores = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), 5)
             parts = request.schema["required"]  # type: ignore[index]
             return json.dumps({part: {"issues": [words[:400]], **scores} for part in parts})  # type: ignore[attr-defined]
+        if request.agent in ("framing", "moderator", "second_opinion") or re.match(DEBATED, request.key):
+            answer = json.loads(Debaters()(request))
+            long = [name for name in answer if name in ("text", "reason", "why", "strongest_reason", "corrections")]
+            return json.dumps(answer | {name: words for name in long if answer[name]})
         body: dict[str, object] = {}
         fields = request.returns.model_fields  # type: ignore[attr-defined]
         if "points" in fields:

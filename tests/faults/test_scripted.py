@@ -221,12 +221,11 @@ async def test_run_without_any_reply_reports_each_failure(case: Case, fault: Fau
     assert not report.quorum_met
     assert report.stop_reason not in (StopReason.CONVERGED, StopReason.SETTLED)
     assert report.degraded is not None
-    assert f"{report.replied} of " in report.degraded
+    asked = {agent.id for agent in voices(report.agents) if agent.id in struck.asked}
+    assert f"{report.replied} of " in report.degraded or not asked
     assert f"({fault.prose.value})" in report.degraded
     assert report.replied == outside
-    assert {m.agent for m in report.missing} == {
-        agent.id for agent in voices(report.agents) if agent.id in struck.asked
-    }
+    assert {m.agent for m in report.missing} == asked
 
 
 EMERGENT = [case for case in CALLING if case.name.startswith("emergence")]

@@ -94,7 +94,7 @@ async def test_nor_when_it_lay_in_the_main_file_and_was_seen_by_another_process(
 async def test_a_reader_that_keeps_the_old_pages_alive_is_said(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "CHECKPOINTS", 3)
+    monkeypatch.setattr(removal, "MAX_CHECKPOINTS", 3)
     await plant(store, "s")
     reader = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     reader.execute("BEGIN")

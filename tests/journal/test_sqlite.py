@@ -83,10 +83,10 @@ import os, sys, time
 from consilience.journal.sqlite import SqliteStore
 
 class SlowStore(SqliteStore):
-    def _held(self, session, lease):
+    def _lease_journal(self, session, lease):
         print("leased", os.getpid(), flush=True)
         time.sleep(float(sys.argv[2]))
-        return super()._held(session, lease)
+        return super()._lease_journal(session, lease)
 
 journal = SlowStore(sys.argv[1]).open("s")
 sys.stdin.read() if sys.argv[2] != "0" else os._exit(0)

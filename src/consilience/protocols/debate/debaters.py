@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from consilience.domain.messages import Quotation
 from consilience.domain.positions import LEVELS
-from consilience.engine.prompt import Prompt
+from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import lock
 from consilience.protocols.debate.floor import Floor, window
@@ -316,7 +316,7 @@ class Debater:
         )
         return floor.session.ask(
             self.agent,
-            Prompt(words, floor.own_quotes(thread, self.agent), floor.quotes(thread)),
+            Prompt(words, self._quotes(thread), floor.quotes(thread)),
             key=key,
             returns=returns,
             kind=intent.kind,
@@ -397,23 +397,33 @@ class Debater:
         commitment = thread.commitments.get(self.agent)
         return f"{commitment.side}, in {self.floor.by_id[commitment.message].label}" if commitment else ""
 
-    def _state(self, thread: Thread) -> tuple[str, ...]:
-        """What stands in a thread and its window no longer shows, for every participant alike, and what else was proposed."""
-        floor, letters = self.floor, self.floor.letters
+    def _dropped(self, thread: Thread) -> tuple[list[str], list[str], list[str]]:
+        """Messages that matter and that the window shows no more: commitments, the last concessions, open proposals."""
         shown = {message.id for message in window(thread.messages)}
+        committed = [c.message for c in thread.commitments.values() if c.message not in shown]
+        conceded = [c.message for c in thread.concessions if c.message not in shown][-STATE_LINES:]
+        proposed = [id for id, _ in self.moderator.spawning.open_in(thread)][-STATE_LINES:]
+        return committed, conceded, proposed
+
+    def _state(self, thread: Thread) -> tuple[str, ...]:
+        """Where a thread stands, for every participant alike. What others wrote stands in quotations, never in these lines."""
+        floor = self.floor
+        _, _, proposed = self._dropped(thread)
         lines = [
-            f"{letters[agent]} answers {c.side} ({floor.by_id[c.message].label}): {c.statement}"
-            + (f" Would change its mind if: {c.falsifier.words()}." if c.falsifier else "")
+            f"{floor.letters[agent]} answers {c.side}, in {floor.by_id[c.message].label}."
             for agent, c in thread.commitments.items()
-            if c.message not in shown
         ]
-        conceded = [c for c in thread.concessions if c.message not in shown]
-        lines += [f"{letters[c.agent]} conceded: {c.proposition}" for c in conceded[-STATE_LINES:]]
-        lines += [
-            f"Proposed for a thread of its own in {floor.by_id[id].label}: {question}"
-            for id, question in self.moderator.spawning.open_in(thread)[-STATE_LINES:]
-        ]
+        lines += [f"{floor.by_id[id].label} proposes a question for a thread of its own." for id in proposed]
         return tuple(lines)
+
+    def _quotes(self, thread: Thread) -> tuple[Quote, ...]:
+        """Messages that a prompt shows beside the window: those that matter to all, and the agent's own last ones."""
+        floor = self.floor
+        shown = {message.id for message in window(thread.messages)}
+        ids = dict.fromkeys(id for group in self._dropped(thread) for id in group if id not in shown)
+        found = {floor.by_id[id].number: Quote(id, floor.by_id[id].label) for id in ids}
+        found |= {floor.by_id[quote.id].number: quote for quote in floor.own_quotes(thread, self.agent)}
+        return tuple(quote for _, quote in sorted(found.items()))
 
 
 def _refuse_empty_falsifier(turn: FalsifierTurn) -> None:

@@ -213,19 +213,26 @@ class ObjectionBook:
     """Agents that raised an objection which its target refuted."""
     _by: dict[str, list[ObjectionRaised]] = field(default_factory=dict)
     _pending: dict[str, dict[str, ObjectionRaised]] = field(default_factory=dict)
+    _fates: dict[str, ObjectionFate] = field(default_factory=dict)
+    """Kept up to date, since they are counted in every round."""
 
     def add(self, turns: Sequence[Turn]) -> None:
         """Add a round: first what was met, then what was raised, since no objection is met in the round it was raised in."""
         self.refuted |= self.refuted_by(turns)
         for met in (met for turn in turns for met in turn.met):
             self.met.append(met)
-            self._pending.get(met.agent, {}).pop(met.objection, None)
+            answered = self._pending.get(met.agent, {}).pop(met.objection, None)
+            if answered is not None:
+                self._fates[answered.id] = _fate(met, self._fates[answered.id])
         for objection in (objection for turn in turns for objection in turn.objections):
             self.raised.append(objection)
             self._by.setdefault(objection.agent, []).append(objection)
             pending = self._pending.setdefault(objection.to, {})
             pending.pop(objection.repeats or "", None)
             pending[objection.id] = objection
+            self._fates[objection.id] = _fate(
+                None, self._fates.pop(objection.repeats, None) if objection.repeats else None
+            )
         self.void += sum(turn.void for turn in turns)
         self.surplus += sum(turn.surplus for turn in turns)
 
@@ -245,7 +252,7 @@ class ObjectionBook:
 
     def count(self, fate: ObjectionFate) -> int:
         """Return the number of objections with this fate. `unanswered` ones wait for their target."""
-        return sum(objection.fate == fate for objection in objection_fates(self.raised, self.met))
+        return sum(one == fate for one in self._fates.values())
 
 
 @dataclass
