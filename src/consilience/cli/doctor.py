@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import typer
 
-from consilience.cli.commands import EnvFile, Json, installed_protocols, new_app
 from consilience.cli.config import CONFIRM_ABOVE, config_files, ignored_words, load_config, load_env_file, read_config
 from consilience.cli.errors import EXIT_USAGE, print_json
 from consilience.cli.inputs import read_settings
+from consilience.cli.options import EnvFile, Json, new_app
 from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
 from consilience.cli.setup import local_weights, need_runtime
 from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.paths import check_home, data_dir, is_open_to_others, journal_path, weights_dir
-from consilience.engine.protocol import find_protocol
+from consilience.engine.protocol import find_protocol, protocol_names
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
 from consilience.models.endpoints import FREE, free_price_hint, list_models, prices_of
@@ -117,7 +117,7 @@ def _installation() -> list[Row]:
     rows = [
         Row("consilience", version("consilience")),
         Row("python", f"{platform.python_version()} ({sys.executable})"),
-        Row("protocols", ", ".join(sorted(installed_protocols()))),
+        Row("protocols", ", ".join(protocol_names())),
     ]
     for extra, module in EXTRAS.items():
         state = "installed" if is_installed(module) else f"not installed: pip install 'consilience[{extra}]'"

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from consilience.cli.commands import Json, ListingGroup, new_app
 from consilience.cli.errors import can_draw_over, notify, print_json
+from consilience.cli.options import Json, ListingGroup, new_app
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.paths import check_home
 from consilience.reporting.formatting import printable, size
