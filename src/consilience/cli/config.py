@@ -24,7 +24,8 @@ from pathlib import Path
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
 from consilience.engine.protocol import protocol_names
-from consilience.models.endpoints import FREE, configure_prices, is_endpoint
+from consilience.models.endpoints import FREE, configure_prices
+from consilience.models.providers import is_endpoint
 
 FILE_NAME = "consilience.toml"
 ENDPOINTS = "endpoints"

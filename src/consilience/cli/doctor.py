@@ -26,13 +26,12 @@ from consilience.journal.open_store import open_store
 from consilience.models import endpoints
 from consilience.models.endpoints import FREE, free_price_hint, list_models, prices_of
 from consilience.models.program import without_secret
+from consilience.models.providers import ENDPOINT_KEY_VARIABLE, is_endpoint, key_variables, known_providers
 from consilience.models.redaction import scrub
 from consilience.models.registry import (
     alternatives,
     is_person,
     is_program,
-    key_variables,
-    known_providers,
     paid,
     resolve,
 )
@@ -244,9 +243,9 @@ def _spending(name: str) -> tuple[str, bool]:
 def _endpoints() -> list[Row]:
     """Return how endpoints are named, and whether those of environment and configuration answer a request without a key."""
     rows = [Row(title, f"--model {example}") for title, example in endpoints.EXAMPLES.items()]
-    key = "is set" if os.environ.get(endpoints.KEY_VARIABLE) else "is not set"
+    key = "is set" if os.environ.get(ENDPOINT_KEY_VARIABLE) else "is not set"
     rows.append(
-        Row("key", f"{endpoints.KEY_VARIABLE} {key}; for a known provider's address, that provider's variable is used")
+        Row("key", f"{ENDPOINT_KEY_VARIABLE} {key}; for a known provider's address, that provider's variable is used")
     )
     url = os.environ.get("OPENAI_BASE_URL", "").strip()
     rows.append(
@@ -258,7 +257,7 @@ def _endpoints() -> list[Row]:
     configured = None
     with suppress(UserError):  # the section on models reports it
         configured = load_config(tell=False).model
-    names = filter(endpoints.is_endpoint, alternatives(os.environ.get("CONSILIENCE_MODEL") or configured or ""))
+    names = filter(is_endpoint, alternatives(os.environ.get("CONSILIENCE_MODEL") or configured or ""))
     named = dict.fromkeys([*endpoints.addresses(), *(endpoints.address_of(name, os.environ) or "" for name in names)])
     return rows + [Row(address, _reached(address)) for address in named]
 

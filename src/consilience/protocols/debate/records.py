@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from consilience.domain.messages import Quotation
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import Grade, Horizon, Move, Side, Stage, Status, TopSide
@@ -197,6 +199,9 @@ class Crux(Frozen):
     supporting_messages: tuple[str, ...] = ()
     dominant_horizon: Horizon | None = None
     score: CruxScore
+    """By the flips that its agents declared."""
+    observed_score: CruxScore | None = None
+    """By the flips that its test showed; None without a test."""
     locked: bool
     validated: bool
     validation_failures: tuple[str, ...] = ()
@@ -240,6 +245,44 @@ class ThreadRecord(Frozen):
     crux: Crux | None = None
     closed_by: str = ""
     """Why it ended, in words."""
+
+
+class StipulatedBallot(Frozen):
+    """A sealed position cast after the final ballot, under something that the agent was to take as established."""
+
+    positions: tuple[Side, ...]
+    """On each proposition, in order."""
+    confidence: float
+    reason: str = ""
+
+
+class CruxTest(Frozen):
+    """The ballots cast with the question of a thread stipulated as answered."""
+
+    thread: str
+    stipulated: Literal["YES", "NO"]
+    ballots: dict[str, StipulatedBallot] = {}
+    """By agent; an agent without a reply is missing."""
+
+
+class PlaceboTest(Frozen):
+    """The ballots cast with a stipulated fact that has nothing to do with any task: how many move for nothing."""
+
+    fact: str
+    ballots: dict[str, StipulatedBallot] = {}
+    """By agent; an agent without a reply is missing."""
+
+
+class FlipRecord(Frozen):
+    """Whether one agent gives up its final position once a question is answered against it: by its word, and when tested."""
+
+    agent: str
+    declared: bool | None = None
+    """By its own word; None if it declared nothing on the question."""
+    observed: bool | None = None
+    """In the ballot with the answer stipulated that it does not hold; None without that ballot."""
+    placebo: bool | None = None
+    """In the ballot with the irrelevant fact; None without that ballot."""
 
 
 class SystemMetrics(Frozen):

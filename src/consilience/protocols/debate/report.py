@@ -11,9 +11,12 @@ from consilience.domain.sections import Presentation
 from consilience.protocols.debate.export import camel_case, final_json
 from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import (
+    CruxTest,
     DebateBallot,
     DebateMessage,
+    FlipRecord,
     Framing,
+    PlaceboTest,
     SystemMetrics,
     ThreadRecord,
 )
@@ -54,6 +57,12 @@ class DebateReport(Report):
     primary_crux: str | None = None
     """The thread of the validated crux with the highest score."""
     primary_crux_reason: str = ""
+    tests: tuple[CruxTest, ...] = ()
+    """Each tested crux with YES stipulated, then with NO."""
+    placebo: PlaceboTest | None = None
+    """None if no crux was tested."""
+    flip_records: dict[str, tuple[FlipRecord, ...]] = {}
+    """Declared, observed and placebo flips of every voter, by the thread of each tested crux."""
     system_metrics: SystemMetrics = SystemMetrics()
 
     def presentation(self) -> Presentation:
