@@ -225,6 +225,9 @@ class Crux(Frozen):
     supporting_messages: tuple[str, ...] = ()
     dominant_horizon: Horizon | None = None
     score: CruxScore
+    """By the flips that its agents declared."""
+    observed_score: CruxScore | None = None
+    """By the flips that its test showed; None without a test."""
     locked: bool
     validated: bool
     validation_failures: tuple[str, ...] = ()
@@ -303,6 +306,44 @@ class Contradiction(Frozen):
     target: str
     agents: tuple[str, ...]
     """Agents whose last typed answers contradict each other."""
+
+
+class StipulatedBallot(Frozen):
+    """A sealed position cast after the final ballot, under something that the agent was to take as established."""
+
+    positions: tuple[Side, ...]
+    """On each proposition, in order."""
+    confidence: float
+    reason: str = ""
+
+
+class CruxTest(Frozen):
+    """The ballots cast with the question of a thread stipulated as answered."""
+
+    thread: str
+    stipulated: Literal["YES", "NO"]
+    ballots: dict[str, StipulatedBallot] = {}
+    """By agent; an agent without a reply is missing."""
+
+
+class PlaceboTest(Frozen):
+    """The ballots cast with a stipulated fact that has nothing to do with any task: how many move for nothing."""
+
+    fact: str
+    ballots: dict[str, StipulatedBallot] = {}
+    """By agent; an agent without a reply is missing."""
+
+
+class FlipRecord(Frozen):
+    """Whether one agent gives up its final position once a question is answered against it: by its word, and when tested."""
+
+    agent: str
+    declared: bool | None = None
+    """By its own word; None if it declared nothing on the question."""
+    observed: bool | None = None
+    """In the ballot with the answer stipulated that it does not hold; None without that ballot."""
+    placebo: bool | None = None
+    """In the ballot with the irrelevant fact; None without that ballot."""
 
 
 class SystemMetrics(Frozen):

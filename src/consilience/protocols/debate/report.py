@@ -13,10 +13,13 @@ from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import (
     CommonGround,
     Contradiction,
+    CruxTest,
     DebateBallot,
     DebateMessage,
     Dependency,
+    FlipRecord,
     Framing,
+    PlaceboTest,
     SystemMetrics,
     ThreadRecord,
 )
@@ -68,6 +71,12 @@ class DebateReport(Report):
     """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
     next_questions: tuple[str, ...] = ()
     """What to debate or find out next, if the debate were to go on."""
+    tests: tuple[CruxTest, ...] = ()
+    """Each tested crux with YES stipulated, then with NO."""
+    placebo: PlaceboTest | None = None
+    """None if no crux was tested."""
+    flip_records: dict[str, tuple[FlipRecord, ...]] = {}
+    """Declared, observed and placebo flips of every voter, by the thread of each tested crux."""
     system_metrics: SystemMetrics = SystemMetrics()
 
     def presentation(self) -> Presentation:
