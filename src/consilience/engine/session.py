@@ -36,10 +36,9 @@ from consilience.domain.outcome import Check, Limits, StopReason
 from consilience.domain.report import Confidence, Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
-from consilience.engine.branch import Branch, current_branch, current_phase
+from consilience.engine.analysis import facts_kept
 from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
-from consilience.engine.facts import facts_kept
 from consilience.engine.header import quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
@@ -49,7 +48,19 @@ from consilience.engine.sizes import UNLIMITED
 from consilience.engine.sources import Document
 from consilience.engine.state import State
 from consilience.engine.telemetry import span
-from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, exhaustion, has_failed
+from consilience.engine.work import (
+    Ask,
+    Branch,
+    Failure,
+    Pending,
+    Procedure,
+    Reply,
+    Work,
+    current_branch,
+    current_phase,
+    exhaustion,
+    has_failed,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
