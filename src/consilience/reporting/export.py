@@ -1,4 +1,4 @@
-"""A session as a file: JSON, Markdown with front matter and diagrams, events, and the files of a report; JSON Schemas of reports and events."""
+"""A session as a file: JSON, Markdown with front matter and diagrams, events, the files of a report; and JSON Schemas of these."""
 
 from __future__ import annotations
 
