@@ -12,9 +12,15 @@ from consilience.protocols.debate.export import camel_case, final_json
 from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import (
     Coalition,
+    CommonGround,
+    Contradiction,
+    CruxTest,
     DebateBallot,
     DebateMessage,
+    Dependency,
+    FlipRecord,
     Framing,
+    PlaceboTest,
     SystemMetrics,
     ThreadRecord,
 )
@@ -59,6 +65,23 @@ class DebateReport(Report):
     """By final ballots; preliminary where the exchange ended before they were stable."""
     coalition_finding: str = ""
     """Why there is no coalition, or why those found are preliminary; empty for stable ones."""
+    common_ground: tuple[CommonGround, ...] = ()
+    """Statements that every agent confirmed in its final ballot; none if a ballot is missing."""
+    dependencies: tuple[Dependency, ...] = ()
+    """Confirmed dependencies between cruxes, by thread."""
+    duplicates: tuple[tuple[str, str], ...] = ()
+    """Threads whose cruxes ask the same, the earlier first; the later one is left out of roots and irreducible cruxes."""
+    contradictions: tuple[Contradiction, ...] = ()
+    roots: dict[str, tuple[str, ...]] = {}
+    """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
+    next_questions: tuple[str, ...] = ()
+    """What to debate or find out next, if the debate were to go on."""
+    tests: tuple[CruxTest, ...] = ()
+    """Each tested crux with YES stipulated, then with NO."""
+    placebo: PlaceboTest | None = None
+    """None if no crux was tested."""
+    flip_records: dict[str, tuple[FlipRecord, ...]] = {}
+    """Declared, observed and placebo flips of every voter, by the thread of each tested crux."""
     system_metrics: SystemMetrics = SystemMetrics()
 
     def presentation(self) -> Presentation:
