@@ -12,6 +12,7 @@ from consilience.domain.messages import Message
 from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
+from consilience.protocols.debate import lock
 from consilience.protocols.debate.attention import (
     NOTICED,
     Interests,
@@ -27,6 +28,7 @@ from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.threads import Budgets, Thread
 
 MODERATOR = "moderator"
+MAX_REFUSALS = 2
 WINDOW_MIN, WINDOW_MAX = 8, 24
 """Messages of a thread that a prompt shows: the anchor moves in jumps, so that prompts share their beginning."""
 
@@ -61,6 +63,10 @@ class Member:
     """Whether it was asked to argue the other side in its next turn."""
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Failed or blocked deliveries, by thread and kind."""
+
+    def gave_up(self, thread: str, kind: str) -> bool:
+        """Whether what the process asks of this agent in a thread has failed too often to be asked again."""
+        return self.refusals[thread, kind] >= MAX_REFUSALS
 
 
 class Floor:
@@ -145,6 +151,10 @@ class Floor:
         )
         self.threads[thread.id] = thread
         return thread
+
+    def owing(self, thread: Thread) -> set[str]:
+        """Agents from whom the lock of a thread awaits something that has not been given up."""
+        return {agent for agent, kind in lock.owing(thread) if not self.members[agent].gave_up(thread.id, kind)}
 
     def progress(self) -> None:
         """Note that a question was framed, a lock tried or a crux extracted."""

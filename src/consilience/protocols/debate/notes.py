@@ -123,7 +123,18 @@ class ThreadClosed(_Note):
 class ModeratorIntervention(_Note):
     thread: str
     kind: Literal[
-        "open", "horizon", "commit", "falsifier", "binary", "steelman", "call", "advocate", "split", "spawn", "evidence"
+        "open",
+        "horizon",
+        "commit",
+        "retry",
+        "falsifier",
+        "binary",
+        "steelman",
+        "call",
+        "advocate",
+        "split",
+        "spawn",
+        "evidence",
     ]
     message: str
 
