@@ -21,8 +21,9 @@ from consilience.protocols.debate.attention import (
     keyword_score,
     keywords,
 )
+from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.moves import BlockReason, Move
-from consilience.protocols.debate.notes import MessageBlocked, TurnNote
+from consilience.protocols.debate.notes import CoalitionDetected, MessageBlocked, TurnNote
 from consilience.protocols.debate.records import DebateBallot, DebateMessage, Framing, SystemMetrics
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.threads import Budgets, Thread
@@ -94,6 +95,10 @@ class Floor:
         self.mismatches = self.alignments = self.promotions = 0
         self.last_progress = 0
         """The number of messages at the last question framed, lock tried or crux extracted."""
+        self.coalitions = Coalitions()
+        """As far as they were looked for while the debate runs."""
+        self.coalitions_since = 0
+        """The number of debaters' messages at their last change."""
         self.promoted: str | None = None
         self.advocate: str | None = None
         self.over: str | None = None
@@ -159,6 +164,15 @@ class Floor:
     def progress(self) -> None:
         """Note that a question was framed, a lock tried or a crux extracted."""
         self.last_progress = self.spoken
+
+    def find_coalitions(self) -> None:
+        """Look who stands with whom after another crux, and record it where it changed."""
+        cruxes = [thread.crux for thread in self.threads.values() if thread.crux is not None]
+        before, self.coalitions = self.coalitions, detect_coalitions(cruxes, messages=self.messages)
+        if self.coalitions.partition != before.partition:
+            self.coalitions_since = self.spoken
+            found, finding = self.coalitions.found, self.coalitions.finding
+            self.note("coalition_detected", CoalitionDetected(at=self.now, coalitions=found, finding=finding))
 
     # messages
 

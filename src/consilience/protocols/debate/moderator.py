@@ -442,6 +442,8 @@ class Moderator:
             floor.promoted = thread.id
             floor.promotions += 1
             floor.note("crux_promoted", CruxPromoted(at=floor.now, thread=thread.id, score=crux.score.score))
+        if floor.settings.coalitions == "live":
+            floor.find_coalitions()
 
     def close(
         self, thread: Thread, status: Literal["STALE", "FAILED_LOCK", "MERGED"], reason: str, into: Thread | None = None
