@@ -15,8 +15,9 @@ from types import coroutine
 from typing import Any
 
 from consilience.domain.errors import ProtocolViolation
+from consilience.engine.branch import Branch, current_branch
 from consilience.engine.state import State
-from consilience.engine.work import Branch, Pending, current_branch
+from consilience.engine.work import Pending
 
 
 @dataclass(frozen=True, slots=True)

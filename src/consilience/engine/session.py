@@ -37,6 +37,7 @@ from consilience.domain.report import Confidence, Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
 from consilience.engine.analysis import facts_kept
+from consilience.engine.branch import Branch, current_branch, current_phase
 from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
 from consilience.engine.header import quorum_of, quotations_in, report_header
@@ -48,19 +49,7 @@ from consilience.engine.sizes import UNLIMITED
 from consilience.engine.sources import Document
 from consilience.engine.state import State
 from consilience.engine.telemetry import span
-from consilience.engine.work import (
-    Ask,
-    Branch,
-    Failure,
-    Pending,
-    Procedure,
-    Reply,
-    Work,
-    current_branch,
-    current_phase,
-    exhaustion,
-    has_failed,
-)
+from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, exhaustion, has_failed
 
 T = TypeVar("T")
 U = TypeVar("U")
