@@ -131,12 +131,12 @@ def test_limits_of_agents_and_phases_are_options_of_every_run(cli: Cli, town: To
 
 
 def test_show_draws_the_family(cli: Cli, town: Town, parent: str) -> None:
-    assert "## Family" not in cli("show", parent).stdout
+    assert "## Forks" not in cli("show", parent).stdout
     cli("fork", parent, "--at", "end", "--set", "max_rounds=1")
     child = recorded()[-1]
     cli("fork", child, "--at", "3", "--set", "max_rounds=3")
     grandchild = recorded()[-1]
-    family = cli("show", child).stdout.partition("## Family")[2]
+    family = cli("show", child).stdout.partition("## Forks")[2]
     lines = [line for line in family.splitlines() if line.lstrip().startswith("- ")]
     assert lines[0] == f"- `{parent}`"
     assert lines[1].startswith(f"  - **`{child}`** (this one) from event ")

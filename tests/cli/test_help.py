@@ -50,8 +50,8 @@ def test_the_module_runs_as_the_command_does() -> None:
 
 def test_help_lists_protocols_with_the_first_sentence_of_their_package(cli: Cli) -> None:
     said = " ".join(cli("--help").stdout.split())
-    assert "Protocols: broadcast Goals that are broadcast, not assigned" in said
-    assert "emergence Bottom-up emergence: specialists think apart" in said
+    assert "Protocols: broadcast Contributors each work on the whole goal" in said
+    assert "emergence Specialists answer alone, then object to each other's answers" in said
     assert "(seed" not in said
 
 

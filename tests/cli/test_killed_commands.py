@@ -185,6 +185,6 @@ def test_a_place_below_a_file_is_said_before_anything_is_asked(env: dict[str, st
         env |= {**environment(server.url), "CONSILIENCE_HOME": str(here / "file" / "home")}
         done = command(*RUN, env=env, cwd=here)
     assert done.returncode == 2
-    assert "Error: the journal cannot be there: a file is in its way" in done.stderr
+    assert "Error: the journal cannot be stored there: a file is in its way" in done.stderr
     assert "Traceback" not in done.stderr
     assert server.asked == []

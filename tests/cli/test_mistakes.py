@@ -219,7 +219,7 @@ def test_a_journal_that_cannot_be_written(cli: Cli, town: Town, here: Path, monk
     monkeypatch.setenv("CONSILIENCE_HOME", str(here / "file" / "below"))
     result = cli(*RUN)
     assert result.exit_code == 2
-    assert "the journal cannot be there: a file is in its way" in result.stderr
+    assert "the journal cannot be stored there: a file is in its way" in result.stderr
     assert str(here / "file") in result.stderr
     assert "CONSILIENCE_HOME" in result.stderr
     assert town.requests == []

@@ -71,8 +71,8 @@ def test_a_hierarchy_of_ones_own(cli: Cli, writers: Town, here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--hierarchy", "blgo"], "There is no hierarchy named 'blgo'. Did you mean 'blog'?"),
-        (["--hierarchy", "gone.toml"], "There is no such hierarchy file"),
+        (["--hierarchy", "blgo"], "there is no hierarchy named 'blgo'. Did you mean 'blog'?"),
+        (["--hierarchy", "gone.toml"], "there is no such hierarchy file"),
         (["--draft", "gone.md"], "the draft does not exist"),
         (["--draft", "empty.md"], "the draft is empty"),
         (["--protect", "tables"], "must be 'code' or 'front_matter', not 'tables'"),

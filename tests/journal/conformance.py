@@ -196,7 +196,7 @@ class StoreConformance:
     )
     def test_what_cannot_name_a_file_is_no_id(self, id: str, opened: Open) -> None:
         store = opened()
-        with pytest.raises(SettingsError, match="cannot be the id of a session"):
+        with pytest.raises(SettingsError, match="invalid session id"):
             store.create(id)
         assert store.sessions() == []
         store.close()

@@ -204,7 +204,7 @@ def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     [
         ("a directory", "it is a directory"),
         ("beneath a file", "a file is in its way"),
-        ("no database", "damaged or no journal"),
+        ("no database", "damaged or not a journal"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_a_users_mistake_in_one_paragraph(tmp_path: Path, what: str, says: str) -> None:

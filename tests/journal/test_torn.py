@@ -257,7 +257,7 @@ def test_a_file_that_is_no_journal(given: bytes, tmp_path: Path) -> None:
         assert store.sessions() == []
         store.close()
         return
-    with pytest.raises(UserError, match="damaged or no journal") as refusal:
+    with pytest.raises(UserError, match="damaged or not a journal") as refusal:
         SqliteStore(tmp_path / "j.db")
     assert "move it away" in str(refusal.value)
     assert (tmp_path / "j.db").read_bytes() == given

@@ -367,7 +367,7 @@ def test_without_pip_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 def test_a_full_disk_is_told_before_a_byte_is_fetched(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = SimpleNamespace(total=10**9, used=10**9 - 1000, free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(UnavailableModel, match=r"The disk is too full .* CONSILIENCE_HOME"):
+    with pytest.raises(UnavailableModel, match=r"the disk is too full .* CONSILIENCE_HOME"):
         weights.pull("toy")
     assert hub.asked == []
 
@@ -377,7 +377,7 @@ def test_a_disk_that_fills_up_is_the_same_error(hub: Hub, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(weights_download, "_store", full)
-    with pytest.raises(UnavailableModel, match="The disk is too full"):
+    with pytest.raises(UnavailableModel, match="the disk is too full"):
         weights.pull("toy")
 
 

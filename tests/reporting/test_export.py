@@ -300,7 +300,7 @@ async def test_what_the_budget_cut_short_is_exported_and_drawn(store: SqliteStor
 async def test_a_fork_names_its_parent_and_shows_its_family(several: dict[str, SessionRecord]) -> None:
     written = as_markdown(several["fork"])
     assert front(written)["parent"] == "whole"
-    assert "## Family\n\n- `whole`\n  - **`fork`** (this one) from event" in written
+    assert "## Forks\n\n- `whole`\n  - **`fork`** (this one) from event" in written
     assert {read.key for read in several["fork"].readings.values()} == {
         read.key for read in several["whole"].readings.values()
     }

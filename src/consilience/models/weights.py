@@ -132,7 +132,7 @@ def verify(name_or_path: str) -> Path:
         whole = _is_whole(entry, path)
     except OSError as error:
         raise UnavailableModel(
-            f"The weights of {name_or_path} cannot be read: {error.strerror}", where=str(path)
+            f"the weights of {name_or_path} cannot be read: {error.strerror}", where=str(path)
         ) from None
     if not whole:
         raise _corrupt(name_or_path, path)
@@ -158,7 +158,7 @@ def pull(name: str, progress: PullProgress = lambda message, done, total: None) 
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_room(weights, directory, 0) from None
-        what = f"The weights of {name} cannot be stored: {error.strerror or error}"
+        what = f"the weights of {name} cannot be stored: {error.strerror or error}"
         raise UnavailableModel(what, where=str(directory), do="Set CONSILIENCE_HOME to a directory of yours.") from None
 
 
@@ -173,7 +173,7 @@ def remove(name: str) -> bool:
 
     def refuse() -> None:
         raise UnavailableModel(
-            f"The weights of {name} are being fetched by another process", do="Wait for it, or stop it first."
+            f"the weights of {name} are being fetched by another process", do="Wait for it, or stop it first."
         )
 
     with _locked(name, refuse):
@@ -210,7 +210,7 @@ def _fetch(weights: Weights, directory: Path, progress: PullProgress) -> Path:
             _delete(leftovers(weights.name))
         return target
     raise UnavailableModel(
-        f"The weights of {weights.name} could not be fetched. {'. '.join(failures)}",
+        f"the weights of {weights.name} could not be fetched. {'. '.join(failures)}",
         do=f"Run `consilience models pull {weights.name}` again when the network is back; what has been fetched is kept"
         + (", or use a GGUF file of your own: local:/path/to/file.gguf." if weights.name in CATALOGUE else "."),
     )
@@ -304,7 +304,7 @@ def _no_room(weights: Weights, directory: Path, needed: int) -> UnavailableModel
     free = shutil.disk_usage(directory).free
     wanted = f"{max(needed, 0) / 1e6:.0f} MB more are needed" if needed else f"they take {weights.size / 1e6:.0f} MB"
     return UnavailableModel(
-        f"The disk is too full for the weights of {weights.name}: {wanted}, {free / 1e6:.0f} MB are free",
+        f"the disk is too full for the weights of {weights.name}: {wanted}, {free / 1e6:.0f} MB are free",
         where=str(directory),
         do="Make room, or set CONSILIENCE_HOME to a directory on a larger disk.",
     )
@@ -312,7 +312,7 @@ def _no_room(weights: Weights, directory: Path, needed: int) -> UnavailableModel
 
 def _unknown(name: str) -> UnknownName:
     return UnknownName(
-        f"There are no weights named {name!r}",
+        f"there are no weights named {name!r}",
         do=f"The catalogue has {', '.join((*CATALOGUE, *ENCODERS))}; any path that ends in .gguf works too.",
     )
 
@@ -320,9 +320,9 @@ def _unknown(name: str) -> UnknownName:
 def _missing(name: str) -> UnavailableModel:
     entry = find(name)
     if entry is None:
-        return UnavailableModel("There is no file of weights", where=name, do="Check the path.")
+        return UnavailableModel("the file of weights does not exist", where=name, do="Check the path.")
     return UnavailableModel(
-        f"The weights of {name} are not here yet",
+        f"the weights of {name} are not installed",
         where=str(_target(name)),
         do=f"Fetch them with `consilience models pull {name}` ({entry.size / 1e6:.0f} MB).",
     )
@@ -330,9 +330,9 @@ def _missing(name: str) -> UnavailableModel:
 
 def _corrupt(name: str, path: Path) -> UnavailableModel:
     if find(name) is None:
-        return UnavailableModel("This is not a GGUF file: it does not begin with GGUF", where=str(path))
+        return UnavailableModel("not a GGUF file: it does not begin with GGUF", where=str(path))
     return UnavailableModel(
-        f"The weights of {name} are damaged: wrong size or SHA-256",
+        f"the weights of {name} are damaged: wrong size or SHA-256",
         where=str(path),
         do=f"Fetch them again with `consilience models pull {name}`, which replaces the file.",
     )
