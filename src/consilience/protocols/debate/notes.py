@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import BlockReason, Grade, Horizon, Move, Side, Stage, Status
-from consilience.protocols.debate.records import CruxScore, Framing
+from consilience.protocols.debate.records import Coalition, CruxScore, Framing
 
 
 class _Note(Frozen):
@@ -106,6 +106,14 @@ class CruxPromoted(_Note):
     score: float
 
 
+class CoalitionDetected(_Note):
+    """Who stands with whom, each time that it changes while the debate runs."""
+
+    coalitions: tuple[Coalition, ...]
+    finding: str = ""
+    """Why there is none."""
+
+
 class ThreadConverged(_Note):
     thread: str
     reason: str
@@ -123,7 +131,18 @@ class ThreadClosed(_Note):
 class ModeratorIntervention(_Note):
     thread: str
     kind: Literal[
-        "open", "horizon", "commit", "falsifier", "binary", "steelman", "call", "advocate", "split", "spawn", "evidence"
+        "open",
+        "horizon",
+        "commit",
+        "retry",
+        "falsifier",
+        "binary",
+        "steelman",
+        "call",
+        "advocate",
+        "split",
+        "spawn",
+        "evidence",
     ]
     message: str
 
@@ -155,6 +174,30 @@ class GlobalConvergence(_Note):
     reason: str
 
 
+class CruxTested(_Note):
+    """How many agents gave up their position once the question was taken as answered against them."""
+
+    thread: str
+    declared: int
+    observed: int
+    tested: int
+    """Agents with the ballots that it takes."""
+    score: CruxScore
+    """On observed flips."""
+
+
+class PlaceboTested(_Note):
+    """How many agents moved for a fact that has nothing to do with the task."""
+
+    moved: int
+    tested: int
+
+
+class FactTold(_Note):
+    fact: str
+    moved: tuple[str, ...]
+
+
 class RegimeNote(_Note):
     regime: str
     description: str
@@ -172,11 +215,15 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "crux_extracted": CruxExtracted,
     "dcg_calculated": DcgCalculated,
     "crux_promoted": CruxPromoted,
+    "coalition_detected": CoalitionDetected,
     "thread_converged": ThreadConverged,
     "thread_closed": ThreadClosed,
     "moderator_intervention": ModeratorIntervention,
     "spawn_proposed": SpawnProposed,
     "message_blocked": MessageBlocked,
     "global_convergence": GlobalConvergence,
+    "crux_tested": CruxTested,
+    "placebo_tested": PlaceboTested,
+    "fact_told": FactTold,
     "regime": RegimeNote,
 }

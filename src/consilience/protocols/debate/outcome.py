@@ -13,6 +13,7 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
+from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import RegimeNote
@@ -21,6 +22,7 @@ from consilience.protocols.debate.replies import ClosingReply, ClosingSide
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import Regime, regime_of
 from consilience.protocols.debate.settings import DebateSettings
+from consilience.protocols.debate.stipulations import Stipulations, told_facts
 
 
 @dataclass
@@ -31,12 +33,20 @@ class Course:
     floor: Floor | None = None
     opening: list[Reply[Any] | Failure] = field(default_factory=list)
     final: list[Reply[Any] | Failure] = field(default_factory=list)
+    told: list[Sequence[Reply[Any] | Failure]] = field(default_factory=list)
+    """Ballots on each new fact."""
     closing: Reply[ClosingReply] | Failure | None = None
+    stipulations: Stipulations = field(default_factory=Stipulations)
 
     @property
     def failures(self) -> list[Failure]:
         framing = [self.framing] if isinstance(self.framing, Failure) else []
         return [*framing, *(self.floor.failures if self.floor else [])]
+
+    @property
+    def last_ballots(self) -> Sequence[Reply[Any] | Failure]:
+        """The ballots that count: those on the last new fact, else the final ones."""
+        return self.told[-1] if self.told else self.final
 
     @property
     def answer(self) -> Reply[ClosingReply] | None:
@@ -49,6 +59,11 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     framing = course.framing if isinstance(course.framing, Framing) else None
     ballots = _ballots(session, course)
     final = [ballot for ballot in ballots if ballot.step == 1]
+    changes = [*_changes(ballots)]
+    told = told_facts(floor, final, course.told) if floor else []
+    if told:
+        final = [*told[-1].ballots]
+        ballots = [*(ballot for ballot in ballots if ballot.step == 0), *final]
     cruxes = _final_cruxes(floor, final)
     regime = regime_of(_sides(framing, final), {crux.thread for crux in cruxes if crux.validated})
     description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids))
@@ -62,6 +77,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     _warn(session, course, framing)
     irreducible = _irreducible(cruxes, final)
     primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
+    coalitions = _coalitions(floor, final)
     return await session.report(
         DebateReport,
         first=course.opening or ([course.framing] if isinstance(course.framing, Failure) else []),
@@ -73,7 +89,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         **declared,
         dissent=tuple(_dissent(decided, final)),
         decided=decided if answer else (),
-        position_changes=tuple(_changes(ballots)),
+        position_changes=(*changes, *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
         framing=framing,
         letters=dict(floor.letters) if floor else {},
@@ -88,6 +104,12 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         irreducible_cruxes=tuple(crux.thread for crux in irreducible),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
+        tests=tuple(course.stipulations.tests),
+        placebo=course.stipulations.placebo,
+        flip_records=course.stipulations.flips,
+        told=tuple(told),
+        coalitions=coalitions.found,
+        coalition_finding=coalitions.finding,
         system_metrics=floor.metrics() if floor else SystemMetrics(),
     )
 
@@ -136,6 +158,16 @@ def _final_cruxes(floor: Floor | None, final: Sequence[DebateBallot]) -> list[Cr
         return []
     cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
     return sorted(cruxes, key=lambda crux: -crux.score.score)
+
+
+def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
+    if floor is None:
+        return Coalitions()
+    cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
+    found = detect_coalitions(cruxes, final, floor.messages)
+    live = floor.settings.coalitions == "live"
+    unchanged = floor.spoken - floor.coalitions_since if live and found.partition == floor.coalitions.partition else 0
+    return found.at_the_end(settled=floor.over == "settled", unchanged_for=unchanged if live else None)
 
 
 def _irreducible(cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[Crux]:

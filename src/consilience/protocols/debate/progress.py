@@ -12,10 +12,13 @@ from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import ProgressColumn, Section, View
 from consilience.protocols.debate.moves import ACTIVE
 from consilience.protocols.debate.notes import (
+    CoalitionDetected,
     CruxExtracted,
     CruxLocked,
     CruxLockFailed,
+    CruxTested,
     DcgCalculated,
+    FactTold,
     FramedNote,
     GlobalConvergence,
     MessageBlocked,
@@ -276,9 +279,20 @@ def note_line(event: Noted) -> str:
             crux = load_note(CruxExtracted, event, text)
             why = "; ".join(map(validation_failure, crux.failures))
             return f"{thread_name(crux.thread)}: {'validated crux' if crux.validated else f'no validated crux, {why}'}"
+        case "coalition_detected":
+            detected = load_note(CoalitionDetected, event, text)
+            members = "; ".join(f"{one.label}: {', '.join(one.members)}" for one in detected.coalitions)
+            return f"coalitions: {members or detected.finding}"
         case "thread_closed":
             closed = load_note(ThreadClosed, event, text)
             return f"{thread_name(closed.thread)} {STATUSES[closed.status]}: {closed.reason}"
+        case "crux_tested":
+            tested = load_note(CruxTested, event, text)
+            flips = f"{tested.declared} declared, {tested.observed} of {tested.tested} observed"
+            return f"{thread_name(tested.thread)}: tested crux, flips: {flips}"
+        case "fact_told":
+            told = load_note(FactTold, event, text)
+            return f"new fact: {told.fact} ({len(told.moved)} moved)"
         case "message_blocked":
             blocked = load_note(MessageBlocked, event, text)
             return f"{thread_name(blocked.thread)}: a reply of {blocked.agent} was blocked ({blocked.reason.replace('_', ' ')})"

@@ -11,11 +11,19 @@ from consilience.domain.sections import Presentation
 from consilience.protocols.debate.export import camel_case, final_json
 from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import (
+    Coalition,
+    CommonGround,
+    Contradiction,
+    CruxTest,
     DebateBallot,
     DebateMessage,
+    Dependency,
+    FlipRecord,
     Framing,
+    PlaceboTest,
     SystemMetrics,
     ThreadRecord,
+    ToldFact,
 )
 from consilience.protocols.debate.replies import ClosingSide
 from consilience.protocols.debate.scoring import Regime
@@ -26,7 +34,7 @@ class DebateReport(Report):
     """The header, and what a debate adds to it."""
 
     step: ClassVar[str] = "message"
-    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "framing", "comparison"})
+    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "test", "framing", "comparison"})
     asks_for_dissent: ClassVar[bool] = True
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
 
@@ -54,6 +62,29 @@ class DebateReport(Report):
     primary_crux: str | None = None
     """The thread of the validated crux with the highest score."""
     primary_crux_reason: str = ""
+    coalitions: tuple[Coalition, ...] = ()
+    """By final ballots; preliminary where the exchange ended before they were stable."""
+    coalition_finding: str = ""
+    """Why there is no coalition, or why those found are preliminary; empty for stable ones."""
+    common_ground: tuple[CommonGround, ...] = ()
+    """Statements that every agent confirmed in its final ballot; none if a ballot is missing."""
+    dependencies: tuple[Dependency, ...] = ()
+    """Confirmed dependencies between cruxes, by thread."""
+    duplicates: tuple[tuple[str, str], ...] = ()
+    """Threads whose cruxes ask the same, the earlier first; the later one is left out of roots and irreducible cruxes."""
+    contradictions: tuple[Contradiction, ...] = ()
+    roots: dict[str, tuple[str, ...]] = {}
+    """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
+    next_questions: tuple[str, ...] = ()
+    """What to debate or find out next, if the debate were to go on."""
+    tests: tuple[CruxTest, ...] = ()
+    """Each tested crux with YES stipulated, then with NO."""
+    placebo: PlaceboTest | None = None
+    """None if no crux was tested."""
+    flip_records: dict[str, tuple[FlipRecord, ...]] = {}
+    """Declared, observed and placebo flips of every voter, by the thread of each tested crux."""
+    told: tuple[ToldFact, ...] = ()
+    """Facts told after the end, in order; the final ballots are those cast on the last one."""
     system_metrics: SystemMetrics = SystemMetrics()
 
     def presentation(self) -> Presentation:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
+from consilience.domain.messages import NO_OPTION
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
@@ -33,6 +34,8 @@ SERVICE = (
 )
 MAX_FRAMINGS_PER_THREAD = 2
 BRIEF_REPLY_TOKENS = 512
+BRIEF_TEST_CRUXES = 1
+MAX_FACTS, MAX_FACT_CHARS = 20, 2_000
 
 
 class DebateSettings(PanelSeats):
@@ -50,7 +53,7 @@ class DebateSettings(PanelSeats):
     debaters: Annotated[
         int, Field(ge=MIN_AGENTS, le=MAX_AGENTS, description="agents that debate; a panel sets their number")
     ] = 3
-    max_messages: Annotated[int, Field(ge=2, le=2_000, description="max messages of all debaters together")] = 200
+    max_messages: Annotated[int, Field(ge=2, le=2_000, description="max messages of all debaters")] = 200
     max_duration: Annotated[int, Field(ge=10, le=7_200, description="max virtual seconds of the debate")] = 300
     option: Annotated[
         tuple[str, ...],
@@ -59,7 +62,7 @@ class DebateSettings(PanelSeats):
     as_is: Annotated[bool, Field(description="debate the task as it stands, as a yes/no question")] = False
     attention: Annotated[
         Literal["auto", "keyword", "embedding"],
-        Field(description="how agents select messages to read; auto: embedding if an encoder is set, else keyword"),
+        Field(description="how agents select messages to read; auto: embedding if an encoder is set"),
     ] = "auto"
     attention_threshold: Annotated[
         float, Field(ge=0, le=1, description="min score of a message that an agent reads")
@@ -68,18 +71,34 @@ class DebateSettings(PanelSeats):
         float, Field(ge=0, le=1, description="convergence signal that ends the evidence stage")
     ] = 0.75
     spawning: Annotated[
-        Literal["agents", "moderator"],
-        Field(description="who proposes further threads: agents, or the moderator by keywords"),
+        Literal["agents", "moderator"], Field(description="source of further threads: agents, or keywords")
     ] = "agents"
-    discovery_messages: Annotated[int, Field(ge=2, le=40, description="max messages to find a thread's question")] = 8
-    evidence_messages: Annotated[
-        int, Field(ge=2, le=60, description="max messages on the evidence for that question")
-    ] = 14
-    stagnation: Annotated[
+    crystallization: Annotated[
         int,
-        Field(ge=5, le=1_000, description="end the debate after this many messages per active thread without progress"),
-    ] = 50
+        Field(
+            ge=1, le=3, description="1: cruxes of threads; 2: how cruxes bear on each other; 3: common ground as well"
+        ),
+    ] = 3
+    agenda: Annotated[
+        bool, Field(description="more attention for messages about the two cruxes with the highest scores")
+    ] = True
+    test_cruxes: Annotated[
+        int, Field(ge=0, le=4, description="number of top cruxes to test by sealed ballots with each answer stipulated")
+    ] = 2
+    discovery_messages: Annotated[int, Field(ge=2, le=40, description="max messages to find a thread's question")] = 8
+    evidence_messages: Annotated[int, Field(ge=2, le=60, description="max messages of evidence on it")] = 14
+    coalitions: Annotated[
+        Literal["live", "final"], Field(description="when to look for coalitions: at each crux too, or only at the end")
+    ] = "live"
+    stagnation: Annotated[int, Field(ge=5, le=1_000, description="max messages per active thread without progress")] = (
+        50
+    )
     anonymous_peers: Annotated[bool, Field(description="agents see each other under letters, not names")] = True
+    new_facts: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=MAX_FACT_CHARS)], ...],
+        Field(max_length=MAX_FACTS, description="facts added after the end (`consilience tell`)"),
+        NO_OPTION,
+    ] = ()
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -104,10 +123,14 @@ class DebateSettings(PanelSeats):
         return made.model_copy(update={"debaters": len(made.seats)}) if made.seats else made
 
     def with_detail(self, detail: Detail) -> Self:
-        """Replies of small models are short here; what is longer has run away, at 15 tokens a second."""
-        if detail == "brief" and self.reply_tokens is None:
-            return self.model_copy(update={"reply_tokens": BRIEF_REPLY_TOKENS})
-        return super().with_detail(detail)
+        """Replies of small models are short here; what is longer has run away, at 15 tokens a second. They are slow, too, so that
+        one crux is tested unless the settings name a number."""
+        if detail != "brief":
+            return super().with_detail(detail)
+        changes = {"reply_tokens": BRIEF_REPLY_TOKENS} if self.reply_tokens is None else {}
+        if "test_cruxes" not in self.model_fields_set:
+            changes["test_cruxes"] = BRIEF_TEST_CRUXES
+        return self.model_copy(update=changes)
 
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
         seats = super().agents(panel)
@@ -166,11 +189,12 @@ class DebateSettings(PanelSeats):
         return 6
 
     def estimate(self) -> Estimate:
-        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls and the closing one. The
-        least is a debate in which nothing is published."""
+        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls, the closing one,
+        ballots of tested cruxes and on new facts. The least is a debate in which nothing is published."""
         seats, threads = len(self.seat_ids), MAX_THREADS
         moderator = self.max_framings + threads + self.max_comparisons
-        most = int(self.frames) + 2 * seats + self.max_attempts + seats * threads + moderator + 1
+        ballots = 2 + (2 * self.test_cruxes + 1 if self.test_cruxes else 0) + len(self.new_facts)
+        most = int(self.frames) + ballots * seats + self.max_attempts + seats * threads + moderator + 1
         return Estimate(min=1 if self.frames else 2 * seats + 1, max=most)
 
 
