@@ -60,18 +60,15 @@ class Timed(ScriptedModel):
 def longest_chain(events: list[Event], model: Timed) -> float:
     """Seconds of the longest chain: a call depends on every message published, and every private reply awaited, before it began.
 
-    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones.
+    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, tests on that.
     """
     ends: dict[str, float] = {}
     known = 0.0
     for event in sorted((event for event in events if event.place), key=lambda event: place_key(event.place)):
         if isinstance(event, CallCompleted):
             kind = event.key.partition("/")[0]
-            if kind in ("turn", "closing"):
-                known = max(
-                    known,
-                    *(end for key, end in ends.items() if key.startswith("opening" if kind == "turn" else "final")),
-                )
+            if awaited := {"turn": "opening", "closing": "final", "test": "closing"}.get(kind):
+                known = max(known, *(end for key, end in ends.items() if key.startswith(awaited)))
             ends[event.key] = known + model.seconds(event.key)
         elif isinstance(event, MessagePublished) and event.id.endswith("/said"):
             known = max(known, ends[event.id.removesuffix("/said")])
