@@ -234,7 +234,7 @@ def test_compare_dry_run_prints_calls_and_cost_and_records_nothing(cli: Cli, tow
     assert result.exit_code == 0
     assert "| circle | 3 | 12 |" in result.stdout
     assert "| vote | 3 | 21 |" in result.stdout
-    assert "Money: at most $" in result.stdout
+    assert "Cost: at most $" in result.stdout
     assert town.requests == []
     assert recorded() == []
 

@@ -169,7 +169,7 @@ def test_configuration_in_the_guide_is_valid(cli: Cli, home: Path) -> None:
     (home / "consilience.toml").write_text(shown)
     run = ("solo", QUESTION, "--dry-run", "--model")
     assert "costs nothing" in cli(*run, "http://127.0.0.1:8000/v1#any").stdout
-    assert "Money: at most $" in cli(*run, "http://127.0.0.1:4000/v1#gpt-5-mini").stdout
+    assert "Cost: at most $" in cli(*run, "http://127.0.0.1:4000/v1#gpt-5-mini").stdout
     assert "is not known" in cli(*run, "http://127.0.0.1:4000/v1#gpt-5").stdout
 
 
