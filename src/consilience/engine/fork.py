@@ -89,7 +89,7 @@ class Fork:
     """Max calls that the fork makes, without retries; None if that is not known."""
 
     def with_sources(self, sources: Sequence[Source], *, limits: Limits) -> Fork:
-        """This fork with other limits, and with documents added as `Changes.sources` says."""
+        """This fork with other limits, and with documents added as in `ForkChanges.sources`."""
         return replace(self, documents=_with_added(self.documents, sources), limits=limits)
 
     @property
