@@ -36,10 +36,10 @@ def prompts(messages: int) -> list[int]:
 
 
 def test_prompts_stay_flat_once_the_window_is_full(home: object) -> None:
-    lengths = prompts(40)
-    full = lengths[24:]
-    assert full
-    assert max(full) <= 1.15 * max(lengths[:26])
+    lengths = prompts(120)
+    half = len(lengths) // 2
+    assert half > 24
+    assert max(lengths[half:]) <= 1.15 * max(lengths[:half])
 
 
 class Timed(ScriptedModel):
@@ -60,18 +60,17 @@ class Timed(ScriptedModel):
 def longest_chain(events: list[Event], model: Timed) -> float:
     """Seconds of the longest chain: a call depends on every message published, and every private reply awaited, before it began.
 
-    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones.
+    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, reviews of a crux
+    on the call that wrote it.
     """
+    awaited = {"turn": "opening", "flip": "crystallize", "final": "synthesize", "closing": "final"}
     ends: dict[str, float] = {}
     known = 0.0
     for event in sorted((event for event in events if event.place), key=lambda event: place_key(event.place)):
         if isinstance(event, CallCompleted):
             kind = event.key.partition("/")[0]
-            if kind in ("turn", "closing"):
-                known = max(
-                    known,
-                    *(end for key, end in ends.items() if key.startswith("opening" if kind == "turn" else "final")),
-                )
+            if kind in awaited:
+                known = max([known, *(end for key, end in ends.items() if key.startswith(awaited[kind]))])
             ends[event.key] = known + model.seconds(event.key)
         elif isinstance(event, MessagePublished) and event.id.endswith("/said"):
             known = max(known, ends[event.id.removesuffix("/said")])

@@ -12,7 +12,7 @@ from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import PanelSeats
-from consilience.protocols.debate.moves import MAX_AGENTS, MAX_THREADS, MIN_AGENTS
+from consilience.protocols.debate.moves import MAX_AGENTS, MAX_EXTRACTIONS, MAX_THREADS, MIN_AGENTS
 from consilience.protocols.debate.replies import MAX_PROPOSITIONS, is_question
 
 POINTS_OF_VIEW = (
@@ -71,11 +71,14 @@ class DebateSettings(PanelSeats):
         Literal["agents", "moderator"], Field(description="who proposes further threads: agents, or keywords")
     ] = "agents"
     crystallization: Annotated[
-        int,
+        int | None,
         Field(
-            ge=1, le=3, description="1: cruxes of threads; 2: how cruxes bear on each other; 3: common ground as well"
+            ge=1,
+            le=3,
+            description="1: cruxes of threads; 2: also how they bear on each other; 3: also common ground; default: 3, "
+            "1 with brief prompts",
         ),
-    ] = 3
+    ] = None
     agenda: Annotated[
         bool, Field(description="give messages about the two cruxes with the highest scores more attention")
     ] = True
@@ -109,7 +112,10 @@ class DebateSettings(PanelSeats):
         return made.model_copy(update={"debaters": len(made.seats)}) if made.seats else made
 
     def with_detail(self, detail: Detail) -> Self:
-        """Replies of small models are short here; what is longer has run away, at 15 tokens a second."""
+        """Replies of small models are short here; what is longer has run away, at 15 tokens a second. They crystallize threads
+        alone: each further call takes them half a minute."""
+        if detail == "brief" and self.crystallization is None:
+            return self.model_copy(update={"crystallization": 1}).with_detail(detail)
         if detail == "brief" and self.reply_tokens is None:
             return self.model_copy(update={"reply_tokens": BRIEF_REPLY_TOKENS})
         return super().with_detail(detail)
@@ -157,6 +163,17 @@ class DebateSettings(PanelSeats):
         return self.max_messages if steps is None else min(self.max_messages, steps)
 
     @property
+    def crystallization_level(self) -> int:
+        """1 to 3."""
+        return 3 if self.crystallization is None else self.crystallization
+
+    @property
+    def max_crystallizations(self) -> int:
+        """Calls that write down threads, relate cruxes and confirm relations, and collect common ground."""
+        threads, level = MAX_THREADS, self.crystallization_level
+        return MAX_EXTRACTIONS * threads + (2 * (threads - 1) if level > 1 else 0) + (level > 2)
+
+    @property
     def max_framings(self) -> int:
         return MAX_FRAMINGS_PER_THREAD * MAX_THREADS
 
@@ -171,11 +188,19 @@ class DebateSettings(PanelSeats):
         return 6
 
     def estimate(self) -> Estimate:
-        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls and the closing one. The
-        least is a debate in which nothing is published."""
+        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's and the crystallizer's calls, the
+        closing one. Further reviews of a crux are attempts. The least is a debate in which nothing is published."""
         seats, threads = len(self.seat_ids), MAX_THREADS
         moderator = self.max_framings + threads + self.max_comparisons
-        most = int(self.frames) + 2 * seats + self.max_attempts + seats * threads + moderator + 1
+        most = (
+            int(self.frames)
+            + 2 * seats
+            + self.max_attempts
+            + seats * threads
+            + moderator
+            + self.max_crystallizations
+            + 1
+        )
         return Estimate(min=1 if self.frames else 2 * seats + 1, max=most)
 
 
