@@ -13,6 +13,7 @@ from consilience import Debate
 from consilience.domain.events import CallCompleted, Event, MessagePublished, Noted, place_key
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
+from consilience.protocols.debate.floor import OWN_MESSAGES, WINDOW_MAX
 from consilience.testing import ScriptedModel
 from kit import runner
 from kit.debating import Debaters, moves_of
@@ -36,10 +37,10 @@ def prompts(messages: int) -> list[int]:
 
 
 def test_prompts_stay_flat_once_the_window_is_full(home: object) -> None:
-    lengths = prompts(120)
-    half = len(lengths) // 2
-    assert half > 24
-    assert max(lengths[half:]) <= 1.15 * max(lengths[:half])
+    lengths = prompts(60)
+    assert len(lengths) > 40
+    quoted = (WINDOW_MAX + OWN_MESSAGES) * (len(TEXT) + 40)
+    assert max(lengths) <= lengths[0] + quoted
 
 
 class Timed(ScriptedModel):
