@@ -106,7 +106,7 @@ class Crystallizer:
             stands = not made and not remarks if draft is not None else not self._is_disputed(thread)
             if failed or stands or number >= self._max_extractions or not self._reserve(thread):
                 break
-        self._conclude(thread, draft, challenges)
+        self.extract(thread, draft, challenges)
 
     @property
     def _max_extractions(self) -> int:
@@ -259,10 +259,12 @@ class Crystallizer:
         )
         return CruxChallenge(agent=agent, text=text, extraction=extraction, message=published)
 
-    def _conclude(self, thread: Thread, draft: Extraction | None, challenges: Sequence[CruxChallenge]) -> None:
-        """Make the crux from what was written and declared, and record its tests and its score."""
+    def extract(
+        self, thread: Thread, draft: Extraction | None = None, challenges: Sequence[CruxChallenge] = ()
+    ) -> None:
+        """Make the crux of a thread from what was declared and, with a draft, written; record its tests and its score."""
         floor = self.floor
-        if not thread.question:
+        if not thread.question or not (thread.commitments or draft):
             return
         if not is_split(thread.declared_sides.values()):
             thread.crystallized = "null"
@@ -281,6 +283,8 @@ class Crystallizer:
         )
         floor.note("dcg_calculated", DcgCalculated(at=floor.now, thread=thread.id, score=crux.score))
         floor.progress()
+        if floor.settings.coalitions == "live":
+            floor.find_coalitions()
 
     # level 2: relations among cruxes
 

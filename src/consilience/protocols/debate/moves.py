@@ -44,6 +44,7 @@ Intervention = Literal[
     "open",
     "horizon",
     "commit",
+    "retry",
     "falsifier",
     "binary",
     "steelman",

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import BlockReason, Grade, Horizon, Intervention, Move, Side, Stage, Status
-from consilience.protocols.debate.records import CommonGround, CruxScore, Dependency, Extraction, Framing
+from consilience.protocols.debate.records import Coalition, CommonGround, CruxScore, Dependency, Extraction, Framing
 
 
 class _Note(Frozen):
@@ -153,6 +153,14 @@ class CruxPromoted(_Note):
     score: float
 
 
+class CoalitionDetected(_Note):
+    """Who stands with whom, each time that it changes while the debate runs."""
+
+    coalitions: tuple[Coalition, ...]
+    finding: str = ""
+    """Why there is none."""
+
+
 class ThreadConverged(_Note):
     thread: str
     reason: str
@@ -223,6 +231,7 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "agenda": AgendaNote,
     "dcg_calculated": DcgCalculated,
     "crux_promoted": CruxPromoted,
+    "coalition_detected": CoalitionDetected,
     "thread_converged": ThreadConverged,
     "thread_closed": ThreadClosed,
     "moderator_intervention": ModeratorIntervention,

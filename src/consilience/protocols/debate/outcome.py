@@ -13,6 +13,7 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
+from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.graph import contradictions_of, irreducible_of, is_split, roots_of
 from consilience.protocols.debate.moves import Side
@@ -65,6 +66,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     if floor is not None and floor.candidates:
         session.note("common_ground", CommonGroundNote(at=session.clock.now, confirmed=agreed))
     primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
+    coalitions = _coalitions(floor, final)
     return await session.report(
         DebateReport,
         first=course.opening or ([course.framing] if isinstance(course.framing, Failure) else []),
@@ -93,6 +95,8 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         **_graph(floor, cruxes, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
+        coalitions=coalitions.found,
+        coalition_finding=coalitions.finding,
         system_metrics=floor.metrics() if floor else SystemMetrics(),
     )
 
@@ -184,6 +188,16 @@ def common_ground(floor: Floor, final: Sequence[Reply[Any] | Failure]) -> tuple[
         for n, candidate in enumerate(floor.candidates, 1)
         if all(getattr(value, f"c{n}") == "YES" for value in cast.values())
     )
+
+
+def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
+    if floor is None:
+        return Coalitions()
+    cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
+    found = detect_coalitions(cruxes, final, floor.messages)
+    live = floor.settings.coalitions == "live"
+    unchanged = floor.spoken - floor.coalitions_since if live and found.partition == floor.coalitions.partition else 0
+    return found.at_the_end(settled=floor.over == "settled", unchanged_for=unchanged if live else None)
 
 
 def tally(sides: Sequence[Side]) -> str:

@@ -13,6 +13,7 @@ from consilience.domain.sections import ProgressColumn, Section, View
 from consilience.protocols.debate.moves import ACTIVE
 from consilience.protocols.debate.notes import (
     AgendaNote,
+    CoalitionDetected,
     CruxChallenged,
     CruxExtracted,
     CruxLocked,
@@ -284,6 +285,10 @@ def note_line(event: Noted) -> str:
         case "agenda":
             active = load_note(AgendaNote, event, text).active
             return f"active disputes: {', '.join(map(thread_name, active))}" if active else ""
+        case "coalition_detected":
+            detected = load_note(CoalitionDetected, event, text)
+            members = "; ".join(f"{one.label}: {', '.join(one.members)}" for one in detected.coalitions)
+            return f"coalitions: {members or detected.finding}"
         case "thread_closed":
             closed = load_note(ThreadClosed, event, text)
             return f"{thread_name(closed.thread)} {STATUSES[closed.status]}: {closed.reason}"
