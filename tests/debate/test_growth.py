@@ -61,10 +61,10 @@ class Timed(ScriptedModel):
 def longest_chain(events: list[Event], model: Timed) -> float:
     """Seconds of the longest chain: a call depends on every message published, and every private reply awaited, before it began.
 
-    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, reviews of a crux
-    on the call that wrote it.
+    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, tests on that,
+    reviews of a crux on the call that wrote it.
     """
-    awaited = {"turn": "opening", "flip": "crystallize", "final": "synthesize", "closing": "final"}
+    awaited = {"turn": "opening", "flip": "crystallize", "final": "synthesize", "closing": "final", "test": "closing"}
     ends: dict[str, float] = {}
     known = 0.0
     for event in sorted((event for event in events if event.place), key=lambda event: place_key(event.place)):

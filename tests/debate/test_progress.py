@@ -92,6 +92,7 @@ async def test_threads_stages_locks_and_cruxes_are_lines_of_progress(store: Sqli
         "active disputes: thread 1",
         "thread 1: validated crux",
         "the exchange ended: every thread has ended",
+        "thread 1: tested crux, flips: 3 declared, 3 of 3 observed",
     ]
 
 

@@ -34,6 +34,7 @@ from consilience.protocols.debate.replies import (
 )
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.settings import DebateSettings, proposition
+from consilience.protocols.debate.stipulations import run_tests, run_told, voters
 from consilience.protocols.debate.watch import watch
 
 _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCERTAIN"}
@@ -67,7 +68,10 @@ class Debate(DebateSettings):
             return await conclude(session, self, course, exhaustion(course.failures) or StopReason.FAILED)
         await self._debate(floor)
         course.final = await self._vote(floor)
+        asked = floor.asked
+        course.told = await run_told(floor, voters(course.final), asked, self.new_facts)
         course.closing = await self._close(floor, course)
+        course.stipulations = await run_tests(floor, voters(course.final), asked)
         return await conclude(session, self, course, self._stop(floor, course))
 
     def _mode(self, session: Session) -> Mode:
@@ -209,7 +213,8 @@ class Debate(DebateSettings):
             propositions=floor.framing.propositions,
             cruxes=cruxes,
             common=tuple(agreed.statement for agreed in common_ground(floor, course.final)),
-            ballots=tuple(floor.letters[r.agent] for r in course.final if isinstance(r, Reply)),
+            ballots=tuple(floor.letters[r.agent] for r in course.last_ballots if isinstance(r, Reply)),
+            facts=self.new_facts,
         )
         async with session.phase("closing", 1):
             reply = await session.ask(
@@ -276,4 +281,4 @@ def final_words(value: FinalReply, propositions: int, asked: int) -> str:
 
 
 def ballot_quotes(floor: Floor, course: Course) -> list[Quote]:
-    return [Quote(r.key, floor.letters[r.agent]) for r in course.final if isinstance(r, Reply)]
+    return [Quote(r.key, floor.letters[r.agent]) for r in course.last_ballots if isinstance(r, Reply)]
