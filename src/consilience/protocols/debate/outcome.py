@@ -76,9 +76,6 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         getattr(answer.value, f"p{n}") if answer else "UNDECIDED" for n in range(1, propositions + 1)
     )
     _warn(session, course, framing)
-    agreed = common_ground(floor, course.final) if floor else ()
-    if floor is not None and floor.candidates:
-        session.note("common_ground", CommonGroundNote(at=session.clock.now, confirmed=agreed))
     primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
     coalitions = _coalitions(floor, final)
     return await session.report(
@@ -104,9 +101,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         threads=tuple(thread.record() for thread in floor.threads.values()) if floor else (),
         regime=regime,
         regime_description=description,
-        irreducible_cruxes=tuple(_irreducible(floor, cruxes, final)),
-        common_ground=agreed,
-        **_graph(floor, cruxes, final),
+        **_graph(floor, course, cruxes, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
         tests=tuple(course.stipulations.tests),
@@ -166,18 +161,24 @@ def _final_cruxes(floor: Floor | None, final: Sequence[DebateBallot]) -> list[Cr
     return sorted(cruxes, key=lambda crux: -crux.score.score)
 
 
-def _irreducible(floor: Floor | None, cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[str]:
+def _irreducible(floor: Floor, cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[str]:
     """Threads of validated cruxes on which final ballots hold both sides, and that no other of them would settle."""
-    later = {second for _, second in floor.duplicates} if floor else set()
+    later = {second for _, second in floor.duplicates}
     valid = [crux.thread for crux in cruxes if crux.validated and crux.thread not in later]
     split = [thread for thread in valid if is_split({ballot.questions.get(thread) for ballot in final})]
-    return irreducible_of(split, floor.dependencies if floor else ())
+    return irreducible_of(split, floor.dependencies)
 
 
-def _graph(floor: Floor | None, cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> dict[str, Any]:
-    """The fields of the report that relate cruxes to each other. Answers are those of final ballots, else the last in a thread."""
+def _graph(
+    floor: Floor | None, course: Course, cruxes: Sequence[Crux], final: Sequence[DebateBallot]
+) -> dict[str, Any]:
+    """The fields of the report on all threads together: how cruxes bear on each other, what all agents hold, what to ask next.
+    Answers are those of final ballots, else the last in a thread."""
     if floor is None:
         return {}
+    agreed = common_ground(floor, course.final)
+    if floor.candidates:
+        floor.note("common_ground", CommonGroundNote(at=floor.now, confirmed=agreed))
     later = {second for _, second in floor.duplicates}
     threads = [
         crux.thread for crux in cruxes if crux.thread not in later and floor.threads[crux.thread].crystallized == "crux"
@@ -188,6 +189,8 @@ def _graph(floor: Floor | None, cruxes: Sequence[Crux], final: Sequence[DebateBa
         answers[crux.thread] = sides | {b.agent: b.questions[crux.thread] for b in final if crux.thread in b.questions}
     related = floor.settings.crystallization_level > 1
     return {
+        "irreducible_cruxes": tuple(_irreducible(floor, cruxes, final)),
+        "common_ground": agreed,
         "dependencies": tuple(floor.dependencies),
         "duplicates": tuple(floor.duplicates),
         "contradictions": contradictions_of(floor.dependencies, answers),
