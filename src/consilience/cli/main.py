@@ -175,11 +175,12 @@ class Commands(LazyGroup):
             ),
             "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without model calls."),
             "fork": ("consilience.cli.run:fork", "Continue from an event of a session with changes."),
+            "tell": ("consilience.cli.run:tell", "Tell a finished session a new fact and show who moves."),
             "diff": ("consilience.cli.sessions:diff", "Show what differs between two sessions."),
             "export": ("consilience.cli.sessions:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
             "sessions": (
                 "consilience.cli.session_admin:sessions",
-                "List, remove or answer sessions; and all of the above.",
+                "List, remove or answer sessions; also all commands above.",
             ),
         },
         "Set-up": {
