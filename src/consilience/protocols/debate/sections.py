@@ -28,7 +28,7 @@ from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.crux_sections import crux_blocks
 from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
 from consilience.protocols.debate.state import DebateState, thread_name
-from consilience.protocols.debate.tested_sections import tested_sections
+from consilience.protocols.debate.tested_sections import tested_sections, told_headline
 from consilience.protocols.debate.views import transcript_blocks, views
 from consilience.protocols.debate.words import (
     BLOCKED,
@@ -88,7 +88,7 @@ def presentation(report: DebateReport) -> Presentation:
         report,
         max_steps="max_messages",
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
-        above_answer=tuple(_headline(report, state)),
+        above_answer=(*told_headline(report, state), *_headline(report, state)),
         sections=sections,
         figures=tuple(_figures(report)),
         views=views(state),

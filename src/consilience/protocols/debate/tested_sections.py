@@ -29,6 +29,13 @@ def tested_sections(report: DebateReport, state: DebateState) -> tuple[Section, 
     )
 
 
+def told_headline(report: DebateReport, state: DebateState) -> Iterator[Block]:
+    """Return the last new fact with those who moved, for the top of the report."""
+    if report.told:
+        fact = report.told[-1]
+        yield Paragraph(lead="New fact:", text=f"{fact.fact} {_count(fact, state)}")
+
+
 def _tests(report: DebateReport, state: DebateState) -> Iterator[Block]:
     """One table for each tested crux, then how many moved for nothing."""
     cruxes = {crux.thread: crux for crux in state.cruxes}
@@ -53,7 +60,7 @@ def _tests(report: DebateReport, state: DebateState) -> Iterator[Block]:
 
 def _told(report: DebateReport, state: DebateState) -> Iterator[Block]:
     for fact in report.told:
-        yield Paragraph(lead="New fact:", text=fact.fact)
+        yield Paragraph(lead="Fact:", text=fact.fact)
         before = {ballot.agent: ballot for ballot in fact.before}
         after = {ballot.agent: ballot for ballot in fact.ballots}
         moved = [change.agent for change in fact.moved]
