@@ -23,9 +23,13 @@ class Falsifier(Frozen):
     derived: bool = False
     """Whether the moderator derived it from what its agent had said, since the agent declared none."""
 
+    @property
+    def finding(self) -> str:
+        return f"{self.metric}: {self.threshold}"
+
     def words(self) -> str:
         """`metric: threshold, by deadline`."""
-        return f"{self.metric}: {self.threshold}" + (f", by {self.deadline}" if self.deadline else "")
+        return self.finding + (f", by {self.deadline}" if self.deadline else "")
 
 
 class Framing(Frozen):
@@ -190,6 +194,23 @@ class CruxPosition(Frozen):
     horizon: Horizon | None = None
     falsifier: Falsifier | None = None
     concessions: tuple[str, ...] = ()
+
+
+class Extraction(Frozen):
+    """A thread as the crystallizer wrote it down: nothing in it is a position of an agent."""
+
+    question: str
+    kind: CruxKind
+    criteria: tuple[str, ...] = ()
+    """What would settle the question."""
+    supporting: tuple[str, ...] = ()
+    """Messages that show the dispute."""
+    confidence: float
+    """That the participants answered this question."""
+    number: int
+    """From 1."""
+    unclear: str = ""
+    """What has to be clarified before the dispute can be written down; empty if it could be."""
 
 
 class CruxChallenge(Frozen):
