@@ -13,6 +13,7 @@ from consilience import Debate
 from consilience.domain.events import CallCompleted, Event, MessagePublished, Noted, place_key
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
+from consilience.protocols.debate.floor import OWN_MESSAGES, WINDOW_MAX
 from consilience.testing import ScriptedModel
 from kit import runner
 from kit.debating import Debaters, moves_of
@@ -36,10 +37,10 @@ def prompts(messages: int) -> list[int]:
 
 
 def test_prompts_stay_flat_once_the_window_is_full(home: object) -> None:
-    lengths = prompts(40)
-    full = lengths[24:]
-    assert full
-    assert max(full) <= 1.15 * max(lengths[:26])
+    lengths = prompts(60)
+    assert len(lengths) > 40
+    quoted = (WINDOW_MAX + OWN_MESSAGES) * (len(TEXT) + 40)
+    assert max(lengths) <= lengths[0] + quoted
 
 
 class Timed(ScriptedModel):
@@ -60,15 +61,17 @@ class Timed(ScriptedModel):
 def longest_chain(events: list[Event], model: Timed) -> float:
     """Seconds of the longest chain: a call depends on every message published, and every private reply awaited, before it began.
 
-    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, tests on that.
+    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, tests on that,
+    reviews of a crux on the call that wrote it.
     """
+    awaited = {"turn": "opening", "flip": "crystallize", "final": "synthesize", "closing": "final", "test": "closing"}
     ends: dict[str, float] = {}
     known = 0.0
     for event in sorted((event for event in events if event.place), key=lambda event: place_key(event.place)):
         if isinstance(event, CallCompleted):
             kind = event.key.partition("/")[0]
-            if awaited := {"turn": "opening", "closing": "final", "test": "closing"}.get(kind):
-                known = max(known, *(end for key, end in ends.items() if key.startswith(awaited)))
+            if kind in awaited:
+                known = max([known, *(end for key, end in ends.items() if key.startswith(awaited[kind]))])
             ends[event.key] = known + model.seconds(event.key)
         elif isinstance(event, MessagePublished) and event.id.endswith("/said"):
             known = max(known, ends[event.id.removesuffix("/said")])

@@ -34,7 +34,7 @@ class DebateReport(Report):
     """The header, and what a debate adds to it."""
 
     step: ClassVar[str] = "message"
-    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "test", "framing", "comparison"})
+    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "test", "framing", "comparison", "crystallization"})
     asks_for_dissent: ClassVar[bool] = True
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
 
