@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -40,7 +41,7 @@ from consilience.engine.branch import Branch, current_branch, current_phase
 from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
 from consilience.engine.facts import facts_kept
-from consilience.engine.header import quorum_of, quotations_in, report_header
+from consilience.engine.header import ended_calls, quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.schedule import Clock
@@ -422,6 +423,14 @@ class Session:
             fields["dissent"] = tuple(dissent for dissent in fields["dissent"] if self.agent(dissent.agent).voice)
         # in a thread: after thousands of calls it would hold up the other sessions of the loop
         return await asyncio.to_thread(lambda: cls(**{**report_header(self._state, first), **verdict, **fields}))
+
+    def spent_on(self, key: str) -> tuple[int, int, float | None]:
+        """Return the tokens read and written and the cost of a call that has ended, all its attempts together. An unknown price
+        makes the cost None."""
+        attempts = [event for event in ended_calls(self._state) if event.key == key]
+        costs = [event.cost for event in attempts]
+        cost = math.fsum(cost for cost in costs if cost is not None) if None not in costs else None
+        return sum(event.tokens_in for event in attempts), sum(event.tokens_out for event in attempts), cost
 
     def warn(self, text: str) -> None:
         """Add a sentence to the report's warnings."""

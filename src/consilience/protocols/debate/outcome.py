@@ -17,10 +17,12 @@ from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import RegimeNote
 from consilience.protocols.debate.records import Crux, DebateBallot, Framing, SystemMetrics
-from consilience.protocols.debate.replies import ClosingReply, ClosingSide
+from consilience.protocols.debate.replies import ClosingReply, ClosingSide, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import Regime, regime_of
+from consilience.protocols.debate.sections import state_of
 from consilience.protocols.debate.settings import DebateSettings
+from consilience.protocols.debate.single import added_sentence, single_record
 
 
 @dataclass
@@ -32,6 +34,9 @@ class Course:
     opening: list[Reply[Any] | Failure] = field(default_factory=list)
     final: list[Reply[Any] | Failure] = field(default_factory=list)
     closing: Reply[ClosingReply] | Failure | None = None
+    single: Reply[SingleReply] | Failure | None = None
+    compared: Reply[Any] | Failure | None = None
+    """Which questions of the single call are cruxes of the debate."""
 
     @property
     def failures(self) -> list[Failure]:
@@ -49,7 +54,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     framing = course.framing if isinstance(course.framing, Framing) else None
     ballots = _ballots(session, course)
     final = [ballot for ballot in ballots if ballot.step == 1]
-    cruxes = _final_cruxes(floor, final)
+    cruxes = final_cruxes(floor)
     regime = regime_of(_sides(framing, final), {crux.thread for crux in cruxes if crux.validated})
     description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids))
     if floor is not None and final:
@@ -62,7 +67,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     _warn(session, course, framing)
     irreducible = _irreducible(cruxes, final)
     primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
-    return await session.report(
+    report = await session.report(
         DebateReport,
         first=course.opening or ([course.framing] if isinstance(course.framing, Failure) else []),
         stop_reason=stop,
@@ -89,7 +94,9 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
         system_metrics=floor.metrics() if floor else SystemMetrics(),
+        single_call=single_record(session, course.single, course.compared, cruxes, propositions),
     )
+    return report.model_copy(update={"added": added_sentence(report, state_of(report).cruxes)})
 
 
 def _ballots(session: Session, course: Course) -> list[DebateBallot]:
@@ -130,7 +137,7 @@ def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, 
     return found
 
 
-def _final_cruxes(floor: Floor | None, final: Sequence[DebateBallot]) -> list[Crux]:
+def final_cruxes(floor: Floor | None) -> list[Crux]:
     """Cruxes of threads, the highest score first."""
     if floor is None:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from consilience.domain.messages import Quotation
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import Grade, Horizon, Move, Side, Stage, Status, TopSide
-from consilience.protocols.debate.replies import Form
+from consilience.protocols.debate.replies import ClosingSide, Form
 
 
 class Falsifier(Frozen):
@@ -200,6 +200,34 @@ class Crux(Frozen):
     locked: bool
     validated: bool
     validation_failures: tuple[str, ...] = ()
+
+
+class SingleCall(Frozen):
+    """One structured call on the task and the documents, which saw nothing of the debate."""
+
+    key: str
+    """Of the call."""
+    model: str
+    positions: tuple[ClosingSide, ...]
+    """Its answer to each proposition."""
+    confidence: float
+    answer: str
+    cruxes: tuple[str, ...] = ()
+    """The questions that decide, by its own account."""
+    against: tuple[str, ...] = ()
+    would_change: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    named: dict[str, int | None] = {}
+    """For each crux of the debate, by thread: the number from 1 of its own question that asks the same, None if none does. Empty
+    if the questions were not compared."""
+    compared_by: str = ""
+    """The key of the call that compared the questions."""
+    cut: bool = False
+    """Whether its reply ended at the token limit."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+    """US dollars; None if the price is unknown."""
 
 
 class StageRecord(Frozen):

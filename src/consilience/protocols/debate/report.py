@@ -14,6 +14,7 @@ from consilience.protocols.debate.records import (
     DebateBallot,
     DebateMessage,
     Framing,
+    SingleCall,
     SystemMetrics,
     ThreadRecord,
 )
@@ -26,7 +27,7 @@ class DebateReport(Report):
     """The header, and what a debate adds to it."""
 
     step: ClassVar[str] = "message"
-    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "framing", "comparison"})
+    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "framing", "comparison", "single"})
     asks_for_dissent: ClassVar[bool] = True
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
 
@@ -55,6 +56,10 @@ class DebateReport(Report):
     """The thread of the validated crux with the highest score."""
     primary_crux_reason: str = ""
     system_metrics: SystemMetrics = SystemMetrics()
+    single_call: SingleCall | None = None
+    """One structured call on the same documents; None where it was not asked for or failed."""
+    added: str = ""
+    """What the debate added to the single call, in a sentence that follows from the figures."""
 
     def presentation(self) -> Presentation:
         return presentation(self)

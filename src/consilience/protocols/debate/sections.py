@@ -6,7 +6,7 @@ resolved, and how far the debate can be trusted. A label in brackets names the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from consilience.domain.outcome import StopReason
@@ -23,15 +23,14 @@ from consilience.domain.sections import (
     Section,
     Table,
 )
-from consilience.protocols._common.presenting import bullets, extend_presentation, format_share, key_figures, plural
+from consilience.protocols._common.presenting import bullets, extend_presentation, key_figures, plural
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.crux_sections import crux_blocks
 from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
 from consilience.protocols.debate.state import DebateState, thread_name
+from consilience.protocols.debate.trust_sections import SINGLE_HEADING, single_blocks, trust_items
 from consilience.protocols.debate.views import transcript_blocks, views
 from consilience.protocols.debate.words import (
-    BLOCKED,
-    CRITERIA,
     ENDINGS,
     REGIMES,
     SIDES,
@@ -73,7 +72,8 @@ def presentation(report: DebateReport) -> Presentation:
             heading="Never resolved",
             blocks=bullets(_unresolved(report, state)),
         ),
-        Section(name="debate", part="trust", blocks=bullets(_trust(report, state))),
+        Section(name="debate", part="trust", blocks=bullets(trust_items(report, state))),
+        Section(name="single-call", part="trust", heading=SINGLE_HEADING, blocks=tuple(single_blocks(report, state))),
         Section(
             name="transcript",
             part="figures",
@@ -268,66 +268,7 @@ def _unresolved(report: DebateReport, state: DebateState) -> Iterator[Item]:
         )
 
 
-# --- trust, figures
-
-
-def _trust(report: DebateReport, state: DebateState) -> Iterator[Item]:
-    """What the mechanics of the debate say about its worth."""
-    metrics = report.system_metrics
-    evidence = [m for m in state.messages if m.move == "PROVIDE_EVIDENCE"]
-    if evidence:
-        memory = [m for m in evidence if m.from_memory]
-        which = f": {state.marks(memory)}" if memory else ""
-        verified = len(evidence) - len(memory)
-        yield Item(
-            text=f"Evidence: {plural(len(evidence), 'message')}; {verified} quote a document with verified words, "
-            f"{len(memory)} rest on the model's memory{which}."
-        )
-    elif state.messages:
-        yield Item(text="Evidence: no message gave any.")
-    if metrics.attended:
-        how = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
-        yield Item(
-            text=f"Attention by {how}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
-            f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
-            f"({format_share(metrics.attended_highly / metrics.attended)})."
-        )
-    if metrics.messages_blocked:
-        reasons = _counted(metrics.reasons_blocked, BLOCKED)
-        yield Item(text=f"Replies blocked before any agent read them: {metrics.messages_blocked} ({reasons}).")
-    yield from _lock_items(report, state)
-    if asked := [message for message in state.messages if message.opposing]:
-        who = ", ".join(f"{state.names[message.agent]} [{message.label}]" for message in asked)
-        yield Item(text=f"Asked to argue the other side, since nobody challenged anything: {who}.")
-
-
-def _lock_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
-    metrics = report.system_metrics
-    if metrics.crux_lock_attempts:
-        text = f"Crux locks: {plural(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
-        reasons = _counted(metrics.failure_reasons, CRITERIA)
-        yield Item(text=f"{text} ({reasons})." if reasons else f"{text}.")
-    for thread in report.threads:
-        for n, attempt in enumerate(thread.lock_attempts, 1):
-            if not attempt.success:
-                failures = "; ".join(_named(failure, state) for failure in attempt.failures)
-                yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.")
-    if metrics.steelman_attempts:
-        rate = metrics.steelman_accuracy_rate
-        graded = "none was graded" if rate is None else f"{format_share(rate)} of the graded ones accepted"
-        retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
-        yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.")
-
-
-def _named(failure: str, state: DebateState) -> str:
-    """Return a failure of a lock with its grade in plain words."""
-    for grade in ("INCOMPLETE", "WRONG", "PENDING"):
-        failure = failure.replace(f": {grade}", f": {grade.lower()}")
-    return failure.replace("commits to YES", "commits to yes").replace("commits to NO", "commits to no")
-
-
-def _counted(numbers: Mapping[str, int], words: Mapping[str, str]) -> str:
-    return ", ".join(f"{number} {words.get(name, name)}" for name, number in numbers.items())
+# --- figures
 
 
 def _figures(report: DebateReport) -> Iterator[KeyFigure]:

@@ -30,6 +30,7 @@ SERVICE = (
     ("moderator", "sets topic and process"),
     ("crystallizer", "writes what the debate came to"),
     ("second_opinion", "compares questions"),
+    ("single_call", "answers the task alone, to compare the debate with"),
 )
 MAX_FRAMINGS_PER_THREAD = 2
 BRIEF_REPLY_TOKENS = 512
@@ -75,6 +76,9 @@ class DebateSettings(PanelSeats):
     stagnation: Annotated[
         int, Field(ge=5, le=1_000, description="messages per active thread without progress that end the debate")
     ] = 50
+    single_call: Annotated[
+        bool, Field(description="ask one structured call on the same documents too, to compare the debate with it")
+    ] = True
     anonymous_peers: Annotated[bool, Field(description="agents see letters for one another, not names")] = True
 
     @model_validator(mode="after")
@@ -162,12 +166,13 @@ class DebateSettings(PanelSeats):
         return 6
 
     def estimate(self) -> Estimate:
-        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls and the closing one. The
-        least is a debate in which nothing is published."""
+        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls, the closing one, and the
+        single call with its comparison. The least is a debate in which nothing is published."""
         seats, threads = len(self.seat_ids), MAX_THREADS
         moderator = self.max_framings + threads + self.max_comparisons
-        most = int(self.frames) + 2 * seats + self.max_attempts + seats * threads + moderator + 1
-        return Estimate(min=1 if self.frames else 2 * seats + 1, max=most)
+        single = int(self.single_call)
+        most = int(self.frames) + 2 * seats + self.max_attempts + seats * threads + moderator + 1 + 2 * single
+        return Estimate(min=1 if self.frames else 2 * seats + 1 + single, max=most)
 
 
 def proposition(task: str) -> str:

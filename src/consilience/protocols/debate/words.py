@@ -151,3 +151,9 @@ def excerpt(text: str, chars: int = 300) -> str:
     if len(line) <= chars:
         return line
     return f"{line[:chars].rpartition(' ')[0] or line[:chars]} …"
+
+
+def crux_numbers(numbers: Sequence[int]) -> str:
+    """Return `crux 1`, `cruxes 1 and 3`."""
+    *rest, last = map(str, numbers)
+    return f"cruxes {', '.join(rest)} and {last}" if rest else f"crux {last}"
