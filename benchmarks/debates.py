@@ -18,7 +18,7 @@ from rows import OURS, Results, Row, Series
 from workload import TASK, Latency, fresh, log_normal
 
 GROUP = "debate"
-AGENTS, MESSAGES, SECONDS = 12, 200, 0.2
+AGENTS, MESSAGES, SECONDS = 12, 400, 0.2
 FULL_WINDOWS = 72
 """Messages after which the windows of three threads are full."""
 FLAT, REUSE, WALL = 1.15, 0.75, 1.1
@@ -27,10 +27,18 @@ SEED_TABLE = {2: (24, 60), 3: (40, 90), 5: (80, 180), 8: (140, 300), 12: (220, 4
 
 
 class Talkers(AnyModel):
-    """Draws every decision; messages have a usual length."""
+    """Draws every decision; messages have a usual length. `at_length`, evidence is always at hand and questions are rare."""
+
+    def __init__(self, latency: Latency, at_length: bool) -> None:
+        super().__init__(latency=latency)
+        self._at_length = at_length
 
     def reply(self, request: ModelRequest) -> str:
         value = json.loads(super().reply(request))
+        if self._at_length and "PROVIDE_EVIDENCE" in str(request.schema):
+            value["move"] = "PROVIDE_EVIDENCE"
+        elif self._at_length and value.get("move") in ("PROPOSE_CRUX", "REFRAME") and len(request.text) % 8:
+            value["move"] = "CLAIM"
         if "text" in value:
             value["text"] = f"{request.agent} says in {request.key} one thing about the matter, with a figure. " * 4
         return json.dumps(value)
@@ -61,7 +69,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
 
 def _prompts(results: Results, directory: Path, quick: bool) -> None:
     """Long threads: three propositions, with budgets of 40 and 60 messages each."""
-    marks = (20, 100) if quick else (20, 50, 100, MESSAGES)
+    marks = (20, 100) if quick else (20, 50, 100, 200, MESSAGES)
     protocol = Debate(
         debaters=AGENTS,
         option=("the first way", "the second way", "the third way"),
@@ -71,7 +79,7 @@ def _prompts(results: Results, directory: Path, quick: bool) -> None:
         evidence_messages=60,
         stagnation=1_000,
     )
-    run = asyncio.run(_run(protocol, directory))
+    run = asyncio.run(_run(protocol, directory, at_length=True))
     ours = [
         len(request.text) for request in run.requests if request.key.startswith(("turn", "commit", "steelman", "grade"))
     ]
@@ -128,10 +136,12 @@ class _Run:
         self.chain = _longest(events, took)
 
 
-async def _run(protocol: Debate, directory: Path, latency: Latency = lambda request: 0.0) -> _Run:
+async def _run(
+    protocol: Debate, directory: Path, latency: Latency = lambda request: 0.0, *, at_length: bool = False
+) -> _Run:
     import consilience
 
-    model, store = Talkers(latency=latency), SqliteStore(fresh(directory))
+    model, store = Talkers(latency, at_length), SqliteStore(fresh(directory))
     loop = asyncio.get_running_loop()
     began = loop.time()
     report = await consilience.deliberate(TASK, protocol, model=model, store=store)

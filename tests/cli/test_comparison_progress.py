@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from consilience.cli import display as module
-from consilience.cli.display import ComparisonProgress, Display, run_line
+from consilience.cli.compare import ComparisonProgress, run_line
+from consilience.cli.display import Display
 from consilience.domain.events import CallCompleted
 from consilience.domain.outcome import StopReason
 from consilience.evaluation import Run, Task

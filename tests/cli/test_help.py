@@ -14,8 +14,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli.town import Cli
-from consilience.cli import run_commands as commands
-from consilience.cli.commands import summary_of
+from consilience.cli import run
+from consilience.cli.main import summary_of
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Estimate
@@ -162,7 +162,7 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
 
 
 def paint(*arguments: str) -> int:
-    app = commands.app_for("painted")
+    app = run.app_for("painted")
     assert get_command(app).name == "painted"
     result = CliRunner().invoke(app, ["task", *arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):

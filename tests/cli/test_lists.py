@@ -11,8 +11,8 @@ import pytest
 from typer.main import get_command
 
 from cli.town import Cli
-from consilience.cli.commands import LISTED, REPEATED
 from consilience.cli.main import app
+from consilience.cli.options import LISTED, REPEATED
 
 NAMES = {
     "--critical-flags": ["goal_mismatch", "needs_reframing", "resource_request"],

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cli.town import Cli
-from consilience.cli import commands
+from consilience.cli import main as commands
 from kit.council import Council
 
 TASK = "Is it so?"

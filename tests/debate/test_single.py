@@ -38,7 +38,8 @@ async def test_the_single_call_reads_nothing_of_the_debate_and_no_agent_reads_it
     _, requests = await run()
     alone = [request for request in requests if request.key == "single"]
     assert [request.agent for request in alone] == ["single_call"]
-    assert "<message" not in alone[0].text and "claims YES" not in alone[0].text
+    assert "<message" not in alone[0].text
+    assert "claims YES" not in alone[0].text
     shown_to = [request.key for request in requests if "Is the old system too slow?" in request.text]
     assert shown_to == ["named"]
     assert not [request.key for request in requests if "Alone:" in request.text]
@@ -62,15 +63,18 @@ async def test_the_single_call_stands_beside_the_debate_on_every_face() -> None:
         section = face.split("Compared with one call")[1]
         assert report.added in section
         assert f"{len(requests) - 2}" in section
-        assert "asks the same as crux 1" in section and "asks the same as no crux of the debate" in section
+        assert "asks the same as crux 1" in section
+        assert "asks the same as no crux of the debate" in section
         assert "Alone: single_call in single" in section
 
 
 async def test_a_crux_that_the_single_call_missed_is_what_the_debate_added() -> None:
     report, _ = await run({"commit": two_falsifiers, "named": lambda request: {"q1": 0}})
     crux = report.threads[0].crux
-    assert crux is not None and crux.validated
-    assert report.single_call is not None and report.single_call.named == {"thread-1": None}
+    assert crux is not None
+    assert crux.validated
+    assert report.single_call is not None
+    assert report.single_call.named == {"thread-1": None}
     assert "the debate added crux 1, which it did not name" in report.added
     assert "**It did not name:** crux 1." in report.markdown()
 
@@ -103,7 +107,8 @@ async def test_a_refused_single_call_leaves_the_debate_as_it_is_and_the_report_s
 
 async def test_a_failed_comparison_of_questions_claims_neither_hit_nor_miss() -> None:
     report, _ = await run({"named": lambda request: {"q1": 9}})
-    assert report.single_call is not None and report.single_call.named == {}
+    assert report.single_call is not None
+    assert report.single_call.named == {}
     assert "which it did not name" not in report.added
     assert "not compared with the cruxes" in report.markdown()
 
@@ -120,5 +125,6 @@ async def test_a_limit_cuts_the_exchange_and_not_the_opening_ballots_for_the_sin
     for calls in range(4, 20):
         report, requests = await run(limits=Limits(calls=calls))
         opened = [request for request in requests if request.key.startswith("opening/")]
-        assert len(opened) == 3 and report.answer is not None
+        assert len(opened) == 3
+        assert report.answer is not None
         assert len(requests) <= calls

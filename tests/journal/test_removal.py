@@ -17,10 +17,9 @@ from pydantic import BaseModel
 from consilience.domain.errors import StoreUnusable
 from consilience.domain.events import AnyEvent, CallCompleted, CallStarted, SessionFinished, canonical_digest, text_id
 from consilience.engine.runner import Options
-from consilience.journal import removal
-from consilience.journal.removal import ids_in
+from consilience.journal import sqlite as removal
 from consilience.journal.sqlite import SqliteStore
-from consilience.journal.sqlite_open import raw_id
+from consilience.journal.sqlite_open import ids_in, raw_id
 from consilience.journal.store import PromptParts
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
@@ -112,7 +111,7 @@ async def test_a_reader_that_keeps_the_old_pages_alive_is_said(
 
 KILLED = """
 import os, signal, sys
-from consilience.journal import removal
+from consilience.journal import sqlite as removal
 from consilience.journal.sqlite import SqliteStore
 setattr(removal, sys.argv[2], lambda store: os.kill(os.getpid(), signal.SIGKILL))
 SqliteStore(sys.argv[1]).admin.remove([sys.argv[3]])

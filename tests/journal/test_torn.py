@@ -25,8 +25,8 @@ from consilience.domain.errors import (
 )
 from consilience.domain.events import AnyEvent, canonical_digest
 from consilience.engine.runner import Options
-from consilience.journal.removal import ids_in
 from consilience.journal.sqlite import SqliteStore
+from consilience.journal.sqlite_open import ids_in
 from consilience.models.scripted import ScriptedModel
 from kit import runner
 from kit.cases import CALLING, Case

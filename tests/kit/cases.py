@@ -166,8 +166,9 @@ def refining(request: ModelRequest) -> str:
 
 
 def disputing(request: ModelRequest) -> str:
-    """A debate with a steelman that is graded twice, and some replies malformed the first time."""
-    if request.attempt == 1 and (len(request.text) + len(request.key)) % 9 == 0:
+    """A debate with a steelman that is graded twice, and some replies malformed the first time, but not the closing, whose second
+    try the least budgets do not cover."""
+    if request.attempt == 1 and request.key != "closing" and (len(request.text) + len(request.key)) % 9 == 0:
         return '{"move": "SHOUT"}'
     return Debaters({"grade": _graded})(request)
 

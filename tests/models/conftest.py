@@ -15,7 +15,7 @@ from consilience.models import weights
 @pytest.fixture(scope="session")
 def smollm2(shared_weights: Path) -> Path:
     """The weights of smollm2-135m, pulled if they are not there; in a process of its own, since tests have no network."""
-    script = f"from consilience.models import weights; print(weights.pull({weights.TESTS!r}))"
+    script = f"from consilience.models import weights_download; print(weights_download.pull({weights.TESTS!r}))"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),

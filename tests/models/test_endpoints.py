@@ -17,7 +17,8 @@ from consilience.models.endpoints import parse_endpoint, prices_of
 from consilience.models.limiter import Limited, may_retry, requests_of
 from consilience.models.port import ModelRequest
 from consilience.models.provider import ProviderModel
-from consilience.models.registry import alternatives, choose, key_variables, resolve
+from consilience.models.providers import key_variables
+from consilience.models.registry import alternatives, choose, resolve
 
 from .misbehaving import KEY, Answer, Server, completion, misbehaving
 

@@ -29,7 +29,7 @@ PARAPHRASES = [
 @pytest.fixture(scope="session")
 def encoder_weights(shared_weights: Path) -> Path:
     """The weights of minilm, pulled if they are not there; in a process of its own, since tests have no network."""
-    script = f"from consilience.models import weights; print(weights.pull({weights.MINILM!r}))"
+    script = f"from consilience.models import weights_download; print(weights_download.pull({weights.MINILM!r}))"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),

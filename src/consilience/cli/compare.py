@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -10,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Group
 
-from consilience.cli.commands import LIMITS, MATERIAL, OUTPUT, option, request_app
 from consilience.cli.config import Config, load_config
-from consilience.cli.display import ComparisonProgress, Display
+from consilience.cli.display import Display, progress_bar
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import approve, publish, run_on
 from consilience.cli.inputs import assign_models, check_limit, read_settings, read_sources, read_task
-from consilience.cli.options import PlannedRequest
+from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, PlannedRequest, option, request_app
 from consilience.cli.plan import (
     AS_ASKED,
     RunPlan,
@@ -31,6 +32,7 @@ from consilience.cli.plan import (
 from consilience.cli.setup import ensure_weights
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
+from consilience.domain.events import CallCompleted, Event
 from consilience.domain.outcome import Estimate, Limits
 from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol, find_protocol
@@ -42,6 +44,7 @@ from consilience.evaluation import (
     Comparison,
     ComparisonPlan,
     RowEstimate,
+    Run,
     Task,
     TaskSource,
     estimate_rows,
@@ -55,7 +58,7 @@ from consilience.evaluation import plan as plan_comparison
 from consilience.evaluation.rows import DEFAULT_ROWS, REVIEWED, SOLO, reviewed_row
 from consilience.journal.open_store import open_store
 from consilience.models.registry import Choice, paid
-from consilience.reporting.formatting import count, describe_calls, format_range, printable
+from consilience.reporting.formatting import count, describe_calls, duration, format_range, one_line, printable
 
 TASKS = "Tasks"
 ROWS = "Comparison"
@@ -192,6 +195,51 @@ def _execute(request: CompareRequest, planned: ComparisonPlan, models: Sequence[
                 screen.close()
                 notify("Finished calls are recorded; the same command continues from there.")
             raise
+
+
+class ComparisonProgress:
+    """Progress of the `total` runs of a comparison."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.calls = total, 0, 0
+        self.recorded = False
+        """Whether any event was recorded."""
+        self.loading = ""
+        self._opened = time.monotonic()
+
+    def begin(self, row: str, task: Task, seed: int) -> None:
+        self.loading = one_line(f"{row} on {task.id}", 60)
+
+    def take(self, event: Event) -> str:
+        """Record an event; single events have no line."""
+        self.recorded = True
+        self.calls += isinstance(event, CallCompleted)
+        return ""
+
+    def end(self, run: Run) -> str:
+        """Record the end of a run; return its line."""
+        self.done += 1
+        return f"{self.done} of {self.total}: {run_line(run)}"
+
+    @property
+    def heartbeat(self) -> str:
+        return f"{self.done} of {self.total}: {self._status}"
+
+    @property
+    def _status(self) -> str:
+        return f"{self.loading} · {count(self.calls, 'call')} · {duration(round(time.monotonic() - self._opened))}"
+
+    def screen(self, height: int, width: int = 100) -> Group:
+        """Return a bar."""
+        return Group(progress_bar(f"{self.done}/{self.total}", self.done, self.total, self._status))
+
+
+def run_line(run: Run) -> str:
+    """Return `solo on split-01: 12, wrong; 1 call, 310 tokens, 4.2 s`."""
+    verdict = {True: ", right", False: ", wrong", None: ""}[run.correct if run.answered else None]
+    answer = one_line(run.position or run.answer or "", 60) if run.answered else "no answer"
+    usage = f"{count(run.calls, 'call')}, {count(run.tokens, 'token')}, {duration(run.seconds)}"
+    return f"{run.row} on {run.task}: {answer}{verdict}; {'recorded before' if run.recorded else usage}"
 
 
 def _tasks(request: CompareRequest) -> list[Task]:

@@ -21,10 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consilience.cli.commands import installed_protocols
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
-from consilience.models.endpoints import FREE, configure_prices, is_endpoint
+from consilience.engine.protocol import protocol_names
+from consilience.models.endpoints import FREE, configure_prices
+from consilience.models.providers import is_endpoint
 
 FILE_NAME = "consilience.toml"
 ENDPOINTS = "endpoints"
@@ -154,7 +155,7 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
         for name, entry in value.items() if is_own(path) else ():
             _prices(name, entry, path)
         return value
-    protocols = (ENDPOINTS, *installed_protocols())
+    protocols = (ENDPOINTS, *protocol_names())
     if isinstance(value, dict) and key in protocols:
         return value
     if key in protocols:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,7 +15,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from consilience.cli.columns import ProgressColumns, columns_grid
 from consilience.cli.errors import can_draw_over, notify
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
@@ -26,12 +26,13 @@ from consilience.domain.events import (
     CheckRecorded,
     Ended,
     Event,
+    MessagePublished,
     Noted,
     ReplyRejected,
     SessionStarted,
 )
-from consilience.domain.report import find_report
-from consilience.evaluation import Run, Task
+from consilience.domain.report import UnfinishedSession, find_report
+from consilience.domain.sections import ProgressColumn
 from consilience.reporting.formatting import (
     count,
     describe_agent,
@@ -44,6 +45,7 @@ from consilience.reporting.formatting import (
     seat_labels,
 )
 from consilience.reporting.session_state import SessionState, call_seconds, fold_events
+from consilience.reporting.terminal import wrapped
 
 HEARTBEAT_SECONDS = 10.0
 """Silence after which a line shows that the run is alive."""
@@ -52,13 +54,30 @@ _OTHER_LINES = 6
 """Lines of the screen around the rows of agents: head, foot and messages above."""
 
 
+class Progress(Protocol):
+    """What a display shows of a run or a comparison."""
+
+    loading: str
+    """What the run waits for before it can start; empty if nothing."""
+
+    def take(self, event: Event) -> str:
+        """Record an event; return its line, "" for none."""
+
+    @property
+    def heartbeat(self) -> str:
+        """The state in one line."""
+
+    def screen(self, height: int, width: int = 100) -> Group:
+        """The state as a picture that is redrawn."""
+
+
 class Display:
     """Shows progress on standard error: redrawn on a terminal, elsewhere as a line per event and a heartbeat.
 
     `observe` gets every event when it is recorded. `tick` is called every `TICK_SECONDS`. A quiet display prints only messages.
     """
 
-    def __init__(self, progress: RunProgress | ComparisonProgress, *, quiet: bool = False) -> None:
+    def __init__(self, progress: Progress, *, quiet: bool = False) -> None:
         self.progress = progress
         self._quiet = quiet
         self._last = time.monotonic()
@@ -255,7 +274,7 @@ class RunProgress:
             self._columns.current, state.flying.values(), names, width, height - _OTHER_LINES - grid.row_count
         )
         rows = [grid, Text(""), columns] if columns is not None else [grid]
-        return Group(self._head(), *rows, _bar(" ", state.made, state.started.estimate.max, figures))
+        return Group(self._head(), *rows, progress_bar(" ", state.made, state.started.estimate.max, figures))
 
     def _add_levels(self, grid: Grid) -> None:
         """Add one row per level, for a tree with more agents than the screen has lines."""
@@ -303,6 +322,70 @@ class RunProgress:
         return Text(f"done · {replies}", style="green") if replies else Text("waiting", style="dim")
 
 
+# --- columns of the protocol
+
+MIN_COLUMN_CELLS, MIN_COLUMN_LINES = 30, 4
+LINES_PER_ENTRY = 3
+
+
+class ProgressColumns:
+    """The columns of a running session, by its protocol. `text` returns a stored text by its id."""
+
+    def __init__(self, before: Iterable[Event], text: Callable[[str], str] | None) -> None:
+        self._text = text
+        self._events: list[AnyEvent] = []
+        self._columns: Sequence[ProgressColumn] | None = None
+        """None if events came since they were made."""
+        for event in before:
+            self.take(event)
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, SessionStarted | MessagePublished | Noted):
+            self._events.append(event)
+            self._columns = None
+
+    @property
+    def current(self) -> Sequence[ProgressColumn]:
+        """The columns; none if the protocol has none or its code fails, since progress must not end a run."""
+        if self._columns is None:
+            self._columns = ()
+            started = self._events[0] if self._events else None
+            if self._text is not None and isinstance(started, SessionStarted):
+                try:
+                    progress = UnfinishedSession(started, self._events, self._text)
+                    self._columns = find_report(started.protocol).progress(progress).columns
+                except Exception:
+                    self._columns = ()
+        return self._columns
+
+
+def columns_grid(
+    columns: Sequence[ProgressColumn], flying: Iterable[CallStarted], names: dict[str, str], width: int, lines: int
+) -> Grid | None:
+    """Return columns side by side in so many lines, with the agents composing in each; None if there is no room for one."""
+    shown = columns[: max(width // MIN_COLUMN_CELLS, 0)]
+    if not shown or lines < MIN_COLUMN_LINES:
+        return None
+    wide = width // len(shown) - 2
+    calls = list(flying)
+    grid = Grid.grid(padding=(0, 2), expand=True)
+    for _ in shown:
+        grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    composing = [
+        [names.get(call.agent, call.agent) for call in calls if call.phase in column.phases] for column in shown
+    ]
+    grid.add_row(*(Text(one_line(column.heading), style="bold") for column in shown))
+    grid.add_row(*(Text(f"[{column.badge}]", style="cyan") for column in shown))
+    grid.add_row(*(Text(f"composing: {', '.join(who)}" if who else "", style="cyan") for who in composing))
+    grid.add_row(*(Text("\n".join(_last_lines(column, wide, lines - 3))) for column in shown))
+    return grid
+
+
+def _last_lines(column: ProgressColumn, width: int, room: int) -> list[str]:
+    entries = [line for entry in column.lines for line in wrapped(entry, width, LINES_PER_ENTRY)]
+    return entries[-max(room, 0) :] if room > 0 else []
+
+
 def _time_range(low: float, high: float) -> str:
     """Return `2 min`, or `1 min to 4 min` if the bounds differ by more than the estimate's error."""
     low_words, high_words = duration(round(low, -1)), duration(max(round(high, -1), 10))
@@ -311,58 +394,13 @@ def _time_range(low: float, high: float) -> str:
     return f"{low_words} to {high_words}" if low >= 10 else f"up to {high_words}"
 
 
-def _bar(lead: str, done: int, total: int, words: str) -> Grid:
+def progress_bar(lead: str, done: int, total: int, words: str) -> Grid:
     row = Grid.grid(padding=(0, 2))
     row.add_column()
     row.add_column()
     row.add_column(no_wrap=True, overflow="ellipsis")
     row.add_row(Text(lead), ProgressBar(total=max(total, 1), completed=min(done, total), width=16), Text(words))
     return row
-
-
-class ComparisonProgress:
-    """Progress of the `total` runs of a comparison."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self.calls = total, 0, 0
-        self.recorded = False
-        """Whether any event was recorded."""
-        self.loading = ""
-        self._opened = time.monotonic()
-
-    def begin(self, row: str, task: Task, seed: int) -> None:
-        self.loading = one_line(f"{row} on {task.id}", 60)
-
-    def take(self, event: Event) -> str:
-        """Record an event; single events have no line."""
-        self.recorded = True
-        self.calls += isinstance(event, CallCompleted)
-        return ""
-
-    def end(self, run: Run) -> str:
-        """Record the end of a run; return its line."""
-        self.done += 1
-        return f"{self.done} of {self.total}: {run_line(run)}"
-
-    @property
-    def heartbeat(self) -> str:
-        return f"{self.done} of {self.total}: {self._status}"
-
-    @property
-    def _status(self) -> str:
-        return f"{self.loading} · {count(self.calls, 'call')} · {duration(round(time.monotonic() - self._opened))}"
-
-    def screen(self, height: int, width: int = 100) -> Group:
-        """Return a bar."""
-        return Group(_bar(f"{self.done}/{self.total}", self.done, self.total, self._status))
-
-
-def run_line(run: Run) -> str:
-    """Return `solo on split-01: 12, wrong; 1 call, 310 tokens, 4.2 s`."""
-    verdict = {True: ", right", False: ", wrong", None: ""}[run.correct if run.answered else None]
-    answer = one_line(run.position or run.answer or "", 60) if run.answered else "no answer"
-    usage = f"{count(run.calls, 'call')}, {count(run.tokens, 'token')}, {duration(run.seconds)}"
-    return f"{run.row} on {run.task}: {answer}{verdict}; {'recorded before' if run.recorded else usage}"
 
 
 @asynccontextmanager

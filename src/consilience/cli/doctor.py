@@ -13,26 +13,25 @@ from typing import NamedTuple
 
 import typer
 
-from consilience.cli.commands import EnvFile, Json, installed_protocols, new_app
 from consilience.cli.config import CONFIRM_ABOVE, config_files, ignored_words, load_config, load_env_file, read_config
 from consilience.cli.errors import EXIT_USAGE, print_json
 from consilience.cli.inputs import read_settings
+from consilience.cli.options import EnvFile, Json, new_app
 from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
 from consilience.cli.setup import local_weights, need_runtime
 from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.paths import check_home, data_dir, is_open_to_others, journal_path, weights_dir
-from consilience.engine.protocol import find_protocol
+from consilience.engine.protocol import find_protocol, protocol_names
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
 from consilience.models.endpoints import FREE, free_price_hint, list_models, prices_of
 from consilience.models.program import without_secret
+from consilience.models.providers import ENDPOINT_KEY_VARIABLE, is_endpoint, key_variables, known_providers
 from consilience.models.redaction import scrub
 from consilience.models.registry import (
     alternatives,
     is_person,
     is_program,
-    key_variables,
-    known_providers,
     paid,
     resolve,
 )
@@ -117,7 +116,7 @@ def _installation() -> list[Row]:
     rows = [
         Row("consilience", version("consilience")),
         Row("python", f"{platform.python_version()} ({sys.executable})"),
-        Row("protocols", ", ".join(sorted(installed_protocols()))),
+        Row("protocols", ", ".join(protocol_names())),
     ]
     for extra, module in EXTRAS.items():
         state = "installed" if is_installed(module) else f"not installed: pip install 'consilience[{extra}]'"
@@ -244,9 +243,9 @@ def _spending(name: str) -> tuple[str, bool]:
 def _endpoints() -> list[Row]:
     """Return how endpoints are named, and whether those of environment and configuration answer a request without a key."""
     rows = [Row(title, f"--model {example}") for title, example in endpoints.EXAMPLES.items()]
-    key = "is set" if os.environ.get(endpoints.KEY_VARIABLE) else "is not set"
+    key = "is set" if os.environ.get(ENDPOINT_KEY_VARIABLE) else "is not set"
     rows.append(
-        Row("key", f"{endpoints.KEY_VARIABLE} {key}; for a known provider's address, that provider's variable is used")
+        Row("key", f"{ENDPOINT_KEY_VARIABLE} {key}; for a known provider's address, that provider's variable is used")
     )
     url = os.environ.get("OPENAI_BASE_URL", "").strip()
     rows.append(
@@ -258,7 +257,7 @@ def _endpoints() -> list[Row]:
     configured = None
     with suppress(UserError):  # the section on models reports it
         configured = load_config(tell=False).model
-    names = filter(endpoints.is_endpoint, alternatives(os.environ.get("CONSILIENCE_MODEL") or configured or ""))
+    names = filter(is_endpoint, alternatives(os.environ.get("CONSILIENCE_MODEL") or configured or ""))
     named = dict.fromkeys([*endpoints.addresses(), *(endpoints.address_of(name, os.environ) or "" for name in names)])
     return rows + [Row(address, _reached(address)) for address in named]
 

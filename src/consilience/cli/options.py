@@ -1,21 +1,212 @@
-"""The options of run, fork and resume, as fields of dataclasses."""
+"""Options of commands: those that runs share are fields of dataclasses, those of a protocol are its settings; help in sections."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from enum import Enum, EnumType
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from consilience.cli.commands import LIMITS, MATERIAL, MODELS, OUTPUT, Id, option
 from consilience.domain.detail import DetailChoice
+from consilience.domain.messages import FILE, NO_OPTION
 from consilience.domain.outcome import StopReason, ThinkingLevel
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+    from typer._click import Context, HelpFormatter
+
     from consilience.engine.execution import Options
+    from consilience.engine.protocol import Protocol
+
+T = TypeVar("T")
+
+Id = Annotated[
+    str, typer.Argument(help="Session id, a unique prefix of it, or `last`.", metavar="ID", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+EnvFile = Annotated[
+    Path | None, typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE")
+]
+
+LISTED = "Separated by commas, or repeated."
+REPEATED = "Repeatable."
+"""The end of the help of an option with several values: `LISTED` for names and numbers (see `names_option`), `REPEATED` for values
+that may contain commas (paths, texts, KEY=VALUE)."""
+
+HELP_ALL = "--help-all"
+ARGUMENTS = "Arguments"
+MODELS = "Agents and models"
+MATERIAL = "Documents and prompts"
+LIMITS = "Limits"
+OUTPUT = "Run and output"
+OTHER = "Other options"
+LAST_SECTIONS = (MODELS, MATERIAL, LIMITS, OUTPUT, OTHER)
+"""Sections of help that follow those of a single command, in this order."""
+
+
+def new_app(cls: type[ListingGroup] | None = None) -> typer.Typer:
+    """Return an app for one command, or with `cls` for a group."""
+    return typer.Typer(cls=cls, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def names_option(*spelling: str, help: str, metavar: str, kind: Callable[[str], object] = str, **more: Any) -> Any:
+    """Return an option for a list of names or numbers: separated by commas, repeated, or both. Its parameter is a list of `kind`.
+
+    Parsing raises `SettingsError` for an empty name and for one that `kind` rejects with a `ValueError`.
+    """
+
+    def read(param: typer.CallbackParam, value: Sequence[object] | None) -> list[object] | None:
+        if value is None:
+            return None
+        return [
+            _listed_name(name.strip(), kind, where=f"--{(param.name or '').replace('_', '-')}", metavar=metavar)
+            for names in value
+            for name in str(names).split(",")
+        ]
+
+    return typer.Option(
+        *spelling, help=f"{help} {LISTED}".strip(), metavar=f"{metavar},…", parser=str, callback=read, **more
+    )
+
+
+def _listed_name(name: str, kind: Callable[[str], object], *, where: str, metavar: str) -> object:
+    from consilience.domain.errors import SettingsError
+
+    if not name:
+        raise SettingsError("a name in the list is empty", where=where, do=f"Write {where} {metavar},{metavar}.")
+    try:
+        return kind(name)
+    except ValueError:
+        known = ", ".join(map(str, kind)) if isinstance(kind, EnumType) else "numbers"
+        raise SettingsError(f"{name!r} is not valid here", where=where, do=f"Use {known}.") from None
+
+
+class SectionedCommand(TyperCommand):
+    """A command whose help has sections: arguments, the command's own, then `LAST_SECTIONS`.
+
+    With `common`, `--help` shows only those options and `--help-all` shows all.
+    """
+
+    common: ClassVar[frozenset[str]] = frozenset()
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        if HELP_ALL in args[:end]:
+            ctx.meta[HELP_ALL] = True
+            args = ["--help"]
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {ARGUMENTS: []}
+        few = bool(self.common) and not ctx.meta.get(HELP_ALL)
+        parameters = self.get_params(ctx)
+        for parameter in parameters:
+            is_argument = parameter.param_type_name == "argument"
+            record = parameter.get_help_record(ctx)
+            if record is None or (few and not is_argument and parameter.name not in {*self.common, "help"}):
+                continue
+            heading = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", None) or OTHER
+            sections.setdefault(heading, []).append(record)
+        if few:
+            sections.setdefault(OTHER, []).append((HELP_ALL, f"Show all {len(parameters) - 1} options and exit."))
+        order = {heading: n for n, heading in enumerate(LAST_SECTIONS)}
+        for heading in sorted(sections, key=lambda heading: order.get(heading, -1)):
+            if sections[heading]:
+                with formatter.section(heading):
+                    formatter.write_dl(sections[heading])
+
+
+class ListingGroup(TyperGroup):
+    """A group whose default subcommand is `list`; options before any subcommand, other than help, belong to `list`."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        default = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        return super().parse_args(ctx, ["list", *args] if default else args)
+
+
+def option(
+    help: str,
+    section: str,
+    metavar: str | None = None,
+    *,
+    default: object = None,
+    kind: Callable[[str], object] | None = None,
+    names: Sequence[str] = (),
+    short: str = "",
+) -> Any:
+    """Return a field of a request dataclass that is an option of its command.
+
+    A flag has no `--no-` form. With `kind` the value is a list; see `names_option`. `names` default to that of the field, `short`
+    is a second one.
+    """
+    spec = {"help": help, "rich_help_panel": section, "metavar": metavar, "show_default": default not in (None, "")}
+    metadata = {"option": (spec, kind, names, short)}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def parameters_of(cls: type[Any]) -> list[inspect.Parameter]:
+    """Return a parameter per field of a request dataclass, those of the most derived class first."""
+    hints = get_type_hints(cls, include_extras=True)
+    own = inspect.get_annotations(cls)
+    return [
+        _parameter(field, hints[field.name]) for field in sorted(fields(cls), key=lambda field: field.name not in own)
+    ]
+
+
+def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
+    if "option" in field.metadata:
+        spec, kind, names, short = field.metadata["option"]
+        if short or (annotation is bool and not names):
+            names = [f"--{field.name.replace('_', '-')}", *([short] if short else [])]
+        info = typer.Option(*names, **spec) if kind is None else names_option(*names, kind=kind, **spec)
+        annotation = Annotated[annotation, info]
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def set_signature(function: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
+    """Give a function of arbitrary keywords the signature that Typer reads."""
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+
+
+def request_app(name: str, cls: type[T], execute: Callable[[T], int]) -> typer.Typer:
+    """Return a command that passes its options, as the dataclass `cls`, to `execute` and exits with the result."""
+
+    def command(**values: Any) -> None:
+        raise typer.Exit(execute(cls(**values)))
+
+    set_signature(command, parameters_of(cls))
+    app = new_app()
+    app.command(name, cls=SectionedCommand, help=inspect.getdoc(execute))(command)
+    return app
+
+
+# --- options that runs share
 
 CHANGES = "Changes"
+SETTINGS = "Settings of {}"
 OPEN = option("Open the report in a browser.", OUTPUT, default=False)
 
 
@@ -191,3 +382,103 @@ class ForkRequest(SessionRequest):
         "FILE|DIR|-",
     )
     task: str | None = option("Another task; @FILE reads it from a file, - from standard input.", CHANGES, "TASK")
+
+
+# --- options of a protocol
+
+
+def option_of(cls: type[Protocol], field: str) -> str:
+    """Return the option of a setting, such as `--max-rounds`; prefixed by the protocol if all protocols have that option."""
+    taken = field in {common.name for common in fields(RunRequest)}
+    return f"--{f'{cls.name}-' if taken else ''}{field.replace('_', '-')}"
+
+
+def setting_options(cls: type[Protocol]) -> dict[str, str]:
+    """Return the settings of a protocol by the parameter of their option."""
+    shown = [field for field, info in cls.model_fields.items() if NO_OPTION not in info.metadata]
+    return {option_of(cls, field).removeprefix("--").replace("-", "_"): field for field in shown}
+
+
+def setting_parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
+    info = cls.model_fields[field]
+    annotation, default = option_type(info.annotation), info.get_default(call_default_factory=True)
+    spelling = option_of(cls, field)
+    if annotation in (bool, bool | None):
+        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
+    if isinstance(default, tuple | list | frozenset):
+        default = list(default)
+    if isinstance(default, Enum):
+        default = default.value
+    more: dict[str, Any] = {
+        "show_default": default not in ("", None, []),
+        "rich_help_panel": SETTINGS.format(cls.name),
+    }
+    metavar = "FILE|-" if FILE in info.metadata else metavar_of(annotation)
+    kind = listed_kind(info.annotation)
+    if kind is not None:
+        metavar = "NAME" if kind is str or not metavar else metavar
+        description = names_option(spelling, help=help_of(info), metavar=metavar, kind=kind, **more)
+    else:
+        repeated = f" {REPEATED}" if get_origin(annotation) is list else ""
+        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **more)
+    return inspect.Parameter(
+        option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, description], default=default
+    )
+
+
+def option_type(annotation: object) -> Any:
+    """Return the type that the command line parses: the field's own if it is simple, else text that the settings validate."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return option_type(arguments[0])
+    if origin is Union or origin is types.UnionType:
+        inner = [option_type(a) for a in arguments if a is not type(None)]
+        return inner[0] | None if len(inner) == 1 else str | None
+    if origin is Literal:
+        return annotation
+    if origin in (tuple, list, frozenset, set, Sequence):
+        choice = not arguments or get_origin(option_type(arguments[0])) is Literal
+        return list[str] if choice else list[option_type(arguments[0])]  # type: ignore[misc]
+    if isinstance(annotation, type):
+        if issubclass(annotation, Enum):
+            return Literal[tuple(member.value for member in annotation)]
+        if annotation in (bool, int, float):
+            return annotation
+    return str
+
+
+def listed_kind(annotation: object) -> Callable[[str], object] | None:
+    """Return the parser of one element of a list of choices or numbers; None for texts and for single values."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated or origin is Union or origin is types.UnionType:
+        return next(
+            (kind for kind in map(listed_kind, arguments[:1] if origin is Annotated else arguments) if kind), None
+        )
+    if origin not in (tuple, list, frozenset, set, Sequence) or not arguments:
+        return None
+    element = option_type(arguments[0])
+    if get_origin(element) is Literal:
+        return str
+    return element if element in (int, float) else None
+
+
+def metavar_of(annotation: Any) -> str | None:
+    """Return the placeholder of the value in help; None for a flag."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "|".join(map(str, arguments))
+    if arguments:
+        return metavar_of(arguments[0])
+    return {bool: None, int: "N", float: "NUMBER"}.get(annotation, "TEXT")
+
+
+def help_of(info: FieldInfo) -> str:
+    """Return the field's description and its bounds."""
+    text = (info.description or "").strip()
+    if text.partition(",")[0] != info.default:  # the description begins with a value, which keeps its spelling
+        text = f"{text[:1].upper()}{text[1:]}"
+    low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
+    high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
+    if low is not None and high is not None:
+        text += f" ({low} to {high})"
+    return f"{text}." if text and not text.endswith(".") else text

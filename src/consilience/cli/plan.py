@@ -25,7 +25,8 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.models.endpoints import free_price_hint, in_dollars, is_endpoint, parse_endpoint, prices_of
+from consilience.models.endpoints import free_price_hint, in_dollars, parse_endpoint, prices_of
+from consilience.models.providers import account_of, is_endpoint, key_variables, known_providers
 from consilience.models.registry import (
     Choice,
     alternatives,
@@ -34,8 +35,6 @@ from consilience.models.registry import (
     endpoint_key,
     is_person,
     is_program,
-    key_variables,
-    known_providers,
     maker_of,
     paid,
     resolve,
@@ -242,15 +241,10 @@ def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
     provider, model = maker_of(name.removeprefix("gateway/"))
     usage = RequestUsage(input_tokens=tokens_read, output_tokens=tokens_written)
     try:
-        response = ModelResponse(parts=[], usage=usage, model_name=model, provider_name=_maker(provider))
+        response = ModelResponse(parts=[], usage=usage, model_name=model, provider_name=account_of(provider))
         return float(response.cost().total_price)
     except (LookupError, ValueError, AssertionError):  # AssertionError for a name without a model
         return None
-
-
-def _maker(provider: str) -> str:
-    """Return the provider's name in the price data."""
-    return {"openai-chat": "openai", "openai-responses": "openai", "azure-responses": "azure"}.get(provider, provider)
 
 
 def first_line(plan: RunPlan) -> str:

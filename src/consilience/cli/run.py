@@ -1,11 +1,15 @@
-"""Run a protocol, fork a session, resume a session: each is prepared, approved, executed and delivered."""
+"""The commands that run a session: one per protocol, `fork` and `resume`. Each is prepared, approved, executed and delivered."""
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import typer
 
 from consilience.cli.config import Config, load_config
 from consilience.cli.errors import EXIT_OK, notify
@@ -13,6 +17,7 @@ from consilience.cli.execution import RunExecution, approve
 from consilience.cli.inputs import (
     assign_models,
     own_models,
+    read_file,
     read_limits,
     read_panel,
     read_settings,
@@ -21,7 +26,19 @@ from consilience.cli.inputs import (
     unassigned_models,
     unused_options,
 )
-from consilience.cli.options import ForkRequest, ResumeRequest, RunRequest
+from consilience.cli.options import (
+    ForkRequest,
+    ResumeRequest,
+    RunRequest,
+    SectionedCommand,
+    new_app,
+    option_of,
+    parameters_of,
+    request_app,
+    set_signature,
+    setting_options,
+    setting_parameter,
+)
 from consilience.cli.plan import (
     PERSONA,
     RunPlan,
@@ -37,21 +54,66 @@ from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
 from consilience.domain.events import SessionStarted
-from consilience.domain.messages import Source
+from consilience.domain.messages import FILE, Source
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine import fork as forks
-from consilience.engine.protocol import Protocol, recorded_protocol
+from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol
 from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.models.embeddings import ProviderEncoder, check_encoder, open_encoder
-from consilience.models.endpoints import is_endpoint
 from consilience.models.minilm import MiniLM
+from consilience.models.providers import is_endpoint
 from consilience.models.registry import Choice
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events
+
+COMMON = frozenset({"model", "models", "source", "max_cost", "out", "open", "dry_run"})
+"""With the first `COMMON_SETTINGS` settings of the protocol, the ten options that `--help` shows."""
+
+COMMON_SETTINGS = 3
+
+
+def app_for(name: str) -> typer.Typer:
+    """Return the command of a protocol. Raises `UnknownName`."""
+    cls = find_protocol(name)
+    settings = setting_options(cls)
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        request = RunRequest(**{field.name: values.pop(field.name) for field in fields(RunRequest)})
+        given = {
+            field: _setting_value(cls, field, values[option])
+            for option, field in settings.items()
+            if _is_given(ctx, option)
+        }
+        raise typer.Exit(run(cls, request, given))
+
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    own = [setting_parameter(cls, option, field) for option, field in settings.items()]
+    set_signature(command, [context, *own, *parameters_of(RunRequest)])
+
+    class ProtocolCommand(SectionedCommand):
+        common = COMMON | frozenset([name for name in settings if name != "reply_tokens"][:COMMON_SETTINGS])
+
+    app = new_app()
+    app.command(name, cls=ProtocolCommand, help=f"{name}: {cls.summary}.")(command)
+    return app
+
+
+def _is_given(ctx: typer.Context, option: str) -> bool:
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _setting_value(cls: type[Protocol], field: str, value: object) -> object:
+    """Return the value of a setting: the file's text if the option names a file. Raises `SettingsError`, `SourceError`."""
+    if isinstance(value, list | tuple) and any(isinstance(text, str) and not text.strip() for text in value):
+        raise SettingsError("a text is empty", where=option_of(cls, field), do="Give words, or leave it out.")
+    if FILE not in cls.model_fields[field].metadata:
+        return value
+    return read_file(str(value), f"the {field}")
 
 
 @dataclass(frozen=True)
@@ -186,8 +248,11 @@ def _unseated(inputs: Inputs) -> list[str]:
     return [name for name in panel.names if name not in seated] if isinstance(panel, Panel) else []
 
 
-def fork(request: ForkRequest) -> int:
-    """Fork a session and run the fork; return the exit code. Raises `UserError` before anything is spent or recorded."""
+def fork_session(request: ForkRequest) -> int:
+    """Continue from an event of a session with changes, in a new session that inherits the calls before it.
+
+    Inherited calls are not paid for again. Limits apply to the fork alone; limits that are not given are the parent's.
+    """
     config = load_config(env_file=request.env_file)
     with user_store() as store:
         planned, models = _plan_fork(request, store)
@@ -273,8 +338,8 @@ def _pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str,
     return pairs
 
 
-def resume(request: ResumeRequest) -> int:
-    """Resume a session, or print the report of a finished one; return the exit code."""
+def resume_session(request: ResumeRequest) -> int:
+    """Resume a session; recorded calls are not paid for again."""
     config = load_config(env_file=request.env_file)
     with user_store() as store:
         session = find_session(store, request.id)
@@ -346,3 +411,7 @@ def _resume_line(session: str, course: SessionState, store: Store) -> str:
     from_outside = (*course.awaited, *course.answered)
     in_flight = [flight.key for flight in store.flights(session) if flight.key not in from_outside]
     return f"{line}; {len(in_flight)} in flight when it stopped, repeated." if in_flight else f"{line}."
+
+
+fork = request_app("fork", ForkRequest, fork_session)
+resume = request_app("resume", ResumeRequest, resume_session)

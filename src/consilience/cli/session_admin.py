@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.commands import Id, Json, ListingGroup, new_app
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
-from consilience.cli.run_commands import fork, resume
+from consilience.cli.options import Id, Json, ListingGroup, new_app
+from consilience.cli.run import fork, resume
 from consilience.cli.sessions import diff, export, find_session, replay, show, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.paths import check_home, journal_path

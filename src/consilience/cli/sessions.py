@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.commands import Id, Json, new_app
 from consilience.cli.display import TICK_SECONDS, Display, RunProgress, any_event_line, listing
 from consilience.cli.errors import notify, print_json, run_until_done
+from consilience.cli.options import Id, Json, new_app
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.domain.paths import check_home, journal_path

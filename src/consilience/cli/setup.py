@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from consilience.cli.commands import Json, ListingGroup, new_app
 from consilience.cli.errors import can_draw_over, notify, print_json
+from consilience.cli.options import Json, ListingGroup, new_app
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.paths import check_home
 from consilience.reporting.formatting import printable, size
@@ -159,7 +159,8 @@ def fetch(name: str, *, quiet: bool) -> Path:
 
     Raises `UnknownName`, `UnavailableModel`.
     """
-    from consilience.models.weights import find, locate, pull, verify
+    from consilience.models.weights import find, locate, verify
+    from consilience.models.weights_download import pull
 
     entry = find(name)
     if entry is None:
@@ -185,7 +186,7 @@ def _with_bar(name: str, total: int) -> Path:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from consilience.models.weights import pull
+    from consilience.models.weights_download import pull
 
     columns = (
         TextColumn("{task.description}"),

@@ -7,8 +7,8 @@ import json
 import os
 import sqlite3
 import time
-import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,224 +18,27 @@ from pydantic_core import to_json
 from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
     EVENT,
-    SCHEMA_VERSION,
     AnswerReceived,
-    AnyEvent,
     CallCompleted,
     CallEvent,
     CallLost,
     CallStarted,
     Event,
-    SessionFinished,
     SessionParked,
-    SessionStarted,
-    decode_event,
     text_id,
 )
 from consilience.journal import sqlite_open
 from consilience.journal.lease import FileLease, Lease, MemoryLease, describe_process, live_holder
-from consilience.journal.removal import SqliteAdmin
+from consilience.journal.records import MEMORY, SqliteRecords, pack
 from consilience.journal.sqlite_open import (
-    RECOVERY,
-    check_all,
-    check_records,
     connect_reader,
     connect_to_read,
     connect_twice,
-    damaged,
-    newer_schema,
     raw_id,
-    schema_of,
     store_error,
 )
-from consilience.journal.store import InFlightCall, OnCommit, PromptParts, ThreadReader, check_name
+from consilience.journal.store import OnCommit, PromptParts, ThreadReader, check_name
 from consilience.journal.writer import Notice, Statement, Writer
-
-MIN_COMPRESSED_CHARS = 2000
-"""Min length of a text that is stored compressed, as bytes."""
-
-MAX_PARAMETERS = 500
-
-
-def pack(text: str) -> str | bytes:
-    """Return a text as it is stored."""
-    return text if len(text) < MIN_COMPRESSED_CHARS else zlib.compress(text.encode("utf-8", "surrogatepass"))
-
-
-def _unpacked(body: object) -> str:
-    """Return a stored text; "" for one that cannot be unpacked, whose digest then does not match."""
-    try:
-        return zlib.decompress(body).decode("utf-8", "surrogatepass") if isinstance(body, bytes) else str(body)
-    except (zlib.error, UnicodeDecodeError):
-        return ""
-
-
-MEMORY = ":memory:"
-
-
-class SqliteRecords:
-    """The sessions of one journal file."""
-
-    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._reader = connection
-        self._records_checked = self._all_checked = path == MEMORY
-
-    def sessions(self) -> list[str]:
-        found = [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
-        if not found:
-            self._check_records()
-        return found
-
-    def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
-        sql = "SELECT seq, body FROM events WHERE session=? AND seq>? ORDER BY seq"
-        events = self._events(sql, self._number(session), after)
-        gap = any(event.seq != seq for seq, event in enumerate(events, after + 1))
-        if gap or (not after and not any(isinstance(event, SessionFinished) for event in events)):
-            self._check_records()
-        if gap:
-            raise damaged(self.path, f"events of session {session} are missing")
-        return events
-
-    def beginning(self, session: str) -> SessionStarted | None:
-        found = self._events("SELECT seq, body FROM events WHERE session=? AND seq=1", self._number(session))
-        if not found:
-            self._check_records()
-        return found[0] if found and isinstance(found[0], SessionStarted) else None
-
-    def _events(self, sql: str, *values: object) -> list[AnyEvent]:
-        try:
-            rows = self._reader.execute(sql, values)  # one by one: all rows together would take as much memory again
-            return [self._event(int(str(seq)), str(body)) for seq, body in rows]
-        except (sqlite3.Error, ValueError) as error:  # not a text, number or event
-            raise store_error(self.path, error) from error
-
-    def _event(self, seq: int, body: str) -> AnyEvent:
-        if seq == 1 and (version := schema_of(body)) > SCHEMA_VERSION:
-            raise newer_schema(version, self.path)
-        return decode_event(body, seq)
-
-    def flights(self, session: str) -> list[InFlightCall]:
-        rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
-        return [InFlightCall(*map(str, row)) for row in rows]
-
-    def parents(self) -> dict[str, str]:
-        sql = (
-            "SELECT s.id, json_extract(e.body, '$.parent') FROM sessions s JOIN events e ON e.session=s.n AND e.seq=1 "
-            "WHERE json_extract(e.body, '$.parent') IS NOT NULL ORDER BY s.n"
-        )
-        return {str(session): str(parent) for session, parent in self._rows(sql)}
-
-    def created(self, session: str) -> float:
-        ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
-        return int(str(created)) / 1000
-
-    def holder(self, session: str) -> str | None:
-        self._number(session)  # raises for an unknown session
-        return live_holder(lambda: self._holder(session)) if self.lease(session).is_taken() else None
-
-    def _holder(self, session: str) -> str | None:
-        """Return the process that last recorded itself as the holder."""
-        rows = self._rows("SELECT holder FROM sessions WHERE id=?", session)
-        return str(rows[0][0]) if rows and rows[0][0] else None
-
-    def lease(self, session: str) -> Lease:
-        """The lease of a session, not acquired."""
-        return FileLease(self.path, session)
-
-    def text(self, id: str) -> str:
-        return self.texts([id])[id]
-
-    def texts(self, ids: Collection[str]) -> dict[str, str]:
-        by_raw = {raw_id(id): id for id in ids}
-        texts = {
-            by_raw[raw]: _unpacked(body)
-            for raw, body in self._by_id("SELECT id, body FROM texts", by_raw)
-            if isinstance(raw, bytes) and raw in by_raw  # a damaged file may return other rows
-        }
-        for id in ids:
-            if id not in texts or text_id(texts[id]) != id:
-                raise self._missing("text", id, damaged=id in texts)
-        return texts
-
-    def prompt(self, id: str) -> tuple[str, ...]:
-        return self.prompts([id])[id]
-
-    def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
-        rows: dict[bytes, tuple[bytes | None, list[str]]] = {}
-        wanted = {raw_id(id) for id in ids}
-        while wanted:
-            bases = set()
-            for raw, base, added in self._by_id("SELECT id, base, added FROM prompts", wanted):
-                if isinstance(raw, bytes):
-                    base = base if isinstance(base, bytes) else None
-                    rows[raw] = base, self._parts(added)
-                    bases.add(base)
-            wanted = {base for base in bases if base is not None and base not in rows}
-        return {id: self._whole(id, rows) for id in ids}
-
-    def _parts(self, added: object) -> list[str]:
-        try:
-            return [str(part) for part in json.loads(str(added))]
-        except ValueError as error:
-            raise store_error(self.path, error) from error
-
-    def _whole(self, id: str, rows: Mapping[bytes, tuple[bytes | None, list[str]]]) -> tuple[str, ...]:
-        """Return the parts of a prompt: those of its stored prefix, which may have one itself, and those it adds."""
-        pieces: list[list[str]] = []
-        raw: bytes | None = raw_id(id)
-        while raw is not None and len(pieces) <= len(rows):
-            if raw not in rows:
-                raise self._missing("prompt", id, damaged=False)
-            raw, added = rows[raw]
-            pieces.append(added)
-        parts = tuple(part for added in reversed(pieces) for part in added)
-        if raw is not None or PromptParts(parts).id != id:
-            raise self._missing("prompt", id, damaged=True)
-        return parts
-
-    def _by_id(self, sql: str, ids: Collection[bytes]) -> Iterator[tuple[object, ...]]:
-        wanted = sorted(ids)
-        for start in range(0, len(wanted), MAX_PARAMETERS):
-            some = wanted[start : start + MAX_PARAMETERS]
-            yield from self._rows(f"{sql} WHERE id IN ({','.join('?' * len(some))})", *some)
-
-    def _missing(self, kind: str, id: str, *, damaged: bool) -> StoreUnusable:
-        return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
-
-    def _number(self, session: str) -> int:
-        row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
-        if row is None:
-            import difflib
-
-            self._check_records()
-            known = self.sessions()
-            close = difflib.get_close_matches(session, known, 3) or known[-3:]
-            raise UnknownName(
-                f"there is no session {session!r}",
-                where=self.path,
-                do=f"Known sessions: {', '.join(close)}." if close else "No session was recorded yet.",
-            )
-        return int(str(row[0]))
-
-    def _check_records(self) -> None:
-        """Raise `StoreUnusable` if sessions or events are damaged."""
-        if not self._records_checked:
-            check_records(self._rows, self.path)
-            self._records_checked = True
-
-    def check_all(self) -> None:
-        """Raise `StoreUnusable` if anything in the file is damaged."""
-        if not self._all_checked:
-            check_all(self._rows, self.path)
-            self._all_checked = True
-
-    def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
-        try:
-            return self._reader.execute(sql, values).fetchall()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise store_error(self.path, error) from error
-
 
 LEASE_PROBE_SECONDS = 0.2
 """How long to wait for a process that takes a lease only to learn its holder."""
@@ -498,3 +301,120 @@ class SqliteJournal:
             found.append((ADD_PROMPT, (ids[length - 1], base, added)))
             self._prefixes.add(ids[length - 1])
         return found
+
+
+# --- removal
+# Texts and prompts belong to all sessions that refer to them. References are not read from known fields of events, because a new
+# field could be forgotten: everything in a record that has the form of an id counts as a reference.
+
+MAX_CHECKPOINTS = 100
+"""Max attempts to empty the log, for about four seconds."""
+
+_KEPT = """
+WITH RECURSIVE
+  named(id) AS (
+    SELECT DISTINCT raw_id(found.value) FROM events, json_each(ids_in(events.body)) AS found
+    WHERE session NOT IN (SELECT value FROM json_each(?1))),
+  chain(id, base, added) AS (
+    SELECT prompts.id, base, added FROM named JOIN prompts USING (id)
+    UNION SELECT prompts.id, prompts.base, prompts.added FROM chain JOIN prompts ON prompts.id = chain.base),
+  kept(id) AS (
+    SELECT id FROM named UNION SELECT id FROM chain
+    UNION SELECT raw_id(found.value) FROM chain, json_each(ids_in(added)) AS found)
+"""
+"""Ids that sessions refer to, except the sessions whose numbers are in the JSON list `?1`."""
+
+_REMOVE = (
+    "DELETE FROM sessions WHERE n IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM events WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM held WHERE session IN (SELECT value FROM json_each(?1))",
+    f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",
+    "DELETE FROM texts WHERE id NOT IN (SELECT id FROM still)",
+    "DELETE FROM prompts WHERE id NOT IN (SELECT id FROM still)",
+    "DROP TABLE still",
+)
+_WEIGHT = f"""{_KEPT} SELECT
+  (SELECT COALESCE(SUM(LENGTH(CAST(body AS BLOB))), 0) FROM events WHERE session IN (SELECT value FROM json_each(?1)))
+  + (SELECT COALESCE(SUM(LENGTH(CAST(body AS BLOB))), 0) FROM texts WHERE id NOT IN (SELECT id FROM kept))
+  + (SELECT COALESCE(SUM(LENGTH(CAST(added AS BLOB))), 0) FROM prompts WHERE id NOT IN (SELECT id FROM kept))"""
+
+
+class SqliteAdmin:
+    """Removal from a SQLite journal. Removed bytes are overwritten, and gone from the write-ahead log when `remove` returns."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def remove(self, sessions: Collection[str]) -> None:
+        store = self._store
+        with _explain_full_disk("nothing was removed"), ExitStack() as held:
+            store.must_write()
+            store.check_all()  # else texts that only a damaged record refers to would be removed
+            journals = []
+            for session in dict.fromkeys(sessions):
+                journals.append(store.open(session))
+                held.callback(journals[-1].release)
+            numbers = json.dumps([journal.number for journal in journals])
+            store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in _REMOVE])
+            store._writer.flush()
+            held.pop_all()
+            for journal in journals:
+                journal.lease.discard()
+        _empty_log(store)
+
+    def weight(self, sessions: Collection[str]) -> int:
+        store = self._store
+        store.check_all()
+        numbers = [store._number(session) for session in dict.fromkeys(sessions)]
+        ((size,),) = store._rows(_WEIGHT, json.dumps(numbers))
+        return int(str(size))
+
+    def compact(self) -> int:
+        store = self._store
+        if store.path == ":memory:":
+            return 0
+        file = Path(store.path)
+        before = file.stat().st_size
+        with _explain_full_disk("the space of what was removed is not given back"):
+            store.must_write()
+            store.check_all()
+            store._rows("VACUUM")
+        _empty_log(store)
+        return max(0, before - file.stat().st_size)
+
+
+@contextmanager
+def _explain_full_disk(outcome: str) -> Iterator[None]:
+    """Explain a full disk: a removal is logged first and compaction rewrites the file, so both need space."""
+    try:
+        yield
+    except StoreUnusable as refused:
+        code = getattr(refused.__cause__, "sqlite_errorcode", 0) & 0xFF
+        if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            raise
+        raise StoreUnusable(
+            f"{outcome}: {refused.what}",
+            where=refused.where,
+            do="It takes as much room as the journal. Free space there; or move its directory to a disk with room, name that "
+            "with CONSILIENCE_HOME, remove there, and move it back.",
+        ) from refused
+
+
+def _empty_log(store: SqliteStore) -> None:
+    """Copy the write-ahead log into the file and truncate it: it contains old pages."""
+    ((patience,),) = store._rows("PRAGMA busy_timeout")
+    store._rows("PRAGMA busy_timeout=20")  # for readers; SQLite does not wait for another checkpoint
+    try:
+        for _ in range(MAX_CHECKPOINTS):
+            ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            if not busy:
+                return
+            time.sleep(0.02)
+    finally:
+        store._rows(f"PRAGMA busy_timeout={patience}")
+    raise StoreUnusable(
+        "what was removed is still in the write-ahead log, which another process is reading",
+        where=f"{store.path}-wal",
+        do="Close whatever reads the journal, then run: consilience sessions gc",
+    )

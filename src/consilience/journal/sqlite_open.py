@@ -6,6 +6,7 @@ Tables are checked when it is opened, records before they are reported as missin
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import sqlite3
@@ -18,7 +19,6 @@ from urllib.parse import quote
 from consilience.domain.errors import NewerSchema, StoreUnusable
 from consilience.domain.events import SCHEMA_VERSION
 from consilience.domain.paths import check_home, close_home, close_journal, data_dir, make_private, note_journal
-from consilience.journal import removal
 from consilience.journal.migrations import migrate
 
 _BUSY_SECONDS = 30.0
@@ -39,6 +39,21 @@ def raw_id(id: str) -> bytes:
         return base64.urlsafe_b64decode(id + "==")
     except ValueError:
         return id.encode("utf-8", "replace")
+
+
+_ID = re.compile(r"(?<![\w-])[\w-]{21}[AQgw](?![\w-])", re.ASCII)
+"""16 bytes in base64. Only two bits of the last character count, so few words of that length match."""
+
+
+def ids_in(record: str) -> list[str]:
+    """Return everything in a stored record that has the form of an id of a text or prompt."""
+    return _ID.findall(record)
+
+
+def _register_sql_functions(db: sqlite3.Connection) -> None:
+    """Register the functions that the removal's statements use."""
+    db.create_function("ids_in", 1, lambda record: json.dumps(ids_in(record)), deterministic=True)
+    db.create_function("raw_id", 1, raw_id, deterministic=True)
 
 
 def connect_twice(path: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
@@ -73,7 +88,7 @@ def _connect(path: str) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten
-        removal.register_sql_functions(db, raw_id)
+        _register_sql_functions(db)
         if version == SCHEMA_VERSION:
             _check_writable(db)
         else:
@@ -130,7 +145,7 @@ def connect_reader(path: str) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
         db.execute("PRAGMA query_only=ON")
-        removal.register_sql_functions(db, raw_id)
+        _register_sql_functions(db)
     except sqlite3.Error as error:
         raise store_error(path, error) from error
     return db
@@ -160,7 +175,7 @@ def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
             if not _check_version(db, path):
                 raise refused
             check_tables(db, path)
-            removal.register_sql_functions(db, raw_id)
+            _register_sql_functions(db)
         except BaseException as error:
             if db is not None:
                 db.close()

@@ -7,10 +7,11 @@ import os
 from collections.abc import Sequence
 
 from consilience.domain.errors import UnavailableModel, UnknownName
-from consilience.models.endpoints import is_endpoint, parse_endpoint, provider_for
+from consilience.models.endpoints import parse_endpoint, provider_for
 from consilience.models.http_client import check_environment
 from consilience.models.minilm import MiniLM
-from consilience.models.registry import RETRIES, connection_policy, endpoint_key, key_variables
+from consilience.models.providers import is_endpoint, key_variables
+from consilience.models.registry import RETRIES, connection_policy, endpoint_key
 from consilience.models.weights import MINILM
 
 

@@ -17,25 +17,29 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.models.http_client import check_address, chosen_address, is_own_host
+from consilience.models.http_client import check_address
+from consilience.models.providers import (
+    ENDPOINT_KEY_VARIABLE,
+    SERVERS,
+    Server,
+    chosen_address,
+    is_endpoint,
+    is_own_host,
+    provider_at,
+)
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers import Provider
 
-KEY_VARIABLE = "CONSILIENCE_ENDPOINT_KEY"
-"""The key for endpoints named by address, except those of a known provider."""
 FREE_VARIABLE = "CONSILIENCE_FREE_ENDPOINTS"
 """Addresses of endpoints that cost nothing, separated by commas."""
 
 EXAMPLES: Mapping[str, str] = {
-    "Ollama": "http://127.0.0.1:11434/v1#qwen3:8b",
-    "vLLM": "http://127.0.0.1:8000/v1#Qwen/Qwen3-8B",
+    **{server.title: f"http://127.0.0.1:{server.port}/v1#{server.example}" for server in SERVERS.values()},
     "LiteLLM": "http://127.0.0.1:4000/v1#gpt-5-mini",
-    "LM Studio": "http://127.0.0.1:1234/v1#qwen/qwen3-8b",
     "OpenRouter": "https://openrouter.ai/api/v1#deepseek/deepseek-r1",
-    "llama.cpp": "http://127.0.0.1:8080/v1#qwen3-8b",
 }
 """A model's name at each kind of endpoint, at its usual address."""
 
@@ -43,22 +47,6 @@ Prices: TypeAlias = "tuple[float, float] | Literal['listed', 'unknown']"
 """US dollars per million tokens (in, out), `listed` for the price data, or `unknown`."""
 
 FREE = (0.0, 0.0)
-_PROVIDER_HOSTS: Mapping[str, str] = {
-    "api.openai.com": "openai",
-    "api.anthropic.com": "anthropic",
-    "generativelanguage.googleapis.com": "google",
-    "openrouter.ai": "openrouter",
-    "api.deepseek.com": "deepseek",
-    "api.groq.com": "groq",
-    "api.mistral.ai": "mistral",
-    "api.together.xyz": "together",
-    "api.fireworks.ai": "fireworks",
-    "api.cerebras.ai": "cerebras",
-    "api.x.ai": "xai",
-    "api.moonshot.ai": "moonshotai",
-    "router.huggingface.co": "huggingface",
-    "ollama.com": "ollama",
-}
 
 _configured: dict[str, tuple[float, float]] = {}
 
@@ -83,10 +71,6 @@ class Endpoint:
         return provider_at(self.address) or "{0.scheme}://{0.netloc}".format(urlsplit(self.address))
 
 
-def is_endpoint(name: str) -> bool:
-    return name.lstrip().lower().startswith(("http://", "https://"))
-
-
 def parse_endpoint(name: str) -> Endpoint:
     """Return address and model of `http://HOST:PORT/v1#MODEL`. Raises `UnknownName`, without secrets.
 
@@ -101,7 +85,7 @@ def parse_endpoint(name: str) -> Endpoint:
     if parts.username is not None or parts.password is not None:
         _refuse(
             f"the address of the endpoint at {parts.hostname} holds a user name or password, which would be recorded",
-            f"Put a key into {KEY_VARIABLE}; or put the address into OPENAI_BASE_URL and write openai-chat:MODEL.",
+            f"Put a key into {ENDPOINT_KEY_VARIABLE}; or put the address into OPENAI_BASE_URL and write openai-chat:MODEL.",
         )
     if parts.query:
         _refuse(f"the address of the endpoint at {parts.hostname} has a query (?…)")
@@ -141,16 +125,6 @@ def normalize_address(url: str) -> str:
     if port is not None and port != {"http": 80, "https": 443}.get(parts.scheme):
         netloc += f":{port}"
     return SplitResult(parts.scheme, netloc, parts.path.rstrip("/"), "", "").geturl() + hash_sign + model
-
-
-def provider_at(address: str) -> str | None:
-    """Return the known provider that owns the host of an https address."""
-    try:
-        parts = urlsplit(address)
-        usual = parts.scheme == "https" and parts.port in (None, 443)
-    except ValueError:
-        return None
-    return _PROVIDER_HOSTS.get(parts.hostname or "") if usual else None
 
 
 def address_of(name: str, environ: Mapping[str, str]) -> str | None:
@@ -248,34 +222,10 @@ _MAX_LISTING_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A kind of server on this machine."""
-
-    provider: str
-    title: str
-    variable: str
-    port: int
-    path: str = "/v1/models"
-    owner: str = ""
-    """Required `owned_by` of its models, if other programs use the port too."""
-
-
-SERVERS: Mapping[str, Server] = {
-    server.provider: server
-    for server in (
-        Server("ollama", "Ollama", "OLLAMA_BASE_URL", 11434, "/api/tags"),
-        Server("lmstudio", "LM Studio", "LMSTUDIO_BASE_URL", 1234),
-        Server("llamacpp", "llama.cpp", "LLAMACPP_BASE_URL", 8080, owner="llamacpp"),
-        Server("vllm", "vLLM", "VLLM_BASE_URL", 8000, owner="vllm"),
-    )
-}
-"""In order of preference."""
-
-
-@dataclass(frozen=True, slots=True)
 class DiscoveredServer:
     """A server that answered, and its local models in its own order."""
 
+    provider: str
     server: Server
     address: str
     models: tuple[str, ...]
@@ -334,17 +284,19 @@ def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Discove
 
     found: dict[str, DiscoveredServer] = {}
 
-    def ask(server: Server, url: str) -> None:
+    def ask(provider: str, url: str) -> None:
         try:
-            models = _models(server, url, seconds)
+            models = _models(SERVERS[provider], url, seconds)
         except Exception:  # another program listens there
             return
         if models:
-            found[server.provider] = DiscoveredServer(server, urlsplit(url).netloc.rpartition("@")[2], models)
+            found[provider] = DiscoveredServer(
+                provider, SERVERS[provider], urlsplit(url).netloc.rpartition("@")[2], models
+            )
 
     urls = {provider: base_url(provider, environ) for provider in SERVERS}
     threads = [
-        threading.Thread(target=ask, args=(SERVERS[provider], url), daemon=True)
+        threading.Thread(target=ask, args=(provider, url), daemon=True)
         for provider, url in urls.items()
         if is_loopback(url)
     ]

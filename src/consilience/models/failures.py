@@ -18,6 +18,7 @@ from consilience.domain.errors import (
     Unreachable,
 )
 from consilience.models.http_client import ReplyUnreadable
+from consilience.models.providers import key_variables
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
@@ -188,8 +189,6 @@ def _too_long(detail: _Detail, message: str, status: str) -> Rejected:
 
 
 def _key_advice(account: str) -> str:
-    from consilience.models.registry import key_variables
-
     variables = key_variables(account)
     return f"Set {' or '.join(variables)} to a valid key." if variables else "Give the server's key."
 

@@ -10,7 +10,6 @@ the reply is read.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -18,32 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from consilience.domain.errors import SettingsError, UnavailableModel
-
-_OPENAI = (r"([a-z]+\.)?api\.openai\.com", "OPENAI_BASE_URL")
-_AZURE = (r"[a-z0-9-]+\.(openai|cognitiveservices|services\.ai)\.azure\.com", "AZURE_OPENAI_ENDPOINT")
-_GATEWAY = (r"gateway(-[a-z]+)?\.pydantic\.dev", "PYDANTIC_AI_GATEWAY_BASE_URL", "PAIG_BASE_URL")
-_ADDRESSES: Mapping[str, tuple[str, ...]] = {
-    "openai": _OPENAI,
-    "openai-chat": _OPENAI,
-    "openai-responses": _OPENAI,
-    "anthropic": (r"api\.anthropic\.com", "ANTHROPIC_BASE_URL"),
-    "google": (r"generativelanguage\.googleapis\.com", "GOOGLE_GEMINI_BASE_URL"),
-    "google-cloud": (r"([a-z0-9-]+-)?aiplatform\.googleapis\.com", "GOOGLE_VERTEX_BASE_URL"),
-    "groq": (r"api\.groq\.com", "GROQ_BASE_URL"),
-    "cohere": (r"api\.cohere\.(com|ai)", "CO_BASE_URL"),
-    "azure": _AZURE,
-    "azure-responses": _AZURE,
-    "bedrock": (r"bedrock-runtime(-fips)?\.[a-z0-9-]+\.amazonaws\.com", "AWS_BEDROCK_BASE_URL"),
-    "moonshotai": (r"api\.moonshot\.(ai|cn)", "MOONSHOTAI_BASE_URL"),
-    "sambanova": (r"api\.sambanova\.ai", "SAMBANOVA_BASE_URL"),
-    "heroku": (r"[a-z]+\.inference\.heroku\.com", "HEROKU_INFERENCE_URL"),
-    "github-copilot": (
-        r"api(\.[a-z-]+)?\.githubcopilot\.com",
-        *("GITHUB_COPILOT_BASE_URL", "COPILOT_API_URL", "GITHUB_COPILOT_API_BASE"),
-    ),
-}
-"""Per provider: a pattern of its own hosts, where its listed prices apply over https, and the variables from which the client
-library reads another address. Servers of the user's own are in `endpoints.SERVERS`."""
+from consilience.models.providers import find_provider
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 _SOCKS = ("socks5", "socks5h")
@@ -55,7 +29,7 @@ def check_environment(provider: str, environ: Mapping[str, str]) -> None:
     Raises `SettingsError` for an invalid address, proxy or file of certificates, and `UnavailableModel` for a SOCKS proxy if the
     library for it is missing.
     """
-    for variable in _address(provider)[1:]:
+    for variable in find_provider(provider).addresses:
         if value := environ.get(variable, "").strip():
             check_address(value, variable)
     for variable in _PROXIES:
@@ -70,25 +44,6 @@ def check_environment(provider: str, environ: Mapping[str, str]) -> None:
         raise SettingsError(
             f"SSL_CERT_FILE names no file: {certificates}", where="the environment", do="Correct or unset it."
         )
-
-
-def chosen_address(provider: str, environ: Mapping[str, str]) -> str:
-    """Return the address that the environment sets for a provider's requests; empty if none."""
-    return next((url for name in _address(provider)[1:] if (url := environ.get(name, "").strip())), "")
-
-
-def is_own_host(provider: str, url: str) -> bool:
-    """Return whether an address is the provider's own, where its listed prices apply."""
-    try:
-        parts = urlsplit(url)
-        usual = parts.scheme == "https" and parts.port in (None, 443)
-    except ValueError:
-        return False
-    return usual and re.fullmatch(_address(provider)[0], parts.hostname or "") is not None
-
-
-def _address(provider: str) -> tuple[str, ...]:
-    return _GATEWAY if provider.startswith("gateway/") else _ADDRESSES.get(provider, ("",))
 
 
 def check_address(

@@ -33,7 +33,8 @@ from consilience.models.failures import OutputMode
 from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
-from consilience.models.weights import CATALOGUE, DEFAULT, PullProgress, locate, pull, verify
+from consilience.models.weights import CATALOGUE, DEFAULT, PullProgress, locate, verify
+from consilience.models.weights_download import pull
 
 if TYPE_CHECKING:
     import httpx2

@@ -16,9 +16,18 @@ from urllib.parse import urlsplit
 from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.outcome import Thinks
 from consilience.models import endpoints
-from consilience.models.endpoints import is_endpoint
 from consilience.models.http_client import check_environment
 from consilience.models.port import Model
+from consilience.models.providers import (
+    GATEWAY,
+    PROVIDERS,
+    SERVERS,
+    account_of,
+    is_endpoint,
+    key_variables,
+    known_providers,
+    provider_at,
+)
 from consilience.models.weights import CATALOGUE, MINILM
 
 if TYPE_CHECKING:
@@ -37,61 +46,7 @@ _MAX_LOCAL_IN_FLIGHT = 4.0
 """Max requests in flight to a server on this machine: time in its queue would count toward their deadlines."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Provider:
-    """How a provider is reached."""
-
-    variables: tuple[str, ...] = ()
-    """Environment variables, one of which holds the key."""
-    extra: str = "openai"
-    """The optional dependency with its client."""
-
-
-_PROVIDERS: Mapping[str, _Provider] = {
-    "openai": _Provider(("OPENAI_API_KEY",)),
-    "openai-chat": _Provider(("OPENAI_API_KEY",)),
-    "openai-responses": _Provider(("OPENAI_API_KEY",)),
-    "anthropic": _Provider(("ANTHROPIC_API_KEY",), "anthropic"),
-    "google": _Provider(("GOOGLE_API_KEY", "GEMINI_API_KEY"), "google"),
-    "google-cloud": _Provider((), "google"),
-    "mistral": _Provider(("MISTRAL_API_KEY",), "mistral"),
-    "groq": _Provider(("GROQ_API_KEY",), "groq"),
-    "openrouter": _Provider(("OPENROUTER_API_KEY",)),
-    "deepseek": _Provider(("DEEPSEEK_API_KEY",)),
-    "xai": _Provider(("XAI_API_KEY",), "xai"),
-    "cohere": _Provider(("CO_API_KEY",), "cohere"),
-    "together": _Provider(("TOGETHER_API_KEY",)),
-    "fireworks": _Provider(("FIREWORKS_API_KEY",)),
-    "cerebras": _Provider(("CEREBRAS_API_KEY",), "cerebras"),
-    "huggingface": _Provider(("HF_TOKEN",), "huggingface"),
-    "azure": _Provider(("AZURE_OPENAI_API_KEY",)),
-    "azure-responses": _Provider(("AZURE_OPENAI_API_KEY",)),
-    "bedrock": _Provider(("AWS_BEARER_TOKEN_BEDROCK",), "bedrock"),
-    "moonshotai": _Provider(("MOONSHOTAI_API_KEY",)),
-    "meta": _Provider(("META_API_KEY",)),
-    "alibaba": _Provider(("ALIBABA_API_KEY", "DASHSCOPE_API_KEY")),
-    "nebius": _Provider(("NEBIUS_API_KEY",)),
-    "ovhcloud": _Provider(("OVHCLOUD_API_KEY",)),
-    "sambanova": _Provider(("SAMBANOVA_API_KEY",)),
-    "vercel": _Provider(("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN")),
-    "heroku": _Provider(("HEROKU_INFERENCE_KEY",)),
-    "crusoe": _Provider(("CRUSOE_API_KEY",)),
-    "snowflake": _Provider(("SNOWFLAKE_TOKEN",), "snowflake"),
-    "zai": _Provider(("ZAI_API_KEY",), "zai"),
-    "github-copilot": _Provider(("GITHUB_COPILOT_API_KEY", "GITHUB_COPILOT_API_TOKEN", "COPILOT_GITHUB_TOKEN")),
-    "ollama": _Provider(("OLLAMA_API_KEY",)),
-    "vllm": _Provider(("VLLM_API_KEY",)),
-    "lmstudio": _Provider(("LMSTUDIO_API_KEY",)),
-    "llamacpp": _Provider(("LLAMACPP_API_KEY",)),
-}
-_GATEWAY = _Provider(("PYDANTIC_AI_GATEWAY_API_KEY", "PAIG_API_KEY"))
 _OWN_EXTRAS = ("openai", "anthropic", "google", "local")
-_ONE_ACCOUNT = {"openai-chat": "openai", "openai-responses": "openai", "azure-responses": "azure"}
-
-
-def known_providers() -> tuple[str, ...]:
-    """Return the names allowed before the colon, sorted; `gateway/PROVIDER` works too."""
-    return tuple(sorted(["local", *_PROVIDERS]))
 
 
 def is_program(name: str) -> bool:
@@ -113,17 +68,6 @@ def check_chain(links: Sequence[str]) -> None:
         )
 
 
-def key_variables(account: str) -> tuple[str, ...]:
-    """Return the environment variables, one of which holds the key of a provider or account; empty if none is known."""
-    if is_endpoint(account):
-        return (endpoints.KEY_VARIABLE,)
-    provider = account.partition("@")[0]
-    if provider.startswith("gateway/"):
-        return _GATEWAY.variables
-    entry = _PROVIDERS.get(provider)
-    return entry.variables if entry else ()
-
-
 def _key(account: str) -> str | None:
     return next((key for variable in key_variables(account) if (key := os.environ.get(variable))), None)
 
@@ -132,7 +76,7 @@ def maker_of(name: str) -> tuple[str, str]:
     """Return provider and model of a name. An endpoint's provider is the owner of its host, else its address."""
     if is_endpoint(name):
         address, _, model = name.strip().partition("#")
-        return endpoints.provider_at(address) or address, model
+        return provider_at(address) or address, model
     provider, _, model = name.partition(":")
     return provider, model
 
@@ -163,7 +107,7 @@ def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
     provider, _, model = name.partition(":")
     if provider in ("local", "exec", "human", "sentence-transformers", MINILM):
         return False
-    if provider in endpoints.SERVERS:
+    if provider in SERVERS:
         url = endpoints.base_url(provider, environ)
         return model.endswith("-cloud") or (urlsplit(url).hostname or "").endswith("ollama.com")
     return endpoints.prices_of(name, environ) != endpoints.FREE
@@ -236,7 +180,7 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
         provider = endpoints.parse_endpoint(asked).account
     elif not colon or not model or "," in model:
         raise _incomplete(asked, provider)
-    elif provider not in _PROVIDERS and not provider.startswith("gateway/"):
+    elif provider not in PROVIDERS and not provider.startswith("gateway/"):
         raise _unknown_provider(asked, provider)
     from consilience.models.limiter import Limited
     from consilience.models.provider import ProviderModel
@@ -279,7 +223,7 @@ def _library_model(asked: str, provider: str, model: str) -> LibraryModel:
     check_environment(provider, os.environ)
 
     def make(kind: str) -> Provider[Any]:
-        return _server_provider(kind) if kind in endpoints.SERVERS else infer_provider(kind)
+        return _server_provider(kind) if kind in SERVERS else infer_provider(kind)
 
     try:
         if is_endpoint(asked):
@@ -326,8 +270,8 @@ def _url(model: LibraryModel) -> str:
 
 def _account(provider: str, url: str) -> str:
     """Return what shares one rate limit: the provider, with its host if the address is not the default one."""
-    account = _ONE_ACCOUNT.get(provider, provider)
-    if provider in endpoints.SERVERS or (account == "openai" and os.environ.get("OPENAI_BASE_URL")):
+    account = account_of(provider)
+    if provider in SERVERS or (account == "openai" and os.environ.get("OPENAI_BASE_URL")):
         return f"{account}@{urlsplit(url).netloc.rpartition('@')[2]}"
     return account
 
@@ -344,7 +288,6 @@ def _incomplete(asked: str, provider: str) -> UnknownName:
         )
     if provider in known_providers():
         return UnknownName(f"{asked!r} names a provider without a model", do=f"Write {provider}:MODEL.")
-    from consilience.models.weights import CATALOGUE
 
     near = get_close_matches(asked, list(CATALOGUE), n=1, cutoff=0.7)
     if near:
@@ -360,10 +303,10 @@ def _incomplete(asked: str, provider: str) -> UnknownName:
 
 
 def _makers() -> dict[str, str]:
-    """Return the provider of every model name that pydantic-ai knows; the first of `_PROVIDERS` if several have it."""
+    """Return the provider of every model name that pydantic-ai knows; the first of `PROVIDERS` if several have it."""
     from pydantic_ai.models import known_model_names
 
-    order = {provider: place for place, provider in enumerate(_PROVIDERS)}
+    order = {provider: place for place, provider in enumerate(PROVIDERS)}
     known = [name.split(":", 1) for name in known_model_names() if name.partition(":")[0] in order]
     makers: dict[str, str] = {}
     for provider, model in sorted(known, key=lambda pair: order[pair[0]]):
@@ -398,7 +341,7 @@ def _unknown_provider(asked: str, provider: str) -> UnknownName:
 
 
 def _missing_extra(asked: str, provider: str) -> UnavailableModel:
-    entry = _PROVIDERS.get(provider, _GATEWAY)
+    entry = PROVIDERS.get(provider, GATEWAY)
     package = "consilience" if entry.extra in _OWN_EXTRAS else "pydantic-ai-slim"
     return UnavailableModel(
         f"{asked} needs a client library that is not installed", do=f"Run: pip install '{package}[{entry.extra}]'"
@@ -442,7 +385,7 @@ def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
         return Choice(name, "the configuration file sets it", _unspent(environ, name))
     found = endpoints.probe(environ)
     if found is not None:
-        name = f"{found.server.provider}:{found.models[0]}"
+        name = f"{found.provider}:{found.models[0]}"
         return Choice(name, f"{found.server.title} answers at {found.address}", _unspent(environ, name))
     return Choice("local", "no other model is set and no server answers on this machine", _unspent(environ, "local"))
 
@@ -450,10 +393,10 @@ def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
 def _unspent(environ: Mapping[str, str], chosen: str) -> dict[str, str]:
     used = {variable for link in alternatives(chosen) for variable in key_variables(maker_of(link)[0])}
     unspent: dict[str, str] = {}
-    for provider, entry in _PROVIDERS.items():
-        if provider in endpoints.SERVERS or provider in _ONE_ACCOUNT:
+    for provider, entry in PROVIDERS.items():
+        if provider in SERVERS or entry.account:
             continue
-        for variable in entry.variables:
+        for variable in entry.keys:
             if environ.get(variable) and variable not in used:
                 unspent.setdefault(variable, f"{provider}:MODEL")
     return unspent

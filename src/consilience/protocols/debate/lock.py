@@ -52,6 +52,16 @@ def awaits_delivery(thread: Thread) -> bool:
     return bool(thread.to_commit or thread.to_falsify or thread.required is None or _awaits_grade(thread))
 
 
+def owing(thread: Thread) -> set[str]:
+    """The agents from whom the lock awaits a commitment, falsifier, steelman or grade."""
+    if thread.stage != "CRUX_LOCK":
+        return set()
+    latest = {pair: thread.latest_steelman(*pair) for pair in pending_pairs(thread)}
+    ungraded = {of for (_, of), steelman in latest.items() if steelman is not None and steelman.grade == "PENDING"}
+    due = {agent for (agent, _), steelman in latest.items() if steelman is None or steelman.grade != "PENDING"}
+    return {*thread.to_commit, *thread.to_falsify, *ungraded, *due}
+
+
 def _awaits_grade(thread: Thread) -> bool:
     """Whether a required pair has no graded steelman since the last attempt."""
     since = thread.attempts[-1].at if thread.attempts else -1

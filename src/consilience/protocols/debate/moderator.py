@@ -242,7 +242,7 @@ class Moderator:
             self.close(thread, "MERGED", "another thread asks the same question", into=same)
             return
         self._align(thread)
-        thread.to_commit = list(thread.participants)
+        thread.await_commitments()
         self._transition(thread, "CRUX_LOCK", len(thread.participants) + 2, "the question is framed")
         await self.intervene(thread, "commit", tuple(thread.to_commit))
 
@@ -323,7 +323,8 @@ class Moderator:
             return
         if isinstance(reply, Reply):
             thread.question = " ".join(reply.value.question.split())
-            thread.to_commit, thread.required = list(thread.participants), None
+            thread.await_commitments()
+            thread.required = None
             thread.grant(len(thread.participants))
         await self.intervene(thread, "binary", tuple(thread.participants))
         if not isinstance(reply, Reply):
@@ -457,7 +458,7 @@ class Moderator:
     async def _look(self) -> None:
         floor = self.floor
         for thread in floor.active:
-            if not thread.busy and not thread.in_flight and floor.now - thread.last_at >= STALE_MS:
+            if not thread.busy and not thread.in_flight and floor.now - self._alive_at(thread) >= STALE_MS:
                 self.close(thread, "STALE", f"nobody spoke in it for {STALE_MS // 1000} s")
         if not floor.active and not self.spawning.pending:
             floor.end("settled")
@@ -465,15 +466,21 @@ class Moderator:
             floor.end("max_duration")
         elif not floor.can_compose and not floor.in_flight and not any(thread.busy for thread in floor.active):
             floor.end("max_messages")
-        elif not floor.in_flight:
+        else:
             await self._call_on_the_quietest()
 
+    def _alive_at(self, thread: Thread) -> int:
+        """When somebody last spoke in a thread, or somebody from whom its lock awaits something was last busy in another one."""
+        members = [self.floor.members[agent] for agent in lock.owing(thread)]
+        return max([thread.last_at, *(self.floor.now if m.composing else m.ready_at for m in members)])
+
     async def _call_on_the_quietest(self) -> None:
-        """Where nobody attends to anything, name the agent that has spoken least, in the thread that is quiet for longest."""
+        """Where nobody attends to anything, or to a thread in which nobody has spoken yet, name the agent that has spoken least, in
+        the thread that is quiet for longest."""
         floor = self.floor
-        quiet = [
-            t for t in floor.active if not t.busy and t.has_room and t.members and floor.now - t.last_at >= QUIET_MS
-        ]
+        open_to_all = [t for t in floor.active if not t.busy and t.has_room and t.members]
+        unheard = [t for t in open_to_all if not t.in_flight and (not floor.in_flight or not t.participants)]
+        quiet = [t for t in unheard if floor.now - t.last_at >= QUIET_MS]
         if not quiet:
             return
         thread = min(quiet, key=lambda t: t.last_at)

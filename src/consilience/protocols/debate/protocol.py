@@ -49,13 +49,19 @@ class Debate(DebateSettings):
         if session.limits.steps == 0:
             return await conclude(session, self, Course(), StopReason.EXHAUSTED_STEPS)
         framing = await self._frame(session)
-        course = Course(framing=framing)
+        failed: list[Failure] = []
         if isinstance(framing, Failure):
-            return await conclude(session, self, course, exhaustion([framing]) or StopReason.FAILED)
+            # Where a limit left no call for the framing, what is left goes to the closing call.
+            if exhaustion([framing]) is None:
+                return await conclude(session, self, Course(framing=framing), StopReason.FAILED)
+            failed.append(framing)
+            framing = Framing(form="yes/no", propositions=(proposition(session.task),), reason="a limit was reached")
+        course = Course(framing=framing)
         session.note("framed", FramedNote(at=session.clock.now, framing=framing))
         if not framing.propositions:
             return await conclude(session, self, course, StopReason.INCONCLUSIVE)
         floor = course.floor = Floor(session, self, self._mode(session), framing)
+        floor.failures += failed
         course.opening = await self._open(floor)
         if not session.quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in course.opening]):
             return await conclude(session, self, course, exhaustion(course.failures) or StopReason.FAILED)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from consilience.domain.messages import Quotation
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import Grade, Horizon, Move, Side, Stage, Status, TopSide
-from consilience.protocols.debate.replies import ClosingSide, Form
+from consilience.protocols.debate.replies import ClosingSide, CommonKind, CruxKind, DependencyKind, Form
+
+Crystallized = Literal["", "crux", "null", "NEEDS_CLARIFICATION"]
+"""Result of crystallizing a thread: a crux, no disagreement, or a dispute too confused to extract; empty before."""
 
 
 class Falsifier(Frozen):
@@ -51,6 +56,8 @@ class DebateBallot(Frozen):
     """On each proposition, in order."""
     questions: dict[str, Side] = {}
     """On the question of each thread that has one, by thread."""
+    common: tuple[Side, ...] = ()
+    """Whether each candidate for common ground holds, in order; a final ballot only."""
     confidence: float
     horizon: Horizon | None = None
     claim: str = ""
@@ -184,19 +191,43 @@ class CruxPosition(Frozen):
     concessions: tuple[str, ...] = ()
 
 
+class CruxChallenge(Frozen):
+    """An objection to a crystallized crux in its review window."""
+
+    agent: str
+    text: str
+    extraction: int
+    """The extraction that it is about, from 1."""
+    message: str | None = None
+    """The published CHALLENGE; None if the limit on messages was reached."""
+
+
 class Crux(Frozen):
     """The question on which a thread ended, with what its agents declared."""
 
     thread: str
     question: str
+    locked_question: str | None = None
+    """The question as it was locked, if the crystallizer worded it otherwise."""
+    kind: CruxKind | None = None
+    """What the crystallizer takes the question to ask; None if it was not asked or failed."""
+    confidence: float = 1.0
+    """The crystallizer's confidence that participants answered this question; 1 without an extraction."""
+    extractions: int = 0
+    """Times that the crystallizer wrote it down: 1, and up to two more after challenges or failed tests."""
+    challenges: tuple[CruxChallenge, ...] = ()
+    """Objections of participants to any of its extractions."""
     positions: dict[str, CruxPosition]
     resolution_criteria: tuple[str, ...] = ()
-    """What would settle it: the falsifiers."""
+    """What would settle it, as the crystallizer derived it from the falsifiers; without an extraction the falsifiers themselves."""
     flips: dict[str, Flip] = {}
     evidence: tuple[Evidence, ...] = ()
     supporting_messages: tuple[str, ...] = ()
     dominant_horizon: Horizon | None = None
     score: CruxScore
+    """By the flips that its agents declared."""
+    observed_score: CruxScore | None = None
+    """By the flips that its test showed; None without a test."""
     locked: bool
     validated: bool
     validation_failures: tuple[str, ...] = ()
@@ -266,8 +297,81 @@ class ThreadRecord(Frozen):
     signal: float = 0.0
     """The seed's convergence signal at the last message, 0 to 1."""
     crux: Crux | None = None
+    crystallized: Crystallized = ""
     closed_by: str = ""
     """Why it ended, in words."""
+
+
+class CommonGround(Frozen):
+    """A statement that every agent confirmed by a typed YES in its final ballot."""
+
+    statement: str
+    kind: CommonKind
+    sources: tuple[str, ...] = ()
+    """Messages from which it was taken."""
+
+
+class Dependency(Frozen):
+    """How the answer to one crux bears on another, as the crystallizer argues and the second opinion confirms."""
+
+    source: str
+    """The thread whose YES bears on `target`."""
+    target: str
+    kind: DependencyKind
+    """ENTAILS: target is YES; CONTRADICTS: target is NO; SUPPORTS: YES is more likely."""
+    confidence: float
+    """At least 0.8; weaker ones are dropped."""
+    sketch: str
+    """The argument, at least 20 characters."""
+    same_model: bool = False
+    """Whether the second opinion came from the model that proposed it, and so is no independent check."""
+
+
+class Contradiction(Frozen):
+    """Two cruxes that some agents answer in a way which a dependency between them rules out."""
+
+    source: str
+    target: str
+    agents: tuple[str, ...]
+    """Agents whose last typed answers contradict each other."""
+
+
+class StipulatedBallot(Frozen):
+    """A sealed position cast after the final ballot, under something that the agent was to take as established."""
+
+    positions: tuple[Side, ...]
+    """On each proposition, in order."""
+    confidence: float
+    reason: str = ""
+
+
+class CruxTest(Frozen):
+    """The ballots cast with the question of a thread stipulated as answered."""
+
+    thread: str
+    stipulated: Literal["YES", "NO"]
+    ballots: dict[str, StipulatedBallot] = {}
+    """By agent; an agent without a reply is missing."""
+
+
+class PlaceboTest(Frozen):
+    """The ballots cast with a stipulated fact that has nothing to do with any task: how many move for nothing."""
+
+    fact: str
+    ballots: dict[str, StipulatedBallot] = {}
+    """By agent; an agent without a reply is missing."""
+
+
+class FlipRecord(Frozen):
+    """Whether one agent gives up its final position once a question is answered against it: by its word, and when tested."""
+
+    agent: str
+    declared: bool | None = None
+    """By its own word; None if it declared nothing on the question."""
+    observed: bool | None = None
+    """In the ballot with the answer stipulated that it does not hold; None without that ballot."""
+    placebo: bool | None = None
+    """In the ballot with the irrelevant fact; None without that ballot."""
 
 
 class SystemMetrics(Frozen):

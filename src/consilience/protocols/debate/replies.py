@@ -16,12 +16,17 @@ from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.debate.moves import MAX_AGENTS, Horizon, Move, Side
 
 MAX_TOPICS, MAX_MENTIONS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 2, 5, 3
+MAX_CRITERIA, MAX_SUPPORTING, MAX_RELATIONS, MAX_COMMON, MAX_NEXT_QUESTIONS = 4, 8, 8, 4, 3
 """Entries of lists. A list without a bound is one that a small model fills until its reply is cut."""
 
 Form = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
 GivesUpIf = Literal["YES", "NO", "either", "neither"]
 """The answer to a question that, once established, makes an agent give up its top claim."""
 ClosingSide = Literal["YES", "NO", "UNDECIDED"]
+CruxKind = Literal["identity", "causal", "value", "prediction", "measurement"]
+"""What a crux asks. One of measurement is no crux: it asks what an instrument will read."""
+CommonKind = Literal["factual", "empirical", "causal", "value"]
+DependencyKind = Literal["ENTAILS", "CONTRADICTS", "SUPPORTS"]
 Topics = Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_TOPICS})]
 UpToFour = Annotated[list[str], Field(json_schema_extra={"maxItems": 4})]
 
@@ -94,7 +99,8 @@ class OpeningReply(BaseModel):
 
 
 class FinalReply(BaseModel):
-    """A sealed position at the end. Positions are fields `p1` … on propositions and `q1` … on the questions of threads."""
+    """A sealed position at the end. Positions are fields `p1` … on propositions, `q1` … on the questions of threads and `c1` … on
+    candidates for common ground."""
 
     confidence: ConfidenceLevel = "unsure"
     cause: Label | None = None
@@ -124,10 +130,75 @@ class FlipReply(BaseModel):
     gives_up_if: GivesUpIf
     confidence: ConfidenceLevel = "unsure"
     why: str = ""
+    objects: bool = False
+    """Whether the crux, as it was published back, misrepresents what divides the thread."""
+    objection: str = ""
 
     @property
     def would_flip(self) -> bool:
         return would_flip(self.side, self.gives_up_if)
+
+    @property
+    def challenge(self) -> str:
+        """The objection to the crux as it was published back; empty without one."""
+        return "" if not self.objects or is_empty_remark(self.objection) else self.objection.strip()
+
+
+class CrystalReply(BaseModel):
+    """A thread written down as a crux: question, criteria and supporting messages. What agents declared is not asked here."""
+
+    outcome: Literal["crux", "no disagreement", "NEEDS_CLARIFICATION"]
+    kind: CruxKind
+    question: str = ""
+    criteria: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_CRITERIA})] = Field(default_factory=list)
+    supporting: Annotated[list[Label], Field(json_schema_extra={"maxItems": MAX_SUPPORTING})] = Field(
+        default_factory=list
+    )
+    confidence: ConfidenceLevel = "unsure"
+    unclear: str = ""
+
+
+class Relation(BaseModel):
+    """How a numbered crux bears on another."""
+
+    source: int
+    target: int
+    kind: Literal["SAME", "ENTAILS", "CONTRADICTS", "SUPPORTS"]
+    sketch: str
+    confidence: float
+
+
+class RelationsReply(BaseModel):
+    """Relations among the cruxes of a debate."""
+
+    relations: Annotated[list[Relation], Field(json_schema_extra={"maxItems": MAX_RELATIONS})] = Field(
+        default_factory=list
+    )
+
+
+class VerdictsReply(BaseModel):
+    """The second opinion on numbered relations: those that hold."""
+
+    hold: Annotated[list[int], Field(json_schema_extra={"maxItems": MAX_RELATIONS})] = Field(default_factory=list)
+
+
+class CommonStatement(BaseModel):
+    """A candidate for common ground."""
+
+    statement: str
+    kind: CommonKind
+    sources: Annotated[list[Label], Field(json_schema_extra={"maxItems": MAX_SUPPORTING})] = Field(default_factory=list)
+
+
+class SynthesisReply(BaseModel):
+    """What a debate might agree on, to be voted on in the final ballots, and what to ask next."""
+
+    common: Annotated[list[CommonStatement], Field(json_schema_extra={"maxItems": MAX_COMMON})] = Field(
+        default_factory=list
+    )
+    next_questions: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_NEXT_QUESTIONS})] = Field(
+        default_factory=list
+    )
 
 
 class TurnReply(BaseModel):
@@ -239,10 +310,11 @@ def opening_type(propositions: int) -> type[OpeningReply]:
 
 
 @lru_cache(maxsize=256)
-def final_type(propositions: int, questions: int) -> type[FinalReply]:
-    """Return the final ballot over that many propositions and questions of threads."""
+def final_type(propositions: int, questions: int, common: int = 0) -> type[FinalReply]:
+    """Return the final ballot over that many propositions, questions of threads and candidates for common ground."""
     fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
     fields |= {f"q{n}": (Side, ...) for n in range(1, questions + 1)}
+    fields |= {f"c{n}": (Side, ...) for n in range(1, common + 1)}
     return _extended("Final", FinalReply, fields, last=("cause", "reason", "claim"))
 
 

@@ -11,9 +11,15 @@ from consilience.domain.sections import Presentation
 from consilience.protocols.debate.export import camel_case, final_json
 from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import (
+    CommonGround,
+    Contradiction,
+    CruxTest,
     DebateBallot,
     DebateMessage,
+    Dependency,
+    FlipRecord,
     Framing,
+    PlaceboTest,
     SingleCall,
     SystemMetrics,
     ThreadRecord,
@@ -55,6 +61,23 @@ class DebateReport(Report):
     primary_crux: str | None = None
     """The thread of the validated crux with the highest score."""
     primary_crux_reason: str = ""
+    common_ground: tuple[CommonGround, ...] = ()
+    """Statements that every agent confirmed in its final ballot; none if a ballot is missing."""
+    dependencies: tuple[Dependency, ...] = ()
+    """Confirmed dependencies between cruxes, by thread."""
+    duplicates: tuple[tuple[str, str], ...] = ()
+    """Threads whose cruxes ask the same, the earlier first; the later one is left out of roots and irreducible cruxes."""
+    contradictions: tuple[Contradiction, ...] = ()
+    roots: dict[str, tuple[str, ...]] = {}
+    """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
+    next_questions: tuple[str, ...] = ()
+    """What to debate or find out next, if the debate were to go on."""
+    tests: tuple[CruxTest, ...] = ()
+    """Each tested crux with YES stipulated, then with NO."""
+    placebo: PlaceboTest | None = None
+    """None if no crux was tested."""
+    flip_records: dict[str, tuple[FlipRecord, ...]] = {}
+    """Declared, observed and placebo flips of every voter, by the thread of each tested crux."""
     system_metrics: SystemMetrics = SystemMetrics()
     single_call: SingleCall | None = None
     """One structured call on the same documents; None where it was not asked for or failed."""

@@ -71,6 +71,15 @@ class DebateSettings(PanelSeats):
     spawning: Annotated[
         Literal["agents", "moderator"], Field(description="who proposes further threads: agents, or keywords")
     ] = "agents"
+    crystallization: Annotated[
+        int,
+        Field(
+            ge=1, le=3, description="1: cruxes of threads; 2: how cruxes bear on each other; 3: common ground as well"
+        ),
+    ] = 3
+    agenda: Annotated[
+        bool, Field(description="give messages about the two cruxes with the highest scores more attention")
+    ] = True
     discovery_messages: Annotated[int, Field(ge=2, le=40, description="messages to find a thread's question")] = 8
     evidence_messages: Annotated[int, Field(ge=2, le=60, description="messages on the evidence for it")] = 14
     stagnation: Annotated[

@@ -201,6 +201,11 @@ class Thread:
 
     # lock
 
+    def await_commitments(self) -> None:
+        """Ask every participant for its commitment. Those who had left for another thread are in this one again."""
+        self.to_commit = list(self.participants)
+        self.members += [agent for agent in self.to_commit if agent not in self.members]
+
     def side(self, agent: str) -> Side | None:
         commitment = self.commitments.get(agent)
         return commitment.side if commitment else None

@@ -1,0 +1,215 @@
+"""Reads sessions, texts and prompts of a SQLite journal; verifies texts by their ids."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+
+from consilience.domain.errors import StoreUnusable, UnknownName
+from consilience.domain.events import (
+    SCHEMA_VERSION,
+    AnyEvent,
+    SessionFinished,
+    SessionStarted,
+    decode_event,
+    text_id,
+)
+from consilience.journal.lease import FileLease, Lease, live_holder
+from consilience.journal.sqlite_open import (
+    RECOVERY,
+    check_all,
+    check_records,
+    damaged,
+    newer_schema,
+    raw_id,
+    schema_of,
+    store_error,
+)
+from consilience.journal.store import InFlightCall, PromptParts
+
+MIN_COMPRESSED_CHARS = 2000
+"""Min length of a text that is stored compressed, as bytes."""
+
+MAX_PARAMETERS = 500
+
+
+def pack(text: str) -> str | bytes:
+    """Return a text as it is stored."""
+    return text if len(text) < MIN_COMPRESSED_CHARS else zlib.compress(text.encode("utf-8", "surrogatepass"))
+
+
+def _unpacked(body: object) -> str:
+    """Return a stored text; "" for one that cannot be unpacked, whose digest then does not match."""
+    try:
+        return zlib.decompress(body).decode("utf-8", "surrogatepass") if isinstance(body, bytes) else str(body)
+    except (zlib.error, UnicodeDecodeError):
+        return ""
+
+
+MEMORY = ":memory:"
+
+
+class SqliteRecords:
+    """The sessions of one journal file."""
+
+    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._reader = connection
+        self._records_checked = self._all_checked = path == MEMORY
+
+    def sessions(self) -> list[str]:
+        found = [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
+        if not found:
+            self._check_records()
+        return found
+
+    def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
+        sql = "SELECT seq, body FROM events WHERE session=? AND seq>? ORDER BY seq"
+        events = self._events(sql, self._number(session), after)
+        gap = any(event.seq != seq for seq, event in enumerate(events, after + 1))
+        if gap or (not after and not any(isinstance(event, SessionFinished) for event in events)):
+            self._check_records()
+        if gap:
+            raise damaged(self.path, f"events of session {session} are missing")
+        return events
+
+    def beginning(self, session: str) -> SessionStarted | None:
+        found = self._events("SELECT seq, body FROM events WHERE session=? AND seq=1", self._number(session))
+        if not found:
+            self._check_records()
+        return found[0] if found and isinstance(found[0], SessionStarted) else None
+
+    def _events(self, sql: str, *values: object) -> list[AnyEvent]:
+        try:
+            rows = self._reader.execute(sql, values)  # one by one: all rows together would take as much memory again
+            return [self._event(int(str(seq)), str(body)) for seq, body in rows]
+        except (sqlite3.Error, ValueError) as error:  # not a text, number or event
+            raise store_error(self.path, error) from error
+
+    def _event(self, seq: int, body: str) -> AnyEvent:
+        if seq == 1 and (version := schema_of(body)) > SCHEMA_VERSION:
+            raise newer_schema(version, self.path)
+        return decode_event(body, seq)
+
+    def flights(self, session: str) -> list[InFlightCall]:
+        rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
+        return [InFlightCall(*map(str, row)) for row in rows]
+
+    def parents(self) -> dict[str, str]:
+        sql = (
+            "SELECT s.id, json_extract(e.body, '$.parent') FROM sessions s JOIN events e ON e.session=s.n AND e.seq=1 "
+            "WHERE json_extract(e.body, '$.parent') IS NOT NULL ORDER BY s.n"
+        )
+        return {str(session): str(parent) for session, parent in self._rows(sql)}
+
+    def created(self, session: str) -> float:
+        ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
+        return int(str(created)) / 1000
+
+    def holder(self, session: str) -> str | None:
+        self._number(session)  # raises for an unknown session
+        return live_holder(lambda: self._holder(session)) if self.lease(session).is_taken() else None
+
+    def _holder(self, session: str) -> str | None:
+        """Return the process that last recorded itself as the holder."""
+        rows = self._rows("SELECT holder FROM sessions WHERE id=?", session)
+        return str(rows[0][0]) if rows and rows[0][0] else None
+
+    def lease(self, session: str) -> Lease:
+        """The lease of a session, not acquired."""
+        return FileLease(self.path, session)
+
+    def text(self, id: str) -> str:
+        return self.texts([id])[id]
+
+    def texts(self, ids: Collection[str]) -> dict[str, str]:
+        by_raw = {raw_id(id): id for id in ids}
+        texts = {
+            by_raw[raw]: _unpacked(body)
+            for raw, body in self._by_id("SELECT id, body FROM texts", by_raw)
+            if isinstance(raw, bytes) and raw in by_raw  # a damaged file may return other rows
+        }
+        for id in ids:
+            if id not in texts or text_id(texts[id]) != id:
+                raise self._missing("text", id, damaged=id in texts)
+        return texts
+
+    def prompt(self, id: str) -> tuple[str, ...]:
+        return self.prompts([id])[id]
+
+    def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
+        rows: dict[bytes, tuple[bytes | None, list[str]]] = {}
+        wanted = {raw_id(id) for id in ids}
+        while wanted:
+            bases = set()
+            for raw, base, added in self._by_id("SELECT id, base, added FROM prompts", wanted):
+                if isinstance(raw, bytes):
+                    base = base if isinstance(base, bytes) else None
+                    rows[raw] = base, self._parts(added)
+                    bases.add(base)
+            wanted = {base for base in bases if base is not None and base not in rows}
+        return {id: self._whole(id, rows) for id in ids}
+
+    def _parts(self, added: object) -> list[str]:
+        try:
+            return [str(part) for part in json.loads(str(added))]
+        except ValueError as error:
+            raise store_error(self.path, error) from error
+
+    def _whole(self, id: str, rows: Mapping[bytes, tuple[bytes | None, list[str]]]) -> tuple[str, ...]:
+        """Return the parts of a prompt: those of its stored prefix, which may have one itself, and those it adds."""
+        pieces: list[list[str]] = []
+        raw: bytes | None = raw_id(id)
+        while raw is not None and len(pieces) <= len(rows):
+            if raw not in rows:
+                raise self._missing("prompt", id, damaged=False)
+            raw, added = rows[raw]
+            pieces.append(added)
+        parts = tuple(part for added in reversed(pieces) for part in added)
+        if raw is not None or PromptParts(parts).id != id:
+            raise self._missing("prompt", id, damaged=True)
+        return parts
+
+    def _by_id(self, sql: str, ids: Collection[bytes]) -> Iterator[tuple[object, ...]]:
+        wanted = sorted(ids)
+        for start in range(0, len(wanted), MAX_PARAMETERS):
+            some = wanted[start : start + MAX_PARAMETERS]
+            yield from self._rows(f"{sql} WHERE id IN ({','.join('?' * len(some))})", *some)
+
+    def _missing(self, kind: str, id: str, *, damaged: bool) -> StoreUnusable:
+        return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
+
+    def _number(self, session: str) -> int:
+        row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
+        if row is None:
+            import difflib
+
+            self._check_records()
+            known = self.sessions()
+            close = difflib.get_close_matches(session, known, 3) or known[-3:]
+            raise UnknownName(
+                f"there is no session {session!r}",
+                where=self.path,
+                do=f"Known sessions: {', '.join(close)}." if close else "No session was recorded yet.",
+            )
+        return int(str(row[0]))
+
+    def _check_records(self) -> None:
+        """Raise `StoreUnusable` if sessions or events are damaged."""
+        if not self._records_checked:
+            check_records(self._rows, self.path)
+            self._records_checked = True
+
+    def check_all(self) -> None:
+        """Raise `StoreUnusable` if anything in the file is damaged."""
+        if not self._all_checked:
+            check_all(self._rows, self.path)
+            self._all_checked = True
+
+    def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+        try:
+            return self._reader.execute(sql, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise store_error(self.path, error) from error

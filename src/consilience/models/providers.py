@@ -1,0 +1,197 @@
+"""The providers: one row each with the variables of its key and address, its hosts, its client library, and its local server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+ENDPOINT_KEY_VARIABLE = "CONSILIENCE_ENDPOINT_KEY"
+"""The key for endpoints named by address, except those of a known provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A kind of server on this machine."""
+
+    title: str
+    variable: str
+    """Environment variable of its address."""
+    port: int
+    example: str
+    """A model that it may serve."""
+    path: str = "/v1/models"
+    owner: str = ""
+    """Required `owned_by` of its models, if other programs use the port too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """How a provider is reached."""
+
+    keys: tuple[str, ...] = ()
+    """Environment variables, one of which holds the key."""
+    extra: str = "openai"
+    """The optional dependency with its client."""
+    account: str = ""
+    """The provider whose rate limit and prices it shares; empty for its own."""
+    host: str = ""
+    """Host of its OpenAI-compatible endpoint. A model named by an https address there gets the provider's key."""
+    hosts: str = ""
+    """Pattern of further hosts of its own, where its listed prices apply over https."""
+    addresses: tuple[str, ...] = ()
+    """Environment variables from which the client library reads another address."""
+    server: Server | None = None
+    """If it runs on the user's machine."""
+
+
+_OPENAI_HOSTS = r"[a-z]+\.api\.openai\.com"
+_AZURE_HOSTS = r"[a-z0-9-]+\.(openai|cognitiveservices|services\.ai)\.azure\.com"
+
+
+def _openai(account: str = "") -> Provider:
+    host = "api.openai.com"
+    return Provider(
+        ("OPENAI_API_KEY",), account=account, host=host, hosts=_OPENAI_HOSTS, addresses=("OPENAI_BASE_URL",)
+    )
+
+
+def _azure(account: str = "") -> Provider:
+    return Provider(
+        ("AZURE_OPENAI_API_KEY",), account=account, hosts=_AZURE_HOSTS, addresses=("AZURE_OPENAI_ENDPOINT",)
+    )
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "openai": _openai(),
+    "openai-chat": _openai("openai"),
+    "openai-responses": _openai("openai"),
+    "anthropic": Provider(
+        ("ANTHROPIC_API_KEY",), "anthropic", host="api.anthropic.com", addresses=("ANTHROPIC_BASE_URL",)
+    ),
+    "google": Provider(
+        ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+        "google",
+        host="generativelanguage.googleapis.com",
+        addresses=("GOOGLE_GEMINI_BASE_URL",),
+    ),
+    "google-cloud": Provider(
+        (), "google", hosts=r"([a-z0-9-]+-)?aiplatform\.googleapis\.com", addresses=("GOOGLE_VERTEX_BASE_URL",)
+    ),
+    "mistral": Provider(("MISTRAL_API_KEY",), "mistral", host="api.mistral.ai"),
+    "groq": Provider(("GROQ_API_KEY",), "groq", host="api.groq.com", addresses=("GROQ_BASE_URL",)),
+    "openrouter": Provider(("OPENROUTER_API_KEY",), host="openrouter.ai"),
+    "deepseek": Provider(("DEEPSEEK_API_KEY",), host="api.deepseek.com"),
+    "xai": Provider(("XAI_API_KEY",), "xai", host="api.x.ai"),
+    "cohere": Provider(("CO_API_KEY",), "cohere", hosts=r"api\.cohere\.(com|ai)", addresses=("CO_BASE_URL",)),
+    "together": Provider(("TOGETHER_API_KEY",), host="api.together.xyz"),
+    "fireworks": Provider(("FIREWORKS_API_KEY",), host="api.fireworks.ai"),
+    "cerebras": Provider(("CEREBRAS_API_KEY",), "cerebras", host="api.cerebras.ai"),
+    "huggingface": Provider(("HF_TOKEN",), "huggingface", host="router.huggingface.co"),
+    "azure": _azure(),
+    "azure-responses": _azure("azure"),
+    "bedrock": Provider(
+        ("AWS_BEARER_TOKEN_BEDROCK",),
+        "bedrock",
+        hosts=r"bedrock-runtime(-fips)?\.[a-z0-9-]+\.amazonaws\.com",
+        addresses=("AWS_BEDROCK_BASE_URL",),
+    ),
+    "moonshotai": Provider(
+        ("MOONSHOTAI_API_KEY",),
+        host="api.moonshot.ai",
+        hosts=r"api\.moonshot\.cn",
+        addresses=("MOONSHOTAI_BASE_URL",),
+    ),
+    "meta": Provider(("META_API_KEY",)),
+    "alibaba": Provider(("ALIBABA_API_KEY", "DASHSCOPE_API_KEY")),
+    "nebius": Provider(("NEBIUS_API_KEY",)),
+    "ovhcloud": Provider(("OVHCLOUD_API_KEY",)),
+    "sambanova": Provider(("SAMBANOVA_API_KEY",), hosts=r"api\.sambanova\.ai", addresses=("SAMBANOVA_BASE_URL",)),
+    "vercel": Provider(("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN")),
+    "heroku": Provider(
+        ("HEROKU_INFERENCE_KEY",), hosts=r"[a-z]+\.inference\.heroku\.com", addresses=("HEROKU_INFERENCE_URL",)
+    ),
+    "crusoe": Provider(("CRUSOE_API_KEY",)),
+    "snowflake": Provider(("SNOWFLAKE_TOKEN",), "snowflake"),
+    "zai": Provider(("ZAI_API_KEY",), "zai"),
+    "github-copilot": Provider(
+        ("GITHUB_COPILOT_API_KEY", "GITHUB_COPILOT_API_TOKEN", "COPILOT_GITHUB_TOKEN"),
+        hosts=r"api(\.[a-z-]+)?\.githubcopilot\.com",
+        addresses=("GITHUB_COPILOT_BASE_URL", "COPILOT_API_URL", "GITHUB_COPILOT_API_BASE"),
+    ),
+    "ollama": Provider(
+        ("OLLAMA_API_KEY",),
+        host="ollama.com",
+        server=Server("Ollama", "OLLAMA_BASE_URL", 11434, "qwen3:8b", path="/api/tags"),
+    ),
+    "lmstudio": Provider(("LMSTUDIO_API_KEY",), server=Server("LM Studio", "LMSTUDIO_BASE_URL", 1234, "qwen/qwen3-8b")),
+    "llamacpp": Provider(
+        ("LLAMACPP_API_KEY",), server=Server("llama.cpp", "LLAMACPP_BASE_URL", 8080, "qwen3-8b", owner="llamacpp")
+    ),
+    "vllm": Provider(("VLLM_API_KEY",), server=Server("vLLM", "VLLM_BASE_URL", 8000, "Qwen/Qwen3-8B", owner="vllm")),
+}
+"""In order of preference, where several answer or know a model."""
+
+GATEWAY = Provider(
+    ("PYDANTIC_AI_GATEWAY_API_KEY", "PAIG_API_KEY"),
+    hosts=r"gateway(-[a-z]+)?\.pydantic\.dev",
+    addresses=("PYDANTIC_AI_GATEWAY_BASE_URL", "PAIG_BASE_URL"),
+)
+"""The provider of names that begin with `gateway/`."""
+
+SERVERS: Mapping[str, Server] = {name: row.server for name, row in PROVIDERS.items() if row.server is not None}
+
+_BY_HOST = {row.host: name for name, row in PROVIDERS.items() if row.host and not row.account}
+_UNKNOWN = Provider()
+
+
+def find_provider(name: str) -> Provider:
+    """Return the row of a provider; one without keys and hosts for an unknown name."""
+    return GATEWAY if name.startswith("gateway/") else PROVIDERS.get(name, _UNKNOWN)
+
+
+def known_providers() -> tuple[str, ...]:
+    """Return the names allowed before the colon, sorted; `gateway/PROVIDER` works too."""
+    return tuple(sorted(["local", *PROVIDERS]))
+
+
+def is_endpoint(name: str) -> bool:
+    """Return whether a model or an account is named by an address."""
+    return name.lstrip().lower().startswith(("http://", "https://"))
+
+
+def key_variables(account: str) -> tuple[str, ...]:
+    """Return the environment variables, one of which holds the key of a provider or account; empty if none is known."""
+    return (ENDPOINT_KEY_VARIABLE,) if is_endpoint(account) else find_provider(account.partition("@")[0]).keys
+
+
+def account_of(provider: str) -> str:
+    """Return the provider whose rate limit and prices a provider shares: its own name, as a rule."""
+    return find_provider(provider).account or provider
+
+
+def chosen_address(provider: str, environ: Mapping[str, str]) -> str:
+    """Return the address that the environment sets for a provider's requests; empty if none."""
+    return next((url for name in find_provider(provider).addresses if (url := environ.get(name, "").strip())), "")
+
+
+def provider_at(address: str) -> str | None:
+    """Return the known provider that owns the host of an https address."""
+    return _BY_HOST.get(_https_host(address))
+
+
+def is_own_host(provider: str, url: str) -> bool:
+    """Return whether an address is the provider's own, where its listed prices apply."""
+    row, host = find_provider(provider), _https_host(url)
+    return bool(host) and (host == row.host or re.fullmatch(row.hosts, host) is not None)
+
+
+def _https_host(url: str) -> str:
+    """Return the host of an https address at the usual port; empty for another address."""
+    try:
+        parts = urlsplit(url)
+        usual = parts.scheme == "https" and parts.port in (None, 443)
+    except ValueError:
+        return ""
+    return parts.hostname or "" if usual else ""
