@@ -28,6 +28,7 @@ from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.crux_sections import crux_blocks
 from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
 from consilience.protocols.debate.state import DebateState, thread_name
+from consilience.protocols.debate.tested_sections import tested_sections
 from consilience.protocols.debate.trust_sections import SINGLE_HEADING, single_blocks, trust_items
 from consilience.protocols.debate.views import transcript_blocks, views
 from consilience.protocols.debate.words import (
@@ -64,6 +65,7 @@ def presentation(report: DebateReport) -> Presentation:
     ordinary = (StopReason.SETTLED, StopReason.STALLED, StopReason.EXHAUSTED_STEPS)
     sections = (
         Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(state))),
+        *tested_sections(report, state),
         Section(name="changes", part="differences", heading="Who moved, and why", blocks=tuple(_moves(state))),
         Section(name="dissent", part="differences", heading="Dissent kept", blocks=tuple(_dissent(report, state))),
         Section(
