@@ -347,7 +347,7 @@ async def test_protocol_under_a_taken_name_is_refused_before_anything_is_recorde
         ({"sources": [consilience.Source(text="caf\udce9")]}, "document 1 contains"),
         ({"sources": [consilience.Source(text="x", name="caf\udce9")]}, "the name of document 1 contains"),
         ({"model": ScriptedModel(["x"], name="caf\udce9")}, "not valid Unicode"),
-        ({"session": "caf\udce9"}, "cannot be the id"),
+        ({"session": "caf\udce9"}, "invalid session id"),
     ],
 )
 async def test_lone_surrogate_in_arguments_is_refused_before_anything_is_recorded(

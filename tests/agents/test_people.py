@@ -41,7 +41,7 @@ def seats(person: object) -> dict[str, object]:
     return {"A1": model(), "A2": person, "A3": model()}
 
 
-async def test_a_session_that_awaits_a_person_nobody_can_ask_is_parked_at_once(store: SqliteStore) -> None:
+async def test_session_with_an_absent_person_is_parked_at_once(store: SqliteStore) -> None:
     async with asyncio.timeout(20):  # less than the usual patience
         with pytest.raises(SessionWaiting) as parked:
             await consilience.deliberate(TASK, OutsideAgent(), model=seats("human"), store=store, session="s")  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ async def test_a_session_that_awaits_a_person_nobody_can_ask_is_parked_at_once(s
     assert (await consilience.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_documents_and_quotations_can_be_read_when_the_process_is_gone(store: SqliteStore) -> None:
+async def test_recorded_question_contains_documents_and_quotations(store: SqliteStore) -> None:
     """A1 closes, and so is shown what the others said."""
     models = {"A1": "human", "A2": model(), "A3": model()}
     given = {"model": models, "store": store}
@@ -79,7 +79,7 @@ async def test_documents_and_quotations_can_be_read_when_the_process_is_gone(sto
     assert "A2:\n  | A2 on say/A2" in question.text
 
 
-async def test_what_a_person_is_asked_is_recorded_once(store: SqliteStore) -> None:
+async def test_question_to_a_person_is_recorded_once(store: SqliteStore) -> None:
     options = Options(patience=0)
     for begun in range(3):
         run = (
@@ -94,7 +94,7 @@ async def test_what_a_person_is_asked_is_recorded_once(store: SqliteStore) -> No
     assert sum(isinstance(event, CallAwaited) for event in events) == 1
 
 
-async def test_while_one_is_still_asked_another_who_left_parks_nothing(store: SqliteStore) -> None:
+async def test_departed_person_does_not_park_while_another_is_asked(store: SqliteStore) -> None:
     """A1 has left; the session stays up as long as A2 thinks, whatever that takes."""
     left, asked, answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -121,9 +121,7 @@ async def test_while_one_is_still_asked_another_who_left_parks_nothing(store: Sq
     assert parked.value.awaited == ("say/A1",)
 
 
-async def test_no_limit_on_time_counts_how_long_a_person_thinks(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_max_time_ignores_the_time_of_a_person(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As none does where the answer comes after the session was parked."""
     clock = [0.0]
     monkeypatch.setattr(call, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -194,9 +192,7 @@ async def test_a_parked_question_ends_at_its_deadline_counted_from_when_it_was_a
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_an_answer_posted_while_parked_counts_after_the_deadline_too(
-    store: SqliteStore, wall: list[float]
-) -> None:
+async def test_answer_posted_while_parked_counts_after_the_deadline(store: SqliteStore, wall: list[float]) -> None:
     await park(store, human_deadline=3600)
     wall[0] += 1_000_000
     store.answer("s", "say/A2", "It is.")
@@ -205,7 +201,7 @@ async def test_an_answer_posted_while_parked_counts_after_the_deadline_too(
     assert report.replied == 3
 
 
-async def test_a_person_who_still_thinks_at_the_deadline_is_waited_for_no_longer(store: SqliteStore) -> None:
+async def test_person_without_an_answer_at_the_deadline_fails_the_call(store: SqliteStore) -> None:
     """In real time: one who has left, and one who thinks and is asked last, so that the session stays up for both."""
 
     async def think(request: ModelRequest) -> str:
@@ -247,7 +243,7 @@ async def test_a_deadline_for_people_binds_no_model_and_a_resume_or_fork_may_cha
         Options(human_deadline=0)
 
 
-async def test_a_question_asked_within_the_time_limit_is_not_refused_when_the_session_goes_on_after_it(
+async def test_question_asked_before_max_time_can_be_answered_after_it(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others used up the time while the person thought. What is asked from then on is refused; the question stands."""

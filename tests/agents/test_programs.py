@@ -68,21 +68,21 @@ def gone(pid: int) -> bool:
     return False
 
 
-async def test_the_prompt_goes_in_and_the_reply_comes_out() -> None:
+async def test_program_gets_the_prompt_on_stdin_and_replies_on_stdout() -> None:
     assert await reply("exec:cat") == "Be brief.\n\nWhat is it?"
     long = "ä" * 300_000  # more than a pipe holds, in both directions
     assert (await reply("exec:cat", text=long)).endswith(long)
 
 
-async def test_a_program_that_does_not_read_is_heard_all_the_same() -> None:
+async def test_program_that_ignores_stdin_can_reply() -> None:
     assert await reply(python("print('no need')"), text="x" * 300_000) == "no need"
 
 
-async def test_no_shell_takes_part() -> None:
+async def test_program_is_started_without_a_shell() -> None:
     assert await reply("exec:echo $HOME `id` ; 'a  b' > out") == "$HOME `id` ; a  b > out"
 
 
-async def test_a_typed_reply_is_asked_for_in_words() -> None:
+async def test_program_prompt_ends_with_the_schema() -> None:
     class Answer(BaseModel):
         side: str
 
@@ -92,7 +92,7 @@ async def test_a_typed_reply_is_asked_for_in_words() -> None:
 
 
 @pytest.mark.parametrize("opening", ["<think>\n", ""], ids=["whole", "without its opening tag"])
-async def test_reasoning_is_no_part_of_what_is_recorded_read_and_answered(opening: str) -> None:
+async def test_reasoning_of_a_program_is_removed(opening: str) -> None:
     """Nor does it count for the length of a reply; of a typed one only what stands behind it is read."""
     trace = f'{opening}First I doubt. {{"text": "a draft"}} ' + "Hm. " * 3000
     reply = f"{trace}\n</think>\n\n"
@@ -110,13 +110,13 @@ async def test_reasoning_is_no_part_of_what_is_recorded_read_and_answered(openin
     store.close()
 
 
-async def test_a_program_that_only_reasons_gives_an_empty_reply() -> None:
+async def test_program_reply_of_reasoning_only_is_empty() -> None:
     report = await consilience.deliberate("Is it?", consilience.Solo(), model=python("print('<think>\\nHm.')"))
     assert report.answer is None
     assert any("the reply is empty" in missing.reason for missing in report.missing), report.missing
 
 
-async def test_the_environment_is_scrubbed_and_the_directory_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_program_has_a_clean_environment_and_an_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-programs")
     monkeypatch.setenv("AGENT_LOGIN", "asked for")
     monkeypatch.setenv("CONSILIENCE_EXEC_ENV", "AGENT_LOGIN, NOT_SET")
@@ -131,7 +131,7 @@ async def test_the_environment_is_scrubbed_and_the_directory_is_empty(monkeypatc
     assert gone_from(directory), "it is removed afterwards"
 
 
-async def test_a_secret_it_was_given_is_taken_out_of_its_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secret_of_the_environment_is_removed_from_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "zq7-wintermute-plum-4410")
     monkeypatch.setenv("REGION", "northern-lights")
     monkeypatch.setenv("CONSILIENCE_EXEC_ENV", "OPENAI_API_KEY,REGION")
@@ -139,7 +139,7 @@ async def test_a_secret_it_was_given_is_taken_out_of_its_reply(monkeypatch: pyte
     assert await reply(python(code)) == "*** in northern-lights"
 
 
-async def test_a_failing_program_is_a_failure_with_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_program_reports_its_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
     code = "import sys; sys.stderr.write('x' * 9000 + ' no a-very-' + 'secret-value here'); sys.exit(3)"
     with pytest.raises(ServerError, match=r"failed with exit code 3: .*no .* here") as failed:
@@ -150,7 +150,7 @@ async def test_a_failing_program_is_a_failure_with_what_it_said(monkeypatch: pyt
         await reply(python("import os; os.kill(os.getpid(), 9)"))
 
 
-async def test_it_is_started_once_however_it_fails(tmp_path: Path) -> None:
+async def test_failing_program_is_not_retried(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with pytest.raises(ProviderError):
         await reply(python(f"open({str(log)!r}, 'a').write('x'); raise SystemExit(1)"))
@@ -196,7 +196,7 @@ class Family:
         self.pipe.close()
 
 
-async def test_a_deadline_kills_it_and_all_it_started(tmp_path: Path) -> None:
+async def test_deadline_kills_a_program_and_its_children(tmp_path: Path) -> None:
     family = Family(tmp_path)
     call = asyncio.create_task(resolve(family.name, deadline=3.0).complete(request()))
     leader = await family.begun()
@@ -206,7 +206,7 @@ async def test_a_deadline_kills_it_and_all_it_started(tmp_path: Path) -> None:
     assert gone(leader), "no zombie"
 
 
-async def test_cancelled_is_killed(tmp_path: Path) -> None:
+async def test_cancelled_program_is_killed(tmp_path: Path) -> None:
     family = Family(tmp_path)
     call = asyncio.create_task(resolve(family.name).complete(request()))
     leader = await family.begun()
@@ -217,7 +217,7 @@ async def test_cancelled_is_killed(tmp_path: Path) -> None:
     assert gone(leader), "no zombie"
 
 
-async def test_what_it_leaves_running_ends_with_it(tmp_path: Path) -> None:
+async def test_background_children_end_with_the_program(tmp_path: Path) -> None:
     family = Family(tmp_path, seconds=0)
     call = asyncio.create_task(resolve(family.name).complete(request()))
     leader = await family.begun()
@@ -226,7 +226,7 @@ async def test_what_it_leaves_running_ends_with_it(tmp_path: Path) -> None:
     assert gone(leader)
 
 
-async def test_what_left_its_session_ends_with_it_and_no_pipe_stays_open() -> None:
+async def test_children_in_another_session_end_with_the_program() -> None:
     """It holds all pipes, and reads none of a prompt that is longer than a pipe."""
     leaves = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
     before = set(os.listdir("/dev/fd"))
@@ -326,7 +326,7 @@ class Daemon:
 @on_linux
 @pytest.mark.parametrize("end", ["by itself", "cancelled", "on the spot"])
 @pytest.mark.parametrize("code", DAEMONS.values(), ids=DAEMONS.keys())
-async def test_no_daemon_outlives_its_program(code: str, end: str, tmp_path: Path) -> None:
+async def test_daemon_ends_with_the_program(code: str, end: str, tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, code, "time.sleep(0.1)" if end == "by itself" else "time.sleep(60)")
     call = asyncio.create_task(ProgramModel(daemon.name).complete(request()))
     await daemon.begun()
@@ -348,7 +348,7 @@ asyncio.run(ProgramModel(sys.argv[1]).complete(asked))
 
 
 @on_linux
-async def test_a_program_ends_with_all_it_started_when_its_owner_is_killed(tmp_path: Path) -> None:
+async def test_program_and_children_end_when_the_owner_is_killed(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, DAEMONS["double fork"], "time.sleep(60)")
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KILLED, daemon.name, env={**os.environ, "PYTHONPATH": PYTHONPATH}
@@ -379,7 +379,7 @@ async def test_a_program_that_kills_its_supervisor_fails_and_its_group_ends(tmp_
     await family.ended()
 
 
-async def test_a_program_that_may_not_be_run_says_why(tmp_path: Path) -> None:
+async def test_unusable_program_is_a_rejected_call(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o700)
@@ -390,7 +390,7 @@ async def test_a_program_that_may_not_be_run_says_why(tmp_path: Path) -> None:
         await reply(f"exec:{script}")
 
 
-async def test_nothing_is_added_to_its_environment_and_its_signals_are_the_usual_ones(
+async def test_program_has_default_signals_and_no_added_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("LC_ALL", "LC_CTYPE"):
@@ -461,9 +461,7 @@ async def over(call: asyncio.Task[Completion]) -> None:
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_cancelled_at_any_moment_of_its_start_it_is_killed_with_all_it_started(
-    turns: int, wrapper: Wrapper, rooms: Path
-) -> None:
+async def test_program_cancelled_while_starting_is_killed(turns: int, wrapper: Wrapper, rooms: Path) -> None:
     call = asyncio.create_task(ProgramModel(wrapper.name).complete(request()))
     await asyncio.sleep(0)
     leader = wrapper.begun()
@@ -478,9 +476,7 @@ async def test_cancelled_at_any_moment_of_its_start_it_is_killed_with_all_it_sta
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_what_ends_on_the_spot_knows_a_program_at_any_moment_of_its_start(
-    turns: int, wrapper: Wrapper, rooms: Path
-) -> None:
+async def test_immediate_exit_ends_a_program_that_is_starting(turns: int, wrapper: Wrapper, rooms: Path) -> None:
     call = asyncio.create_task(ProgramModel(wrapper.name).complete(request()))
     await asyncio.sleep(0)
     wrapper.begun()
@@ -494,7 +490,7 @@ async def test_what_ends_on_the_spot_knows_a_program_at_any_moment_of_its_start(
 
 
 @pytest.mark.parametrize("end", [asyncio.Task.cancel, lambda call: kill_all()], ids=["cancelled", "on the spot"])
-async def test_what_is_not_wanted_any_more_is_not_started(
+async def test_program_cancelled_in_the_queue_is_not_started(
     end: Callable[[asyncio.Task[Completion]], object], wrapper: Wrapper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[threading.Thread] = []
@@ -551,7 +547,7 @@ except ChildProcessError:
 """
 
 
-def test_cancelled_before_it_has_done_anything_no_process_and_no_pipe_is_left(wrapper: Wrapper) -> None:
+def test_program_cancelled_at_once_leaves_no_process_and_no_pipe(wrapper: Wrapper) -> None:
     run = subprocess.run(
         [sys.executable, "-c", IN_A_HURRY, wrapper.name],
         env={**os.environ, "PYTHONPATH": PYTHONPATH},
@@ -562,7 +558,7 @@ def test_cancelled_before_it_has_done_anything_no_process_and_no_pipe_is_left(wr
     assert (run.stdout, run.stderr) == ("no process is left\n", "")
 
 
-async def test_only_a_few_run_at_a_time() -> None:
+async def test_at_most_four_programs_run_at_a_time() -> None:
     model = resolve(python("import time; time.sleep(60)"))
     calls = [asyncio.create_task(model.complete(request())) for _ in range(6)]
     for _ in range(3):
@@ -575,7 +571,7 @@ async def test_only_a_few_run_at_a_time() -> None:
     assert limiter.in_flight == 0
 
 
-def test_what_cannot_be_a_command_is_a_mistake() -> None:
+def test_invalid_command_is_a_user_error() -> None:
     with pytest.raises(UnknownName, match="names no command"):
         resolve("exec: ")
     with pytest.raises(UnknownName, match="invalid command"):
@@ -660,7 +656,7 @@ COMMANDS_WITH_SECRET = [
 
 
 @pytest.mark.parametrize("command", COMMANDS_WITH_SECRET)
-def test_a_secret_in_a_command_is_refused_unsaid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_in_a_command_is_refused_without_repeating_it(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "the-value-of-a-key")
     with pytest.raises(UserError, match=r"looks like a secret|invalid command") as refused:
         resolve(f"exec:{command}")
@@ -711,7 +707,7 @@ def test_a_secret_in_a_command_is_refused_unsaid(command: str, monkeypatch: pyte
         "env curl -su me https://host/",
     ],
 )
-def test_ordinary_options_are_no_secrets(command: str) -> None:
+def test_ordinary_options_are_not_taken_for_secrets(command: str) -> None:
     name = resolve(f"exec:{command}").name
     assert name == f"exec:{command}"
     assert without_secret(name) == name

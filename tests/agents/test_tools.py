@@ -102,7 +102,7 @@ async def test_two_runs_have_one_canonical_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nth", range(1, 7))
-async def test_killed_between_any_two_steps_nothing_done_is_done_again(nth: int, tmp_path: Path) -> None:
+async def test_kill_between_steps_repeats_no_completed_step(nth: int, tmp_path: Path) -> None:
     """Killed right after the nth step was recorded (or another's call; the tool's own result, too), as soon as all that was done
     is on record: what is in flight may well be done again."""
     path, directory = tmp_path / "j.db", tmp_path
@@ -131,9 +131,7 @@ async def test_killed_between_any_two_steps_nothing_done_is_done_again(nth: int,
     store.close()
 
 
-async def test_steps_that_were_paid_for_are_counted_also_where_their_call_comes_to_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_steps_of_a_failed_call_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after two requests of the agent with tools, and taken up when the time is over."""
     path = tmp_path / "j.db"
 
@@ -196,7 +194,7 @@ async def test_the_last_step_offers_no_tools(store: SqliteStore, tmp_path: Path)
 
 
 @pytest.mark.parametrize("calls", range(17))
-async def test_a_budget_is_never_exceeded_and_replays(calls: int, store: SqliteStore, tmp_path: Path) -> None:
+async def test_steps_never_exceed_the_budget_and_replay(calls: int, store: SqliteStore, tmp_path: Path) -> None:
     report = await deliberate(ToolAgent(counting(tmp_path), max_steps=4), store, limits=Limits(calls=calls))
     spent = report.ledger.actual
     assert spent.requests <= calls
@@ -221,7 +219,7 @@ class Typed(OutsideAgent):
         return await close(session, [reply], (), reply)
 
 
-async def test_a_typed_reply_is_asked_for_by_its_schema(store: SqliteStore, tmp_path: Path) -> None:
+async def test_tool_agent_gets_the_schema_of_a_typed_reply(store: SqliteStore, tmp_path: Path) -> None:
     from consilience.engine.protocol import register
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -244,9 +242,7 @@ def saying(text: str, profile: ModelProfile | None = None) -> Agent[None, str]:
     "said",
     ["Because it is cheap.", 'Here it is:\n```json\n{"points": ["It costs 3."], "text": "Because it is cheap."}\n```'],
 )
-async def test_words_are_an_answer_where_only_words_are_required(
-    said: str, profile: ModelProfile | None, store: SqliteStore
-) -> None:
+async def test_prose_fills_the_only_required_text(said: str, profile: ModelProfile | None, store: SqliteStore) -> None:
     scripted = ScriptedModel(lambda request: "Yes.")
     models = {"L1N1": scripted, "L2N1": scripted, "L2N2": saying(said, profile)}
     report = await consilience.deliberate(
@@ -263,7 +259,7 @@ async def test_words_are_an_answer_where_only_words_are_required(
     assert (await consilience.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_words_are_never_a_decision(store: SqliteStore) -> None:
+async def test_prose_never_fills_a_decision(store: SqliteStore) -> None:
     from consilience.engine.protocol import register
 
     models = {"A1": others(), "A2": saying("Yes, because."), "A3": others()}
@@ -286,7 +282,7 @@ def failing(what: Exception) -> Agent[None, str]:
     return agent
 
 
-async def test_a_tool_that_fails_is_a_failure_of_that_call_alone(store: SqliteStore) -> None:
+async def test_failing_tool_fails_that_call_only(store: SqliteStore) -> None:
     report = await deliberate(failing(OSError("no such shelf")), store)
     (failed,) = [event for event in store.read("s") if isinstance(event, CallFailed)]
     assert failed.detail == "the tool look failed: OSError: no such shelf"
@@ -295,7 +291,7 @@ async def test_a_tool_that_fails_is_a_failure_of_that_call_alone(store: SqliteSt
     assert (await consilience.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_what_a_tool_wants_done_better_is_recorded_too(store: SqliteStore) -> None:
+async def test_retry_request_of_a_tool_is_recorded(store: SqliteStore) -> None:
     await deliberate(failing(ModelRetry("say where")), store)
     (tool,) = [event for event in steps(store) if event.kind == "tool"]
     assert (tool.form, store.text(tool.text)) == ("retry", "say where")
@@ -313,7 +309,7 @@ async def test_a_model_that_fails_under_the_agent_is_a_typed_failure(store: Sqli
     assert failed.requests == 1
 
 
-async def test_what_a_test_model_is_not_made_for_is_not_tried_again(store: SqliteStore) -> None:
+async def test_unsupported_request_of_a_test_model_is_not_retried(store: SqliteStore) -> None:
     """It refuses to give words where a form is asked for."""
     scripted = ScriptedModel(lambda request: "Yes.")
     agent = Agent(TestModel(custom_output_text="The archive says yes."), name="a")
@@ -327,7 +323,7 @@ async def test_what_a_test_model_is_not_made_for_is_not_tried_again(store: Sqlit
     assert "Plain response not allowed" in failed.detail
 
 
-async def test_a_key_that_comes_back_in_a_step_is_not_recorded(store: SqliteStore) -> None:
+async def test_key_in_a_step_is_not_recorded(store: SqliteStore) -> None:
     key = "zq7-wintermute-plum-4410"
     answer = completion(f"You sent {key}.").body
     assert isinstance(answer, dict)
@@ -351,12 +347,12 @@ async def test_other_tools_under_the_same_key_are_a_mismatch(tmp_path: Path) -> 
     other = counting(tmp_path)
     other.tool_plain(lambda: "x", name="another")  # type: ignore[call-overload]
     models = {**seats(tmp_path), "A2": other}
-    with pytest.raises(RequestMismatch, match=r"say/A2/step-1.*its tools"):
+    with pytest.raises(RequestMismatch, match=r"say/A2/step-1.*tools, instructions"):
         await consilience.resume("s", model=models, store=store)  # type: ignore[arg-type]
     store.close()
 
 
-async def test_what_cannot_take_a_seat_is_said(store: SqliteStore) -> None:
+async def test_invalid_agent_for_a_seat_is_refused(store: SqliteStore) -> None:
     with pytest.raises(SettingsError, match="object cannot take a seat"):
         await deliberate(object(), store)
     with pytest.raises(SettingsError, match="no model"):

@@ -64,7 +64,7 @@ def cells(stdout: str, row: str, section: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_one_task_shows_each_answer_and_what_it_took(cli: Cli) -> None:
+def test_compare_one_task_prints_answers_and_usage(cli: Cli) -> None:
     result = cli(*ASKED, *PATTERN)
     assert result.exit_code == 0, result.stderr
     said = cells(result.stdout, "circle", "Answers")
@@ -77,7 +77,7 @@ def test_one_task_shows_each_answer_and_what_it_took(cli: Cli) -> None:
     assert "3 of 3: vote on task: 3, right; 4 calls, 1,000 tokens" in result.stderr
 
 
-def test_a_set_says_who_won_and_who_lost(cli: Cli, here: Path) -> None:
+def test_compare_task_set_prints_winners_and_losers(cli: Cli, here: Path) -> None:
     result = cli("compare", "--tasks", str(task_file(here)), "--protocols", "circle,solo,vote", "--model", MODEL)
     assert result.exit_code == 0
     assert cells(result.stdout, "circle", "Accuracy") == ["circle", "100 %", "8 of 8", "0"]
@@ -103,7 +103,7 @@ def test_compare_reports_losses_like_wins(cli: Cli, here: Path, town: Town) -> N
     assert "circle lost to solo: −100 points" in result.stdout
 
 
-def test_a_part_of_a_set_is_chosen(cli: Cli, here: Path) -> None:
+def test_only_and_limit_select_tasks(cli: Cli, here: Path) -> None:
     result = cli(
         "compare", "--tasks", str(task_file(here)), "--only", "odd", "--limit", "3", "--protocols", "solo",
         "--model", MODEL, "--json", "--quiet",
@@ -112,14 +112,14 @@ def test_a_part_of_a_set_is_chosen(cli: Cli, here: Path) -> None:
     assert comparison.tasks == ("t1", "t3", "t5")
 
 
-def test_the_shipped_set_is_there_by_name(cli: Cli) -> None:
+def test_shipped_task_set_is_found_by_name(cli: Cli) -> None:
     result = cli(
         "compare", "--tasks", "starter", "--only", "split", "--protocols", "circle,vote", "--dry-run", "--json"
     )
     assert json.loads(result.stdout)["tasks"] == [f"split-{n:02}" for n in range(1, 17)]
 
 
-def test_the_files_hold_all_of_it(cli: Cli, here: Path) -> None:
+def test_out_files_contain_every_run(cli: Cli, here: Path) -> None:
     import pyarrow.parquet
 
     result = cli(
@@ -153,7 +153,7 @@ def test_the_files_hold_all_of_it(cli: Cli, here: Path) -> None:
         ("a=b", "a=b"),
     ],
 )
-def test_a_text_is_no_formula_to_a_spreadsheet(cli: Cli, here: Path, town: Town, answer: str, cell: str) -> None:
+def test_csv_escapes_texts_that_begin_like_formulas(cli: Cli, here: Path, town: Town, answer: str, cell: str) -> None:
     town.reply = lambda request: Scripted(answer, tokens_in=9)
     done = cli("compare", QUESTION, "--protocols", "solo,=x=vote", "--model", MODEL, "--out", "out")
     assert done.exit_code == 0, done.stderr
@@ -165,7 +165,7 @@ def test_a_text_is_no_formula_to_a_spreadsheet(cli: Cli, here: Path, town: Town,
     assert json.loads((here / "out/results.json").read_text())["runs"][0]["answer"] == answer
 
 
-def test_without_pyarrow_there_is_no_parquet(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_is_skipped_without_pyarrow(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from consilience.evaluation import table
 
     monkeypatch.setattr(table, "find_spec", lambda name: None)
@@ -173,7 +173,7 @@ def test_without_pyarrow_there_is_no_parquet(cli: Cli, here: Path, monkeypatch: 
     assert sorted(path.name for path in (here / "out").iterdir()) == ["report.md", "results.csv", "results.json"]
 
 
-def test_the_same_command_asks_nothing_twice_and_goes_on_where_it_was_stopped(cli: Cli, here: Path, town: Town) -> None:
+def test_repeated_compare_resumes_without_repeating_calls(cli: Cli, here: Path, town: Town) -> None:
     path = str(task_file(here, 4))
     given = ("compare", "--tasks", path, "--protocols", "circle,solo,vote", "--model", MODEL, "--json")
 
@@ -199,13 +199,13 @@ def test_the_same_command_asks_nothing_twice_and_goes_on_where_it_was_stopped(cl
     assert len(town.requests) == whole > asked
 
 
-def test_runs_may_be_recorded_in_a_file_of_their_own(cli: Cli, here: Path) -> None:
+def test_compare_store_option_records_in_that_file(cli: Cli, here: Path) -> None:
     assert cli(*ASKED, "--store", "own.db").exit_code == 0
     assert recorded() == []
     assert (here / "own.db").exists()
 
 
-def test_settings_are_given_by_row_and_a_protocol_may_have_two_rows(cli: Cli, town: Town) -> None:
+def test_set_applies_to_one_row_of_two_rows_of_a_protocol(cli: Cli, town: Town) -> None:
     result = cli(
         "compare", QUESTION, "--protocols", "small=circle,circle", "--set", "small.size=2",
         "--set", "circle.answer_pattern=3|4", "--set", "reply_tokens=99", "--model", MODEL, "--json",
@@ -216,7 +216,7 @@ def test_settings_are_given_by_row_and_a_protocol_may_have_two_rows(cli: Cli, to
     assert {request.max_tokens for request in town.requests} == {99}
 
 
-def test_a_private_document_is_given_by_seat(cli: Cli, here: Path, town: Town) -> None:
+def test_compare_source_with_number_is_shown_to_that_seat_only(cli: Cli, here: Path, town: Town) -> None:
     for name, text in {"a": "Ann has 3 apples.", "b": "Ben has 4 apples."}.items():
         (here / name).write_text(text)
     cli(
@@ -229,23 +229,25 @@ def test_a_private_document_is_given_by_seat(cli: Cli, here: Path, town: Town) -
     assert shown["say/A3"] == (False, False)
 
 
-def test_a_dry_run_says_calls_and_money_and_records_nothing(cli: Cli, town: Town) -> None:
+def test_compare_dry_run_prints_calls_and_cost_and_records_nothing(cli: Cli, town: Town) -> None:
     result = cli(*ASKED[:-1], "openai:gpt-4o", "--budget-calls", "7", "--repeat", "3", "--dry-run")
     assert result.exit_code == 0
     assert "| circle | 3 | 12 |" in result.stdout
     assert "| vote | 3 | 21 |" in result.stdout
-    assert "Money: at most $" in result.stdout
+    assert "Cost: at most $" in result.stdout
     assert town.requests == []
     assert recorded() == []
 
 
-def test_what_is_foreseen_is_not_exceeded(cli: Cli, town: Town) -> None:
+def test_compare_never_exceeds_its_estimate(cli: Cli, town: Town) -> None:
     foreseen = json.loads(cli(*ASKED, "--dry-run", "--json").stdout)
     cli(*ASKED)
     assert foreseen["estimate"]["min"] <= len(town.requests) <= foreseen["estimate"]["max"]
 
 
-def test_money_is_not_spent_without_consent(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: Town) -> None:
+def test_compare_with_paid_model_without_consent_is_refused(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, town: Town
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     paid = (*ASKED[:-1], "openai:gpt-4o")
     refused = cli(*paid)
@@ -258,7 +260,7 @@ def test_money_is_not_spent_without_consent(cli: Cli, monkeypatch: pytest.Monkey
     assert "at most $0.03" in bounded.stderr
 
 
-def test_time_of_each_run_is_bounded(cli: Cli, town: Town) -> None:
+def test_compare_max_time_bounds_each_run(cli: Cli, town: Town) -> None:
     assert cli(*ASKED, "--max-time", "60").exit_code == 0
     store = SqliteStore(journal_path())
     limits = [started.limits for session in store.sessions() if (started := store.beginning(session))]
@@ -273,7 +275,7 @@ def test_time_of_each_run_is_bounded(cli: Cli, town: Town) -> None:
     assert "--max-time" in refused.stderr
 
 
-def test_on_a_terminal_it_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: Town) -> None:
+def test_compare_on_a_terminal_asks_before_spending(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: Town) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     asked: list[str] = []
 
@@ -323,7 +325,7 @@ def test_compare_mistakes_are_one_paragraph(cli: Cli, town: Town, given: tuple[s
     assert town.requests == []
 
 
-def test_nothing_answered_is_no_success(cli: Cli, town: Town) -> None:
+def test_compare_without_any_answer_exits_nonzero(cli: Cli, town: Town) -> None:
     from consilience.testing import Refused
 
     town.reply = lambda request: Refused("no")
@@ -344,7 +346,7 @@ def env(home: Path, here: Path) -> dict[str, str]:
     }
 
 
-def test_a_killed_comparison_goes_on_and_pays_for_nothing_twice(env: dict[str, str], here: Path) -> None:
+def test_killed_compare_resumes_without_repeating_calls(env: dict[str, str], here: Path) -> None:
     """The real command in a process of its own, killed in the second task; what is installed is compared."""
     (here / "tasks.jsonl").write_text(
         "\n".join(json.dumps({"id": id, "task": f"Is {id} so?"}) for id in ("a", "b", "c"))
@@ -370,7 +372,7 @@ def test_a_killed_comparison_goes_on_and_pays_for_nothing_twice(env: dict[str, s
     assert all(run.recorded for run in Comparison.model_validate_json(again.stdout).runs)
 
 
-def test_ctrl_c_says_how_to_go_on(env: dict[str, str], here: Path) -> None:
+def test_compare_after_ctrl_c_prints_how_to_continue(env: dict[str, str], here: Path) -> None:
     given = (
         "compare", "Is it so?", "--protocols", "emergence", "--set", "children=2", "--set", "max_rounds=1", "--repeat", "2",
         "--model", LOOPBACK, "--json",
@@ -390,7 +392,7 @@ def test_ctrl_c_says_how_to_go_on(env: dict[str, str], here: Path) -> None:
     assert [run.calls for run in Comparison.model_validate_json(done.stdout).runs] == [5, 5]
 
 
-def test_a_dry_run_says_whom_the_budget_may_cut_short(cli: Cli) -> None:
+def test_compare_dry_run_names_rows_that_the_budget_may_cut_short(cli: Cli) -> None:
     told = cli(*ASKED, "--budget-calls", "3", "--dry-run").stdout
     assert "circle may be cut short**: it needs up to 4 calls and the budget surely pays for 3" in " ".join(
         told.split()

@@ -56,18 +56,18 @@ def test_paid_run_without_a_terminal_or_consent_is_refused(cli: Cli, town: Town)
 
 
 @pytest.mark.parametrize("agreed", [("--yes",), ("-y",), ("--max-cost", "0.3")])
-def test_agreed_beforehand(cli: Cli, town: Town, agreed: tuple[str, ...]) -> None:
+def test_yes_option_starts_a_paid_run(cli: Cli, town: Town, agreed: tuple[str, ...]) -> None:
     result = cli(*PAID, *agreed)
     assert result.exit_code == 0
     assert "at most $" in result.stderr.splitlines()[0]
     assert "sk-planted" not in result.output
 
 
-def test_the_bound_is_the_most_that_is_said(cli: Cli, town: Town) -> None:
+def test_plan_line_states_max_cost_as_upper_bound(cli: Cli, town: Town) -> None:
     assert "at most $0.30" in cli(*PAID, "--max-cost", "0.3").stderr.splitlines()[0]
 
 
-def test_on_a_terminal_it_asks_above_the_amount(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+def test_cost_above_confirm_above_is_asked_on_a_terminal(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
     (here / "consilience.toml").write_text("confirm_above = 0.01\n")
     terminal = sit(False)
     result = cli(*PAID)
@@ -81,23 +81,23 @@ def test_on_a_terminal_it_asks_above_the_amount(cli: Cli, town: Town, sit: Sit, 
     assert cli(*PAID).exit_code == 0
 
 
-def test_below_the_amount_it_does_not_ask(cli: Cli, town: Town, sit: Sit) -> None:
+def test_cost_below_confirm_above_is_not_asked(cli: Cli, town: Town, sit: Sit) -> None:
     terminal = sit(False)
     assert cli(*PAID, "--max-calls", "3").exit_code == 0
     assert terminal.asked == []
 
 
-def test_an_unknown_price_is_always_asked_about(cli: Cli, town: Town, sit: Sit) -> None:
+def test_unknown_price_is_always_asked(cli: Cli, town: Town, sit: Sit) -> None:
     terminal = sit(False)
     cli("emergence", TASK, "--model", "openai:of-next-year")
     assert "an unknown amount" in terminal.asked[0]
 
 
-def test_a_run_that_makes_no_call_needs_no_consent(cli: Cli, town: Town) -> None:
+def test_run_with_zero_calls_needs_no_consent(cli: Cli, town: Town) -> None:
     assert cli(*PAID, "--max-calls", "0").exit_code == 3
 
 
-def test_going_on_with_a_paid_session_needs_consent_again(cli: Cli, town: Town) -> None:
+def test_resume_of_a_paid_session_needs_consent(cli: Cli, town: Town) -> None:
     whole = town.reply
 
     def broken(request: object) -> object:
@@ -113,7 +113,7 @@ def test_going_on_with_a_paid_session_needs_consent_again(cli: Cli, town: Town) 
     assert cli("resume", "last", "--yes").exit_code == 0
 
 
-def test_going_on_asks_for_what_the_rest_may_cost(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+def test_resume_asks_for_the_cost_of_the_remaining_calls(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
     (here / "consilience.toml").write_text("confirm_above = 0.001\n")
     whole = town.reply
 
@@ -131,7 +131,7 @@ def test_going_on_asks_for_what_the_rest_may_cost(cli: Cli, town: Town, sit: Sit
     assert 0 < rest < first / 2
 
 
-def test_what_a_program_spends_is_not_known_and_has_to_be_agreed_to(cli: Cli, town: Town) -> None:
+def test_run_with_a_program_needs_consent(cli: Cli, town: Town) -> None:
     run = ("emergence", TASK, "--model", MODEL, "--agent", "L2N1=exec:echo yes")
     shown = cli(*run, "--dry-run")
     assert "cost not known: exec:echo yes may spend money of its own" in shown.stdout
@@ -255,7 +255,7 @@ def test_chain_of_encoders_is_refused(cli: Cli, town: Town) -> None:
 EMBEDDING = (*PAID, "--similarity", "embedding", "--encoder", "openai:text-embedding-3-small")
 
 
-def test_no_limit_on_money_bounds_what_an_encoder_takes(cli: Cli, town: Town) -> None:
+def test_max_cost_does_not_bound_a_paid_encoder(cli: Cli, town: Town) -> None:
     unlimited = cli(*EMBEDDING)
     assert "does not bound" not in unlimited.stderr
     limited = cli(*EMBEDDING, "--max-cost", "0.3")
@@ -268,7 +268,7 @@ def test_no_limit_on_money_bounds_what_an_encoder_takes(cli: Cli, town: Town) ->
     assert recorded() == []
 
 
-def test_an_encoder_that_is_paid_for_is_asked_about(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+def test_paid_encoder_needs_consent(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
     (here / "consilience.toml").write_text("confirm_above = 0.01\n")
     terminal = sit(False)
     assert cli(*EMBEDDING, "--max-cost", "0.3").exit_code == 2
@@ -278,14 +278,14 @@ def test_an_encoder_that_is_paid_for_is_asked_about(cli: Cli, town: Town, sit: S
     assert rest.endswith("on openai:gpt-4o, openai:text-embedding-3-small?")
 
 
-def test_an_encoder_of_ones_own_leaves_a_limit_a_bound(cli: Cli, town: Town) -> None:
+def test_plan_with_a_local_encoder_has_no_unbounded_cost(cli: Cli, town: Town) -> None:
     own = "sentence-transformers:all-MiniLM-L6-v2"
     planned = cli(*PAID, "--encoder", own, "--max-cost", "0.3", "--dry-run")
     assert planned.exit_code == 0
     assert "does not bound" not in planned.stdout
 
 
-def test_a_program_is_looked_for_and_its_secret_refused_before_anything_is_asked(cli: Cli, town: Town) -> None:
+def test_missing_program_or_secret_is_refused_before_consent(cli: Cli, town: Town) -> None:
     run = ("emergence", TASK, "--model", MODEL, "--yes", "--agent")
     missing = cli(*run, "L2N1=exec:no-such-program")
     assert missing.exit_code == 2

@@ -47,7 +47,7 @@ async def asked(typed: str, returns: type[BaseModel] | None = Plan) -> str:
         os.close(read)
 
 
-async def test_each_field_is_asked_for_in_its_own_way_until_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_prompter_asks_each_field_until_it_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     typed = (
         "maybe\n2\n" + "2\nhalf\n0.25\n" + "perhaps\nn\n" + "\n" + "y\nclear\n99\n3\n\n" + "slow\n1\n\n" + "Go.\n.\n"
     )
@@ -71,7 +71,7 @@ async def test_each_field_is_asked_for_in_its_own_way_until_it_fits(capsys: pyte
         assert complaint in said
 
 
-async def test_free_text_ends_at_a_dot_or_at_the_end_and_nothing_is_for_later() -> None:
+async def test_prompter_text_ends_at_a_dot_and_empty_defers() -> None:
     assert await asked("One.\n\nTwo.\n.\nThree.\n", None) == "One.\n\nTwo."
     assert await asked("One.\nTwo.\n", None) == "One.\nTwo."
     for nothing in ("", ".\n", "later\n", "\n \n"):
@@ -81,7 +81,7 @@ async def test_free_text_ends_at_a_dot_or_at_the_end_and_nothing_is_for_later() 
         await asked("yes\n")
 
 
-def test_an_answer_is_read_as_json_or_as_words_where_they_are_enough() -> None:
+def test_typed_answer_is_read_from_json_or_prose() -> None:
     class Vote(BaseModel):
         side: Literal["yes", "no"]
 

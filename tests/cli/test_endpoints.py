@@ -81,7 +81,7 @@ def test_a_server_that_rejects_a_parameter_by_name_is_asked_without_it(
         assert [name in body for body in server.asked] == [True, False]
 
 
-async def test_from_python_with_a_temperature_that_is_rejected(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+async def test_rejected_temperature_from_python_is_dropped(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     with provider(without("temperature")) as server:
         monkeypatch.setenv("CONSILIENCE_FREE_ENDPOINTS", f"{server.url}/v1")
         report = await consilience.deliberate(
@@ -118,7 +118,7 @@ def test_a_loopback_endpoint_is_not_assumed_to_be_free(env: dict[str, str], here
         assert f"the price of {name} is not known" in chain.stdout
 
 
-def test_a_limit_on_money_is_no_consent_to_ask_somebody_else(env: dict[str, str], here: Path) -> None:
+def test_max_cost_is_no_consent_for_an_unpriced_endpoint(env: dict[str, str], here: Path) -> None:
     for name, variable in (("openai:gpt-4o", "OPENAI_BASE_URL"), ("anthropic:claude-sonnet-4-5", "ANTHROPIC_BASE_URL")):
         key = variable.replace("BASE_URL", "API_KEY")
         away = {**env, variable: "https://relay.invalid/v1", key: "sk-planted"}
@@ -127,7 +127,7 @@ def test_a_limit_on_money_is_no_consent_to_ask_somebody_else(env: dict[str, str]
         assert f"the price of {name} is not known" in refused.stderr
 
 
-def test_prices_of_the_configuration_are_counted_and_bound(env: dict[str, str], here: Path, home: Path) -> None:
+def test_configured_prices_are_counted_and_limited(env: dict[str, str], here: Path, home: Path) -> None:
     with provider() as server:
         free(home, server.url, input_price=1000, output_price=2000)
         run = ("solo", QUESTION, "--model", f"{server.url}/v1#m")
@@ -154,7 +154,7 @@ def test_prices_of_the_configuration_are_counted_and_bound(env: dict[str, str], 
         ("endpoints = 3\n", "must be a table"),
     ],
 )
-def test_a_configuration_that_is_not_valid(text: str, says: str, cli: Cli, home: Path) -> None:
+def test_invalid_endpoint_configuration_is_refused(text: str, says: str, cli: Cli, home: Path) -> None:
     (home / "consilience.toml").write_text(text)
     refused = cli("solo", QUESTION, "--model", "local", "--dry-run")
     assert refused.exit_code == 2
@@ -163,18 +163,20 @@ def test_a_configuration_that_is_not_valid(text: str, says: str, cli: Cli, home:
     assert KEY not in refused.output
 
 
-def test_the_configuration_that_the_guide_shows(cli: Cli, home: Path) -> None:
+def test_configuration_in_the_guide_is_valid(cli: Cli, home: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
     (shown,) = re.findall(r"^```text\n(\[endpoints.*?)^```", guide, re.DOTALL | re.MULTILINE)
     (home / "consilience.toml").write_text(shown)
     run = ("solo", QUESTION, "--dry-run", "--model")
     assert "costs nothing" in cli(*run, "http://127.0.0.1:8000/v1#any").stdout
-    assert "Money: at most $" in cli(*run, "http://127.0.0.1:4000/v1#gpt-5-mini").stdout
+    assert "Cost: at most $" in cli(*run, "http://127.0.0.1:4000/v1#gpt-5-mini").stdout
     assert "is not known" in cli(*run, "http://127.0.0.1:4000/v1#gpt-5").stdout
 
 
 @pytest.mark.parametrize("prices", ["free = true", "input_price = 0\noutput_price = 0", "free = 'nonsense'"])
-def test_the_file_of_a_directory_agrees_to_nothing(prices: str, env: dict[str, str], here: Path, home: Path) -> None:
+def test_configuration_in_the_current_directory_grants_no_consent(
+    prices: str, env: dict[str, str], here: Path, home: Path
+) -> None:
     with provider() as server:
         (here / "consilience.toml").write_text(f'confirm_above = 1000\n[endpoints."{server.url}/v1"]\n{prices}\n')
         run = ("solo", QUESTION, "--model", f"{server.url}/v1#m")
@@ -193,7 +195,7 @@ def test_the_file_of_a_directory_agrees_to_nothing(prices: str, env: dict[str, s
 
 
 @pytest.mark.parametrize("entry", ["127.0.0.1:9", "yes", "http://", "http:///v1"])
-def test_an_entry_that_is_no_address_is_named(entry: str, cli: Cli, here: Path) -> None:
+def test_invalid_free_endpoint_entry_is_named(entry: str, cli: Cli, here: Path) -> None:
     env: dict[str, str | None] = {"CONSILIENCE_FREE_ENDPOINTS": f"http://127.0.0.1:8/v1,{entry}"}
     refused = cli("solo", QUESTION, "--model", "http://127.0.0.1:9/v1#m", "--dry-run", env=env)
     assert refused.exit_code == 2
@@ -207,7 +209,7 @@ def test_an_environment_file_with_a_nul_is_refused(cli: Cli, here: Path) -> None
     assert "the value holds a NUL character. Where: keys.env, line 2." in refused.stderr
 
 
-def test_a_directory_may_lower_the_amount_and_not_raise_it(cli: Cli, here: Path, home: Path) -> None:
+def test_directory_configuration_may_lower_confirm_above_only(cli: Cli, here: Path, home: Path) -> None:
     (home / "consilience.toml").write_text("confirm_above = 0.2\n")
     for asked, said in (("0.1", "$0.10"), ("0.3", "$0.20"), (str(10**5), "$0.20")):
         (here / "consilience.toml").write_text(f"confirm_above = {asked}\n")
@@ -217,7 +219,7 @@ def test_a_directory_may_lower_the_amount_and_not_raise_it(cli: Cli, here: Path,
     assert "$3.00" in json.loads(cli("doctor", "--json").stdout)["Model"]["asks above"]
 
 
-def test_the_users_own_file_may_name_any_address(cli: Cli, here: Path, home: Path) -> None:
+def test_user_configuration_may_price_any_endpoint(cli: Cli, here: Path, home: Path) -> None:
     (home / "consilience.toml").write_text('[endpoints."https://gateway.example/v1"]\nfree = true\n')
     run = ("solo", QUESTION, "--model", "https://gateway.example/v1#m", "--dry-run")
     assert "costs nothing" in cli(*run).stdout
@@ -249,7 +251,7 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(
     assert not any(KEY.encode() in path.read_bytes() for path in home.rglob("*") if path.is_file())
 
 
-def test_the_key_reaches_its_endpoint_and_no_file(env: dict[str, str], here: Path, home: Path) -> None:
+def test_endpoint_key_is_sent_and_not_written(env: dict[str, str], here: Path, home: Path) -> None:
     heard: list[str] = []
 
     def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
@@ -275,7 +277,7 @@ def test_the_key_reaches_its_endpoint_and_no_file(env: dict[str, str], here: Pat
     )
 
 
-def test_several_endpoints_at_one_table(env: dict[str, str], here: Path) -> None:
+def test_several_endpoints_take_seats_in_one_run(env: dict[str, str], here: Path) -> None:
     with provider() as one, provider() as other:
         models = f"{one.url}/v1#a/b:c,{other.url}/v1#d"
         env["CONSILIENCE_FREE_ENDPOINTS"] = f"{one.url}/v1,{other.url}/v1"
@@ -286,7 +288,7 @@ def test_several_endpoints_at_one_table(env: dict[str, str], here: Path) -> None
         assert [body["model"] for body in other.asked] == ["d"]
 
 
-def test_doctor_names_the_ways_and_what_answers(env: dict[str, str], here: Path, home: Path) -> None:
+def test_doctor_lists_endpoints_and_which_answer(env: dict[str, str], here: Path, home: Path) -> None:
     plain = command("doctor", "--json", env=env, cwd=here)
     section = next(rows for name, rows in json.loads(plain.stdout).items() if "OpenAI-compatible" in name)
     for title, example in EXAMPLES.items():
@@ -313,6 +315,6 @@ def test_doctor_names_the_ways_and_what_answers(env: dict[str, str], here: Path,
     assert "does not answer (Connection refused)" in gone.stdout
 
 
-def test_help_mentions_it(cli: Cli) -> None:
+def test_help_shows_the_endpoint_form(cli: Cli) -> None:
     for protocol in ("solo", "emergence", "compare"):
         assert "http://HOST:PORT/v1#NAME" in " ".join(cli(protocol, "--help").stdout.split())

@@ -74,7 +74,7 @@ def env(home: Path, here: Path) -> dict[str, str | None]:
 
 @pytest.mark.matrix(keep=40)
 @pytest.mark.parametrize(("model", "variable", "value", "why"), CASES)
-def test_what_is_no_address_is_a_mistake_that_names_the_variable(
+def test_invalid_base_url_error_names_the_variable(
     model: str, variable: str, value: str, why: str, env: dict[str, str | None], cli: Cli
 ) -> None:
     done = cli(*RUN, model, env={**env, variable: value})
@@ -88,7 +88,7 @@ def test_what_is_no_address_is_a_mistake_that_names_the_variable(
 
 
 @pytest.mark.parametrize("variable", ["OLLAMA_HOST", "LLAMACPP_BASE_URL"])
-def test_a_server_that_is_asked_for_its_models_needs_an_address_too(
+def test_invalid_address_of_a_server_to_list_is_refused(
     variable: str, env: dict[str, str | None], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "probe", PROBE)
@@ -103,14 +103,14 @@ def test_a_server_that_is_asked_for_its_models_needs_an_address_too(
     assert "NOT USABLE: LLAMACPP_BASE_URL is not a web address" in named.stdout
 
 
-def test_an_encoder_is_checked_alike(env: dict[str, str | None], cli: Cli) -> None:
+def test_invalid_base_url_of_an_encoder_is_refused(env: dict[str, str | None], cli: Cli) -> None:
     run = ("emergence", "Is it so?", "--yes", "--model", "exec:cat", "--similarity", "embedding")
     done = cli(*run, "--encoder", "openai:text-embedding-3-small", env={**env, "OPENAI_BASE_URL": "foo"})
     assert done.exit_code == 2, done.output
     assert "OPENAI_BASE_URL is not a web address" in done.stderr
 
 
-def test_a_home_below_nobodys_is_a_mistake(env: dict[str, str | None], cli: Cli) -> None:
+def test_home_of_an_unknown_user_is_refused(env: dict[str, str | None], cli: Cli) -> None:
     for command in (("sessions", "list"), (*RUN, "exec:cat"), ("doctor",)):
         done = cli(*command, env={**env, "CONSILIENCE_HOME": "~nosuchuser/x"})
         assert done.exit_code == 2, done.output
@@ -118,7 +118,7 @@ def test_a_home_below_nobodys_is_a_mistake(env: dict[str, str | None], cli: Cli)
         assert "CONSILIENCE_HOME" in done.stderr
 
 
-def test_usual_addresses_work(env: dict[str, str | None], cli: Cli) -> None:
+def test_valid_base_urls_are_accepted(env: dict[str, str | None], cli: Cli) -> None:
     with provider() as server:
         env |= {"OPENAI_BASE_URL": f"{server.url}/v1", "HTTPS_PROXY": "127.0.0.1:9", "ALL_PROXY": ""}
         env |= {"OLLAMA_BASE_URL": f"{server.url}/v1"}

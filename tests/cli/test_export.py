@@ -48,9 +48,7 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("name", BEGINNINGS)
-def test_the_name_of_the_file_says_what_is_written_and_only_its_owner_may_read_it(
-    cli: Cli, session: str, here: Path, name: str
-) -> None:
+def test_export_format_follows_the_suffix_and_mode_is_0600(cli: Cli, session: str, here: Path, name: str) -> None:
     result = cli("export", session[:5], "--out", name)
     assert result.exit_code == 0
     assert result.stdout == ""
@@ -60,20 +58,20 @@ def test_the_name_of_the_file_says_what_is_written_and_only_its_owner_may_read_i
     assert [path.name for path in here.iterdir()] == [name], "no draft is left"
 
 
-def test_a_file_in_place_of_an_open_one_is_closed_to_others(cli: Cli, session: str, here: Path) -> None:
+def test_export_over_a_readable_file_makes_it_private(cli: Cli, session: str, here: Path) -> None:
     (here / "a.json").write_text("old")
     (here / "a.json").chmod(0o666)
     assert cli("export", "last", "--out", "a.json").exit_code == 0
     assert stat.S_IMODE((here / "a.json").stat().st_mode) == 0o600
 
 
-def test_report_files_are_closed_to_others_too(cli: Cli, town: Town, here: Path) -> None:
+def test_report_files_are_private(cli: Cli, town: Town, here: Path) -> None:
     assert cli(*RUN, "--out", "reports").exit_code == 0
     for path in (here / "reports").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
 
 
-def test_without_a_file_it_goes_to_standard_output(cli: Cli, session: str) -> None:
+def test_export_without_out_prints_to_stdout(cli: Cli, session: str) -> None:
     assert cli("export", session).stdout.startswith("---\nsession: ")
     assert cli("export", session, "--out", "-", "--format", "json").stdout == cli("show", session, "--json").stdout
     assert EmergenceReport.model_validate_json(cli("export", session, "--format", "json").stdout).session == session
@@ -117,9 +115,7 @@ def test_views_of_passes_are_shown_and_drawn(cli: Cli, town: Town, view: str) ->
     "command",
     [["show", "last", "--view"], ["show", "last", "--json", "--view"], ["export", "last", "--format", "svg", "--view"]],
 )
-def test_a_view_that_a_session_has_not_is_a_mistake_that_names_those_it_has(
-    cli: Cli, session: str, command: list[str]
-) -> None:
+def test_unknown_view_error_lists_the_views(cli: Cli, session: str, command: list[str]) -> None:
     result = cli(*command, "passes")
     assert result.exit_code == 2
     assert ("--json" in command) == (result.stdout != "")
@@ -128,7 +124,7 @@ def test_a_view_that_a_session_has_not_is_a_mistake_that_names_those_it_has(
     assert "Its views: tree, evolution, convergence, reads, figures, objections." in said
 
 
-def test_an_svg_is_the_tree_where_nothing_else_is_asked_for(cli: Cli, session: str) -> None:
+def test_export_svg_defaults_to_the_tree(cli: Cli, session: str) -> None:
     assert cli("export", session, "--format", "svg").stdout == cli(
         "export", session, "--format", "svg", "--view", "tree"
     ).stdout  # fmt: skip
@@ -147,13 +143,13 @@ def test_an_svg_is_the_tree_where_nothing_else_is_asked_for(cli: Cli, session: s
         (["schema", "moon"], "there is no schema 'moon'"),
     ],
 )
-def test_mistakes_are_said(cli: Cli, session: str, arguments: list[str], said: str) -> None:
+def test_invalid_export_options_are_refused(cli: Cli, session: str, arguments: list[str], said: str) -> None:
     result = cli(*arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
 
 
-def test_an_unfinished_session_is_exported_as_far_as_it_got(cli: Cli, broken_off: str) -> None:
+def test_unfinished_session_is_exported(cli: Cli, broken_off: str) -> None:
     found = json.loads(cli("export", "last", "--format", "json").stdout)
     assert found == json.loads(cli("show", "last", "--json").stdout)
     assert found["state"] == "unfinished"
@@ -165,16 +161,14 @@ def test_an_unfinished_session_is_exported_as_far_as_it_got(cli: Cli, broken_off
     assert "integrator (L1N1): in flight when it stopped, 0 replies" in cli("show", "last", "--view", "tree").stdout
 
 
-def test_neither_views_nor_exports_need_code_of_the_protocol(
-    cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_views_and_exports_work_without_the_protocol(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_installed", dict)
     for name in ("json", "markdown", "html", "svg", "events"):
         assert cli("export", session, "--format", name).exit_code == 0
     assert cli("show", session, "--view", "evolution").exit_code == 0
 
 
-def test_all_commands_on_sessions_stand_under_sessions_too(cli: Cli, session: str) -> None:
+def test_session_commands_exist_below_sessions(cli: Cli, session: str) -> None:
     listed = cli("sessions", "--help").stdout
     for name in ("list", "show", "resume", "replay", "fork", "diff", "export"):
         assert f"\n  {name} " in listed
@@ -191,7 +185,7 @@ def test_the_published_schemas_are_current(cli: Cli, published: Path) -> None:
     )
 
 
-def test_json_is_accepted_where_it_is_printed_anyway(cli: Cli, session: str) -> None:
+def test_json_option_is_accepted_by_commands_that_print_json(cli: Cli, session: str) -> None:
     assert cli("schema", "emergence", "--json").stdout == cli("schema", "emergence").stdout
     exported = cli("export", session, "--json").stdout
     assert json.loads(exported)["session"] == session
@@ -201,7 +195,7 @@ def test_json_is_accepted_where_it_is_printed_anyway(cli: Cli, session: str) -> 
     assert "--json and --format svg exclude each other" in refused.stderr
 
 
-def test_an_export_that_cannot_be_written_says_to_write_it_elsewhere(cli: Cli, session: str, here: Path) -> None:
+def test_unwritable_export_error_suggests_another_path(cli: Cli, session: str, here: Path) -> None:
     (here / "file").write_text("x")
     (here / "taken.html").mkdir()
     for place, said in {

@@ -71,7 +71,9 @@ def test_exit_codes(
         (Declined("Nothing was spent."), (2, "Nothing was spent.", "", "")),
     ],
 )
-def test_as_json(error: BaseException, told: tuple[int, str, str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_is_printed_as_json(
+    error: BaseException, told: tuple[int, str, str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     code, what, where, do = told
     assert exit_code_of(error, as_json=True) == code
     found = {"exit_code": code, "what": what, "where": where, "do": do, "session": None}
@@ -85,7 +87,7 @@ def test_as_json(error: BaseException, told: tuple[int, str, str, str], capsys: 
 @pytest.mark.parametrize(
     "error", [UnknownName("no model 'plum-wintermute-4410'"), RuntimeError("plum-wintermute-4410 did not fit")]
 )
-def test_a_key_that_an_error_quotes_is_not_said(
+def test_key_in_a_provider_error_is_not_printed(
     error: BaseException, debug: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "plum-wintermute-4410")
@@ -97,6 +99,6 @@ def test_a_key_that_an_error_quotes_is_not_said(
     assert RESUME in err
 
 
-def test_what_an_error_quotes_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_an_error_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code_of(ConsilienceError("it said \x1b[2J\x9b31m\u202eno")) == 1
     assert capsys.readouterr().err == "Error: it said [2J31mno\n"

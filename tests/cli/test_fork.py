@@ -26,7 +26,7 @@ def parent(cli: Cli, town: Town) -> str:
     return recorded()[-1]
 
 
-def test_a_fork_asks_only_what_comes_after_and_says_what_it_inherits(cli: Cli, town: Town, parent: str) -> None:
+def test_fork_makes_only_later_calls_and_prints_inherited_ones(cli: Cli, town: Town, parent: str) -> None:
     result = cli("fork", parent, "--at", "round-1/observe/L1N1", "--set", "max_rounds=1", "--out", "report")
     assert result.exit_code == 0, result.stderr
     assert town.requests == []
@@ -41,7 +41,7 @@ def test_a_fork_asks_only_what_comes_after_and_says_what_it_inherits(cli: Cli, t
     assert json.loads(again.stdout)["calls"] == 0
 
 
-def test_a_fork_may_change_models_perspectives_and_limits(cli: Cli, town: Town, parent: str) -> None:
+def test_fork_changes_models_perspectives_and_limits(cli: Cli, town: Town, parent: str) -> None:
     result = cli(
         "fork", parent, "--at", "leaf_respond/1", "--replace-agent", "L2N1=ollama:other",
         "--perspective", "L2N2=a grocer", "--max-calls", "2", "--json",
@@ -57,7 +57,7 @@ def test_a_fork_may_change_models_perspectives_and_limits(cli: Cli, town: Town, 
     assert (plan["models"], plan["parent"], plan["inherited"]) == (["ollama:third"], parent, 0)
 
 
-def test_a_fork_may_change_documents_and_task(cli: Cli, town: Town, parent: str, tmp_path: Path) -> None:
+def test_fork_changes_documents_and_task(cli: Cli, town: Town, parent: str, tmp_path: Path) -> None:
     (tmp_path / "weather.txt").write_text("It rained.\n")
     asked = len(town.requests)
     result = cli(
@@ -81,7 +81,7 @@ def test_first_line_of_a_fork_shows_the_thinking_level(cli: Cli, parent: str, mo
     assert "for thinking (high)" in first
 
 
-def test_lists_are_given_as_json_and_words_stay_words(cli: Cli, town: Town, parent: str) -> None:
+def test_set_reads_lists_from_json_and_keeps_plain_text(cli: Cli, town: Town, parent: str) -> None:
     result = cli(
         "fork", parent, "--at", "0", "--set", 'perspectives=["a baker","a mayor"]', "--set", "answer_pattern=yes|no"
     )
@@ -130,13 +130,13 @@ def test_limits_of_agents_and_phases_are_options_of_every_run(cli: Cli, town: To
     assert "limit of agent L2N1" in cli("show", "last").stdout
 
 
-def test_show_draws_the_family(cli: Cli, town: Town, parent: str) -> None:
-    assert "## Family" not in cli("show", parent).stdout
+def test_show_prints_the_tree_of_forks(cli: Cli, town: Town, parent: str) -> None:
+    assert "## Forks" not in cli("show", parent).stdout
     cli("fork", parent, "--at", "end", "--set", "max_rounds=1")
     child = recorded()[-1]
     cli("fork", child, "--at", "3", "--set", "max_rounds=3")
     grandchild = recorded()[-1]
-    family = cli("show", child).stdout.partition("## Family")[2]
+    family = cli("show", child).stdout.partition("## Forks")[2]
     lines = [line for line in family.splitlines() if line.lstrip().startswith("- ")]
     assert lines[0] == f"- `{parent}`"
     assert lines[1].startswith(f"  - **`{child}`** (this one) from event ")
@@ -144,7 +144,7 @@ def test_show_draws_the_family(cli: Cli, town: Town, parent: str) -> None:
     assert lines[2].startswith(f"    - `{grandchild}` from event 3: max_rounds 1 → 3")
 
 
-def test_diff_says_what_was_set_where_they_part_and_what_they_came_to(cli: Cli, town: Town, parent: str) -> None:
+def test_diff_prints_settings_first_difference_and_results(cli: Cli, town: Town, parent: str) -> None:
     def otherwise(request: ModelRequest) -> object:
         return Scripted(json.dumps({"text": f"Something else entirely on {request.key}."}), tokens_in=1, tokens_out=1)
 
@@ -176,7 +176,7 @@ def test_events_are_listed_with_the_numbers_and_keys_a_fork_takes(cli: Cli, pare
     assert [row["type"] for row in rows] == [event.type for event in events]
 
 
-def test_a_replay_is_shown_at_the_speed_asked_for(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_speed_scales_the_display(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     play = sessions.play
     monkeypatch.setattr(sessions, "play", lambda *a, **k: play(*a, **k, sleep=slept.append))
@@ -194,7 +194,7 @@ def test_a_replay_is_shown_at_the_speed_asked_for(cli: Cli, parent: str, monkeyp
     assert cli("replay", parent, "--speed", "2", "--step").exit_code == 2
 
 
-def test_stepping_shows_what_was_said_and_what_had_been_read(
+def test_replay_step_shows_replies_and_what_their_authors_read(
     cli: Cli, parent: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = SqliteStore(journal_path())
@@ -212,7 +212,7 @@ def test_stepping_shows_what_was_said_and_what_had_been_read(
     assert "consilience show ID --events" in result.stderr
 
 
-def test_playback_puts_each_calls_start_where_it_was() -> None:
+def test_replay_shows_call_starts_at_their_recorded_times() -> None:
     from consilience.domain.events import CallCompleted
 
     events = [

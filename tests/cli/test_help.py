@@ -42,7 +42,7 @@ def test_top_level_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "HEAVY []", done.stdout + done.stderr
 
 
-def test_the_module_runs_as_the_command_does() -> None:
+def test_python_dash_m_runs_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "consilience", "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "emergence" in done.stdout
@@ -50,8 +50,8 @@ def test_the_module_runs_as_the_command_does() -> None:
 
 def test_help_lists_protocols_with_the_first_sentence_of_their_package(cli: Cli) -> None:
     said = " ".join(cli("--help").stdout.split())
-    assert "Protocols: broadcast Goals that are broadcast, not assigned" in said
-    assert "emergence Bottom-up emergence: specialists think apart" in said
+    assert "Protocols: broadcast Contributors each work on the whole goal" in said
+    assert "emergence Specialists answer alone, then object to each other's answers" in said
     assert "(seed" not in said
 
 
@@ -81,14 +81,14 @@ def test_a_summary_that_cannot_be_read_is_left_out(target: str) -> None:
         "doctor",
     ],
 )
-def test_every_command_explains_itself(cli: Cli, command: str) -> None:
+def test_every_command_has_help(cli: Cli, command: str) -> None:
     result = cli(*command.split(), "--help")
     assert result.exit_code == 0
     assert "Usage: consilience " + command in result.stdout
     assert "--help" in result.stdout
 
 
-def test_a_mistyped_command_is_guessed(cli: Cli) -> None:
+def test_mistyped_command_suggests_the_nearest(cli: Cli) -> None:
     result = cli("emergnce", "x")
     assert result.exit_code == 2
     assert "Did you mean 'emergence'" in result.stderr
@@ -198,13 +198,13 @@ def test_a_list_of_numbers_with_something_else_in_it_is_refused(
     assert painted == []
 
 
-def test_a_setting_that_would_hide_a_common_option_is_told_apart(painted: list[dict[str, object]]) -> None:
+def test_setting_named_like_a_common_option_gets_another_name(painted: list[dict[str, object]]) -> None:
     assert paint("--painted-seed", "9", "--seed", "3") == 0
     assert painted == [{"seed": 9}]
 
 
 @pytest.mark.parametrize("protocol", ["emergence", "broadcast", "refinement", "solo", "vote"])
-def test_help_shows_what_people_use_and_help_all_everything(cli: Cli, protocol: str) -> None:
+def test_help_shows_common_options_and_help_all_shows_all(cli: Cli, protocol: str) -> None:
     few, everything = (
         set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", cli(protocol, option).stdout, re.MULTILINE))
         for option in ("--help", "--help-all")

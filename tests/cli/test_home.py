@@ -25,7 +25,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_files_of_a_journal_are_closed_to_others(cli: Cli, home: Path) -> None:
+def test_journal_files_are_private(cli: Cli, home: Path) -> None:
     """As after `cp -r`, with the log and its index there since a process was killed."""
     path = Path(shutil.copy(KEPT, home / "journal.db"))
     store = SqliteStore(path)
@@ -43,7 +43,7 @@ def test_the_files_of_a_journal_are_closed_to_others(cli: Cli, home: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["journal.db.leases", "journal.db.leases/one.lock"])
-def test_the_rights_of_what_a_link_leads_to_stay(cli: Cli, town: Town, home: Path, tmp_path: Path, name: str) -> None:
+def test_target_of_a_journal_link_keeps_its_mode(cli: Cli, town: Town, home: Path, tmp_path: Path, name: str) -> None:
     public = tmp_path / "public"
     public.mkdir()
     (public / "page.html").touch()
@@ -64,7 +64,7 @@ def test_the_rights_of_what_a_link_leads_to_stay(cli: Cli, town: Town, home: Pat
 
 
 @pytest.mark.parametrize("before", [0o777, 0o775, 0o770])
-def test_a_home_that_others_may_write_in_is_closed(cli: Cli, town: Town, home: Path, before: int) -> None:
+def test_home_writable_by_others_is_closed(cli: Cli, town: Town, home: Path, before: int) -> None:
     home.chmod(before)
     assert cli("solo", TASK, "--model", MODEL).exit_code == 0
     assert mode(home) == 0o700
@@ -72,7 +72,7 @@ def test_a_home_that_others_may_write_in_is_closed(cli: Cli, town: Town, home: P
 
 
 @pytest.mark.parametrize("before", [0o755, 0o750, 0o1777])
-def test_one_that_is_not_or_is_shared_on_purpose_stays_as_it_is(cli: Cli, town: Town, home: Path, before: int) -> None:
+def test_private_or_sticky_home_keeps_its_mode(cli: Cli, town: Town, home: Path, before: int) -> None:
     home.chmod(before)
     assert cli("solo", TASK, "--model", MODEL).exit_code == 0
     assert mode(home) == before
@@ -80,7 +80,7 @@ def test_one_that_is_not_or_is_shared_on_purpose_stays_as_it_is(cli: Cli, town: 
     assert "WARNING" not in cli("doctor").stdout
 
 
-def test_one_with_other_things_stays_as_it_is_and_doctor_warns(cli: Cli, town: Town, home: Path) -> None:
+def test_home_with_other_files_keeps_its_mode_and_doctor_warns(cli: Cli, town: Town, home: Path) -> None:
     (home / "letters").mkdir()
     home.chmod(0o777)
     assert cli("solo", TASK, "--model", MODEL).exit_code == 0
@@ -127,12 +127,12 @@ def test_the_home_of_another_user_is_refused(foreign: Path, how: str) -> None:
 
 
 @needs_root
-def test_a_program_is_refused_too(foreign: Path) -> None:
+def test_store_in_the_home_of_another_user_is_refused(foreign: Path) -> None:
     with pytest.raises(SettingsError, match="belongs to another user"):
         SqliteStore(journal_path())
 
 
-def test_a_home_that_may_not_be_entered_is_said(cli: Cli, town: Town, home: Path) -> None:
+def test_inaccessible_home_is_reported(cli: Cli, town: Town, home: Path) -> None:
     assert cli("solo", TASK, "--model", MODEL).exit_code == 0
     home.chmod(0o000)
     done = commands("shut", [("sessions", "list"), ("doctor",)], home)

@@ -64,7 +64,7 @@ every_reader = pytest.mark.parametrize(("bound", "arguments"), READERS.values(),
 
 
 @every_reader
-def test_a_pipe_with_too_much_is_refused_with_the_bound(
+def test_oversized_pipe_is_refused_with_the_limit(
     cli: Cli, town: Town, here: Path, bound: int, arguments: Callable[[str, Path], tuple[str, ...]]
 ) -> None:
     with pouring(here / "pipe", b"# \n" * (bound * 1_000_000)):
@@ -76,20 +76,20 @@ def test_a_pipe_with_too_much_is_refused_with_the_bound(
 
 
 @pytest.mark.parametrize("given", [("solo", "-", "--model", MODEL), (*RUN, "--source", "-")], ids=["task", "source"])
-def test_so_is_standard_input(cli: Cli, town: Town, given: tuple[str, ...]) -> None:
+def test_oversized_stdin_is_refused_with_the_limit(cli: Cli, town: Town, given: tuple[str, ...]) -> None:
     done = cli(*given, input=b"x" * 10_000_001)
     assert done.exit_code == 2
     assert TOO_LONG.format(10) in done.stderr
     assert "Where: standard input" in done.stderr
 
 
-def test_a_document_may_come_out_of_a_pipe(cli: Cli, town: Town, here: Path) -> None:
+def test_document_is_read_from_a_pipe(cli: Cli, town: Town, here: Path) -> None:
     with pouring(here / "pipe", b"The ferry runs at nine."):
         assert cli(*RUN, "--source", "pipe").exit_code == 0
     assert "The ferry runs at nine." in town.requests[0].user
 
 
-def test_nobody_but_sqlite_opens_the_journal(cli: Cli, town: Town, home: Path) -> None:
+def test_journal_as_an_input_file_is_refused(cli: Cli, town: Town, home: Path) -> None:
     assert cli(*RUN).exit_code == 0
     for given in (("--source", str(journal_path())), ("--panel", str(home / "journal.db"))):
         done = cli(*RUN, *given)
@@ -101,7 +101,7 @@ def test_nobody_but_sqlite_opens_the_journal(cli: Cli, town: Town, home: Path) -
 # --- directories
 
 
-def test_a_directory_gives_only_what_is_in_it(cli: Cli, town: Town, here: Path) -> None:
+def test_source_directory_skips_links_that_lead_out(cli: Cli, town: Town, here: Path) -> None:
     docs, private = here / "docs", here / "private"
     (docs / "more").mkdir(parents=True)
     (docs / "more" / "tides.md").write_text("High tide is at noon.")
@@ -124,7 +124,7 @@ def test_a_directory_gives_only_what_is_in_it(cli: Cli, town: Town, here: Path) 
     assert left_out.endswith("links out of it or to hidden files: folder, key.md, keys.md, nowhere.md")
 
 
-def test_a_link_that_is_given_itself_is_followed(cli: Cli, town: Town, here: Path) -> None:
+def test_source_link_on_the_command_line_is_followed(cli: Cli, town: Town, here: Path) -> None:
     (here / "real").mkdir()
     (here / "real" / "tides.md").write_text("High tide is at noon.")
     (here / "folder").symlink_to("real")
@@ -134,7 +134,7 @@ def test_a_link_that_is_given_itself_is_followed(cli: Cli, town: Town, here: Pat
         assert "High tide is at noon." in town.requests[-1].user
 
 
-def test_a_directory_of_links_that_lead_out_holds_nothing(cli: Cli, town: Town, here: Path) -> None:
+def test_source_directory_with_outside_links_only_is_empty(cli: Cli, town: Town, here: Path) -> None:
     (here / "docs").mkdir()
     (here / "docs" / "a.md").symlink_to("/etc/hostname")
     done = cli(*RUN, "--source", "docs")

@@ -13,7 +13,7 @@ from cli.test_privacy import PYTHONPATH
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "emptied"])
-def test_it_is_an_error_and_no_success(how: str, home: Path, here: Path) -> None:
+def test_journal_removed_during_a_run_is_an_error(how: str, home: Path, here: Path) -> None:
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "CONSILIENCE_HOME": str(home), "HOME": str(here)}
     journal = home / "journal.db"
     with provider() as server:

@@ -151,7 +151,7 @@ def full(request: pytest.FixtureRequest, home: Path) -> Iterator[tuple[int | Non
         subprocess.run(["umount", "-l", str(home)], check=True, capture_output=True)
 
 
-def test_a_full_disk_ends_a_command_in_words_and_it_goes_on_when_there_is_room(
+def test_full_disk_is_reported_and_the_session_resumes(
     env: dict[str, str],
     here: Path,
     full: tuple[int | None, Free],
@@ -179,12 +179,12 @@ def test_a_full_disk_ends_a_command_in_words_and_it_goes_on_when_there_is_room(
     assert ending() == uninterrupted
 
 
-def test_a_place_below_a_file_is_said_before_anything_is_asked(env: dict[str, str], here: Path) -> None:
+def test_journal_path_below_a_file_is_refused_before_any_call(env: dict[str, str], here: Path) -> None:
     (here / "file").write_text("")
     with provider(prose) as server:
         env |= {**environment(server.url), "CONSILIENCE_HOME": str(here / "file" / "home")}
         done = command(*RUN, env=env, cwd=here)
     assert done.returncode == 2
-    assert "Error: the journal cannot be there: a file is in its way" in done.stderr
+    assert "Error: the journal cannot be stored there: a file is in its way" in done.stderr
     assert "Traceback" not in done.stderr
     assert server.asked == []

@@ -46,7 +46,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("called", [name for name, (_, option) in OPTIONS.items() if option.multiple])
-def test_an_option_that_takes_several_values_says_how_and_does_so(called: str) -> None:
+def test_list_option_help_states_a_form_that_works(called: str) -> None:
     command, option = OPTIONS[called]
     name = option.opts[0]
     context = command.make_context("x", [], resilient_parsing=True)
@@ -62,7 +62,7 @@ def test_an_option_that_takes_several_values_says_how_and_does_so(called: str) -
     assert f"`{name}`" in DOCUMENTED
 
 
-def test_options_that_list_names_are_all_found_and_no_other_option_says_so() -> None:
+def test_list_options_are_exactly_those_of_the_table() -> None:
     listed = {name.rpartition(" ")[2] for name, (_, option) in OPTIONS.items() if LISTED in (option.help or "")}
     assert listed == NAMES.keys()
     assert all(option.multiple for _, option in OPTIONS.values() if LISTED in (option.help or ""))
@@ -78,7 +78,7 @@ def test_an_empty_name_in_a_list_is_refused(name: str) -> None:
         option.process_value(context, [f"{NAMES[name][0]},"])
 
 
-def test_models_are_dealt_in_the_order_of_lists_and_repetitions(cli: Cli) -> None:
+def test_models_option_assigns_in_order_of_lists_and_repetitions(cli: Cli) -> None:
     given = ("--models", "openai:a,openai:b", "--models", "openai:c", "--votes", "4", "--dry-run", "--json")
     plan = json.loads(cli("vote", "Is it so?", *given).stdout)
     assert [agent["model"] for agent in plan["agents"]] == ["openai:a", "openai:b", "openai:c", "openai:a"]
@@ -93,7 +93,7 @@ def test_models_are_dealt_in_the_order_of_lists_and_repetitions(cli: Cli) -> Non
         (("--phase-limit", "one:calls=1,two:calls=2"), "Repeat the option: --phase-limit"),
     ],
 )
-def test_a_list_where_values_may_hold_commas_is_refused(
+def test_comma_list_in_a_repeatable_option_is_refused(
     cli: Cli, here: Path, given: tuple[str, ...], reason: str
 ) -> None:
     for name in ("a.md", "b.md"):
@@ -109,7 +109,7 @@ def test_a_file_with_a_comma_in_its_name_is_one_document(cli: Cli, here: Path) -
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_without_protocols_a_deliberation_is_compared_with_every_reference(cli: Cli) -> None:
+def test_compare_defaults_to_emergence_and_all_baselines(cli: Cli) -> None:
     plan = json.loads(cli("compare", "Is it so?", "--model", "openai:gpt-4o", "--dry-run", "--json").stdout)
     assert [row["row"] for row in plan["rows"]] == ["emergence", "solo", "solo+reviews", "vote"]
     shown = " ".join(cli("compare", "--help").stdout.split())

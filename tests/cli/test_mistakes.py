@@ -142,7 +142,7 @@ def test_invalid_command_line_is_json_with_the_option(name: str, cli: Cli, town:
     assert told["what"] in result.stderr
 
 
-def test_a_task_that_reads_like_the_option_asks_for_no_json(cli: Cli, town: Town) -> None:
+def test_task_text_like_json_option_does_not_switch_to_json(cli: Cli, town: Town) -> None:
     result = cli("emergence", "--model", "nosuch", "--", "--json")
     assert (result.exit_code, result.stdout) == (2, "")
 
@@ -183,7 +183,7 @@ def test_a_missing_key_is_named_before_anything_is_recorded(cli: Cli) -> None:
     assert recorded() == []
 
 
-def test_damaged_weights_are_found_out_before_anything_is_recorded(
+def test_damaged_weights_are_reported_before_anything_is_recorded(
     cli: Cli, town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "other"
@@ -214,12 +214,12 @@ def test_a_runtime_that_is_not_installed_is_named(cli: Cli, town: Town, monkeypa
     assert "pip install 'consilience[local]'" in result.stderr
 
 
-def test_a_journal_that_cannot_be_written(cli: Cli, town: Town, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_journal_is_reported(cli: Cli, town: Town, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "file").write_text("x")
     monkeypatch.setenv("CONSILIENCE_HOME", str(here / "file" / "below"))
     result = cli(*RUN)
     assert result.exit_code == 2
-    assert "the journal cannot be there: a file is in its way" in result.stderr
+    assert "the journal cannot be stored there: a file is in its way" in result.stderr
     assert str(here / "file") in result.stderr
     assert "CONSILIENCE_HOME" in result.stderr
     assert town.requests == []
@@ -233,7 +233,7 @@ def test_file_that_is_not_a_journal_is_refused(cli: Cli, town: Town, home: Path)
         assert "the journal cannot be used" in result.stderr
 
 
-def test_a_wrong_model_in_the_environment_or_the_configuration_is_found_there(cli: Cli, town: Town, here: Path) -> None:
+def test_invalid_model_error_names_its_variable_or_file(cli: Cli, town: Town, here: Path) -> None:
     result = cli("emergence", TASK, env={"CONSILIENCE_MODEL": "opnai:x"})
     assert "Where: CONSILIENCE_MODEL is set." in result.stderr
     (here / "consilience.toml").write_text('model = "opnai:x"')

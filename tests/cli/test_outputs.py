@@ -41,7 +41,7 @@ def is_report(data: bytes | str) -> bool:
 # --- devices, pipes and links
 
 
-def test_a_pipe_is_written_to_and_stays(cli: Cli, here: Path) -> None:
+def test_out_to_a_pipe_writes_into_it(cli: Cli, here: Path) -> None:
     os.mkfifo(here / "pipe")
     reader = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     done = cli(*EXPORT, "--out", "pipe")
@@ -51,7 +51,7 @@ def test_a_pipe_is_written_to_and_stays(cli: Cli, here: Path) -> None:
     os.close(reader)
 
 
-def test_a_device_is_written_to_and_stays(cli: Cli, here: Path) -> None:
+def test_out_to_a_device_writes_into_it(cli: Cli, here: Path) -> None:
     try:
         os.mknod(here / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:
@@ -64,7 +64,7 @@ def test_a_device_is_written_to_and_stays(cli: Cli, here: Path) -> None:
     assert (here / "link").is_symlink()
 
 
-def test_a_link_is_followed_and_its_file_replaced_whole(cli: Cli, here: Path) -> None:
+def test_out_to_a_link_replaces_its_target(cli: Cli, here: Path) -> None:
     (here / "else").mkdir()
     (here / "else" / "old.json").write_text("old")
     before = (here / "else" / "old.json").stat().st_ino
@@ -79,7 +79,7 @@ def test_a_link_is_followed_and_its_file_replaced_whole(cli: Cli, here: Path) ->
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")
-def test_an_open_file_is_written_where_it_stands(here: Path, home: Path) -> None:
+def test_out_to_an_open_file_writes_into_it(here: Path, home: Path) -> None:
     """`--out >(command)` and `--out /dev/stdout`, the latter by a link of the test's own."""
     (here / "stdout").symlink_to("/proc/self/fd/1")
     read, write = os.pipe()
@@ -100,7 +100,7 @@ def test_an_open_file_is_written_where_it_stands(here: Path, home: Path) -> None
 
 
 @pytest.mark.parametrize("place", ["/dev/fd/987", "socket", "directory.json"])
-def test_what_cannot_be_written_to_is_said_and_left(cli: Cli, here: Path, place: str) -> None:
+def test_unwritable_out_is_reported_and_unchanged(cli: Cli, here: Path, place: str) -> None:
     import socket
 
     with socket.socket(socket.AF_UNIX) as listening:
@@ -112,7 +112,7 @@ def test_what_cannot_be_written_to_is_said_and_left(cli: Cli, here: Path, place:
         assert stat.S_ISSOCK((here / "socket").stat().st_mode)
 
 
-def test_the_files_of_a_directory_go_through_links_too(cli: Cli, town: Town, here: Path) -> None:
+def test_out_directory_follows_links(cli: Cli, town: Town, here: Path) -> None:
     (here / "out").mkdir()
     for name, target in (("report.json", "kept.json"), ("report.schema.json", "kept.schema.json")):
         (here / "out" / name).symlink_to(here / target)
@@ -127,7 +127,7 @@ def test_the_files_of_a_directory_go_through_links_too(cli: Cli, town: Town, her
     assert all((here / "out" / name).is_symlink() for name in ("report.json", "report.schema.json"))
 
 
-def test_the_files_of_a_comparison_go_through_links_too(cli: Cli, town: Town, here: Path) -> None:
+def test_compare_out_directory_follows_links(cli: Cli, town: Town, here: Path) -> None:
     import pyarrow.parquet
 
     names = ("results.json", "results.csv", "report.md", "results.parquet")
@@ -179,7 +179,7 @@ PLACES: dict[str, Callable[[Path, Path], Path]] = {
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-def test_a_file_of_the_journal_is_refused(
+def test_out_to_a_journal_file_is_refused(
     cli: Cli, home: Path, here: Path, place: Callable[[Path, Path], Path]
 ) -> None:
     target = place(home, here)
@@ -191,7 +191,7 @@ def test_a_file_of_the_journal_is_refused(
     assert cli(*EXPORT).stdout == before
 
 
-def test_no_report_directory_leads_to_the_journal(cli: Cli, town: Town, home: Path, here: Path) -> None:
+def test_out_directory_with_a_link_to_the_journal_is_refused(cli: Cli, town: Town, home: Path, here: Path) -> None:
     (here / "out").mkdir()
     (here / "out" / "report.json").symlink_to(home / "journal.db")
     (here / "out" / "report.schema.json").symlink_to(home / "journal.db")
@@ -206,7 +206,7 @@ def test_no_report_directory_leads_to_the_journal(cli: Cli, town: Town, home: Pa
     assert cli("show", "plain").exit_code == 0
 
 
-def test_nor_to_the_journal_of_a_comparison(cli: Cli, town: Town, here: Path) -> None:
+def test_compare_out_directory_with_a_link_to_its_store_is_refused(cli: Cli, town: Town, here: Path) -> None:
     (here / "out").mkdir()
     journal = here / "out" / "results.json"
     done = cli(

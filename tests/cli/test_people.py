@@ -176,7 +176,7 @@ def test_display_is_hidden_while_a_person_is_asked(sit: Sit) -> None:
 
 @pytest.mark.matrix(keep=1)
 @pytest.mark.parametrize("typed", ["\x03", "later\n", "\x04"])
-def test_who_leaves_parks_the_session_and_can_answer_another_day(typed: str, sit: Sit, program: list[str]) -> None:
+def test_leaving_person_parks_the_session_and_can_answer_later(typed: str, sit: Sit, program: list[str]) -> None:
     terminal = sit(*RUN, "--quiet")
     terminal.until("nothing ends the list")
     terminal.type(typed)
@@ -208,7 +208,7 @@ def test_who_leaves_parks_the_session_and_can_answer_another_day(typed: str, sit
     assert run(program, "replay", session).returncode == 0
 
 
-def test_without_a_terminal_it_is_parked_at_once(program: list[str]) -> None:
+def test_person_without_a_terminal_parks_at_once(program: list[str]) -> None:
     began = time.monotonic()
     done = run(program, *RUN)
     assert done.returncode == 5, done.stderr
@@ -216,7 +216,7 @@ def test_without_a_terminal_it_is_parked_at_once(program: list[str]) -> None:
     assert done.stdout == ""
 
 
-def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
+def test_answered_question_is_not_open_any_more(program: list[str]) -> None:
     assert run(program, *RUN).returncode == 5
     (session,) = recorded()
     assert f"**Waiting for an answer to: {LEAF}**" in run(program, "show", session).stdout
@@ -238,7 +238,7 @@ def test_who_has_answered_is_not_awaited_any_more(program: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_parked_run_and_an_answer_are_json_too(kept: bool, program: list[str]) -> None:
+def test_parked_run_and_answer_print_json(kept: bool, program: list[str]) -> None:
     done = run(program, *RUN, "--json", *([] if kept else ["--no-store"]))
     assert done.returncode == 5
     parked = json.loads(done.stdout)
@@ -264,16 +264,14 @@ def test_a_parked_run_and_an_answer_are_json_too(kept: bool, program: list[str])
         assert json.loads(again.stdout)["awaited"] == ["round-1/lateral/L2N1"]
 
 
-def test_without_a_record_a_person_cannot_answer_later(program: list[str]) -> None:
+def test_no_store_with_an_open_question_ends_the_run(program: list[str]) -> None:
     done = run(program, *RUN, "--no-store")
     assert done.returncode == 5
     assert "nothing is kept (--no-store): the run ends here" in done.stderr
     assert "resume" not in done.stderr
 
 
-def test_a_process_killed_while_a_person_thinks_loses_neither_question_nor_answer(
-    sit: Sit, program: list[str], tmp_path: Path
-) -> None:
+def test_question_and_answer_survive_a_kill(sit: Sit, program: list[str], tmp_path: Path) -> None:
     terminal = sit(*RUN, "--quiet")
     terminal.until("nothing ends the list")
     os.kill(terminal.pid, signal.SIGKILL)
@@ -326,7 +324,7 @@ def test_invalid_answer_is_reported(sit: Sit, program: list[str]) -> None:
     assert len(said(session)) == 1
 
 
-def test_several_people_are_asked_one_after_the_other(sit: Sit) -> None:
+def test_several_people_are_asked_in_turn(sit: Sit) -> None:
     run_of_two = [*RUN]
     run_of_two[run_of_two.index("L2N1=human")] = "L2N1=human:Ada"
     terminal = sit(*run_of_two, "--agent", "L2N2=human:Ben", "--quiet")

@@ -74,7 +74,7 @@ def echoing(status: int, shape: str) -> Answer:
 @pytest.mark.matrix(keep=3)
 @pytest.mark.parametrize("status", [401, 400, 403, 429, 500])
 @pytest.mark.parametrize("shape", ["message", "key only", "headers", "text"])
-def test_a_server_that_echoes_the_key_cannot_plant_it_anywhere(
+def test_key_echoed_in_an_error_is_stored_nowhere(
     status: int, shape: str, env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
     said = ""
@@ -92,7 +92,7 @@ def test_a_server_that_echoes_the_key_cannot_plant_it_anywhere(
     check_nothing_holds([KEY], said, files_below(home, here))
 
 
-def test_nor_can_one_that_answers_with_it(env: dict[str, str | None], home: Path, here: Path, cli: Cli) -> None:
+def test_key_echoed_in_a_reply_is_stored_nowhere(env: dict[str, str | None], home: Path, here: Path, cli: Cli) -> None:
     def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
         status, said = prose(body, headers)
         assert isinstance(said, dict)
@@ -140,7 +140,7 @@ PLACES = [in_env_file, in_the_address, in_the_query]
 
 @pytest.mark.parametrize("answer", [prose, echoing(401, "headers")], ids=["well", "badly"])
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
-def test_a_secret_stays_where_its_owner_put_it(
+def test_env_file_secret_is_stored_nowhere_else(
     place: Any, answer: Answer, env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
     said = ""
@@ -164,7 +164,7 @@ def test_a_secret_stays_where_its_owner_put_it(
         f'[emergence]\nchildren = "{KEY}"\n',
     ],
 )
-def test_a_key_in_a_configuration_that_is_wrong_is_not_repeated(
+def test_key_in_an_invalid_configuration_is_not_printed(
     text: str, env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
     (here / "consilience.toml").write_text(text)
@@ -174,7 +174,7 @@ def test_a_key_in_a_configuration_that_is_wrong_is_not_repeated(
     check_nothing_holds([KEY], done.stdout + done.stderr, files_below(home))
 
 
-def test_an_env_file_that_is_wrong_is_named_by_line_only(env: dict[str, str | None], here: Path, cli: Cli) -> None:
+def test_invalid_env_file_error_shows_only_the_line_number(env: dict[str, str | None], here: Path, cli: Cli) -> None:
     (here / "keys.env").write_text(f"OPENAI_API_KEY {KEY}\n")
     done = cli(*RUN, "--env-file", "keys.env", env=env)
     assert done.exit_code == 2
@@ -182,7 +182,7 @@ def test_an_env_file_that_is_wrong_is_named_by_line_only(env: dict[str, str | No
     check_nothing_holds([KEY], done.stdout + done.stderr, [])
 
 
-def test_an_unreachable_address_is_said_without_its_password(
+def test_password_of_an_unreachable_address_is_not_printed(
     env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
     env |= environment("http://127.0.0.1:9")
@@ -214,7 +214,7 @@ finally:
 """
 
 
-def test_our_logger_at_debug_says_no_key_and_no_other_is_made_to_talk(
+def test_debug_log_contains_no_key_and_enables_no_other_logger(
     env: dict[str, str | None], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import subprocess
@@ -243,7 +243,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def test_all_that_is_written_is_for_its_owner_only(env: dict[str, str | None], here: Path) -> None:
+def test_all_written_files_are_private(env: dict[str, str | None], here: Path) -> None:
     """Though the umask allows everything; killed once, so that the write-ahead log and its index are seen too."""
     import subprocess
 
@@ -277,7 +277,7 @@ def test_all_that_is_written_is_for_its_owner_only(env: dict[str, str | None], h
     assert (here / "reports" / "first" / "report.json").exists()
 
 
-def test_without_a_store_nothing_is_written_but_the_report_asked_for(
+def test_no_store_writes_only_the_requested_report(
     env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
     before = [(path, path.lstat().st_mtime_ns) for path in (home, *home.iterdir())]
@@ -311,7 +311,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("words", PLANTED, ids=" ".join)
-def test_a_secret_in_a_command_is_nowhere_repeated(
+def test_secret_in_a_program_command_is_not_printed(
     words: tuple[str, ...], env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
     """Wherever the command is named, and also in the form of an error for other programs."""
@@ -338,14 +338,14 @@ def test_a_secret_in_a_command_is_nowhere_repeated(
     check_nothing_holds(SECRETS, said, files_below(home))
 
 
-def test_the_refusal_says_how_a_variable_is_given(env: dict[str, str | None], cli: Cli) -> None:
+def test_secret_in_a_command_error_shows_how_to_use_a_variable(env: dict[str, str | None], cli: Cli) -> None:
     done = cli("solo", "Is it so?", "--yes", "--model", f"exec:cat --token {KEY}", env=env)
     assert done.exit_code == 2
     assert r"""exec:sh -c 'agent --token \$NAME'""" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("words", PLANTED, ids=" ".join)
-def test_nor_is_one_that_a_program_or_a_provider_complains_about(
+def test_secret_in_a_program_error_is_not_printed(
     words: tuple[str, ...], env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
     script = here / "agent"

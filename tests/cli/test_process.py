@@ -86,7 +86,7 @@ def lines_until(process: subprocess.Popen[bytes], words: str) -> list[str]:
     raise AssertionError(f"{words!r} never came: {found}")
 
 
-def test_ctrl_c_ends_in_order_and_the_session_goes_on(command: Callable[[str], list[str]]) -> None:
+def test_ctrl_c_ends_cleanly_and_the_session_resumes(command: Callable[[str], list[str]]) -> None:
     process = subprocess.Popen(
         [*command(STUCK_AFTER_THE_LEAVES), *RUN],
         stdout=subprocess.PIPE,
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_in_order_and_the_session_goes_on(command: Callable[[str], l
     assert "3 calls recorded, not paid for again; 3 in flight when it stopped" in done.stderr
 
 
-def test_an_interruption_is_told_as_json_too(command: Callable[[str], list[str]]) -> None:
+def test_interruption_is_printed_as_json(command: Callable[[str], list[str]]) -> None:
     process = subprocess.Popen(
         [*command(STUCK_AFTER_THE_LEAVES), *RUN, "--json"],
         stdout=subprocess.PIPE,
@@ -130,7 +130,7 @@ def test_an_interruption_is_told_as_json_too(command: Callable[[str], list[str]]
     assert process.returncode == 130
 
 
-def test_a_second_ctrl_c_ends_it_at_once(command: Callable[[str], list[str]], tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_at_once(command: Callable[[str], list[str]], tmp_path: Path) -> None:
     program = command(STUCK_AFTER_THE_LEAVES)
     stubborn = Path(program[1])
     stubborn.write_text(
@@ -235,7 +235,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Programs]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_who_else_ends_it_ends_it_in_order_and_its_programs_too(
+def test_sigterm_and_hangup_end_cleanly_with_all_programs(
     number: signal.Signals, begin: Callable[..., Programs]
 ) -> None:
     programs = begin()
@@ -250,7 +250,7 @@ def test_who_else_ends_it_ends_it_in_order_and_its_programs_too(
     ]
 
 
-def test_programs_end_with_a_command_that_is_ended_at_once(begin: Callable[..., Programs]) -> None:
+def test_programs_end_when_the_command_is_killed(begin: Callable[..., Programs]) -> None:
     programs = begin(NEVER_PUT_AWAY + COMMAND)
     programs.process.send_signal(signal.SIGTERM)
     lines_until(programs.process, "putting away")
@@ -260,7 +260,7 @@ def test_programs_end_with_a_command_that_is_ended_at_once(begin: Callable[..., 
     programs.check_gone()
 
 
-def test_a_hangup_that_was_shut_out_ends_nothing(begin: Callable[..., Programs]) -> None:
+def test_ignored_hangup_does_not_end_the_run(begin: Callable[..., Programs]) -> None:
     shut_out = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"  # as nohup does
     programs = begin(shut_out + COMMAND)
     programs.process.send_signal(signal.SIGHUP)
@@ -270,7 +270,7 @@ def test_a_hangup_that_was_shut_out_ends_nothing(begin: Callable[..., Programs])
     programs.check_gone()
 
 
-def test_a_terminal_that_goes_away_takes_the_programs_along(begin: Callable[..., Programs]) -> None:
+def test_closed_terminal_ends_the_programs(begin: Callable[..., Programs]) -> None:
     master, slave = pty.openpty()
     programs = begin(LEADING + COMMAND, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
@@ -281,7 +281,7 @@ def test_a_terminal_that_goes_away_takes_the_programs_along(begin: Callable[...,
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_finds_no_room_is_said_and_nothing_is_lost(
+def test_full_disk_on_stdout_is_an_error(
     command: Callable[[str], list[str]], unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
@@ -294,7 +294,7 @@ def test_output_that_finds_no_room_is_said_and_nothing_is_lost(
     assert b"## Answer" in done.stdout
 
 
-def test_a_closed_output_is_no_crash(command: Callable[[str], list[str]]) -> None:
+def test_closed_stdout_does_not_crash(command: Callable[[str], list[str]]) -> None:
     program = shlex.join(command(QUICK))
     for given in (RUN, ("show", "last"), ("export", "last"), ("show", "last", "--json")):
         for closed, code in ((">&-", 141), ("2>&-", 0), (">&- 2>&-", 141)):
@@ -306,7 +306,7 @@ def test_a_closed_output_is_no_crash(command: Callable[[str], list[str]]) -> Non
     assert subprocess.run(["sh", "-c", line], capture_output=True, timeout=PATIENCE).returncode == 0
 
 
-def test_a_reader_that_leaves_is_no_crash(command: Callable[[str], list[str]]) -> None:
+def test_broken_pipe_does_not_crash(command: Callable[[str], list[str]]) -> None:
     for given in ((*RUN, "--quiet"), (*RUN, "--quiet", "--json"), ("show", "last"), ("nothing", "--json"), ("--help",)):
         read, write = os.pipe()
         os.close(read)
@@ -320,7 +320,7 @@ def test_a_reader_that_leaves_is_no_crash(command: Callable[[str], list[str]]) -
     assert len(recorded()) == 2
 
 
-def test_a_time_limit_ends_the_command() -> None:
+def test_max_time_ends_the_command() -> None:
     """Every call is a program that would run for a minute. Starting Python is no part of the run."""
     began = time.monotonic()
     done = subprocess.run(
@@ -400,7 +400,7 @@ def on_a_terminal(arguments: list[str]) -> tuple[str, int]:
     return received.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_terminal_shows_a_table_and_then_the_report(command: Callable[[str], list[str]]) -> None:
+def test_terminal_shows_progress_and_then_the_report(command: Callable[[str], list[str]]) -> None:
     screen, code = on_a_terminal([*command(SLOW), *RUN])
     assert code == 0
     table, report = screen.split("Stopped: reached the limit of", 1)
@@ -414,7 +414,7 @@ def test_a_terminal_shows_a_table_and_then_the_report(command: Callable[[str], l
     assert "\x1b[?25h" in screen, "the cursor is back"
 
 
-def test_a_quiet_terminal_shows_the_report_only(command: Callable[[str], list[str]]) -> None:
+def test_quiet_on_a_terminal_shows_only_the_report(command: Callable[[str], list[str]]) -> None:
     screen, code = on_a_terminal([*command(QUICK), *RUN, "--quiet"])
     assert code == 0
     assert "composing" not in screen

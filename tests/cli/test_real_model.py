@@ -48,7 +48,7 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def test_a_run_resumes_and_replays() -> None:
+def test_run_on_the_local_model_resumes_and_replays() -> None:
     done = subprocess.run([*COMMAND, *RUN, "--json"], capture_output=True, text=True, timeout=PATIENCE)
     assert "\nloading local:smollm2-135m\n" in done.stderr
     report = EmergenceReport.model_validate_json(done.stdout)
@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_no_process_behind() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_a_run_killed_midway_is_resumed_and_nothing_completed_is_asked_again() -> None:
+def test_killed_run_on_the_local_model_resumes_without_repeating_calls() -> None:
     def ended(line: str) -> bool:
         return line.startswith("round ") and " · " in line
 

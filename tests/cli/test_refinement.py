@@ -32,7 +32,7 @@ def writers(town: Town) -> Town:
     return town
 
 
-def test_a_draft_becomes_a_document_and_a_report(cli: Cli, writers: Town, here: Path) -> None:
+def test_draft_option_writes_document_and_report(cli: Cli, writers: Town, here: Path) -> None:
     (here / "draft.md").write_text(DRAFT)
     result = cli("refinement", "Make it better.", "--model", MODEL, "--draft", "draft.md", "--out", "report")
     assert result.exit_code == 0, result.output
@@ -45,12 +45,12 @@ def test_a_draft_becomes_a_document_and_a_report(cli: Cli, writers: Town, here: 
     assert "They go round." in next(r.text for r in writers.requests if "/draft/" in r.key)
 
 
-def test_a_draft_may_come_from_standard_input(cli: Cli, writers: Town) -> None:
+def test_draft_is_read_from_stdin(cli: Cli, writers: Town) -> None:
     result = cli("refinement", "Make it better.", "--model", MODEL, "--draft", "-", "--json", input="It was so.\n")
     assert json.loads(result.stdout)["settings"]["draft"] == "It was so.\n"
 
 
-def test_the_draft_is_recorded_so_that_the_file_may_go(cli: Cli, writers: Town, here: Path) -> None:
+def test_resume_needs_no_draft_file(cli: Cli, writers: Town, here: Path) -> None:
     path = here / "draft.md"
     path.write_text(DRAFT)
     cli("refinement", "Make it better.", "--model", MODEL, "--draft", "draft.md")
@@ -59,7 +59,7 @@ def test_the_draft_is_recorded_so_that_the_file_may_go(cli: Cli, writers: Town, 
     assert cli("replay", session).exit_code == 0
 
 
-def test_a_hierarchy_of_ones_own(cli: Cli, writers: Town, here: Path) -> None:
+def test_hierarchy_option_takes_a_file(cli: Cli, writers: Town, here: Path) -> None:
     roles = [("lead", '["left", "right"]'), ("left", "[]"), ("right", "[]")]
     (here / "mine.toml").write_text(
         'name = "mine"\ndescription = "Two parts."\n' + "".join(ONE_ROLE.format(*role) for role in roles)
@@ -71,8 +71,8 @@ def test_a_hierarchy_of_ones_own(cli: Cli, writers: Town, here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--hierarchy", "blgo"], "There is no hierarchy named 'blgo'. Did you mean 'blog'?"),
-        (["--hierarchy", "gone.toml"], "There is no such hierarchy file"),
+        (["--hierarchy", "blgo"], "there is no hierarchy named 'blgo'. Did you mean 'blog'?"),
+        (["--hierarchy", "gone.toml"], "there is no such hierarchy file"),
         (["--draft", "gone.md"], "the draft does not exist"),
         (["--draft", "empty.md"], "the draft is empty"),
         (["--protect", "tables"], "must be 'code' or 'front_matter', not 'tables'"),
@@ -80,7 +80,7 @@ def test_a_hierarchy_of_ones_own(cli: Cli, writers: Town, here: Path) -> None:
         (["--hierarchy", "bare.toml", "--filter", "always"], "or use --filter auto or never"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_asked(
+def test_invalid_refinement_options_are_refused_before_any_call(
     cli: Cli, writers: Town, here: Path, options: list[str], said: str
 ) -> None:
     (here / "empty.md").write_text("\n")

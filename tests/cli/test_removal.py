@@ -77,7 +77,7 @@ def bytes_of_the_journal() -> bytes:
 # --- rm
 
 
-def test_rm_removes_those_named_and_no_byte_of_their_task_is_left(cli: Cli, session: str, broken_off: str) -> None:
+def test_rm_removes_sessions_and_every_byte_of_their_tasks(cli: Cli, session: str, broken_off: str) -> None:
     assert OTHER.encode() in bytes_of_the_journal()
     result = cli("sessions", "rm", broken_off[:5], "--yes")
     assert result.exit_code == 0
@@ -110,7 +110,7 @@ def test_rm_without_a_terminal_or_consent_is_refused(cli: Cli, session: str) -> 
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_on_a_terminal_rm_shows_what_would_go_and_asks(
+def test_rm_on_a_terminal_lists_sessions_and_asks(
     cli: Cli, session: str, answer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = Terminal(monkeypatch, answer)
@@ -123,9 +123,7 @@ def test_on_a_terminal_rm_shows_what_would_go_and_asks(
     assert recorded() == ([] if answer else [session])
 
 
-def test_rm_refuses_one_that_is_being_run_and_then_all(
-    cli: Cli, session: str, broken_off: str, store: SqliteStore
-) -> None:
+def test_rm_with_a_running_session_removes_nothing(cli: Cli, session: str, broken_off: str, store: SqliteStore) -> None:
     journal = store.open(broken_off)
     result = cli("sessions", "rm", session, broken_off, "--yes")
     journal.release()
@@ -135,14 +133,12 @@ def test_rm_refuses_one_that_is_being_run_and_then_all(
 
 
 @pytest.mark.parametrize("given", [("zzz",), ("r",), ()])
-def test_rm_of_nothing_it_knows_removes_nothing(
-    cli: Cli, session: str, broken_off: str, given: tuple[str, ...]
-) -> None:
+def test_rm_with_an_unknown_id_removes_nothing(cli: Cli, session: str, broken_off: str, given: tuple[str, ...]) -> None:
     assert cli("sessions", "rm", *given, "--yes").exit_code == 2
     assert recorded() == [session, broken_off]
 
 
-def test_a_record_that_cannot_be_read_can_be_removed(cli: Cli, session: str) -> None:
+def test_rm_removes_an_unreadable_session(cli: Cli, session: str) -> None:
     db = sqlite3.connect(journal_path())
     with db:
         db.execute('UPDATE events SET body=\'{"type":"of another age"}\'')
@@ -158,7 +154,7 @@ def test_a_record_that_cannot_be_read_can_be_removed(cli: Cli, session: str) -> 
 # --- gc
 
 
-def test_gc_removes_what_is_old_and_finished(cli: Cli, session: str, broken_off: str) -> None:
+def test_gc_removes_old_finished_sessions(cli: Cli, session: str, broken_off: str) -> None:
     assert cli(*RUN).exit_code == 0
     young = recorded()[-1]
     aged(session, 31 * DAY)
@@ -171,7 +167,7 @@ def test_gc_removes_what_is_old_and_finished(cli: Cli, session: str, broken_off:
     assert "events matched, 0 calls" in cli("replay", young).stdout
 
 
-def test_gc_with_all_removes_those_left_but_never_one_that_runs(
+def test_gc_all_removes_unfinished_but_no_running_sessions(
     cli: Cli, session: str, broken_off: str, store: SqliteStore
 ) -> None:
     for one in (session, broken_off):
@@ -184,7 +180,7 @@ def test_gc_with_all_removes_those_left_but_never_one_that_runs(
     assert recorded() == []
 
 
-def test_gc_dry_run_says_what_would_go_and_how_much(cli: Cli, session: str, broken_off: str) -> None:
+def test_gc_dry_run_prints_sessions_and_size(cli: Cli, session: str, broken_off: str) -> None:
     aged(session, 15 * DAY)
     result = cli("sessions", "gc", "--older-than", "2w", "--dry-run")
     assert result.exit_code == 0
@@ -198,7 +194,7 @@ def test_gc_dry_run_says_what_would_go_and_how_much(cli: Cli, session: str, brok
     assert recorded() == [session, broken_off]
 
 
-def test_gc_takes_some_at_a_time(cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_removes_in_batches(cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each session of a removal holds a file open, of which a process may have a few hundred."""
     for n in range(5):
         assert cli("solo", f"{n}?", "--model", MODEL, "-q").exit_code == 0
@@ -253,7 +249,7 @@ def test_list_skips_sessions_removed_meanwhile(
     assert recorded()[0] in result.stdout
 
 
-def test_gc_asks_as_rm_does(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_asks_for_consent(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
     aged(session, 2 * DAY)
     assert cli("sessions", "gc", "--older-than", "1d").exit_code == 2
     terminal = Terminal(monkeypatch, False)
@@ -270,7 +266,7 @@ def test_gc_without_an_age_only_compacts(cli: Cli, session: str) -> None:
     assert recorded() == [session]
 
 
-def test_a_session_from_the_future_is_young(cli: Cli, session: str) -> None:
+def test_gc_keeps_a_session_started_in_the_future(cli: Cli, session: str) -> None:
     """The clock was set back since."""
     aged(session, -400 * DAY)
     assert cli("sessions", "gc", "--older-than", "1m", "--yes").stdout.startswith("0 sessions removed")
@@ -281,7 +277,7 @@ def test_a_session_from_the_future_is_young(cli: Cli, session: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("45m", 2700), ("12h", 43_200), (" 30d ", 30 * DAY), ("1.5w", 10.5 * DAY)]
 )
-def test_ages(text: str, seconds: float) -> None:
+def test_age_option_reads_units(text: str, seconds: float) -> None:
     assert session_admin.age(text) == seconds
 
 
@@ -292,7 +288,7 @@ def test_gc_invalid_age_is_reported(text: str) -> None:
     assert "30d" in str(said.value)
 
 
-def test_without_a_journal_there_is_nothing_to_remove(cli: Cli, home: Path) -> None:
+def test_removal_without_a_journal_does_nothing(cli: Cli, home: Path) -> None:
     for command in (("rm", "last", "--yes"), ("gc", "--older-than", "1d", "--yes")):
         result = cli("sessions", *command)
         assert result.exit_code == 2

@@ -30,7 +30,7 @@ def test_options_without_effect_are_reported(cli: Cli, town: Town, here: Path, m
         assert (line in result.stderr.splitlines()) == ("--quiet" not in more)
 
 
-def test_a_run_ends_in_a_report_on_stdout_and_its_progress_on_stderr(cli: Cli, town: Town) -> None:
+def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK)
     assert result.exit_code == 0
     (session,) = recorded()
@@ -54,7 +54,7 @@ def test_a_run_ends_in_a_report_on_stdout_and_its_progress_on_stderr(cli: Cli, t
     assert "All 4 agents share the model ollama:scripted" in out
 
 
-def test_worst_news_comes_first(cli: Cli, town: Town) -> None:
+def test_report_sections_are_printed_in_order(cli: Cli, town: Town) -> None:
     out = cli("emergence", TASK, *QUICK).stdout
     headings = [line for line in out.splitlines() if line.startswith("## ")]
     assert headings == [
@@ -65,7 +65,7 @@ def test_worst_news_comes_first(cli: Cli, town: Town) -> None:
     ]
 
 
-def test_json_is_the_report_and_nothing_else(cli: Cli, town: Town) -> None:
+def test_json_option_prints_only_the_report(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--json")
     report = EmergenceReport.model_validate_json(result.stdout)
     assert report.task == TASK
@@ -73,13 +73,13 @@ def test_json_is_the_report_and_nothing_else(cli: Cli, town: Town) -> None:
     assert report.ledger.actual.calls == len(town.requests) == 15
 
 
-def test_quiet_says_nothing_but_the_report(cli: Cli, town: Town) -> None:
+def test_quiet_option_prints_only_the_report(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--quiet")
     assert result.stderr == ""
     assert result.stdout.startswith("**Stopped:")
 
 
-def test_no_store_records_nothing_and_promises_nothing(cli: Cli, town: Town) -> None:
+def test_no_store_records_nothing_and_prints_no_resume_hint(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--no-store")
     assert result.exit_code == 0
     assert recorded() == []
@@ -142,14 +142,14 @@ def test_open_without_a_display_prints_the_path(
     assert (here / "r" / "report.html").exists()
 
 
-def test_the_task_comes_from_a_file_or_from_standard_input(cli: Cli, town: Town, here: Path) -> None:
+def test_task_is_read_from_a_file_or_stdin(cli: Cli, town: Town, here: Path) -> None:
     (here / "task.txt").write_text("\ufeffFrom a file?\r\nYes.\n", encoding="utf-8")
     for argument, input, said in (("@task.txt", None, "From a file?\nYes."), ("-", "From a pipe?\n", "From a pipe?")):
         result = cli("emergence", argument, *QUICK, "--json", input=input)
         assert EmergenceReport.model_validate_json(result.stdout).task == said
 
 
-def test_documents_reach_those_they_are_for(cli: Cli, town: Town, here: Path) -> None:
+def test_source_with_id_is_shown_to_that_agent_only(cli: Cli, town: Town, here: Path) -> None:
     (here / "rents.md").write_text("Rents rose.\n")
     (here / "secret.txt").write_text("A supermarket comes.\n")
     (here / "notes").mkdir()
@@ -167,7 +167,7 @@ def test_documents_reach_those_they_are_for(cli: Cli, town: Town, here: Path) ->
         assert ("A supermarket comes." in request.text) == (request.agent == "L2N2")
 
 
-def test_settings_shape_the_tree(cli: Cli, town: Town) -> None:
+def test_children_and_depth_set_the_number_of_agents(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--children", "2", "--depth", "3", "--no-signals", "--json")
     report = EmergenceReport.model_validate_json(result.stdout)
     assert len(report.agents) == 7
@@ -175,14 +175,14 @@ def test_settings_shape_the_tree(cli: Cli, town: Town) -> None:
     assert not any(request.key.startswith("round-1/signal") for request in town.requests)
 
 
-def test_models_are_dealt_and_single_agents_get_their_own(cli: Cli, town: Town) -> None:
+def test_models_are_assigned_in_turn_and_agent_overrides_one(cli: Cli, town: Town) -> None:
     models = ("--models", "ollama:a, ollama:b", "--agent", "L2N3=ollama:c")
     result = cli("emergence", TASK, "--max-rounds", "1", *models, "--json")
     report = EmergenceReport.model_validate_json(result.stdout)
     assert [agent.model for agent in report.agents] == ["ollama:a", "ollama:b", "ollama:a", "ollama:c"]
 
 
-def test_personas_take_the_leaves(cli: Cli, town: Town) -> None:
+def test_personas_are_assigned_to_leaves(cli: Cli, town: Town) -> None:
     personas = (
         "--persona",
         "sceptical CFO",
@@ -201,13 +201,13 @@ def test_personas_take_the_leaves(cli: Cli, town: Town) -> None:
     ]
 
 
-def test_a_panel_larger_than_the_tree_says_who_has_no_seat(cli: Cli, town: Town) -> None:
+def test_unused_personas_of_a_panel_are_named(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--panel", "policy", "--children", "2")
     assert result.exit_code == 0
     assert "Personas without a seat: " in result.stderr
 
 
-def test_prompts_may_be_replaced(cli: Cli, town: Town, here: Path) -> None:
+def test_prompts_option_replaces_templates(cli: Cli, town: Town, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "instructions.j2").write_text("Answer like a grocer.")
     assert cli("emergence", TASK, *QUICK, "--prompts", "mine").exit_code == 0
@@ -217,7 +217,7 @@ def test_prompts_may_be_replaced(cli: Cli, town: Town, here: Path) -> None:
 # --- how it ends
 
 
-def test_no_budget_is_legal_and_ends_without_an_answer(cli: Cli, town: Town) -> None:
+def test_max_calls_zero_ends_without_an_answer(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--max-calls", "0", "--json")
     report = EmergenceReport.model_validate_json(result.stdout)
     assert result.exit_code == 3
@@ -226,7 +226,7 @@ def test_no_budget_is_legal_and_ends_without_an_answer(cli: Cli, town: Town) -> 
     assert town.requests == []
 
 
-def test_a_budget_that_runs_out_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
+def test_exhausted_budget_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--max-calls", "4")
     assert result.exit_code == 0
     assert result.stdout.startswith(
@@ -235,7 +235,7 @@ def test_a_budget_that_runs_out_still_ends_in_an_answer(cli: Cli, town: Town) ->
     assert len(town.requests) <= 4
 
 
-def test_missing_agents_stand_in_the_first_line(cli: Cli, town: Town) -> None:
+def test_missing_agents_are_named_in_the_first_line(cli: Cli, town: Town) -> None:
     whole = town.reply
     town.reply = lambda request: Rejected("no such model") if request.agent == "L2N2" else whole(request)
     result = cli("emergence", TASK, *QUICK)
@@ -245,7 +245,7 @@ def test_missing_agents_stand_in_the_first_line(cli: Cli, town: Town) -> None:
     assert "creative (L2N2) 0.0 s: no reply, rejected (no such model)" in result.stderr
 
 
-def test_without_a_quorum_it_fails(cli: Cli, town: Town) -> None:
+def test_run_without_quorum_fails(cli: Cli, town: Town) -> None:
     whole = town.reply
     town.reply = lambda request: Rejected("no") if request.agent in ("L2N1", "L2N2") else whole(request)
     result = cli("emergence", TASK, *QUICK)
@@ -273,7 +273,7 @@ def test_defect_is_reported_with_a_resumable_session(cli: Cli, town: Town) -> No
 # --- before it begins
 
 
-def test_a_dry_run_needs_no_model_and_makes_no_session(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_needs_no_model_and_records_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONSILIENCE_MODEL", "openai:gpt-4o")
     result = cli("emergence", TASK, "--dry-run")
     assert result.exit_code == 0
@@ -288,7 +288,7 @@ def test_a_dry_run_needs_no_model_and_makes_no_session(cli: Cli, monkeypatch: py
     assert recorded() == []
 
 
-def test_a_dry_run_as_json(cli: Cli) -> None:
+def test_dry_run_prints_json(cli: Cli) -> None:
     result = cli("emergence", TASK, "--dry-run", "--json", "--model", "anthropic:claude-sonnet-4-5", "--max-calls", "2")
     plan = json.loads(result.stdout)
     assert plan["estimate"] == {"min": 15, "max": 39}
@@ -303,7 +303,7 @@ def test_unknown_price_is_reported_as_unknown(cli: Cli) -> None:
     assert "the price of openai:of-next-year is not known" in said
 
 
-def test_the_first_line_says_why_and_names_keys_it_does_not_spend(cli: Cli, town: Town) -> None:
+def test_first_line_names_model_reason_and_unused_keys(cli: Cli, town: Town) -> None:
     env: dict[str, str | None] = {"CONSILIENCE_MODEL": MODEL, "OPENAI_API_KEY": "sk-very-secret"}
     result = cli("emergence", TASK, "--max-rounds", "1", env=env)
     first = result.stderr.splitlines()[0]
@@ -312,7 +312,7 @@ def test_the_first_line_says_why_and_names_keys_it_does_not_spend(cli: Cli, town
     assert "very-secret" not in result.output
 
 
-def test_an_encoder_is_paid_for_too(cli: Cli) -> None:
+def test_plan_includes_the_cost_of_an_encoder(cli: Cli) -> None:
     encoder = ("--similarity", "embedding", "--encoder", "openai:text-embedding-3-small")
     plan = json.loads(cli("emergence", TASK, "--dry-run", "--json", "--model", MODEL, *encoder).stdout)
     assert plan["paid"] == ["openai:text-embedding-3-small"]
@@ -321,7 +321,7 @@ def test_an_encoder_is_paid_for_too(cli: Cli) -> None:
 
 @pytest.mark.parametrize("name", ["foo", "openai:", ":foo"])
 @pytest.mark.parametrize("dry", [True, False])
-def test_an_encoder_without_a_provider_is_a_mistake(cli: Cli, town: Town, name: str, dry: bool) -> None:
+def test_encoder_without_a_provider_is_refused(cli: Cli, town: Town, name: str, dry: bool) -> None:
     result = cli("emergence", TASK, "--model", MODEL, "--encoder", name, *(["--dry-run"] if dry else []))
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
@@ -330,7 +330,7 @@ def test_an_encoder_without_a_provider_is_a_mistake(cli: Cli, town: Town, name: 
 
 
 @pytest.mark.parametrize("second", [("--source", "-"), ("--source", "S1=-")])
-def test_standard_input_is_read_once(cli: Cli, town: Town, second: tuple[str, str]) -> None:
+def test_stdin_named_twice_is_refused(cli: Cli, town: Town, second: tuple[str, str]) -> None:
     result = cli("solo", "-", "--model", MODEL, *second, input="Is it so?")
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
@@ -339,12 +339,12 @@ def test_standard_input_is_read_once(cli: Cli, town: Town, second: tuple[str, st
     assert cli("solo", TASK, "--model", MODEL, *second, input="A document.").exit_code == 0
 
 
-def test_one_call_is_foreseen_in_the_singular(cli: Cli, town: Town) -> None:
+def test_plan_of_one_call_uses_the_singular(cli: Cli, town: Town) -> None:
     first = cli("solo", TASK, "--model", MODEL).stderr.splitlines()[0]
     assert " · 1 call foreseen · " in first
 
 
-def test_settings_that_do_not_fit_each_other_are_named_without_a_prefix(cli: Cli, town: Town) -> None:
+def test_conflicting_settings_error_has_no_pydantic_prefix(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, "--model", MODEL, "--children", "8", "--depth", "6")
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: ")
@@ -355,7 +355,9 @@ def test_settings_that_do_not_fit_each_other_are_named_without_a_prefix(cli: Cli
 # --- configuration
 
 
-def test_option_over_environment_over_directory_over_user(cli: Cli, town: Town, here: Path, home: Path) -> None:
+def test_configuration_precedence_is_option_environment_directory_user(
+    cli: Cli, town: Town, here: Path, home: Path
+) -> None:
     def model(*options: str, env: dict[str, str | None] | None = None) -> str:
         return str(json.loads(cli("emergence", TASK, "--dry-run", "--json", *options, env=env).stdout)["models"][0])
 
@@ -371,7 +373,7 @@ def test_option_over_environment_over_directory_over_user(cli: Cli, town: Town, 
     assert "consilience.toml names it" in plan["why"]
 
 
-def test_an_environment_file_fills_what_is_not_set(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_file_sets_only_missing_variables(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWN_NAME", "kept")
     monkeypatch.setenv("CONSILIENCE_MODEL", "")
     monkeypatch.delenv("CONSILIENCE_MODEL")
@@ -405,7 +407,7 @@ def test_every_limit_ends_in_a_report_with_its_reason(cli: Cli, town: Town, limi
     assert json.loads(cli("show", "last", "--json").stdout)["stop_reason"] == reason
 
 
-def test_a_stop_reason_may_be_required(cli: Cli, town: Town) -> None:
+def test_require_exits_4_for_another_stop_reason(cli: Cli, town: Town) -> None:
     missed = cli("emergence", TASK, *QUICK, "--require", "converged", "--require", "settled")
     assert missed.exit_code == 4
     assert "It stopped exhausted_steps; converged or settled was required." in missed.stderr
@@ -414,7 +416,7 @@ def test_a_stop_reason_may_be_required(cli: Cli, town: Town) -> None:
     assert cli("emergence", TASK, *QUICK, "--require", "nonsense").exit_code == 2
 
 
-def test_a_cut_answer_is_marked_and_is_not_converged(cli: Cli, town: Town) -> None:
+def test_cut_answer_is_marked_and_not_converged(cli: Cli, town: Town) -> None:
     def reply(request: ModelRequest) -> object:
         said = (
             "The answer is yes, since the stalls"
@@ -443,7 +445,7 @@ def proposing(request: ModelRequest) -> object:
     return sensible(request)
 
 
-def test_a_panel_may_be_proposed_for_the_task(cli: Cli, town: Town) -> None:
+def test_panel_auto_proposes_and_seats_a_panel(cli: Cli, town: Town) -> None:
     town.reply = proposing
     result = cli("emergence", TASK, *QUICK, "--panel", "auto", "--max-calls", "16", "--json")
     report = EmergenceReport.model_validate_json(result.stdout)
@@ -455,7 +457,7 @@ def test_a_panel_may_be_proposed_for_the_task(cli: Cli, town: Town) -> None:
     assert all("What does a Nurse need?" in r.text for r in town.requests if r.agent == "L2N3")
 
 
-def test_without_a_proposal_nothing_is_run(cli: Cli, town: Town) -> None:
+def test_failed_panel_proposal_ends_before_the_run(cli: Cli, town: Town) -> None:
     town.reply = lambda request: Scripted("no idea", tokens_in=1, tokens_out=1)
     result = cli("emergence", TASK, *QUICK, "--panel", "auto")
     assert result.exit_code == 2

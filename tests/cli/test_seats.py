@@ -33,7 +33,7 @@ def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(cli)
 
 
-def test_the_command_names_service_seats_in_plan_report_and_page(run: Run) -> None:
+def test_service_seats_are_listed_in_plan_report_and_page(run: Run) -> None:
     dry = run("council", TASK, "--model", "local", "--agent", "crystallizer=exec:cat", "--dry-run")
     assert dry.code == 0
     assert " ".join(dry.out.split()).count("service seat") == 2
@@ -52,7 +52,7 @@ def test_the_command_names_service_seats_in_plan_report_and_page(run: Run) -> No
     )
 
 
-def test_the_plan_names_personas_models_and_counts_what_they_cost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_lists_models_of_personas_with_their_cost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     persona = ("--persona", "CFO: You ask who pays. [model=openai:gpt-4o-mini; interests=cost, cash]")
     common = ("council", TASK, "--model", "exec:cat", *persona, "--persona", "Clerk", "--dry-run")
@@ -92,7 +92,7 @@ def test_the_plan_names_personas_models_and_counts_what_they_cost(run: Run, monk
         ("CFO [horizon=1]]", "not in one pair of brackets at its end"),
     ],
 )
-def test_a_mistake_in_the_fields_of_a_persona_on_the_command_line_is_named(run: Run, text: str, words: str) -> None:
+def test_invalid_persona_field_is_named(run: Run, text: str, words: str) -> None:
     wrong = run("council", TASK, "--model", "exec:cat", "--persona", text, "--dry-run")
     assert wrong.code == 2
     assert words in " ".join(wrong.err.split())
@@ -100,12 +100,12 @@ def test_a_mistake_in_the_fields_of_a_persona_on_the_command_line_is_named(run: 
 
 
 @pytest.mark.parametrize("words", ["You pay [sic]", "You know that a[i]=1.", "You pay (see [1)."])
-def test_brackets_without_a_field_are_words_of_the_persona(run: Run, words: str) -> None:
+def test_persona_brackets_without_a_field_are_text(run: Run, words: str) -> None:
     plan = run("council", TASK, "--model", "exec:cat", "--persona", f"CFO: {words}", "--dry-run", "--json")
     assert json.loads(plan.out)["agents"][0]["perspective"] == words
 
 
-def test_a_panel_of_the_command_line_makes_the_seats_and_no_option_does(run: Run) -> None:
+def test_seats_come_from_the_panel_and_have_no_option(run: Run) -> None:
     options = ("--persona", "CFO: You pay.", "--persona", "हिन्दी वक्ता: You speak.")
     common = ("council", TASK, "--model", "exec:cat", *options, "--dry-run", "--json")
     plan = json.loads(run(*common, "--agent", "हिन्दी-वक्ता=exec:true").out)

@@ -55,7 +55,7 @@ def broken_off(cli: Cli, town: Town) -> str:
     return recorded()[-1]
 
 
-def test_show_prints_the_report_under_its_task(cli: Cli, session: str) -> None:
+def test_show_prints_task_and_report(cli: Cli, session: str) -> None:
     result = cli("show", session)
     assert result.exit_code == 0
     assert result.stdout.startswith(f"# {TASK}\n\n**Stopped: reached the limit of 2 rounds")
@@ -63,11 +63,11 @@ def test_show_prints_the_report_under_its_task(cli: Cli, session: str) -> None:
 
 
 @pytest.mark.parametrize("length", [2, 4, 7])
-def test_ids_may_be_shortened(cli: Cli, session: str, length: int) -> None:
+def test_session_id_prefix_is_accepted(cli: Cli, session: str, length: int) -> None:
     assert f"consilience replay {session}`" in cli("show", session[:length]).stdout
 
 
-def test_last_is_the_newest_and_an_ambiguous_beginning_is_refused(cli: Cli, session: str) -> None:
+def test_last_is_the_newest_and_an_ambiguous_prefix_is_refused(cli: Cli, session: str) -> None:
     cli(*RUN)
     newest = recorded()[-1]
     assert f"consilience replay {newest}`" in cli("show", "last").stdout
@@ -80,11 +80,11 @@ def test_last_is_the_newest_and_an_ambiguous_beginning_is_refused(cli: Cli, sess
     assert newest in unknown.stderr
 
 
-def test_show_as_json_is_the_report(cli: Cli, session: str) -> None:
+def test_show_json_prints_the_report(cli: Cli, session: str) -> None:
     assert EmergenceReport.model_validate_json(cli("show", session, "--json").stdout).session == session
 
 
-def test_show_of_an_unfinished_session_says_how_far_it_got(cli: Cli, broken_off: str) -> None:
+def test_show_of_an_unfinished_session_prints_progress(cli: Cli, broken_off: str) -> None:
     result = cli("show", "last")
     assert result.exit_code == 0
     assert "**Not finished: the run was interrupted**" in result.stdout
@@ -106,7 +106,7 @@ def test_show_of_an_unfinished_session_as_json(cli: Cli, broken_off: str) -> Non
     assert len(found["calls"]) == 6
 
 
-def test_resume_asks_only_what_is_not_recorded(cli: Cli, town: Town, broken_off: str, here: Path) -> None:
+def test_resume_makes_only_missing_calls(cli: Cli, town: Town, broken_off: str, here: Path) -> None:
     result = cli("resume", broken_off[:5], "--out", "reports")
     assert result.exit_code == 0
     assert result.stderr.startswith(f"Resuming {broken_off}: 6 calls recorded, not paid for again; 1 in flight")
@@ -116,7 +116,7 @@ def test_resume_asks_only_what_is_not_recorded(cli: Cli, town: Town, broken_off:
     assert (here / "reports" / "report.json").exists()
 
 
-def test_resume_of_a_finished_session_gives_its_report(cli: Cli, town: Town, session: str) -> None:
+def test_resume_of_a_finished_session_prints_its_report(cli: Cli, town: Town, session: str) -> None:
     town.requests.clear()
     result = cli("resume", "last")
     assert result.exit_code == 0
@@ -125,7 +125,7 @@ def test_resume_of_a_finished_session_gives_its_report(cli: Cli, town: Town, ses
     assert town.requests == []
 
 
-def test_replay_says_what_matched(cli: Cli, town: Town, session: str) -> None:
+def test_replay_prints_number_of_matched_events(cli: Cli, town: Town, session: str) -> None:
     town.requests.clear()
     result = cli("replay", "last")
     assert result.exit_code == 0
@@ -175,7 +175,7 @@ def test_a_finished_session_is_shown_and_resumed_without_the_code_of_its_protoco
     assert cli("replay", session).exit_code == 2
 
 
-def test_a_session_that_is_being_run_is_left_alone(cli: Cli, broken_off: str, store: SqliteStore) -> None:
+def test_resume_of_a_running_session_is_refused(cli: Cli, broken_off: str, store: SqliteStore) -> None:
     journal = store.open(broken_off)
     try:
         shown = cli("show", broken_off)
@@ -214,7 +214,7 @@ def _begin(store: SqliteStore, *, parked: bool) -> None:
     asyncio.run(write())
 
 
-def test_show_of_a_parked_session_says_what_it_waits_for(cli: Cli, store: SqliteStore) -> None:
+def test_show_of_a_parked_session_lists_open_questions(cli: Cli, store: SqliteStore) -> None:
     _begin(store, parked=True)
     out = cli("show", "rhand01").stdout
     assert "**Waiting for an answer to: round-1/ask/L2N1**" in out
@@ -230,7 +230,7 @@ def test_resume_of_an_unknown_protocol_is_refused(cli: Cli, store: SqliteStore) 
     assert "'seance', which is not installed" in result.stderr
 
 
-def test_what_a_program_handed_over_only_a_program_can_give_again(cli: Cli, home: Path) -> None:
+def test_resume_of_a_session_with_a_python_model_is_refused(cli: Cli, home: Path) -> None:
     def broken(request: ModelRequest) -> str:
         raise RuntimeError("boom")
 
@@ -246,7 +246,7 @@ def test_what_a_program_handed_over_only_a_program_can_give_again(cli: Cli, home
     assert "defect" not in said
 
 
-def test_a_session_killed_before_it_began(cli: Cli, store: SqliteStore) -> None:
+def test_session_killed_before_its_start_is_reported(cli: Cli, store: SqliteStore) -> None:
     asyncio.run(store.create("rnothing").close())
     assert "was killed before it began" in cli("show", "rnothing").stdout
     assert cli("resume", "rnothing").exit_code == 2

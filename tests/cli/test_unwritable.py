@@ -101,7 +101,7 @@ def shut(home: Path) -> None:
     [("full", 1), ("full", 2), ("full", 3), ("shut", 1), ("shut", 3)],
     ids=["full", "full, with a log", "full, with a log and its index", "shut", "shut, with a log and its index"],
 )
-def test_what_only_reads_works_where_nothing_can_be_written(
+def test_reading_commands_work_in_a_read_only_home(
     how: str, files: int, sessions: list[str], archived: Callable[[Sequence[str]], Path]
 ) -> None:
     one, other = sessions
@@ -126,7 +126,7 @@ def test_what_only_reads_works_where_nothing_can_be_written(
 
 
 @pytest.mark.parametrize("how", ["full", "shut"])
-def test_what_writes_there_says_what_to_do_and_changes_nothing(
+def test_writing_commands_in_a_read_only_home_are_refused(
     how: str, sessions: list[str], archived: Callable[[Sequence[str]], Path], cli: Cli, town: Town
 ) -> None:
     town.reply = lambda request: RuntimeError("boom")
@@ -157,7 +157,7 @@ def test_what_writes_there_says_what_to_do_and_changes_nothing(
     assert (home / "journal.db").read_bytes() == before
 
 
-def test_who_runs_a_session_is_seen_where_no_lock_can_be_written(cli: Cli, town: Town, home: Path) -> None:
+def test_running_session_is_detected_in_a_read_only_home(cli: Cli, town: Town, home: Path) -> None:
     town.reply = lambda request: RuntimeError("boom")
     assert cli("emergence", TASK, "--model", MODEL).exit_code == 1
     (session,) = recorded()

@@ -72,7 +72,7 @@ async def test_an_answer_that_takes_no_side_says_so_and_the_smaller_side_is_diss
     report = await debate()
     text = report.markdown()
     assert "The answer takes neither side." in above_answer(text)
-    dissent = text.split("### Dissent kept")[1].split("## ")[0]
+    dissent = text.split("### Dissent")[1].split("## ")[0]
     assert "critic of change (B), no" in dissent
 
 
@@ -249,7 +249,7 @@ async def test_agents_that_keep_their_positions_are_reported_as_such() -> None:
 async def test_a_failed_lock_is_named_with_what_was_missing() -> None:
     report = await debate({"commit": everybody("YES")})
     text = report.markdown()
-    never = text.split("### Never resolved")[1].split("\n## ")[0]
+    never = text.split("### Unresolved threads")[1].split("\n## ")[0]
     assert "failed: 2 attempts to lock it failed: nobody commits to NO" in never
     assert "Crux locks: 2 attempts, 2 failed (2 nobody on one of the sides)." in text
     assert "Lock 1 of thread 1 failed: nobody commits to no." in text
@@ -265,7 +265,7 @@ async def test_a_stale_thread_is_listed_with_its_reason() -> None:
     report = await debate({"turn": turn, "reframe": nothing})
     stale = [thread for thread in report.threads if thread.status == "STALE"]
     assert stale
-    never = report.markdown().split("### Never resolved")[1].split("\n## ")[0]
+    never = report.markdown().split("### Unresolved threads")[1].split("\n## ")[0]
     assert f"went stale: {stale[0].closed_by}" in never
 
 

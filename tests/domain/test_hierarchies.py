@@ -53,12 +53,12 @@ def written(tmp_path: Path, text: str) -> Path:
 # --- the shipped ones
 
 
-def test_the_shipped_hierarchies_are_the_documented_ones() -> None:
+def test_shipped_hierarchies_match_the_documentation() -> None:
     assert shipped_hierarchies() == ["blog", "document", "product-brief", "research-summary", "technical-report"]
 
 
 @pytest.mark.parametrize("name", shipped_hierarchies())
-def test_a_shipped_hierarchy_is_whole(name: str) -> None:
+def test_shipped_hierarchy_is_complete(name: str) -> None:
     found = load_hierarchy(name)
     assert found.name == name
     assert found.has_vectors
@@ -89,7 +89,7 @@ def test_blog_is_the_seeds() -> None:
     assert blog.by_name["stylist"].vector == (0.9, 0.4, 0.2)
 
 
-def test_one_of_them_has_four_layers() -> None:
+def test_shipped_hierarchies_include_one_of_four_layers() -> None:
     found = load_hierarchy("research-summary")
     assert found.layer("reader") == 4
     assert found.above("reader") == {"reader", "evidence", "findings", "lead"}
@@ -98,7 +98,7 @@ def test_one_of_them_has_four_layers() -> None:
 # --- a user's own
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
+def test_hierarchy_file_is_read(tmp_path: Path) -> None:
     found = load_hierarchy(written(tmp_path, GOOD))
     assert found.sections == ("opening", "body")
     assert found.edges_to_leaves == (("opening", "checker"), ("body", "checker"))
@@ -159,7 +159,7 @@ def test_load_hierarchy_invalid_file_names_the_error(tmp_path: Path, old: str, n
         ((1, 3, 3, 3), "'checker' is on layer 3, not below its parent 'opening' on layer 3"),
     ],
 )
-def test_layers_that_are_given_are_checked(layers: tuple[int, ...], said: str) -> None:
+def test_layers_in_a_file_are_checked(layers: tuple[int, ...], said: str) -> None:
     roles = [
         {"name": "editor", "description": "x", "children": ["opening", "body"]},
         {"name": "opening", "description": "x", "children": ["checker"]},
@@ -174,7 +174,7 @@ def test_layers_that_are_given_are_checked(layers: tuple[int, ...], said: str) -
         Hierarchy.model_validate(table)
 
 
-def test_two_coordinators_are_too_many(tmp_path: Path) -> None:
+def test_hierarchy_with_two_coordinators_is_refused(tmp_path: Path) -> None:
     extra = '\n[[roles]]\nname = "boss"\ndescription = "x"\nchildren = ["checker"]\nvector = [1.0, 1.0]\n'
     with pytest.raises(SettingsError, match="boss has no parent"):
         load_hierarchy(written(tmp_path, GOOD + extra))
@@ -279,12 +279,12 @@ def test_distance_is_symmetric_bounded_and_zero_to_itself(a: list[float], b: lis
 
 
 @given(vectors, st.floats(0.01, 100))
-def test_only_the_direction_counts(a: list[float], times: float) -> None:
+def test_distance_depends_on_direction_only(a: list[float], times: float) -> None:
     assert distance(a, [x * times for x in a]) == 0.0
     assert distance(a, [-x * times for x in a]) == pytest.approx(1.0)
 
 
-def test_distance_by_hand() -> None:
+def test_distance_matches_values_computed_by_hand() -> None:
     assert distance([1, 0], [0, 1]) == pytest.approx(0.5)
     assert distance([1, 0], [1, 1]) == pytest.approx((1 - math.sqrt(0.5)) / 2)
     assert distance([1e200, 0], [0, 1e200]) == pytest.approx(0.5)

@@ -48,7 +48,7 @@ def mistake(tmp_path: Path, text: str) -> str:
 # --- the shipped panels
 
 
-def test_the_shipped_panels_are_the_documented_ones() -> None:
+def test_shipped_panels_match_the_documentation() -> None:
     assert shipped_panels() == [
         "engineering",
         "markets",
@@ -83,7 +83,7 @@ def test_no_two_shipped_personas_are_alike() -> None:
 # --- what can be loaded
 
 
-def test_a_users_file_is_read(tmp_path: Path) -> None:
+def test_panel_file_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     panel = load_panel(path)
     assert panel == load_panel(str(path))
@@ -91,7 +91,7 @@ def test_a_users_file_is_read(tmp_path: Path) -> None:
     assert panel.personas[0].description == "You ask what it costs, who pays and what is given up."
 
 
-def test_a_file_beside_the_user_needs_no_suffix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_file_in_the_current_directory_needs_no_suffix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "launch").write_text(GOOD, encoding="utf-8")
     assert load_panel("launch").name == "launch"
@@ -110,18 +110,18 @@ def test_the_home_directory_may_be_written_as_a_tilde(tmp_path: Path, monkeypatc
     assert load_panel("~/mine.toml").name == "launch"
 
 
-def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> None:
+def test_panel_file_with_bom_and_crlf_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
     assert load_panel(path).name == "launch"
 
 
-def test_texts_are_stripped(tmp_path: Path) -> None:
+def test_persona_texts_are_stripped(tmp_path: Path) -> None:
     panel = load_panel(write(tmp_path, GOOD.replace('"Sceptical CFO"', '"  Sceptical CFO "')))
     assert panel.names[0] == "Sceptical CFO"
 
 
-def test_panels_and_personas_do_not_change() -> None:
+def test_panels_and_personas_are_immutable() -> None:
     panel = load_panel("markets")
     assert hash(panel) == hash(load_panel("markets"))
     with pytest.raises(ValueError, match="frozen"):
@@ -130,7 +130,7 @@ def test_panels_and_personas_do_not_change() -> None:
         panel.personas[0].name = "other"  # type: ignore[misc]
 
 
-def test_limits_are_inclusive(tmp_path: Path) -> None:
+def test_persona_limits_are_inclusive(tmp_path: Path) -> None:
     personas = "".join(f'[[personas]]\nname = "P{n}"\ndescription = "{"x" * 2_000}"\n' for n in range(64))
     assert len(load_panel(write(tmp_path, f'name = "big"\ndescription = "d"\n{personas}')).personas) == 64
 
@@ -139,7 +139,7 @@ def test_limits_are_inclusive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "close"), [("market", "markets"), ("Markets", "markets"), ("sciense", "science")])
-def test_an_unknown_name_lists_close_ones(name: str, close: str) -> None:
+def test_unknown_panel_name_suggests_close_ones(name: str, close: str) -> None:
     with pytest.raises(UnknownName) as caught:
         load_panel(name)
     assert f"Did you mean '{close}'" in str(caught.value)
@@ -148,14 +148,14 @@ def test_an_unknown_name_lists_close_ones(name: str, close: str) -> None:
         assert shipped in str(caught.value)
 
 
-def test_a_name_unlike_any_lists_the_shipped_ones() -> None:
+def test_panel_name_unlike_any_lists_the_shipped_ones() -> None:
     with pytest.raises(UnknownName) as caught:
         load_panel("zzzz")
     assert "Did you mean" not in str(caught.value)
     assert "engineering, markets" in str(caught.value)
 
 
-def test_a_file_named_without_its_suffix_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_file_named_without_suffix_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path, GOOD)
     with pytest.raises(UnknownName, match=r"Did you mean the file mine\.toml\?"):
@@ -163,23 +163,23 @@ def test_a_file_named_without_its_suffix_is_suggested(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("empty", ["", "  "])
-def test_an_empty_name(empty: str) -> None:
+def test_empty_panel_name_is_refused(empty: str) -> None:
     with pytest.raises(SettingsError, match="name of the panel is empty"):
         load_panel(empty)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_missing_panel_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no such panel file.*none\.toml.*engineering"):
         load_panel(tmp_path / "none.toml")
 
 
-def test_a_directory(tmp_path: Path) -> None:
+def test_directory_as_panel_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"is a directory.*Name the TOML file inside it"):
         load_panel(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_unreadable_panel_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     path.chmod(0)
     with pytest.raises(SettingsError, match=r"cannot be read: Permission denied"):
@@ -196,26 +196,26 @@ def test_load_panel_in_the_home_of_an_unknown_user_is_refused() -> None:
         load_panel("~no-such-user/mine.toml")
 
 
-def test_a_whole_text_instead_of_a_name() -> None:
+def test_text_in_place_of_a_panel_name_is_refused() -> None:
     with pytest.raises(UnknownName) as caught:
         load_panel("You ask what it costs.\n" * 1_000)
     assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
 
 
-def test_a_path_through_a_file(tmp_path: Path) -> None:
+def test_panel_path_below_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot be read: Not a directory"):
         load_panel(write(tmp_path, GOOD) / "panel.toml")
 
 
-def test_a_file_that_is_no_panel_at_all(tmp_path: Path) -> None:
+def test_oversized_panel_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.toml"
     path.write_bytes(b"x" * (MAX_FILE_BYTES + 1))
     with pytest.raises(SettingsError, match=r"more than 1 MB.*weights\.toml"):
         load_panel(path)
 
 
-def test_not_utf8(tmp_path: Path) -> None:
+def test_panel_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes('name = "ok"\ndescription = "caf\u00e9"\n'.encode("latin-1"))
     with pytest.raises(SettingsError, match=r"not UTF-8 text.*line 2, column 19\. Save it as UTF-8"):
@@ -238,7 +238,7 @@ def test_not_utf8(tmp_path: Path) -> None:
         ("x = {" + '"a".' * 32 + "a = 1}\n", "line 1, column 6"),
     ],
 )
-def test_broken_toml_gives_line_and_column(tmp_path: Path, text: str, place: str) -> None:
+def test_invalid_toml_error_has_line_and_column(tmp_path: Path, text: str, place: str) -> None:
     message = mistake(tmp_path, text)
     assert "not valid TOML" in message
     assert place in message
@@ -269,7 +269,7 @@ def test_broken_toml_gives_line_and_column(tmp_path: Path, text: str, place: str
         ),
     ],
 )
-def test_a_mistake_in_the_content_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_invalid_panel_field_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in GOOD
     assert said in mistake(tmp_path, GOOD.replace(old, new))
 
@@ -290,31 +290,29 @@ def test_a_mistake_in_the_content_is_named(tmp_path: Path, old: str, new: str, s
         ),
     ],
 )
-def test_a_mistake_in_the_list_is_named(tmp_path: Path, personas: str, said: str) -> None:
+def test_invalid_persona_list_is_named(tmp_path: Path, personas: str, said: str) -> None:
     assert said in mistake(tmp_path, f'name = "x"\ndescription = "y"\n{personas}')
 
 
-def test_all_mistakes_are_told_at_once_but_not_endlessly(tmp_path: Path) -> None:
+def test_all_panel_errors_are_reported_up_to_a_limit(tmp_path: Path) -> None:
     message = mistake(tmp_path, 'name = "x"\ndescription = "y"\n' + "[[personas]]\n" * 64)
     assert "persona 1 has no 'name'; persona 1 has no 'description'; persona 2" in message
     assert "and 123 more" in message
     assert len(message) < 800
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
+def test_empty_panel_file_is_refused(tmp_path: Path) -> None:
     assert "the panel has no 'name'; the panel has no 'description'" in mistake(tmp_path, "")
 
 
-def test_duplicates_are_refused_in_python_too() -> None:
+def test_duplicate_personas_are_refused_in_python() -> None:
     twin = Persona(name="Twin", description="You agree.")
     with pytest.raises(ValueError, match="both named 'Twin'"):
         Panel(name="x", description="y", personas=(twin, twin))
 
 
 @given(text=st.text(max_size=80) | st.builds(lambda cut, add: GOOD[:cut] + add, st.integers(0, len(GOOD)), st.text()))
-def test_no_text_ends_in_anything_but_a_panel_or_a_users_mistake(
-    text: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_text_is_a_panel_or_a_user_error(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
     path.write_text(text, encoding="utf-8", errors="replace", newline="")
     message = ""

@@ -24,7 +24,7 @@ BALLOTS = st.lists(
 
 
 @given(BALLOTS, st.integers())
-def test_the_pool_sums_to_one_and_knows_no_order(ballots: list[Ballot], seed: int) -> None:
+def test_pool_sums_to_one_in_any_order(ballots: list[Ballot], seed: int) -> None:
     shares = pool(ballots)
     assert sum(shares.values()) == pytest.approx(1.0 if ballots else 0.0)
     shuffled = Random(seed).sample(ballots, len(ballots))

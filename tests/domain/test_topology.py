@@ -24,7 +24,7 @@ def test_the_children_of_a_node_are_numbered_as_the_seed_numbers_them(children: 
             assert set(shape.siblings(child)) == set(below) - {child}
 
 
-def test_everyone_is_everyones_peer() -> None:
+def test_complete_topology_makes_all_agents_peers() -> None:
     shape = complete(3)
     assert shape.siblings("A2") == ("A1", "A3")
     assert shape.roots == shape.leaves == ("A1", "A2", "A3")
@@ -54,7 +54,7 @@ def test_a_graph_is_as_large_as_its_agents_and_parents() -> None:
     assert complete(400).siblings("A7") == tuple(f"A{n}" for n in range(1, 401) if n != 7)
 
 
-def test_graphs_of_the_first_days_which_list_peers_are_read() -> None:
+def test_topologies_recorded_with_peers_are_read() -> None:
     now = tree(3, 3)
     body = now.model_dump()
     del body["circles"]

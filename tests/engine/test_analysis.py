@@ -15,7 +15,7 @@ ODD = st.text(
 
 
 @given(ODD)
-def test_any_text_comes_apart_into_its_own_words_in_order(text: str) -> None:
+def test_sentences_keep_all_words_in_order(text: str) -> None:
     place = 0
     for sentence in sentences(text):
         assert sentence.strip() == sentence != ""
@@ -24,12 +24,12 @@ def test_any_text_comes_apart_into_its_own_words_in_order(text: str) -> None:
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u2028", "\u2029", "\u0085", "\u3000"])
-def test_a_capital_a_wide_space_and_a_full_stop_are_text_like_any(space: str) -> None:
+def test_sentences_of_any_text_do_not_fail(space: str) -> None:
     """The library panics on them, which is no exception that anybody catches."""
     assert "".join(sentences(f"It needs vitamin D{space}. Next.")).startswith(f"It needs vitamin D{space}.")
 
 
-def test_numbers_and_abbreviations_stay_whole() -> None:
+def test_sentences_keep_numbers_and_abbreviations_together() -> None:
     text = "Pi is 3.14, e.g. in Dr. Lee's book. The U.S. edition differs! Is it so?"
     assert sentences(text) == ["Pi is 3.14, e.g. in Dr. Lee's book.", "The U.S. edition differs!", "Is it so?"]
 
@@ -41,7 +41,7 @@ WORDS = st.lists(
 
 
 @given(WORDS, st.lists(WORDS, max_size=6))
-def test_what_is_new_is_what_no_sentence_resembles(answer: str, inputs: list[str]) -> None:
+def test_novelty_counts_sentences_without_a_similar_one(answer: str, inputs: list[str]) -> None:
     said = [bare_tokens(sentence) for text in inputs for sentence in sentences(text)]
     own = [bare_tokens(sentence) for sentence in sentences(answer)]
     new = [

@@ -54,7 +54,7 @@ def done_in(journal: Path) -> set[str]:
 @pytest.mark.matrix(keep=5)
 @pytest.mark.parametrize("room", [40_000, 60_000, 90_000, 120_000, 160_000, 220_000])
 @every_case
-def test_a_disk_that_is_full_ends_the_run_in_words_and_it_goes_on_when_there_is_room(
+def test_full_disk_ends_the_run_and_resume_continues(
     case: Case, room: int, tmp_path: Path, processes: Processes
 ) -> None:
     """No file may grow beyond so many bytes, for root as for anybody; what SQLite is told is what a full disk tells it."""
@@ -139,7 +139,7 @@ PLACES = [below_a_file, in_proc, a_directory, read_only_directory, read_only_fil
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
-def test_a_place_that_cannot_be_written_is_said_before_anything_is_asked(place, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_unwritable_journal_is_refused_before_any_call(place, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = place(tmp_path)
     with pytest.raises(StoreUnusable) as refusal:
         SqliteStore(path, writing=True)
@@ -147,7 +147,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_asked(place, 
     assert "CONSILIENCE_HOME" in refusal.value.do
 
 
-async def test_where_no_lease_can_be_had_nothing_is_asked(tmp_path: Path) -> None:
+async def test_session_without_a_lease_makes_no_call(tmp_path: Path) -> None:
     case = CALLING[0]
     (tmp_path / "j.db.leases").write_text("in the way")
     store, model = SqliteStore(tmp_path / "j.db"), ScriptedModel(case.script)
@@ -205,9 +205,7 @@ class Slow(ScriptedModel):
 
 @pytest.mark.parametrize("wall", [1_800_000_000.0, 86_400.0, -5_000_000.0], ids=["going back", "1970", "before 1970"])
 @every_case
-async def test_a_wall_clock_that_goes_back_changes_nothing(
-    case: Case, wall: float, tmp_path: Path, clocks: Clocks
-) -> None:
+async def test_wall_clock_set_back_changes_no_result(case: Case, wall: float, tmp_path: Path, clocks: Clocks) -> None:
     expected = await run(case)
     clocks.wall = wall
     store = SqliteStore(tmp_path / "j.db")

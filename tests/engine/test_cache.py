@@ -36,7 +36,7 @@ async def play(store: SqliteStore, model: ScriptedModel, **more: object) -> Repo
     return await runner.start(TASK, TREE, models=model, store=store, options=CACHE, **more)  # type: ignore[arg-type]
 
 
-async def test_the_same_run_again_asks_nothing_and_costs_nothing() -> None:
+async def test_cache_answers_an_identical_run_for_free() -> None:
     store = SqliteStore(":memory:")
     first = await play(store, ScriptedModel(dear))
     second = await play(store, ScriptedModel([]))
@@ -48,7 +48,7 @@ async def test_the_same_run_again_asks_nothing_and_costs_nothing() -> None:
     assert (await runner.replay(second.session, store=store)).digest() == second.digest()
 
 
-async def test_nothing_is_taken_unasked() -> None:
+async def test_cache_is_not_used_without_the_option() -> None:
     store = SqliteStore(":memory:")
     await play(store, ScriptedModel(dear))
     model = ScriptedModel(dear)
@@ -58,7 +58,7 @@ async def test_nothing_is_taken_unasked() -> None:
 
 
 @pytest.mark.parametrize("changed", ["seed", "model", "task", "perspective", "reply_tokens"])
-async def test_whatever_the_request_rests_on_makes_it_another(changed: str) -> None:
+async def test_cache_misses_on_any_changed_input(changed: str) -> None:
     store = SqliteStore(":memory:")
     await play(store, ScriptedModel(dear))
     model = ScriptedModel(dear, name="other" if changed == "model" else "scripted")
@@ -86,7 +86,7 @@ async def test_cached_replies_need_no_budget() -> None:
     assert second.stop_reason is first.stop_reason is not StopReason.EXHAUSTED_BUDGET
 
 
-async def test_a_limit_that_only_cached_calls_fell_under_was_met_and_replays() -> None:
+async def test_limit_that_covers_only_cached_calls_counts_as_used() -> None:
     store = SqliteStore(":memory:")
     limits = Limits(agents={"L2N1": SpendingLimits(calls=50)}, phases={"leaf_respond": SpendingLimits(calls=50)})
     await play(store, ScriptedModel(dear), limits=limits)
@@ -95,7 +95,7 @@ async def test_a_limit_that_only_cached_calls_fell_under_was_met_and_replays() -
     assert (await runner.replay(report.session, store=store)).digest() == report.digest()
 
 
-async def test_a_cached_reply_keeps_who_wrote_it_and_that_it_was_cut() -> None:
+async def test_cached_reply_keeps_its_model_and_cut_mark() -> None:
     store = SqliteStore(":memory:")
 
     def chain(second: list[Scripted]) -> Fallback:
@@ -115,7 +115,7 @@ async def test_a_cached_reply_keeps_who_wrote_it_and_that_it_was_cut() -> None:
         assert report.ledger.actual.fallbacks == len(given), "the cached one was not paid for"
 
 
-async def test_only_what_was_recorded_is_taken_and_the_rest_is_asked() -> None:
+async def test_partly_cached_run_calls_only_the_rest() -> None:
     store = SqliteStore(":memory:")
     await play(store, ScriptedModel(dear), limits=Limits(calls=4))
     known = {e.key for s in store.sessions() for e in store.read(s) if isinstance(e, CallCompleted)}
@@ -131,7 +131,7 @@ async def test_only_what_was_recorded_is_taken_and_the_rest_is_asked() -> None:
 
 
 @pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
-async def test_a_run_out_of_the_cache_may_be_killed_and_replayed(case: Case, tmp_path: Path) -> None:
+async def test_cached_run_can_be_killed_resumed_and_replayed(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     store = SqliteStore(path)
 
@@ -157,7 +157,7 @@ async def test_a_run_out_of_the_cache_may_be_killed_and_replayed(case: Case, tmp
     store.close()
 
 
-async def test_inherited_cached_and_made_are_counted_each_once_and_apart() -> None:
+async def test_inherited_cached_and_made_calls_are_counted_separately() -> None:
     store = SqliteStore(":memory:")
     first = await play(store, ScriptedModel(dear), session="p")
     total = first.ledger.actual.calls

@@ -61,7 +61,7 @@ def closing_requests(model: ScriptedModel) -> list[ModelRequest]:
     return [request for request in model.requests if request.agent == "L1N1"]
 
 
-async def test_it_is_asked_again_with_twice_the_room_and_the_whole_answer_counts() -> None:
+async def test_cut_closing_reply_is_repeated_with_twice_the_tokens() -> None:
     report, model = await run(cut("Yes, bec"), whole("Yes, because it is."))
     first, second = closing_requests(model)
     assert second.max_tokens == 2 * first.max_tokens
@@ -82,7 +82,7 @@ async def test_it_is_asked_again_with_twice_the_room_and_the_whole_answer_counts
     ],
     ids=["cut again", "cut again and shorter", "unusable", "failed"],
 )
-async def test_what_does_not_help_leaves_the_longer_text_marked(again: Any, kept: str) -> None:
+async def test_closing_reply_cut_twice_keeps_the_longer_text_marked(again: Any, kept: str) -> None:
     report, model = await run(cut("Yes, bec"), again)
     assert (report.answer, report.answer_cut) == (kept, True)
     assert report.cut_replies == ("round-1/observe/L1N1",)
@@ -91,14 +91,14 @@ async def test_what_does_not_help_leaves_the_longer_text_marked(again: Any, kept
     assert {request.attempt for request in closing_requests(model)} == {1, 2}
 
 
-async def test_another_call_that_was_cut_is_not_asked_again() -> None:
+async def test_cut_reply_of_another_call_is_not_repeated() -> None:
     model = ScriptedModel(lambda request: cut("So") if request.agent == "L2N1" else whole(f"{request.key}."))
     report = await runner.start("Which?", PROTOCOL, models=model, store=SqliteStore(":memory:"))
     assert len(model.requests) == PROTOCOL.estimate().max
     assert set(report.cut_replies) == {"round-1/leaf_respond/L2N1", "round-1/lateral/L2N1"}
 
 
-async def test_without_repairs_it_is_not_asked_again() -> None:
+async def test_cut_closing_reply_without_repairs_is_not_repeated() -> None:
     report, model = await run(cut("Yes, bec"), options=Options(repairs=0))
     assert len(closing_requests(model)) == 1
     assert report.answer_cut
@@ -107,7 +107,7 @@ async def test_without_repairs_it_is_not_asked_again() -> None:
 @pytest.mark.parametrize(
     "limits", [Limits(calls=LEAVES + 1), Limits(tokens=20_000), Limits(money=12), Limits(money=30)]
 )
-async def test_no_limit_is_exceeded_for_it(limits: Limits) -> None:
+async def test_repeat_of_a_cut_closing_reply_exceeds_no_limit(limits: Limits) -> None:
     report, _ = await run(cut("Yes, bec"), whole("Yes, because it is."), limits=limits)
     spent = report.ledger.actual
     assert limits.calls is None or spent.requests <= limits.calls
@@ -118,7 +118,7 @@ async def test_no_limit_is_exceeded_for_it(limits: Limits) -> None:
     assert report.failed_calls == ()
 
 
-async def test_a_limit_that_forbids_it_leaves_the_first_answer_and_a_record_of_the_refusal(tmp_path: Path) -> None:
+async def test_repeat_of_a_cut_closing_reply_refused_by_a_limit_keeps_the_first(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     report, model = await run(cut("Yes, bec"), limits=Limits(calls=LEAVES + 1), store=store)
     assert len(model.requests) == LEAVES + 1
@@ -130,7 +130,7 @@ async def test_a_limit_that_forbids_it_leaves_the_first_answer_and_a_record_of_t
 
 
 @pytest.mark.parametrize("again", [whole("Yes, because it is."), cut("Yes"), Scripted("{}"), ServerError("down")])
-async def test_it_replays_forks_and_is_shown(again: Any, tmp_path: Path) -> None:
+async def test_repeated_closing_reply_replays_forks_and_is_shown(again: Any, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     report, _ = await run(cut("Yes, bec"), again, store=store)
     assert (await runner.replay("s", store=store)).digest() == report.digest()
@@ -141,7 +141,7 @@ async def test_it_replays_forks_and_is_shown(again: Any, tmp_path: Path) -> None
     assert ("was cut off at the token limit" in page) == report.answer_cut
 
 
-async def test_a_run_killed_before_the_second_attempt_asks_it_on_resume(tmp_path: Path) -> None:
+async def test_kill_before_the_repeat_of_a_cut_closing_reply_resumes_it(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
 
     class Killed(BaseException):

@@ -26,7 +26,7 @@ def collecting() -> Iterator[None]:
     gc.enable()
 
 
-def test_overlapping_pauses_end_with_the_last() -> None:
+def test_overlapping_gc_pauses_end_with_the_last() -> None:
     first, second = CollectorPause(), CollectorPause()
     first.release()
     first.release()
@@ -35,7 +35,7 @@ def test_overlapping_pauses_end_with_the_last() -> None:
     assert gc.isenabled()
 
 
-def test_a_collector_that_was_disabled_stays_so() -> None:
+def test_disabled_collector_stays_disabled() -> None:
     gc.disable()
     with CollectorPause():
         pass

@@ -231,7 +231,7 @@ async def grown_faster(doubling: Doubling, directory: Path, than: Callable[[str]
 
 
 @pytest.mark.parametrize("doubling", DOUBLINGS, ids=lambda doubling: doubling.name)
-async def test_twice_the_work_costs_at_most_twice_as_much(doubling: Doubling, tmp_path: Path) -> None:
+async def test_twice_the_work_costs_at_most_twice(doubling: Doubling, tmp_path: Path) -> None:
     assert await grown_faster(doubling, tmp_path, lambda name: doubling.calls if ": calls of " in name else TWICE) == []
 
 
@@ -248,7 +248,7 @@ async def test_a_family_twice_as_wide_makes_twice_the_calls_of_prompts_twice_as_
     )
 
 
-async def test_a_transcript_read_whole_is_kept_once(tmp_path: Path) -> None:
+async def test_growing_transcript_is_stored_once(tmp_path: Path) -> None:
     """What is sent grows with the square, and what is kept does not."""
     kept = ("calls of the model", "rows of ", "bytes", "run: statements", "resume: statements", "replay: statements")
     assert (
@@ -272,7 +272,7 @@ async def test_twice_the_objections_cost_at_most_twice_as_much(tmp_path: Path) -
     )
 
 
-async def test_what_grows_faster_is_found(tmp_path: Path) -> None:
+async def test_superlinear_growth_is_detected(tmp_path: Path) -> None:
     """The count itself: a family twice as wide is not twice as much to read, and that is seen in characters and in functions."""
     counts = await growth(Doubling("a family", family, (8, 16, 32)), tmp_path)
     found = "\n".join(faster(counts, lambda _: TWICE))

@@ -52,7 +52,9 @@ async def stepped(case: Case, store: SqliteStore, calls: int | None) -> tuple[Ou
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("share", [None, 0.4])
-async def test_phase_by_phase_it_comes_to_the_same(case: Case, share: float | None, store: SqliteStore) -> None:
+async def test_run_held_phase_by_phase_gives_the_same_report(
+    case: Case, share: float | None, store: SqliteStore
+) -> None:
     calls = None if share is None else round(case.need * share)
     whole = await run(case, calls=calls)
     made, phases = await stepped(case, store, calls)
@@ -62,7 +64,7 @@ async def test_phase_by_phase_it_comes_to_the_same(case: Case, share: float | No
     assert (await runner.replay("s", store=store)).digest() == whole.report.digest()
 
 
-async def test_what_is_held_back_leaves_no_trace(store: SqliteStore) -> None:
+async def test_held_call_records_nothing(store: SqliteStore) -> None:
     """Else a call that is lost later would be taken for one that somebody outside was asked."""
     model = ScriptedModel(emergent)
     options = Options(hold=lambda phase: phase is not None and phase[0] == "lateral_leaves")

@@ -77,7 +77,7 @@ TWICE = [
 @pytest.mark.parametrize(
     ("case", "first", "second", "counts"), TWICE, ids=lambda value: getattr(value, "name", str(value))
 )
-def test_killed_again_while_it_resumes(
+def test_process_killed_again_during_resume_loses_nothing(
     case: Case, first: str, second: str, counts: tuple[int, int], tmp_path: Path, processes: Processes
 ) -> None:
     history = History(case, tmp_path / "j.db")
@@ -88,7 +88,7 @@ def test_killed_again_while_it_resumes(
 
 
 @every_case
-def test_killed_after_every_single_commit_it_still_ends(case: Case, tmp_path: Path, processes: Processes) -> None:
+def test_process_killed_after_every_commit_still_ends(case: Case, tmp_path: Path, processes: Processes) -> None:
     history = History(case, tmp_path / "j.db")
     history.add(processes.one(case.name, history.journal, Run("start", "after_commit")))
     while history.ended[-1].killed:
@@ -120,7 +120,9 @@ def test_resuming_what_is_finished_gives_the_same_report_and_asks_nothing(
 
 @pytest.mark.matrix(keep=4, whole=60)
 @pytest.mark.parametrize("seed", range(600))
-def test_killed_at_any_instant_beside_a_reader_nothing_is_lost(seed: int, tmp_path: Path, processes: Processes) -> None:
+def test_process_killed_at_any_instant_beside_a_reader_loses_nothing(
+    seed: int, tmp_path: Path, processes: Processes
+) -> None:
     """`python tests/kit/histories.py --minutes 20` does it for as long as one likes."""
     kill_at_random(seed, tmp_path, processes)
 
@@ -129,9 +131,7 @@ def test_killed_at_any_instant_beside_a_reader_nothing_is_lost(seed: int, tmp_pa
 @pytest.mark.parametrize(
     ("case", "nth"), list(itertools.product(CALLING, range(1, 7))), ids=lambda v: getattr(v, "name", str(v))
 )
-def test_of_several_that_resume_at_the_same_moment_one_wins(
-    case: Case, nth: int, tmp_path: Path, processes: Processes
-) -> None:
+def test_concurrent_resumes_have_one_winner(case: Case, nth: int, tmp_path: Path, processes: Processes) -> None:
     journal = tmp_path / "j.db"
     first = processes.one(case.name, journal, Run("start", f"after_commit#{nth}"))
     assert first.killed or first.digest
@@ -165,9 +165,7 @@ class Held(ScriptedModel):
 
 
 @every_case
-async def test_a_second_process_is_told_who_runs_the_session_and_disturbs_nothing(
-    case: Case, tmp_path: Path, processes: Processes
-) -> None:
+async def test_second_process_is_refused_with_the_holder(case: Case, tmp_path: Path, processes: Processes) -> None:
     journal = tmp_path / "j.db"
     store, model = SqliteStore(journal), Held(case)
     seats = seated(case, model)
@@ -186,7 +184,7 @@ async def test_a_second_process_is_told_who_runs_the_session_and_disturbs_nothin
     store.close()
 
 
-def test_a_fault_is_spelt_with_point_phase_index_and_count() -> None:
+def test_fault_variable_names_point_phase_index_and_count() -> None:
     fault = parse_fault("after_commit@leaf_respond/2#3", crash)
     assert (fault.point, fault.phase, fault.index, fault.nth) == ("after_commit", "leaf_respond", 2, 3)
     assert parse_fault("before_finish").nth == 1

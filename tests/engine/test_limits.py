@@ -56,7 +56,7 @@ async def play(
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 7])
-async def test_fifty_agents_side_by_side_on_a_small_budget(calls: int) -> None:
+async def test_fifty_parallel_agents_use_a_small_budget_exactly(calls: int) -> None:
     report, model, _ = await play(Limits(calls=calls), Emergence(children=50, reply_tokens=64))
     assert len(model.requests) == calls, "all of it is used, and nothing beyond"
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
@@ -98,7 +98,7 @@ async def test_an_estimate_that_errs_overspends_by_no_more_than_it_erred() -> No
     assert report.answer is not None
 
 
-async def test_an_agents_limit_refuses_that_agent_alone_and_the_report_says_whose() -> None:
+async def test_agent_limit_refuses_that_agent_only_and_is_named() -> None:
     report, model, store = await play(Limits(agents={"L2N2": SpendingLimits(calls=1)}))
     asked = Counter(r.agent for r in model.requests)
     assert asked["L2N2"] == 1
@@ -111,7 +111,7 @@ async def test_an_agents_limit_refuses_that_agent_alone_and_the_report_says_whos
     assert all(e.failure is FailureKind.BUDGET for e in refused)
 
 
-async def test_each_agent_may_have_as_much() -> None:
+async def test_limit_for_each_agent_applies_to_every_agent() -> None:
     _, model, _ = await play(Limits(agents={"*": SpendingLimits(calls=2), "L1N1": SpendingLimits(calls=1)}))
     asked = Counter(r.agent for r in model.requests)
     assert {asked[id] for id in ("L2N1", "L2N2", "L2N3")} == {2}
@@ -143,7 +143,7 @@ async def test_an_agent_may_be_limited_in_tokens_and_money(allowance: SpendingLi
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
 
 
-async def test_an_agents_time_is_what_its_calls_took_and_nobody_elses_is_up() -> None:
+async def test_agent_time_limit_counts_its_own_calls_only() -> None:
     report, model, store = await play(Limits(agents={"L2N1": SpendingLimits(seconds=0)}))
     assert "L2N1" not in {r.agent for r in model.requests}
     assert {"L2N2", "L2N3", "L1N1"} <= {r.agent for r in model.requests}
@@ -151,7 +151,7 @@ async def test_an_agents_time_is_what_its_calls_took_and_nobody_elses_is_up() ->
     assert {e.limit for e in store.read("s") if isinstance(e, CallFailed)} == {"agent L2N1"}
 
 
-async def test_a_limit_that_nothing_fell_under_is_said() -> None:
+async def test_limit_without_any_call_is_a_warning() -> None:
     report, _, _ = await play(
         Limits(phases={"latteral": SpendingLimits(calls=1)}, agents={"L9N9": SpendingLimits(calls=0)})
     )
@@ -230,7 +230,7 @@ async def test_replies_longer_than_their_tokens_foresaw_still_end_in_an_answer()
         assert report.answer is not None, tokens
 
 
-async def test_what_a_refusal_cost_is_counted_and_bounded() -> None:
+async def test_cost_of_a_refused_reply_is_counted_and_limited() -> None:
     class Strict(ScriptedModel):
         async def complete(self, request: ModelRequest) -> Completion:
             done = await super().complete(request)
@@ -297,7 +297,7 @@ class OneWay(ScriptedModel):
 
 
 @pytest.mark.parametrize("prices", [(0.0, 0.001), (0.001, 0.0)])
-async def test_money_bounds_a_model_that_is_free_one_way(prices: tuple[float, float]) -> None:
+async def test_cost_limit_bounds_a_model_with_one_free_direction(prices: tuple[float, float]) -> None:
     async def spent(limits: Limits) -> float:
         store = SqliteStore(":memory:")
         report = await runner.start(TASK, TREE, models=OneWay(*prices), store=store, limits=limits)

@@ -207,7 +207,7 @@ async def test_a_run_killed_after_a_note_resumes_to_the_same_journal(
     assert canonical_digest(again.read("s")) == canonical_digest(whole.read("s"))
 
 
-async def test_a_fork_makes_its_notes_anew(store: SqliteStore) -> None:
+async def test_fork_records_its_own_notes(store: SqliteStore) -> None:
     await run(store)
     model = ScriptedModel(lambda request: f"{request.agent} says otherwise", price=0.0)
     await runner.fork("s", store=store, at=0, settings={"title": "second"}, models=model, session="f")

@@ -41,7 +41,7 @@ class Verdict(BaseModel):
         '{"points": ["a"], "text": "yes',
     ],
 )
-def test_the_form_is_forgiven(reply: str) -> None:
+def test_formal_faults_of_json_are_repaired(reply: str) -> None:
     assert parse_reply(reply, View) == View(points=["a"], text="yes")
 
 
@@ -65,7 +65,7 @@ def test_the_form_is_forgiven(reply: str) -> None:
         ('{"$schema": "x", "text": "yes"}', "schema"),
     ],
 )
-def test_the_content_is_not(reply: str, why: str | None) -> None:
+def test_invalid_values_are_not_repaired(reply: str, why: str | None) -> None:
     if why is None:
         assert parse_reply(reply, View).text == reply  # prose, though odd
         return
@@ -84,7 +84,7 @@ class Even(BaseModel):
         return n
 
 
-def test_what_a_type_demands_is_said_in_its_own_words() -> None:
+def test_error_of_a_validator_is_passed_on() -> None:
     with pytest.raises(Malformed) as wrong:
         parse_reply('{"n": 3}', Even)
     assert str(wrong.value) == "n: give an even number"
@@ -118,7 +118,7 @@ def test_any_text_is_a_value_or_malformed(reply: str) -> None:
 
 
 @given(st.integers(0, 60))
-def test_a_cut_at_any_place_is_closed_or_refused_but_never_invents(cut: int) -> None:
+def test_json_cut_anywhere_is_closed_or_refused(cut: int) -> None:
     whole = '{"points": ["one", "two"], "text": "the long answer is yes"}'
     try:
         value = parse_reply(whole[:cut], View)
@@ -138,7 +138,7 @@ def test_a_cut_at_any_place_is_closed_or_refused_but_never_invents(cut: int) -> 
     ],
     ids=["digits without end", "objects without end", "brackets without end", "half a pair, escaped", "half a pair"],
 )
-def test_a_reply_that_breaks_parsers_is_malformed_or_mended(reply: str) -> None:
+def test_hostile_json_is_repaired_or_malformed(reply: str) -> None:
     try:
         value = parse_reply(reply, View)
     except Malformed:
@@ -164,7 +164,7 @@ def test_a_reply_that_breaks_parsers_is_malformed_or_mended(reply: str) -> None:
         ('{"text": "uses ``` as a fence"}', "uses ``` as a fence"),
     ],
 )
-def test_of_several_objects_the_last_that_validates_counts(reply: str, text: str) -> None:
+def test_last_valid_object_of_several_counts(reply: str, text: str) -> None:
     assert parse_reply(reply, View).text == text
 
 
@@ -213,7 +213,7 @@ def test_a_decision_that_may_have_been_cut_is_refused(reply: str, returns: type[
         parse_reply(reply, returns)
 
 
-def test_prose_keeps_its_code() -> None:
+def test_prose_reply_keeps_its_code_blocks() -> None:
     prose = "```python\nprint(1)\n```\nThis prints 1."
     assert parse_reply(prose, View).text == prose
 
@@ -249,7 +249,7 @@ OF_A_TRACE = [
 
 @pytest.mark.parametrize("form", TRACES)
 @pytest.mark.parametrize("trace", OF_A_TRACE)
-def test_a_trace_is_no_part_of_a_reply(form: str, trace: str) -> None:
+def test_reasoning_trace_is_removed(form: str, trace: str) -> None:
     typed = form.replace("{trace}", trace).replace("{reply}", '{"text": "final"}')
     assert parse_reply(typed, View) == View(text="final")
     fenced = form.replace("{trace}", trace).replace("{reply}", '```json\n{"text": "final"}\n```')
@@ -270,7 +270,7 @@ def test_a_trace_is_no_part_of_a_reply(form: str, trace: str) -> None:
         "<thought>Hm.",
     ],
 )
-def test_a_reply_that_is_only_a_trace_is_empty(reply: str) -> None:
+def test_reply_of_a_trace_only_is_empty(reply: str) -> None:
     assert without_trace(reply) == ""
     for returns in (View, Verdict, str):
         with pytest.raises(Malformed, match="the reply is empty"):
@@ -299,7 +299,7 @@ def test_a_reply_that_is_only_a_trace_is_empty(reply: str) -> None:
         "It is so.\n\nIn the middle:\n<think>\nThe rest of it is kept.",
     ],
 )
-def test_tags_that_are_spoken_of_are_text(reply: str) -> None:
+def test_trace_tags_in_code_or_sentences_are_text(reply: str) -> None:
     assert without_trace(reply) == reply
 
 
@@ -330,14 +330,14 @@ def test_no_json_string_is_mangled(text: str) -> None:
 
 
 @given(st.text(st.characters(exclude_characters="<")), TAGGED | st.text())
-def test_whatever_a_trace_holds_the_reply_behind_it_is_read(trace: str, text: str) -> None:
+def test_reply_after_any_trace_is_read(trace: str, text: str) -> None:
     reply = json.dumps({"text": "x" + text})
     assert without_trace(f"<think>{trace}</think>\n{reply}") == reply
     assert parse_reply(f"<think>{trace}</think>\n{reply}", View) == View(text="x" + text)
 
 
 @given(TAGGED)
-def test_without_a_trace_nothing_more_is_taken(text: str) -> None:
+def test_removing_traces_twice_changes_nothing_more(text: str) -> None:
     once = without_trace(text)
     assert without_trace(once) == once
 
@@ -345,7 +345,7 @@ def test_without_a_trace_nothing_more_is_taken(text: str) -> None:
 @pytest.mark.parametrize(
     "piece", ["<think></think>", "a</think> ", "</think>\n", "<think>\n", '{"', '{"a": ', '{"a"}', "```\n", "`", "{"]
 )
-def test_a_long_reply_is_read_in_time(piece: str) -> None:
+def test_long_reply_is_parsed_in_time(piece: str) -> None:
     began = time.process_time()
     with contextlib.suppress(Malformed):
         parse_reply(piece * (400_000 // len(piece)), View)
@@ -353,7 +353,7 @@ def test_a_long_reply_is_read_in_time(piece: str) -> None:
 
 
 @pytest.mark.parametrize("brace", ["{ ", '{"a', "{\n"])
-def test_a_long_reply_full_of_braces_is_given_up_on_soon(brace: str) -> None:
+def test_long_reply_of_braces_is_given_up_early(brace: str) -> None:
     """Reading the rest of the text again at each brace takes minutes, then hours."""
     before = time.process_time()
     with pytest.raises(Malformed):

@@ -98,7 +98,7 @@ async def test_a_limit_that_forbids_the_next_attempt_is_what_ended_the_run() -> 
     assert "busy" in warning
 
 
-async def test_a_failure_that_no_limit_had_a_part_in_stays_one() -> None:
+async def test_failure_without_a_limit_is_not_reported_as_a_limit() -> None:
     """Turned down for good, so that no further attempt was asked for."""
 
     def reply(request: ModelRequest) -> Answer:
@@ -142,7 +142,7 @@ async def test_a_killed_run_of_uncounted_tokens_holds_to_the_same_limit(tmp_path
     assert canonical_digest(store.read("s")) == canonical_digest(whole.read("s"))
 
 
-async def test_tokens_that_are_told_are_not_estimated() -> None:
+async def test_counted_tokens_are_not_estimated() -> None:
     report = await runner.start(
         TASK, Emergence(children=2, max_rounds=1), models=ScriptedModel(agreeable), store=SqliteStore(":memory:")
     )
@@ -201,7 +201,7 @@ async def test_money_limit_binds_the_priced_link_of_a_chain_with_a_link_of_unkno
 
 
 @pytest.mark.parametrize(("told", "estimated"), [((0, 9), 1), ((9, 0), 1), ((9, 9), 0)])
-async def test_half_a_count_is_completed(told: tuple[int, int], estimated: int) -> None:
+async def test_partial_token_count_is_completed_by_an_estimate(told: tuple[int, int], estimated: int) -> None:
     model = ScriptedModel(lambda request: Scripted("yes, it is so", tokens_in=told[0], tokens_out=told[1]))
     report = await runner.start(TASK, Solo(), models=model, store=SqliteStore(":memory:"))
     spent = report.ledger.actual
@@ -222,7 +222,7 @@ async def test_a_refusal_without_a_count_is_estimated_too() -> None:
 
 
 @pytest.mark.parametrize(("votes", "alive"), [(25, 7), (50, 7), (100, 7)])
-async def test_a_quorum_that_is_met_exactly_is_met(votes: int, alive: int) -> None:
+async def test_exact_quorum_is_met(votes: int, alive: int) -> None:
     def reply(request: ModelRequest) -> Answer:
         return "yes" if int(request.agent[1:]) <= alive else Rejected("gone")
 

@@ -45,7 +45,7 @@ async def play(body: Body, model: object = None, **options: object) -> tuple[Rep
     return report, store  # type: ignore[return-value]
 
 
-async def test_a_key_names_one_call() -> None:
+async def test_key_used_twice_is_a_violation() -> None:
     async def body(session: Session) -> None:
         await session.ask("A1", Prompt("a"), key="k")
         await session.ask("A1", Prompt("a"), key="k")
@@ -54,7 +54,7 @@ async def test_a_key_names_one_call() -> None:
         await play(body)
 
 
-async def test_nobody_is_shown_what_is_not_for_them() -> None:
+async def test_quote_outside_its_audience_is_a_violation() -> None:
     async def body(session: Session) -> None:
         await session.ask("A1", Prompt("a"), key="private", audience=["A2"])
         await session.ask("A2", Prompt("b", (Quote("private", "A"),)), key="ok")
@@ -159,7 +159,7 @@ async def test_money_is_bounded_and_an_unknown_price_is_said() -> None:
     assert any("price of a model is not known" in w for w in report.warnings)
 
 
-async def test_once_late_all_later_calls_are_refused_but_the_closing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_after_the_time_limit_are_refused_except_the_closing_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
@@ -182,7 +182,7 @@ async def test_once_late_all_later_calls_are_refused_but_the_closing_one(monkeyp
     await runner.replay(report.session, store=store)
 
 
-async def test_a_reply_longer_than_it_may_be_is_cut_and_said() -> None:
+async def test_overlong_reply_is_cut_and_marked() -> None:
     async def body(session: Session) -> object:
         return await session.ask("A1", Prompt("x"), key="k", max_tokens=1000)
 
@@ -297,7 +297,7 @@ async def test_another_version_of_the_protocol_is_refused_by_name(monkeypatch: p
     assert await runner.resume(report.session, store=store) == report, "a finished report can always be read"
 
 
-async def test_two_at_once_on_one_session_is_refused(tmp_path: Path) -> None:
+async def test_concurrent_runs_of_a_session_are_refused(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     journal = store.create("s")
     with pytest.raises(SessionBusy):
@@ -505,7 +505,7 @@ async def test_a_limit_on_calls_alone_limits_no_tokens() -> None:
     assert report.answer == "said close"
 
 
-async def test_a_half_character_in_a_reply_breaks_no_journal() -> None:
+async def test_lone_surrogate_in_a_reply_is_recorded() -> None:
     async def body(session: Session) -> object:
         return await session.ask("A1", Prompt("x"), key="k")
 

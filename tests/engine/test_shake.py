@@ -152,7 +152,7 @@ def test_closing_call_that_is_not_declared_is_a_violation() -> None:
         shake(Undeclared())
 
 
-def test_a_sound_protocol_passes_and_its_kit_really_shook() -> None:
+def test_valid_protocol_passes_shake_with_all_kinds_of_runs() -> None:
     shaken = shake(Panel())
     assert shaken.need == 4
     assert shaken.orders > 1
@@ -175,12 +175,12 @@ def test_a_sound_protocol_passes_and_its_kit_really_shook() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_wrong_with_a_protocol_is_named(protocol: Protocol, says: str) -> None:
+def test_shake_names_the_fault_of_a_protocol(protocol: Protocol, says: str) -> None:
     with pytest.raises(ShakeFailed, match=says):
         shake(protocol)
 
 
-async def test_it_runs_inside_a_running_loop_and_takes_a_script() -> None:
+async def test_shake_runs_inside_a_running_loop_with_a_script() -> None:
     kit = Arrivals(Emergence(children=2, max_rounds=2), lambda request: f"{request.agent} says {len(request.text)}")
     assert shake(kit, orders=5, budgets=3, kills=5, forks=2).orders > 1
 

@@ -102,7 +102,7 @@ async def test_emergence_brings_split_facts_together_and_its_changes_of_position
     assert results["emergence"].conformity == 9
 
 
-async def test_surplus_seats_wrap_from_the_first_but_not_for_one_who_is_alone(store: SqliteStore) -> None:
+async def test_private_sources_wrap_over_seats_except_for_solo(store: SqliteStore) -> None:
     task = shared_out("four", 1, 10, 100, 1000)
     model = ScriptedModel(adding_up)
     await compare(task, ["circle", "solo", Poll(size=3)], models=model, store=store)
@@ -120,16 +120,14 @@ async def test_surplus_seats_wrap_from_the_first_but_not_for_one_who_is_alone(st
     assert alone == [["Ann"], ["Ann", "Ben", "Cleo", "Dan"]]
 
 
-async def test_a_budget_of_calls_gives_a_vote_that_many_and_nobody_more(store: SqliteStore) -> None:
+async def test_budget_calls_gives_vote_that_many_calls_and_no_row_more(store: SqliteStore) -> None:
     comparison = await compare(OPEN, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=7))
     assert {run.row: run.calls for run in comparison.runs} == {"circle": 4, "solo": 1, "vote": 7}
     assert by_row(comparison, "vote")[0].size == 7
 
 
 @pytest.mark.parametrize("tokens", [1, 1_000, 2_000, 5_000, 9_000, 20_000])
-async def test_a_budget_of_tokens_is_exceeded_by_nobody_and_a_vote_uses_all_that_fits(
-    store: SqliteStore, tokens: int
-) -> None:
+async def test_budget_tokens_is_never_exceeded_and_vote_uses_all_that_fits(store: SqliteStore, tokens: int) -> None:
     """Every reply is as long as the greatest size allows for, so that a vote of one more would not have fitted."""
     model = ScriptedModel(lambda request: Scripted("Answer: 3", tokens_in=500, tokens_out=request.max_tokens))
     comparison = await compare(
@@ -145,7 +143,7 @@ async def test_a_budget_of_tokens_is_exceeded_by_nobody_and_a_vote_uses_all_that
         assert not any(run.answered or run.correct for run in comparison.runs)
 
 
-async def test_without_a_budget_a_vote_costs_what_the_dearest_other_row_spent(store: SqliteStore) -> None:
+async def test_matched_vote_costs_what_the_most_expensive_row_spent(store: SqliteStore) -> None:
     comparison = await compare(OPEN, ROWS, models=ScriptedModel(adding_up), store=store)
     spent = {run.row: run.tokens for run in comparison.runs}
     assert spent == {"circle": 1000, "solo": 250, "vote": 1000}  # four calls of 250 each, so four votes
@@ -165,7 +163,7 @@ def counted(request: ModelRequest) -> Scripted:
 
 
 @pytest.mark.parametrize("seats", [(), (1, 2, 3), (2,), (1, 1), (1, 4), (2, 900)])
-async def test_a_vote_costs_as_much_wherever_documents_are_private(store: SqliteStore, seats: tuple[int, ...]) -> None:
+async def test_matched_vote_costs_the_same_with_private_documents(store: SqliteStore, seats: tuple[int, ...]) -> None:
     """Each of them is read by one voter, however many there are."""
     task, model = held_by(*seats), ScriptedModel(counted)
     planned = plan([task], ROWS, models=model)
@@ -194,13 +192,13 @@ async def test_a_given_budget_is_spent_on_votes_and_private_documents_are_paid_f
     assert (vote.size + 1) * plain + 2 * private > tokens  # one of them may have to be held back for the last
 
 
-async def test_the_dearest_row_keeps_its_size_also_where_it_could_have_any(store: SqliteStore) -> None:
+async def test_most_expensive_row_keeps_its_size(store: SqliteStore) -> None:
     comparison = await compare(OPEN, ["solo", "vote"], models=ScriptedModel(adding_up), store=store)
     assert {run.row: run.calls for run in comparison.runs} == {"solo": 1, "vote": 3}
     assert by_row(comparison, "vote")[0].size is None
 
 
-async def test_a_size_that_was_set_stands(store: SqliteStore) -> None:
+async def test_size_set_by_the_user_is_kept(store: SqliteStore) -> None:
     comparison = await compare(
         OPEN, ["circle", Poll(size=2)], models=ScriptedModel(adding_up), store=store, budget=Budget(calls=9)
     )
@@ -224,7 +222,7 @@ def test_rows_of_one_protocol_are_told_apart_in_any_order(
         assert {row.label for row in plan([OPEN], given[::-1], models="local").rows} == labels
 
 
-async def test_a_second_time_nothing_is_asked(store: SqliteStore) -> None:
+async def test_repeated_comparison_makes_no_call(store: SqliteStore) -> None:
     first = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, repeat=2)
     model = ScriptedModel(adding_up)
     again = await compare(SPLIT, ROWS, models=model, store=store, repeat=2)
@@ -236,7 +234,7 @@ async def test_a_second_time_nothing_is_asked(store: SqliteStore) -> None:
     assert again.differences == first.differences
 
 
-async def test_more_tasks_and_seeds_take_only_what_is_new(store: SqliteStore) -> None:
+async def test_added_tasks_and_seeds_run_only_what_is_new(store: SqliteStore) -> None:
     await compare(SPLIT[:2], ["solo"], models=ScriptedModel(adding_up), store=store)
     model = ScriptedModel(adding_up)
     await compare(SPLIT, ["solo"], models=model, store=store)
@@ -254,7 +252,7 @@ async def test_more_tasks_and_seeds_take_only_what_is_new(store: SqliteStore) ->
     ],
     ids=["name", "budget", "seed", "settings", "model"],
 )
-async def test_what_is_different_is_run_anew(store: SqliteStore, changed: dict[str, object]) -> None:
+async def test_changed_settings_are_run_again(store: SqliteStore, changed: dict[str, object]) -> None:
     given: dict[str, object] = {"protocols": ["circle"], "models": ScriptedModel(adding_up)}
     await compare(OPEN, **given, store=store)  # type: ignore[arg-type]
     again = await compare(OPEN, **{**given, **changed}, store=store)  # type: ignore[arg-type]
@@ -265,7 +263,7 @@ class Cut(BaseException):
     """The process is gone."""
 
 
-async def test_what_was_cut_off_in_the_middle_goes_on(store: SqliteStore) -> None:
+async def test_interrupted_comparison_resumes(store: SqliteStore) -> None:
     """Each completed call is asked once over both times, wherever it was cut."""
     whole = ScriptedModel(adding_up)
     expected = await compare(SPLIT, ROWS, models=whole, store=SqliteStore(":memory:"))
@@ -292,7 +290,7 @@ def cut_after(calls: int) -> ScriptedModel:
     return model
 
 
-async def test_a_session_that_never_began_is_begun_anew(store: SqliteStore) -> None:
+async def test_session_without_start_event_is_run_again(store: SqliteStore) -> None:
     first = await compare(OPEN, ["solo"], models=ScriptedModel(adding_up), store=store)
     session = first.runs[0].session
     store.admin.remove([session])
@@ -335,7 +333,7 @@ async def test_one_job_runs_a_task_whole_before_the_next(store: SqliteStore) -> 
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-async def test_a_run_that_another_process_holds_is_said_and_the_rest_is_kept(
+async def test_run_held_by_another_process_is_reported_and_the_rest_kept(
     store: SqliteStore, tmp_path: Path, jobs: int
 ) -> None:
     done = await compare(SPLIT, ["circle"], models=ScriptedModel(adding_up), store=store)
@@ -349,7 +347,7 @@ async def test_a_run_that_another_process_holds_is_said_and_the_rest_is_kept(
     assert all(run.recorded for run in again.runs)
 
 
-async def test_repeats_tell_whether_an_answer_holds(store: SqliteStore) -> None:
+async def test_repeats_measure_whether_an_answer_holds(store: SqliteStore) -> None:
     answers = iter(["Answer: 3", "Answer: 4", "Answer: 3", "I cannot say", "Answer: 3"])
     model = ScriptedModel(lambda request: next(answers))
     comparison = await compare(OPEN, ["solo"], models=model, store=store, repeat=5)
@@ -370,13 +368,13 @@ async def test_draft_similarity_is_that_of_the_first_texts(store: SqliteStore) -
 
 
 @pytest.mark.parametrize("reply", ['{"answer": 3}', "```json\n{}\n```", "[3]", "3", '{"text": 3}'])
-async def test_an_answer_that_is_json_is_a_text(store: SqliteStore, reply: str) -> None:
+async def test_draft_similarity_reads_json_answers_as_text(store: SqliteStore, reply: str) -> None:
     comparison = await compare("Give JSON.", ["circle"], models=ScriptedModel(lambda request: reply), store=store)
     assert (comparison.runs[0].voices, comparison.runs[0].draft_similarity) == (3, 1.0)
 
 
 @pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "Here it is:\n```\n{}\n```\nThat is all.", "{}\n"])
-async def test_typed_replies_are_alike_where_their_texts_are(store: SqliteStore, around: str) -> None:
+async def test_draft_similarity_compares_texts_of_typed_replies(store: SqliteStore, around: str) -> None:
     """However they are dressed: what stands beside the text is not compared, and neither are ballots."""
 
     def reply(request: ModelRequest) -> Scripted:
@@ -409,7 +407,7 @@ class Polled(Circle):
         return await super().run(session)
 
 
-async def test_a_ballot_is_no_text(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_draft_similarity_ignores_ballots(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._registered, Polled.name, Polled)
     texts = {"A1": "a b c", "A2": "a b d", "A3": "x y z"}
     model = ScriptedModel(lambda request: "yes" if request.key.startswith("poll") else texts[request.agent])
@@ -455,7 +453,7 @@ async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore)
         ({"tasks": []}, "no task to compare on"),
     ],
 )
-async def test_mistakes_are_said_before_anything_is_asked(
+async def test_invalid_comparison_is_refused_before_any_call(
     store: SqliteStore, given: dict[str, object], said: str
 ) -> None:
     model = ScriptedModel([])
@@ -465,7 +463,7 @@ async def test_mistakes_are_said_before_anything_is_asked(
     assert store.sessions() == []
 
 
-def test_what_is_foreseen_bounds_what_is_run() -> None:
+def test_estimate_bounds_the_calls_of_a_comparison() -> None:
     planned = plan(SPLIT, ROWS, models="local", repeat=2)
     assert planned.runs == 3 * 4 * 2
     for task in planned.tasks:
@@ -486,7 +484,7 @@ def test_a_protocol_of_one_size_is_itself_at_every_size() -> None:
     assert CompareRow("", Poll()).sizable
 
 
-async def test_a_row_that_the_budget_cuts_short_is_said_before_and_after(store: SqliteStore) -> None:
+async def test_row_cut_by_the_budget_is_named_before_and_after(store: SqliteStore) -> None:
     """The circle needs four calls; its votes and their sum are not all heard with three."""
     planned = plan(SPLIT, ROWS, models=ScriptedModel(adding_up), budget=Budget(calls=3))
     assert {row.row: (row.needs, row.allowed) for row in estimate_rows(planned)} == {

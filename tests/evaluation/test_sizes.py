@@ -59,7 +59,7 @@ def refusing(times: int) -> Probed:
 
 
 @pytest.mark.parametrize("refused", range(MAX_PROBES))
-async def test_a_probe_that_failed_is_made_again(store: SqliteStore, refused: int) -> None:
+async def test_failed_probe_is_repeated(store: SqliteStore, refused: int) -> None:
     model = refusing(refused)
     comparison = await compare(OPEN, ["circle", "vote"], models=model, store=store)
     assert vote(comparison) == (4, 1_000)
@@ -69,7 +69,7 @@ async def test_a_probe_that_failed_is_made_again(store: SqliteStore, refused: in
     assert vote(again) == (4, 1_000)
 
 
-async def test_a_size_that_no_probe_could_tell_is_said_each_time(store: SqliteStore) -> None:
+async def test_size_without_a_measured_cost_is_reported(store: SqliteStore) -> None:
     model = refusing(MAX_PROBES)
     comparison = await compare(OPEN, ["circle", "vote"], models=model, store=store)
     size, tokens = vote(comparison)
@@ -84,7 +84,7 @@ async def test_a_size_that_no_probe_could_tell_is_said_each_time(store: SqliteSt
     assert again.notes == comparison.notes
 
 
-async def test_a_probe_of_which_only_holders_answered_is_made_again(store: SqliteStore) -> None:
+async def test_probe_answered_only_by_seats_with_sources_is_repeated(store: SqliteStore) -> None:
     task = OPEN.model_copy(update={"sources": (TaskSource(text="A long story. " * 300, seat=1),)})
     plain: list[str] = []
 
@@ -101,7 +101,7 @@ async def test_a_probe_of_which_only_holders_answered_is_made_again(store: Sqlit
 
 
 @pytest.mark.parametrize(("told", "size", "each"), [(100, 10, 500), (900, 1, 250), (250, 4, 250)])
-async def test_a_probe_unlike_the_other_answers_is_named(store: SqliteStore, told: int, size: int, each: int) -> None:
+async def test_probe_with_an_unusual_cost_is_reported(store: SqliteStore, told: int, size: int, each: int) -> None:
     def reply(request: ModelRequest) -> Scripted:
         if not request.key.startswith("vote"):
             return adding_up(request)
@@ -122,7 +122,7 @@ async def test_a_probe_unlike_the_other_answers_is_named(store: SqliteStore, tol
         )
 
 
-async def test_probes_made_again_are_nobodys_repeats(store: SqliteStore) -> None:
+async def test_repeated_probes_count_in_no_row(store: SqliteStore) -> None:
     """Their seeds lie apart from those of any repeat."""
     comparison = await compare(OPEN, ["circle", "vote"], models=refusing(1), store=store, repeat=2)
     assert len(comparison.seeds) <= MAX_REPEATS
@@ -130,7 +130,7 @@ async def test_probes_made_again_are_nobodys_repeats(store: SqliteStore) -> None
     assert comparison.notes == ()
 
 
-async def test_a_share_of_calls_counts_what_the_limit_counts(store: SqliteStore) -> None:
+async def test_share_of_calls_counts_what_the_limit_counts(store: SqliteStore) -> None:
     """Each of four is sent twice."""
     sent: set[str] = set()
 
@@ -150,7 +150,7 @@ async def test_a_share_of_calls_counts_what_the_limit_counts(store: SqliteStore)
     assert row.calls == 4
 
 
-async def test_a_row_beyond_its_bound_is_named(store: SqliteStore) -> None:
+async def test_row_beyond_its_limit_is_reported(store: SqliteStore) -> None:
     """Its model counts ten tokens where one was estimated."""
 
     def reply(request: ModelRequest) -> Scripted:
@@ -188,7 +188,7 @@ def killed_in_a_call(journal: Path) -> None:
     assert done.returncode == 9
 
 
-async def test_lost_calls_are_said(store: SqliteStore, tmp_path: Path) -> None:
+async def test_lost_calls_are_reported(store: SqliteStore, tmp_path: Path) -> None:
     """The process ends while a call is on its way; the same command asks it again."""
     killed_in_a_call(tmp_path / "compared.db")
     comparison = await compare("Is it so?", [Alone()], models=ScriptedModel(adding_up), store=store)

@@ -39,7 +39,7 @@ def test_swapped_rows_negate_the_interval(pairs: list[tuple[float, float]], seed
     assert interval(row, reference, seed=seed, resamples=500) == (low, high)
 
 
-def test_the_interval_is_that_of_scipy() -> None:
+def test_bootstrap_interval_equals_scipy() -> None:
     """Percentile bootstrap of the paired difference; resampling differs, so the ends agree to sampling error."""
     generator = numpy.random.default_rng(1)
     row, reference = generator.integers(0, 2, 120).astype(float), generator.integers(0, 2, 120).astype(float)
@@ -58,7 +58,7 @@ def test_a_constant_difference_has_no_width_and_blocks_change_nothing(monkeypatc
     assert interval(row, reference) == at_once
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_bootstrap_interval_has_its_coverage() -> None:
     generator = numpy.random.default_rng(7)
     hits = 0
     for seed in range(200):
@@ -88,7 +88,7 @@ def enumerated(differences: list[float]) -> float:
 
 @settings(max_examples=40)
 @given(st.lists(st.sampled_from([-1.0, -0.6, -0.2, 0.0, 0.2, 0.4, 1.0]), max_size=9))
-def test_few_tasks_are_tested_exactly(differences: list[float]) -> None:
+def test_sign_flip_test_is_exact_for_few_tasks(differences: list[float]) -> None:
     assert sign_flip(differences) == pytest.approx(enumerated(differences))
     assert sign_flip([-d for d in differences]) == pytest.approx(sign_flip(differences))
 
@@ -98,7 +98,7 @@ def test_with_one_repeat_the_sign_flip_test_is_mcnemars(b: int, c: int) -> None:
     assert sign_flip([1.0] * b + [-1.0] * c + [0.0] * 20) == pytest.approx(mcnemar(b, c))
 
 
-def test_many_tasks_are_tested_by_seeded_draws() -> None:
+def test_sign_flip_test_draws_for_many_tasks() -> None:
     generator = numpy.random.default_rng(3)
     differences = [float(d) for d in generator.choice([-0.4, -0.2, 0.2, 0.4, 0.6], 40)]
     drawn = sign_flip(differences, seed=7)
@@ -173,7 +173,7 @@ def test_something_can_be_shown_from_six_tasks_on(n: int, psi: float) -> None:
         assert stats.binom.sf(5, n, found) == pytest.approx(0.8, abs=1e-6)
 
 
-def test_what_the_guide_says_can_be_shown() -> None:
+def test_detectable_differences_match_the_guide() -> None:
     """From rows that differ on one task in twenty to rows that differ on every second."""
     ends = {n: [round(100 * (detectable(n, psi) or 0)) for psi in (0.05, 0.5)] for n in (24, 48, 100, 400)}
     assert ends == {24: [31, 40], 48: [16, 29], 100: [8, 20], 400: [3, 10]}
@@ -188,7 +188,7 @@ def test_more_tasks_show_smaller_differences_and_too_few_show_none() -> None:
 
 
 @pytest.mark.parametrize(("n", "psi"), [(200, 0.3), (100, 0.3), (2_000, 0.05)])
-def test_the_power_is_what_is_promised(n: int, psi: float) -> None:
+def test_detectable_difference_has_its_power(n: int, psi: float) -> None:
     """Simulated: with the difference that can be shown, the test rejects in four cases of five."""
     delta = detectable(n, psi)
     assert delta is not None

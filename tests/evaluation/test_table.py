@@ -35,7 +35,7 @@ def difference(**more: object) -> Difference:
     return Difference.model_validate({**given, **more})
 
 
-def test_a_win_a_loss_and_a_doubt_in_words() -> None:
+def test_verdicts_are_printed_in_words() -> None:
     won = difference(verdict="won", p=0.0004)
     assert describe_difference(won) == (
         "debate won over vote: +12.5 points, 95 % interval +2.5 to +25; McNemar p < 0.001."
@@ -59,7 +59,7 @@ def test_a_win_a_loss_and_a_doubt_in_words() -> None:
 @pytest.mark.parametrize(
     ("part", "said"), [(0.0, "0"), (-0.0, "0"), (-0.00001, "0"), (0.1234, "+12.3"), (-1.0, "−100")]
 )
-def test_points_are_signed_but_for_nothing(part: float, said: str) -> None:
+def test_points_have_a_sign_except_zero(part: float, said: str) -> None:
     assert points(part) == said
     assert points(abs(part), sign=False) == said.lstrip("+−")
 
@@ -88,7 +88,7 @@ async def test_every_column_is_documented_and_every_documented_column_is_there(s
         (Budget(tokens=20_000), "of the tokens allowed", {"circle": "5 %", "solo": "1 %"}),
     ],
 )
-async def test_a_share_is_of_what_its_column_names(
+async def test_share_column_matches_its_name(
     store: SqliteStore, budget: Budget, column: str, shares: dict[str, str]
 ) -> None:
     """Each call takes 250 tokens."""
@@ -102,7 +102,7 @@ async def test_a_share_is_of_what_its_column_names(
     assert {row[1]: row[table[0].index(column)] for row in table[2:]} == shares
 
 
-async def test_what_a_model_writes_does_not_break_a_table(store: SqliteStore) -> None:
+async def test_model_text_does_not_break_a_table(store: SqliteStore) -> None:
     model = ScriptedModel(lambda request: "a | b\n\n| c |\x1b[2J")
     text = markdown(await compare("What?", ["circle", "solo"], models=model, store=store))
     row = next(line for line in text.splitlines() if line.startswith("| solo |"))
@@ -111,7 +111,7 @@ async def test_what_a_model_writes_does_not_break_a_table(store: SqliteStore) ->
     assert len(re.findall(r"(?<!\\)\|", row)) == 6
 
 
-async def test_the_end_says_what_is_not_known(store: SqliteStore) -> None:
+async def test_notes_state_what_a_comparison_does_not_show(store: SqliteStore) -> None:
     model = ScriptedModel(adding_up)
     alone = markdown(await compare("Is it so?", ["circle"], models=model, store=store))
     assert "A single row is not compared with anything." in alone

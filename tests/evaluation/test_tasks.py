@@ -224,7 +224,7 @@ def test_exact_words_keep_their_point(given: str, right: bool) -> None:
     assert score(Task(id="x", task="?", answer=".5"), report(given)) == Score(True, right)
 
 
-def test_words_are_compared_without_dress() -> None:
+def test_words_are_compared_without_markup_and_punctuation() -> None:
     assert normalize("  The **Cat**! ") == "cat"
     assert normalize("ﬁne") == "fine"
     assert normalize("another") == "another"
@@ -241,7 +241,7 @@ def write(path: Path, *lines: object) -> Path:
 GOOD = {"id": "a", "task": "What is 1 + 1?", "answer": 2, "kind": "number"}
 
 
-def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
+def test_task_file_is_read_line_by_line(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", GOOD, "", {**GOOD, "id": "b", "sources": [{"text": "One.", "seat": 2}]})
     first, second = load_tasks(path)
     assert (first.id, first.answer, first.private) == ("a", "2", False)
@@ -286,7 +286,7 @@ def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
         ({**GOOD, "id": "b\nc"}, "control character"),
     ],
 )
-def test_a_mistake_names_file_and_line(tmp_path: Path, line: object, said: str) -> None:
+def test_invalid_task_error_names_file_and_line(tmp_path: Path, line: object, said: str) -> None:
     path = write(tmp_path / "t.jsonl", GOOD, "", line)
     with pytest.raises(SettingsError) as error:
         load_tasks(path)
@@ -327,7 +327,7 @@ def test_an_answer_that_a_pattern_may_give_is_accepted(answer: str, kind: str, p
     assert task.answer == answer
 
 
-def test_files_that_hold_no_tasks_are_refused(tmp_path: Path) -> None:
+def test_files_without_tasks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="starter"):
         load_tasks(tmp_path / "none.jsonl")
     with pytest.raises(SettingsError, match="contains no task"):

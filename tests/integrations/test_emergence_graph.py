@@ -88,7 +88,7 @@ def test_file_among_the_sources_is_read_once(store: SqliteStore, tmp_path: Path)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_node_by_node_it_comes_to_the_same(shape: str, store: SqliteStore) -> None:
+async def test_graph_gives_the_same_journal_and_report_as_one_run(shape: str, store: SqliteStore) -> None:
     protocol, script, limits = SHAPES[shape]
     alone, stepped = ScriptedModel(script), ScriptedModel(script)
     report = await runner.start("Is it so?", protocol, models=alone, store=store, limits=limits)
@@ -167,7 +167,7 @@ class Stumbling:
         return self.script(request)
 
 
-async def test_a_graph_that_broke_off_goes_on_from_its_checkpoint_and_pays_for_nothing_twice(
+async def test_interrupted_graph_resumes_without_repeating_calls(
     store: SqliteStore,
 ) -> None:
     at = "round-2/lateral/L2N2"
@@ -186,7 +186,7 @@ async def test_a_graph_that_broke_off_goes_on_from_its_checkpoint_and_pays_for_n
     assert state["report"]["ledger"]["actual"]["calls"] == 15
 
 
-async def test_going_back_to_an_earlier_checkpoint_shows_what_was_then_and_costs_nothing(store: SqliteStore) -> None:
+async def test_earlier_checkpoint_shows_its_state_without_calls(store: SqliteStore) -> None:
     model = ScriptedModel(agreeable)
     graph = emergence_graph(
         children=2, max_rounds=2, strange_loops=1, model=model, store=store, checkpointer=InMemorySaver()
@@ -207,7 +207,7 @@ async def test_going_back_to_an_earlier_checkpoint_shows_what_was_then_and_costs
     assert len(model.requests) == asked
 
 
-async def test_a_thread_that_is_used_again_begins_afresh(store: SqliteStore) -> None:
+async def test_reused_thread_starts_a_new_session(store: SqliteStore) -> None:
     graph = emergence_graph(
         children=2, max_rounds=1, model=ScriptedModel(agreeable), store=store, checkpointer=InMemorySaver()
     )
@@ -222,7 +222,7 @@ async def test_a_thread_that_is_used_again_begins_afresh(store: SqliteStore) -> 
     assert third["session"] not in (first["session"], second["session"]), "asked again, it is deliberated again"
 
 
-async def test_a_stream_that_is_left_leaves_a_session_that_anybody_may_go_on_with(store: SqliteStore) -> None:
+async def test_abandoned_stream_leaves_a_resumable_session(store: SqliteStore) -> None:
     model = ScriptedModel(agreeable)
     graph = emergence_graph(children=2, max_rounds=1, model=model, store=store)
     updates: Any = graph.stream(TASK, stream_mode="updates")
@@ -236,7 +236,7 @@ async def test_a_stream_that_is_left_leaves_a_session_that_anybody_may_go_on_wit
     assert len(model.requests) == 5
 
 
-async def test_a_person_in_the_tree_interrupts_the_graph_and_is_heard(store: SqliteStore) -> None:
+async def test_person_in_the_tree_interrupts_the_graph_and_answers(store: SqliteStore) -> None:
     protocol = Emergence(children=2, max_rounds=1)
     model = ScriptedModel(agreeable)
     models: Any = {"L1N1": model, "L2N1": model, "L2N2": "human"}
@@ -265,7 +265,7 @@ async def test_a_person_in_the_tree_interrupts_the_graph_and_is_heard(store: Sql
     assert len(model.requests) == 3
 
 
-async def test_mistakes_are_said_before_anything_is_asked(store: SqliteStore) -> None:
+async def test_invalid_graph_arguments_are_refused_before_any_call(store: SqliteStore) -> None:
     model = ScriptedModel([])
     graph = emergence_graph(children=2, model=model, store=store)
     taskless: Any = {"max_rounds": 3}

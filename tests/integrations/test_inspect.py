@@ -163,7 +163,7 @@ async def test_what_solvers_before_it_said_belongs_to_the_task(tmp_path: Path, s
     assert "Water is wet, they say." in first.output.completion
 
 
-async def test_who_said_what_stands_in_the_task_of_a_conversation(tmp_path: Path, store: SqliteStore) -> None:
+async def test_task_of_a_conversation_has_roles(tmp_path: Path, store: SqliteStore) -> None:
     talk: list[ChatMessage] = [
         ChatMessageSystem(content="Be brief."),
         ChatMessageUser(content="Is ice wet?"),
@@ -228,7 +228,7 @@ async def test_one_seat_that_is_refused_is_missing_and_no_more(tmp_path: Path, s
     assert first.answer == "yes"
 
 
-async def test_a_limit_of_inspects_ends_the_sample_as_it_does_elsewhere(tmp_path: Path, store: SqliteStore) -> None:
+async def test_inspect_limit_ends_the_sample(tmp_path: Path, store: SqliteStore) -> None:
     log = await run(tmp_path, deliberation(Vote(votes=8), store=store), mock(wet), token_limit=40)
     for sample in samples(log):
         assert sample.limit is not None
@@ -237,7 +237,7 @@ async def test_a_limit_of_inspects_ends_the_sample_as_it_does_elsewhere(tmp_path
     assert all(store.holder(session) is None for session in store.sessions())
 
 
-async def test_a_cut_reply_is_known_as_cut(tmp_path: Path, store: SqliteStore) -> None:
+async def test_cut_reply_is_marked_as_cut(tmp_path: Path, store: SqliteStore) -> None:
     def reply(text: str, config: GenerateConfig) -> ModelOutput:
         assert config.max_tokens == 64 + 4_096, "with room for thinking"
         return ModelOutput.from_content(model="mock", content="It is", stop_reason="max_tokens")

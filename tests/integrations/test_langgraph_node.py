@@ -72,7 +72,7 @@ async def test_a_graph_is_given_the_answer_and_the_report(way: str, store: Sqlit
     assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
 
 
-def test_keys_may_be_others_and_the_state_an_object(store: SqliteStore) -> None:
+def test_node_uses_other_keys_and_object_states(store: SqliteStore) -> None:
     class Asked(BaseModel):
         question: str
         notes: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def test_path_in_the_state_is_read_and_a_text_alone_is_refused(store: SqliteStor
     assert "1| It was so in May." in model.requests[0].text
 
 
-def test_a_node_stands_alone_too(store: SqliteStore) -> None:
+def test_node_works_outside_a_graph(store: SqliteStore) -> None:
     node = protocol_node(Solo(), model=ScriptedModel(["It is.", "It is not."]), store=store)
     assert node.invoke({"task": "Is it so?"})["answer"] == "It is."
     assert node.invoke({"task": "Is it so?"})["answer"] == "It is not.", "outside a graph each call is a session"
@@ -176,7 +176,7 @@ def test_every_visit_is_a_session_of_its_own(store: SqliteStore) -> None:
     assert sorted(fanned.compile().invoke({"task": "Is it so?"})["answers"]) == ["5", "6", "7"]
 
 
-async def test_a_session_of_ones_own_naming_is_held_to_its_task(store: SqliteStore) -> None:
+async def test_named_session_refuses_another_task(store: SqliteStore) -> None:
     model = ScriptedModel(["It is."])
     node = protocol_node(Solo(), model=model, store=store, session=lambda state, config: "mine")
     graph = graph_of(node)
@@ -214,7 +214,7 @@ async def test_events_are_streamed_as_they_come(store: SqliteStore) -> None:
     assert sorted(heard) == sorted(seen)
 
 
-async def test_people_interrupt_the_graph(store: SqliteStore) -> None:
+async def test_person_interrupts_the_graph(store: SqliteStore) -> None:
     model: Any = {"V1": ScriptedModel(voting), "V2": "human", "V3": "human:Ada"}
     graph = graph_of(protocol_node(VOTE, model=model, store=store), checkpointer=InMemorySaver())
     state = await graph.ainvoke({"task": "Is it so?"}, THREAD)
@@ -227,7 +227,7 @@ async def test_people_interrupt_the_graph(store: SqliteStore) -> None:
     assert state["answer"] == "no"
 
 
-async def test_an_answer_under_a_key_that_nobody_asked_under_is_said_to_be_none(store: SqliteStore) -> None:
+async def test_answer_under_an_unknown_key_is_an_error(store: SqliteStore) -> None:
     model: Any = {"V1": ScriptedModel(voting), "V2": "human", "V3": "human:Ada"}
     graph = graph_of(protocol_node(VOTE, model=model, store=store), checkpointer=InMemorySaver())
     state = await graph.ainvoke({"task": "Is it so?"}, THREAD)

@@ -32,7 +32,7 @@ def agreeable(request: ModelRequest) -> str:
     return well_formed(emergent)(request)
 
 
-def test_it_takes_all_parameters_of_both_designs() -> None:
+def test_run_strange_mca_takes_all_parameters_of_both_designs() -> None:
     taken = set(inspect.signature(run_strange_mca).parameters) | set(DesignParameters.__annotations__)
     first = {"task", "child_per_parent", "depth", "model", "strange_loop_count", "domain_specific_instructions"}
     bottom_up = {"max_rounds", "convergence_threshold", "enable_downward_signals", "perspectives"}
@@ -104,7 +104,7 @@ async def test_it_works_inside_a_loop_and_uses_the_users_journal_by_default(home
     store.close()
 
 
-def test_what_means_nothing_here_is_named_in_one_warning() -> None:
+def test_ignored_parameters_are_listed_in_one_warning() -> None:
     with pytest.warns(UserWarning, match="emergence are ignored: max_iterations, print_tree, langfuse, viz$") as heard:
         run_strange_mca(
             TASK,
@@ -122,7 +122,7 @@ def test_what_means_nothing_here_is_named_in_one_warning() -> None:
     assert Path(heard[0].filename) == Path(__file__)
 
 
-def test_a_parameter_that_nobody_knows_is_a_mistake() -> None:
+def test_unknown_parameter_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no parameter max_round\. It has: task, model, .*max_rounds, "):
         run_strange_mca(TASK, **EITHER, max_round=3, model=ScriptedModel([]))
     with pytest.raises(SettingsError, match="depth must be at least 2"):

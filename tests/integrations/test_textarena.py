@@ -96,7 +96,7 @@ def test_two_panels_play_nim_where_the_game_does_not_say_what_is_open(example: M
     assert first.report.protocol == "vote"
 
 
-def test_it_is_an_agent_of_textarenas() -> None:
+def test_adapter_is_registered_as_a_textarena_agent() -> None:
     agent = DeliberatingAgent(Solo(), model=ScriptedModel([]))
     assert isinstance(agent, textarena.Agent)
     assert textarena.AgentWrapper(agent).agent is agent
@@ -256,7 +256,7 @@ def test_the_agent_of_strange_mca_broadcasts_in_mca_mode(store: SqliteStore) -> 
     assert agent.stray == 0
 
 
-async def test_it_plays_inside_a_loop_too(store: SqliteStore) -> None:
+async def test_agent_plays_inside_a_running_loop(store: SqliteStore) -> None:
     agent: Any = DeliberatingAgent(Solo(), model=ScriptedModel(["[3]"]), store=store)
     assert agent(OPEN) == "[3]"
     assert (await consilience.replay(agent.sessions[0], store=store)).answer == "[3]"

@@ -37,7 +37,7 @@ class StoreConformance:
 
     survives: ClassVar[bool] = True
 
-    async def test_events_come_back_as_they_were_in_the_order_of_commit(self, opened: Open) -> None:
+    async def test_events_are_read_in_commit_order(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         events = [
@@ -55,7 +55,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    async def test_what_was_committed_is_there_for_the_next_process(self, opened: Open) -> None:
+    async def test_committed_events_are_read_by_the_next_process(self, opened: Open) -> None:
         if not self.survives:
             pytest.skip("keeps nothing by design")
         store = opened()
@@ -70,7 +70,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    async def test_texts_may_hold_anything_and_are_stored_once(self, opened: Open) -> None:
+    async def test_any_text_is_stored_once(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         texts = ["", "ünï ✓ \u0000 \U0001f600", "x" * 1_000_000, "line\r\nline"]
@@ -81,7 +81,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    async def test_prompts_come_back_whole(self, opened: Open) -> None:
+    async def test_prompts_round_trip(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         lists = [
@@ -98,7 +98,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    async def test_a_session_is_leased_to_one_and_the_second_is_told_who_holds_it(self, opened: Open) -> None:
+    async def test_second_lease_is_refused_with_the_holder(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         with pytest.raises(SessionBusy, match="process"):
@@ -111,7 +111,7 @@ class StoreConformance:
         await store.open("s").close()
         store.close()
 
-    async def test_the_time_used_is_remembered(self, opened: Open) -> None:
+    async def test_used_time_is_stored(self, opened: Open) -> None:
         store = opened()
         journal, other = store.create("s"), store.create("other")
         assert journal.seconds() == 0.0
@@ -124,7 +124,7 @@ class StoreConformance:
         await other.close()
         store.close()
 
-    async def test_a_call_in_flight_is_remembered_until_it_ends(self, opened: Open) -> None:
+    async def test_call_in_flight_is_stored_until_it_ends(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         for key in ("a", "b"):
@@ -135,7 +135,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    async def test_an_answer_from_outside_is_kept_under_its_key(self, opened: Open) -> None:
+    async def test_outside_answer_is_stored_under_its_key(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         await journal.commit(SessionParked(awaited=("k",)))
@@ -158,7 +158,7 @@ class StoreConformance:
         assert [event.key for event in store.read("a")] == ["of a"]  # type: ignore[union-attr]
         store.close()
 
-    async def test_an_id_is_given_once_and_the_store_lives_on(self, opened: Open) -> None:
+    async def test_session_id_is_given_once(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         with pytest.raises(SettingsError, match="already"):
@@ -167,7 +167,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    def test_an_id_that_several_threads_want_is_given_to_one(self, opened: Open) -> None:
+    def test_session_id_wanted_by_several_threads_is_given_to_one(self, opened: Open) -> None:
         store = opened()
         start = threading.Barrier(4)
         said: list[str] = []
@@ -194,9 +194,9 @@ class StoreConformance:
     @pytest.mark.parametrize(
         "id", ["", " ", ".", "..", ".hidden", "a/b", "../a", "a\\b", "a\0b", "a\nb", "b" * 300, "\ud800"]
     )
-    def test_what_cannot_name_a_file_is_no_id(self, id: str, opened: Open) -> None:
+    def test_session_id_that_is_no_file_name_is_refused(self, id: str, opened: Open) -> None:
         store = opened()
-        with pytest.raises(SettingsError, match="cannot be the id of a session"):
+        with pytest.raises(SettingsError, match="invalid session id"):
             store.create(id)
         assert store.sessions() == []
         store.close()
@@ -236,7 +236,7 @@ class StoreConformance:
         assert store.prompt(prompts["kept"].id) == prompts["kept"].parts
         store.close()
 
-    async def test_what_is_being_run_is_not_removed_and_then_nothing_is(self, opened: Open) -> None:
+    async def test_removal_with_a_running_session_removes_nothing(self, opened: Open) -> None:
         store = opened()
         for session in ("idle", "busy"):
             journal = store.create(session)
@@ -256,7 +256,7 @@ class StoreConformance:
         assert store.sessions() == []
         store.close()
 
-    async def test_what_a_removed_session_had_stored_is_stored_again_by_another(self, opened: Open) -> None:
+    async def test_texts_of_a_removed_session_are_stored_again(self, opened: Open) -> None:
         """The one that runs had stored nothing of its own when the other's texts went."""
         store = opened()
         parts = PromptParts(("i", "k", f"t:{text_id('shared')}"), 2)
@@ -274,7 +274,7 @@ class StoreConformance:
         await again.close()
         store.close()
 
-    async def test_a_removal_keeps_every_row_a_running_session_builds_upon(self, opened: Open) -> None:
+    async def test_removal_keeps_rows_that_a_running_session_refers_to(self, opened: Open) -> None:
         """Prompts that are equal but for what they share with others, in any order, with a removal after each."""
         store = opened()
         running = store.create("running")
@@ -301,7 +301,7 @@ class StoreConformance:
         await running.close()
         store.close()
 
-    async def test_an_unknown_session_is_named(self, opened: Open) -> None:
+    async def test_unknown_session_is_an_error(self, opened: Open) -> None:
         store = opened()
         for act in (store.open, store.read, store.holder, store.flights):
             with pytest.raises(UnknownName, match="nobody"):
@@ -311,7 +311,7 @@ class StoreConformance:
                 act_on_several(["nobody"])
         store.close()
 
-    async def test_many_side_by_side_are_all_durable_and_numbered_without_gaps(self, opened: Open) -> None:
+    async def test_concurrent_commits_are_durable_and_numbered_without_gaps(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         await asyncio.gather(
@@ -321,7 +321,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    async def test_the_canonical_journal_knows_no_order_and_no_clock(self, opened: Open) -> None:
+    async def test_canonical_journal_ignores_order_and_clock(self, opened: Open) -> None:
         store = opened()
         made = []
         for session, order in (("one", (0, 1, 2)), ("two", (2, 0, 1))):

@@ -158,7 +158,7 @@ def run(change: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize("table", COLUMNS)
-def test_a_missing_table_is_said_and_not_made_anew(journal: Path, table: str) -> None:
+def test_missing_table_is_reported_and_not_created(journal: Path, table: str) -> None:
     run(f"DROP TABLE {table}")(journal)
     for _ in range(2):
         with pytest.raises(StoreUnusable, match=f"the journal is damaged: the table {table} is missing"):
@@ -176,14 +176,14 @@ def test_a_missing_table_is_said_and_not_made_anew(journal: Path, table: str) ->
         ("UPDATE prompts SET added=replace(added, 'k:', 'K:')", "is damaged"),
     ],
 )
-def test_what_else_is_wrong_is_said(journal: Path, change: str, said: str) -> None:
+def test_other_damage_is_reported(journal: Path, change: str, said: str) -> None:
     run(change)(journal)
     with pytest.raises(StoreUnusable, match=said):
         read_with_prompts(journal, "plain")
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_database_of_another_program_is_left_as_it_is(home: Path, version: int) -> None:
+def test_database_of_another_program_is_refused_unchanged(home: Path, version: int) -> None:
     path = home / "journal.db"
     run(f"CREATE TABLE bookmarks(url TEXT); PRAGMA user_version={version}")(path)
     before = path.read_bytes()
@@ -192,7 +192,7 @@ def test_a_database_of_another_program_is_left_as_it_is(home: Path, version: int
     assert path.read_bytes() == before
 
 
-def test_a_journal_whose_making_was_broken_off_is_made(home: Path) -> None:
+def test_interrupted_creation_of_a_journal_is_completed(home: Path) -> None:
     """Earlier versions made one table after the other."""
     path = home / "journal.db"
     run("CREATE TABLE texts(id BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID")(path)

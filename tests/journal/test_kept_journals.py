@@ -34,7 +34,7 @@ SESSIONS = [(path, session) for path in KEPT for session in EXPECTED[path.stem]]
 every_session = pytest.mark.parametrize(("kept", "session"), SESSIONS, ids=lambda value: getattr(value, "stem", value))
 
 
-def test_every_kept_journal_holds_what_a_session_can_come_to() -> None:
+def test_fixture_journal_contains_every_kind_of_session() -> None:
     for path in KEPT:
         states = {session.rpartition("-")[2] for session in EXPECTED[path.stem]}
         assert {"plain", "killed", "limited"} <= states
@@ -55,7 +55,7 @@ def store(kept: Path, tmp_path: Path) -> SqliteStore:
 
 
 @every_session
-def test_it_is_read_digested_and_shown(kept: Path, session: str, store: SqliteStore) -> None:
+def test_fixture_journal_is_read_digested_and_shown(kept: Path, session: str, store: SqliteStore) -> None:
     expected = EXPECTED[kept.stem][session]
     events = store.read(session)
     assert len(events) == expected["events"]
@@ -72,7 +72,7 @@ def test_it_is_read_digested_and_shown(kept: Path, session: str, store: SqliteSt
 
 
 @every_session
-def test_it_is_exported_in_every_form(kept: Path, session: str, store: SqliteStore) -> None:
+def test_fixture_journal_is_exported_in_every_format(kept: Path, session: str, store: SqliteStore) -> None:
     record = read_record(store, session)
     assert json.loads(as_json(record))["session"] == session
     assert session in as_markdown(record)
@@ -84,7 +84,7 @@ def test_it_is_exported_in_every_form(kept: Path, session: str, store: SqliteSto
 
 
 @every_session
-async def test_it_runs_again_for_its_version(kept: Path, session: str, store: SqliteStore) -> None:
+async def test_fixture_journal_replays_for_its_version(kept: Path, session: str, store: SqliteStore) -> None:
     started = store.beginning(session)
     assert isinstance(started, SessionStarted)
     same = (

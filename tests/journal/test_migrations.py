@@ -45,7 +45,7 @@ def layout(path: Path) -> tuple[int, list[tuple[str, str]]]:
     return version, columns
 
 
-async def test_an_old_journal_gets_the_tables_of_a_new_one(old: Path, tmp_path: Path) -> None:
+async def test_old_journal_is_migrated_to_the_current_tables(old: Path, tmp_path: Path) -> None:
     assert layout(old)[0] == 1
     store = SqliteStore(old)
     events = store.read("plain")
@@ -62,7 +62,7 @@ async def test_an_old_journal_gets_the_tables_of_a_new_one(old: Path, tmp_path: 
     again.close()
 
 
-def test_a_failing_migration_leaves_the_old_journal(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_migration_leaves_the_journal_unchanged(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = layout(old)
 
     def half(db: sqlite3.Connection) -> None:

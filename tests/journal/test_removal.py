@@ -59,7 +59,7 @@ async def plant(store: SqliteStore, session: str, *, size: int = 1) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 200], ids=["in one page", "in many"])
-async def test_not_a_byte_is_left_in_any_file(store: SqliteStore, tmp_path: Path, size: int) -> None:
+async def test_removal_leaves_no_byte_in_any_file(store: SqliteStore, tmp_path: Path, size: int) -> None:
     journal = store.create("kept")
     await journal.commit(completed("k", "another matter"), texts=["another matter"])
     await plant(store, "s", size=size)
@@ -72,7 +72,7 @@ async def test_not_a_byte_is_left_in_any_file(store: SqliteStore, tmp_path: Path
     assert [event.key for event in store.read("kept")] == ["k", "l"]  # type: ignore[union-attr]
 
 
-async def test_nor_when_it_lay_in_the_main_file_and_was_seen_by_another_process(tmp_path: Path) -> None:
+async def test_removal_wipes_checkpointed_pages_seen_by_another_process(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "journal.db")
     await plant(store, "s", size=50)
     store.close()
@@ -90,7 +90,7 @@ async def test_nor_when_it_lay_in_the_main_file_and_was_seen_by_another_process(
     other.close()
 
 
-async def test_a_reader_that_keeps_the_old_pages_alive_is_said(
+async def test_removal_reports_a_reader_that_blocks_the_checkpoint(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removal, "MAX_CHECKPOINTS", 3)
@@ -137,7 +137,7 @@ def process(program: str, journal: Path, *arguments: str) -> subprocess.Complete
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-async def test_a_removal_that_is_killed_is_whole_and_the_next_one_wipes_what_it_left(tmp_path: Path) -> None:
+async def test_killed_removal_is_atomic_and_the_next_wipes_the_rest(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "journal.db")
     await plant(store, "s", size=50)
     journal = store.create("kept")
@@ -155,7 +155,7 @@ async def test_a_removal_that_is_killed_is_whole_and_the_next_one_wipes_what_it_
     store.close()
 
 
-async def test_a_removal_for_which_there_is_no_room_removes_nothing_and_says_so(tmp_path: Path) -> None:
+async def test_removal_on_a_full_disk_removes_nothing(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "journal.db")
     await plant(store, "s", size=50)
     before = store.read(f"s {PLANTED}")
@@ -190,7 +190,7 @@ def test_an_id_is_found_in_any_field_of_any_event(event: type[BaseModel]) -> Non
             assert ids_in(body) == [id], name
 
 
-def test_what_is_no_id_is_no_reference() -> None:
+def test_text_without_the_form_of_an_id_is_no_reference() -> None:
     id = text_id("x")
     assert ids_in(f'{{"digest":"{id}a","key":"{id[:-1]}","other":"-{id}"}}') == []
     assert ids_in('{"satisfaction_threshold":0.7,"flags":["contradiction_detected"]}') == [], "words of that length"
@@ -239,7 +239,7 @@ async def test_a_session_replays_when_another_of_its_kind_is_removed(
     alone.close()
 
 
-async def test_what_another_session_stored_first_is_not_missed_when_it_goes_before_the_first_reply(
+async def test_removal_keeps_shared_texts_of_a_session_before_its_first_reply(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     """Both have the same instructions, and nothing of the one that waits names them yet."""

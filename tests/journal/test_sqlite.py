@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-def test_only_its_owner_may_read_it(store: SqliteStore, tmp_path: Path) -> None:
+def test_journal_is_private(store: SqliteStore, tmp_path: Path) -> None:
     store.sessions()
     for path in tmp_path.glob("journal.db*"):
         mode = stat.S_IMODE(os.stat(path).st_mode)
@@ -54,7 +54,7 @@ LOOK = "import sys; from consilience.journal.sqlite import SqliteStore as S; s =
 
 
 @pytest.mark.parametrize("opened_again", [False, True], ids=["once", "twice in this process"])
-async def test_a_process_that_looks_in_and_leaves_takes_nothing_along(
+async def test_reading_process_that_closes_loses_no_commit(
     store: SqliteStore, tmp_path: Path, opened_again: bool
 ) -> None:
     """Whoever closes a journal last clears its log away: a process that looks in must see that somebody else is still there."""
@@ -165,7 +165,7 @@ def test_a_journal_opens_for_reading_while_somebody_writes(store: SqliteStore, t
     started.close()
 
 
-def test_who_writes_for_too_long_is_said(store: SqliteStore, tmp_path: Path) -> None:
+def test_long_write_of_another_process_is_reported(store: SqliteStore, tmp_path: Path) -> None:
     store._db.execute("PRAGMA busy_timeout=1")
     writer = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
@@ -188,7 +188,7 @@ def test_nothing_is_written_after_a_fork_or_a_close(store: SqliteStore, monkeypa
     journal.release()
 
 
-def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
+def test_journal_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     SqliteStore(path).close()
     with sqlite3.connect(path) as db:
@@ -204,10 +204,10 @@ def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     [
         ("a directory", "it is a directory"),
         ("beneath a file", "a file is in its way"),
-        ("no database", "damaged or no journal"),
+        ("no database", "damaged or not a journal"),
     ],
 )
-def test_a_place_that_cannot_be_used_is_a_users_mistake_in_one_paragraph(tmp_path: Path, what: str, says: str) -> None:
+def test_unusable_journal_path_is_a_user_error(tmp_path: Path, what: str, says: str) -> None:
     path = tmp_path / "journal.db"
     if what == "a directory":
         path.mkdir()
@@ -234,7 +234,7 @@ async def test_a_failed_commit_fails_its_waiters_and_all_later_ones(store: Sqlit
     assert [event.key for event in store.read("s")] == ["a"]  # type: ignore[union-attr]
 
 
-async def test_waiting_side_by_side_shares_commits(store: SqliteStore) -> None:
+async def test_concurrent_waiters_share_a_commit(store: SqliteStore) -> None:
     """Group commit: 200 waiters take far fewer transactions than 200 (counted, not timed)."""
     import asyncio
 
@@ -271,7 +271,7 @@ async def test_the_prompts_of_a_growing_transcript_take_linear_space(store: Sqli
     await journal.close()
 
 
-async def test_a_damaged_record_is_the_stores_fault_and_said_so(store: SqliteStore) -> None:
+async def test_damaged_record_raises_store_unusable(store: SqliteStore) -> None:
     journal = store.create("s")
     await journal.commit(completed("a", "t"), texts=["t"])
     await journal.close()

@@ -151,9 +151,7 @@ def resumed(case: Case, journal: Path, events: tuple[AnyEvent, ...]) -> None:
 
 
 @case_named
-def test_a_torn_log_keeps_what_was_acknowledged_before(
-    case: Case, left: dict[str, Left], tmp_path: Path, sample
-) -> None:  # type: ignore[no-untyped-def]
+def test_torn_log_keeps_acknowledged_commits(case: Case, left: dict[str, Left], tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
     """Cut at the end of every commit, a byte before and after it, and at random."""
     whole = left[case.name]
     length = (whole.directory / "j.db-wal").stat().st_size
@@ -168,7 +166,7 @@ def test_a_torn_log_keeps_what_was_acknowledged_before(
 
 
 @case_named
-def test_a_byte_turned_in_the_log_costs_what_stands_behind_it(
+def test_flipped_byte_in_the_log_loses_only_later_commits(
     case: Case, left: dict[str, Left], tmp_path: Path, sample
 ) -> None:  # type: ignore[no-untyped-def]
     """Every frame is summed, so nothing wrong is ever read as right."""
@@ -188,7 +186,7 @@ SIZES = (1, 8, 64, 512, 4096)
 
 @pytest.mark.matrix(keep=40, whole=300)
 @pytest.mark.parametrize("seed", range(600))
-def test_garbage_in_the_middle_is_said_and_never_a_stack_trace(seed: int, tmp_path: Path) -> None:
+def test_garbage_in_the_file_is_a_user_error(seed: int, tmp_path: Path) -> None:
     """A quarter of it in the first page, where SQLite keeps what everything else hangs on."""
     dice = random.Random(seed)
     data = bytearray(DEMO.read_bytes())
@@ -249,7 +247,7 @@ def collecting(said: list[ConsilienceError], *kinds: type[ConsilienceError]) -> 
 
 
 @pytest.mark.parametrize("given", [b"", b"SQLite format 3\0" + bytes(84), b"hello " * 1000, bytes(5000)])
-def test_a_file_that_is_no_journal(given: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_a_journal_is_refused(given: bytes, tmp_path: Path) -> None:
     """An empty file is a journal that nobody wrote to yet; anything else is left as it is."""
     (tmp_path / "j.db").write_bytes(given)
     if not given:
@@ -257,7 +255,7 @@ def test_a_file_that_is_no_journal(given: bytes, tmp_path: Path) -> None:
         assert store.sessions() == []
         store.close()
         return
-    with pytest.raises(UserError, match="damaged or no journal") as refusal:
+    with pytest.raises(UserError, match="damaged or not a journal") as refusal:
         SqliteStore(tmp_path / "j.db")
     assert "move it away" in str(refusal.value)
     assert (tmp_path / "j.db").read_bytes() == given

@@ -76,7 +76,7 @@ async def test_a_provider_that_is_busy_is_asked_again(encoder_on: On, failure: A
     ("failure", "raised", "sendings"),
     [(error(500), ServerError, 1 + RETRIES), (error(429), RateLimited, 1 + RETRIES), (error(400), Rejected, 1)],
 )
-async def test_the_sendings_are_bounded_and_are_ours_alone(
+async def test_encoder_requests_are_bounded_without_library_retries(
     encoder_on: On, failure: Answer, raised: type[ProviderError], sendings: int
 ) -> None:
     async with encoder_on(failure) as (encoder, server, gate):
@@ -94,9 +94,7 @@ async def test_a_hanging_provider_meets_the_deadline(encoder_on: On, monkeypatch
         assert gate.in_flight == 0
 
 
-async def test_it_waits_its_turn_behind_the_models_of_its_provider(
-    encoder_on: On, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_encoder_shares_the_limiter_of_its_provider(encoder_on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     async with encoder_on(vectors([1.0]), Pace(initial_window=1, max_window=1)) as (encoder, server, gate):
         enter, waits = gate.enter, asyncio.Event()
 
@@ -115,12 +113,12 @@ async def test_it_waits_its_turn_behind_the_models_of_its_provider(
 
 
 @pytest.mark.parametrize(("name", "costs"), [(ENCODER, True), ("sentence-transformers:all-MiniLM-L6-v2", False)])
-def test_whether_it_may_cost_money(name: str, costs: bool) -> None:
+def test_paid_encoders_are_recognised(name: str, costs: bool) -> None:
     assert paid(name, {}) is costs
 
 
 @pytest.mark.parametrize("name", ["nobody:nothing", ENCODER])
-def test_what_cannot_be_used_is_said_in_a_paragraph(name: str) -> None:
+def test_unusable_encoder_is_a_user_error(name: str) -> None:
     with pytest.raises(UnavailableModel) as refusal:
         ProviderEncoder(name)
     assert name in str(refusal.value)

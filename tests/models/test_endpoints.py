@@ -66,7 +66,7 @@ class TestNames:
             ("http://[::1]:8000#m", "http://[::1]:8000", "m"),
         ],
     )
-    def test_an_address_and_a_model(self, name: str, address: str, model: str) -> None:
+    def test_name_is_split_into_address_and_model(self, name: str, address: str, model: str) -> None:
         read = parse_endpoint(name)
         assert (read.address, read.model) == (address, model)
 
@@ -87,21 +87,21 @@ class TestNames:
             ("localhost:8000/v1#m", "http://HOST:PORT/v1#MODEL"),
         ],
     )
-    def test_what_is_wrong_is_named_and_no_secret_repeated(self, name: str, says: str) -> None:
+    def test_invalid_address_error_names_the_fault_and_no_secret(self, name: str, says: str) -> None:
         with pytest.raises(UserError) as refused:
             resolve(name)
         assert isinstance(refused.value, UnknownName)
         assert says in str(refused.value)
         assert KEY not in str(refused.value)
 
-    async def test_a_missing_model_is_answered_with_those_the_server_lists(self) -> None:
+    async def test_address_without_model_lists_the_models_of_the_server(self) -> None:
         listed = {"data": [{"id": "qwen3:8b", "owned_by": "library"}, {"id": "smollm2"}]}
         async with misbehaving(Answer(body=listed)) as server:
             with pytest.raises(UnknownName, match=r"#qwen3:8b\. Models it lists: qwen3:8b, smollm2"):
                 await asyncio.to_thread(resolve, f"{server.url}/v1")
             assert [seen.path for seen in server.seen] == ["/v1/models"]
 
-    async def test_a_chain_of_endpoints(self) -> None:
+    async def test_chain_of_endpoints_is_resolved(self) -> None:
         async with misbehaving(Answer(500)) as broken, misbehaving(completion("B.")) as whole:
             name = f"{broken.url}/v1#a|{whole.url}/v1#b/c:d"
             assert len(alternatives(name)) == 2
@@ -117,7 +117,7 @@ class TestNames:
 
 
 class TestWhatIsSent:
-    async def test_no_key_and_nothing_of_openai_goes_to_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_no_openai_key_or_header_is_sent_to_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for variable in (
             "OPENAI_API_KEY",
             "OPENAI_ADMIN_KEY",
@@ -136,20 +136,20 @@ class TestWhatIsSent:
             assert (body["model"], body["max_tokens"], body["seed"]) == ("m", 50, 7)
             assert model.account == server.url
 
-    async def test_its_own_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_endpoint_key_is_sent_to_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", KEY)
         async with endpoint(completion("Yes.")) as (model, server):
             await model.complete(request())
             assert server.seen[0].headers["authorization"] == f"Bearer {KEY}"
 
-    async def test_a_key_that_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_rejected_key_error_names_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", KEY)
         async with endpoint(Answer(401, {"error": {"message": f"no {KEY}"}})) as (model, _):
             with pytest.raises(Rejected, match="CONSILIENCE_ENDPOINT_KEY") as refused:
                 await model.complete(request())
             assert KEY not in str(refused.value)
 
-    def test_a_provider_gets_its_own_key_and_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_provider_host_gets_its_own_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", KEY)
         name = "https://openrouter.ai/api/v1#deepseek/deepseek-r1"
         with pytest.raises(UnavailableModel, match="OPENROUTER_API_KEY"):
@@ -163,7 +163,7 @@ class TestWhatIsSent:
         assert isinstance(plain, Limited)
         assert key_variables(plain.account) == ("CONSILIENCE_ENDPOINT_KEY",), "no provider's key goes unencrypted"
 
-    async def test_texts_are_encoded_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_endpoint_encodes_texts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         vectors = {
             "object": "list",
@@ -210,7 +210,7 @@ class TestPrices:
             ("gateway/openai:gpt-4o", "PYDANTIC_AI_GATEWAY_BASE_URL", "https://gateway-us.pydantic.dev/proxy"),
         ],
     )
-    def test_elsewhere_than_at_its_own_host_the_price_is_not_known(self, name: str, variable: str, own: str) -> None:
+    def test_price_at_another_host_is_unknown(self, name: str, variable: str, own: str) -> None:
         assert prices_of(name, {variable: own}) == "listed"
         for other in (
             own.replace("https", "http"),
@@ -269,7 +269,7 @@ REJECTIONS = [
 
 class TestParametersThatAServerDoesNotKnow:
     @pytest.mark.parametrize(("name", "answer"), REJECTIONS)
-    async def test_is_left_out_at_once_and_remembered(self, name: str, answer: Answer) -> None:
+    async def test_rejected_parameter_is_left_out_and_remembered(self, name: str, answer: Answer) -> None:
         async with picky_endpoint({name: answer}) as (model, server):
             first, second = await model.complete(request()), await model.complete(request())
         assert (first.requests, second.requests) == (2, 1)
@@ -282,7 +282,7 @@ class TestParametersThatAServerDoesNotKnow:
             await model.complete(request())
         assert server.seen[1].body["max_completion_tokens"] == 50
 
-    async def test_without_any_name_for_the_limit_nothing_is_asked(self) -> None:
+    async def test_server_that_rejects_both_token_limits_is_refused(self) -> None:
         unknown = {name: says(f"Unknown parameter: {name}") for name in ("max_tokens", "max_completion_tokens")}
         async with picky_endpoint(unknown) as (model, server):
             with pytest.raises(Rejected, match="max_completion_tokens"):
@@ -297,7 +297,7 @@ class TestParametersThatAServerDoesNotKnow:
             "Unsupported parameter: 'reasoning.effort'",
         ],
     )
-    async def test_thinking(self, message: str) -> None:
+    async def test_rejected_thinking_is_left_out(self, message: str) -> None:
         async with picky_endpoint({"reasoning_effort": says(message)}, "o3") as (model, server):
             assert isinstance(model.inner, ProviderModel)
             model.inner._settings["thinking"] = "low"
@@ -305,14 +305,14 @@ class TestParametersThatAServerDoesNotKnow:
         assert [answer.requests for answer in answers] == [2, 1]
         assert ["reasoning_effort" in seen.body for seen in server.seen] == [True, False, False]
 
-    async def test_each_at_most_once_whatever_the_server_says(self) -> None:
+    async def test_each_parameter_is_left_out_at_most_once(self) -> None:
         everything = says("seed, temperature, max_tokens, thinking, response_format and tools are not supported")
         async with endpoint(everything) as (model, server):
             with pytest.raises(Rejected) as refused:
                 await model.complete(STRUCTURED)
         assert len(server.seen) == requests_of(refused.value) == 7
 
-    async def test_several_and_the_form_of_the_reply(self) -> None:
+    async def test_several_parameters_and_the_reply_form_are_adapted(self) -> None:
         names = ("seed", "response_format", "temperature", "tools", "max_tokens")
         async with picky_endpoint({name: says(f"Unknown parameter: {name}") for name in names}) as (model, server):
             answer = await model.complete(STRUCTURED)
@@ -322,13 +322,13 @@ class TestParametersThatAServerDoesNotKnow:
         assert "stance" in str(server.seen[-1].body["messages"])
         assert len(server.seen[-1].body["messages"]) == 2, "one system message"
 
-    async def test_requests_at_the_same_time_learn_alike(self) -> None:
+    async def test_concurrent_requests_share_what_was_rejected(self) -> None:
         async with picky_endpoint({"seed": REJECTIONS[0][1]}) as (model, server):
             answers = await asyncio.gather(*(model.complete(request()) for _ in range(4)))
         assert all(answer.requests <= 2 for answer in answers)
         assert sum("seed" not in seen.body for seen in server.seen) == 4
 
-    async def test_permission_is_asked_for_each_sending(self) -> None:
+    async def test_each_attempt_needs_permission(self) -> None:
         unknown = {name: says(f"Unknown parameter: {name}") for name in ("seed", "temperature")}
         asked: list[bool] = [True, False]
         async with picky_endpoint(unknown) as (model, server):
@@ -349,7 +349,7 @@ class TestParametersThatAServerDoesNotKnow:
             says("seed is not supported", 401),
         ],
     )
-    async def test_any_other_error_changes_nothing(self, answer: Answer) -> None:
+    async def test_other_error_leaves_out_no_parameter(self, answer: Answer) -> None:
         async with endpoint(answer, "seed-oss") as (model, server):
             model.retries = 0
             with pytest.raises(Exception, match="HTTP"):

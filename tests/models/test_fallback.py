@@ -26,7 +26,7 @@ def test_the_next_model_answers_and_the_requests_add_up() -> None:
     run(main())
 
 
-def test_when_all_fail_the_last_error_tells_of_all() -> None:
+def test_failed_chain_reports_all_errors() -> None:
     async def main() -> None:
         one = Provider(outcome=first(9, lambda: Refused("one refused")))
         two = Provider(outcome=first(9, lambda: Rejected("two: no such model")))
@@ -38,7 +38,7 @@ def test_when_all_fail_the_last_error_tells_of_all() -> None:
     run(main())
 
 
-def test_moving_on_needs_permission() -> None:
+def test_next_model_needs_permission() -> None:
     async def main() -> None:
         may_retry.set(lambda: False)
         second = Provider()
@@ -49,7 +49,7 @@ def test_moving_on_needs_permission() -> None:
     run(main())
 
 
-def test_nothing_sent_needs_no_permission_to_move_on() -> None:
+def test_next_model_after_an_unsent_request_needs_no_permission() -> None:
     """Where the first account is shut, the sending that was allowed is still to be made."""
 
     async def main() -> None:
@@ -64,7 +64,7 @@ def test_nothing_sent_needs_no_permission_to_move_on() -> None:
     run(main())
 
 
-def test_its_price_is_the_dearest_and_all_are_closed() -> None:
+def test_chain_has_the_highest_price_and_closes_all_models() -> None:
     class Unpriced(Provider):
         def price(self, tokens_in: int, tokens_out: int) -> float | None:
             return None

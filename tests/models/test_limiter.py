@@ -68,7 +68,7 @@ class TestConcurrency:
 
         run(main())
 
-    def test_uncontended_it_asks_neither_clock_nor_chance(self) -> None:
+    def test_uncontended_limiter_reads_no_clock_and_draws_no_number(self) -> None:
         async def main() -> None:
             def clock() -> float:
                 raise AssertionError("asked the time")
@@ -81,7 +81,7 @@ class TestConcurrency:
 
 
 class TestRateLimits:
-    def test_nobody_sends_during_the_pause_and_then_one_by_one(self) -> None:
+    def test_pause_stops_requests_and_resumes_one_by_one(self) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=30)))
             model = Limited(provider, limiter(Pace(initial_window=4, max_window=16)), deadline=60, retries=1)
@@ -141,7 +141,7 @@ class TestRateLimits:
 
         run(main())
 
-    def test_longer_than_patience_fails_at_once_for_all_and_passes(self) -> None:
+    def test_pause_beyond_the_deadline_fails_all_calls_until_it_ends(self) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=3600)))
             model = Limited(provider, gate := limiter(), deadline=60, retries=3)
@@ -181,7 +181,7 @@ class TestServerErrors:
 
         run(main())
 
-    def test_its_retry_after_pauses_the_account(self) -> None:
+    def test_retry_after_pauses_the_account(self) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(1, lambda: ServerError(retry_after=20)))
             await many(Limited(provider, limiter(Pace(initial_window=1, max_window=1)), deadline=60, retries=1), 5)
@@ -193,7 +193,7 @@ class TestServerErrors:
 
 class TestRetries:
     @pytest.mark.parametrize("error", [ServerError, Unreachable, RateLimited])
-    def test_transient_failures_are_retried_so_often(self, error: type[ProviderError]) -> None:
+    def test_transient_failures_are_retried_up_to_the_limit(self, error: type[ProviderError]) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(9, error))
             with pytest.raises(error) as caught:
@@ -213,7 +213,7 @@ class TestRetries:
         run(main())
 
     @pytest.mark.parametrize("error", [Timeout, Refused, Rejected])
-    def test_others_are_not(self, error: type[ProviderError]) -> None:
+    def test_permanent_failures_are_not_retried(self, error: type[ProviderError]) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(9, error))
             with pytest.raises(error) as caught:
@@ -222,7 +222,7 @@ class TestRetries:
 
         run(main())
 
-    def test_the_answer_says_what_it_took(self) -> None:
+    def test_completion_counts_requests(self) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(2, Unreachable))
             answer = await Limited(provider, limiter(), deadline=60, retries=3).complete(REQUEST)
@@ -231,7 +231,7 @@ class TestRetries:
 
         run(main())
 
-    def test_each_further_sending_needs_permission(self) -> None:
+    def test_each_retry_needs_permission(self) -> None:
         async def main() -> None:
             left = [True, True]
             may_retry.set(lambda: bool(left) and left.pop())
@@ -252,7 +252,7 @@ class TestRetries:
 
         run(main())
 
-    def test_clock_sleep_and_chance_can_be_given(self) -> None:
+    def test_clock_sleep_and_random_source_can_be_replaced(self) -> None:
         async def main() -> None:
             time = [100.0]
 
@@ -274,7 +274,7 @@ class TestRetries:
 
 
 class TestDeadline:
-    def test_it_counts_from_dispatch(self) -> None:
+    def test_deadline_counts_from_dispatch(self) -> None:
         async def main() -> None:
             provider = Provider(seconds=1.0)
             answers = await many(
@@ -295,7 +295,7 @@ class TestDeadline:
 
         run(main())
 
-    def test_it_does_not_take_a_cancellation_for_its_own(self) -> None:
+    def test_cancellation_is_not_taken_for_a_timeout(self) -> None:
         async def main() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -306,7 +306,7 @@ class TestDeadline:
 
 class TestCancellation:
     @pytest.mark.parametrize("when", [0.5, 1.0, 1.5, 2.0])
-    def test_slots_come_back(self, when: float) -> None:
+    def test_cancelled_calls_return_their_slots(self, when: float) -> None:
         """Whether it flew, waited, or was given a slot at that very moment."""
 
         async def main() -> None:
@@ -324,7 +324,7 @@ class TestCancellation:
 
         run(main())
 
-    def test_a_waiter_cancelled_with_its_slot_just_given(self) -> None:
+    def test_waiter_cancelled_as_it_gets_a_slot_returns_it(self) -> None:
         async def main() -> None:
             gate = limiter(Pace(initial_window=1, max_window=1))
             held = gate.try_enter()
@@ -340,7 +340,7 @@ class TestCancellation:
 
         run(main())
 
-    def test_during_the_pause_and_during_a_backoff(self) -> None:
+    def test_cancellation_during_pause_and_backoff_returns_the_slot(self) -> None:
         async def main() -> None:
             for error in (lambda: RateLimited(retry_after=30), ServerError):
                 provider = Provider(outcome=first(1, error))
@@ -355,7 +355,7 @@ class TestCancellation:
 
         run(main())
 
-    def test_a_defect_gives_its_slot_back_too(self) -> None:
+    def test_defect_returns_its_slot(self) -> None:
         async def main() -> None:
             class Broken(Provider):
                 async def complete(self, request: ModelRequest) -> Completion:
@@ -372,9 +372,7 @@ EVENTS = st.sampled_from(["ok", "ok", "ok", "429", "429 wait", "500", "refused",
 
 
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 3)), min_size=1, max_size=40), st.integers(1, 6), st.integers())
-def test_whatever_happens_every_call_ends_and_no_slot_is_lost(
-    events: list[tuple[str, float]], window: int, seed: int
-) -> None:
+def test_every_call_ends_and_returns_its_slot(events: list[tuple[str, float]], window: int, seed: int) -> None:
     async def main() -> None:
         def outcome(number: int) -> ProviderError | None:
             match events[number % len(events)][0]:
@@ -415,7 +413,7 @@ def test_whatever_happens_every_call_ends_and_no_slot_is_lost(
 
 
 class TestRegistry:
-    def test_one_for_each_account_and_loop(self) -> None:
+    def test_limiter_is_per_account_and_loop(self) -> None:
         async def main() -> Limiter:
             assert limiter_for("acme") is limiter_for("acme")
             assert limiter_for("acme") is not limiter_for("other")
@@ -425,7 +423,7 @@ class TestRegistry:
         assert run(main()) is not run(main())
 
     @pytest.mark.parametrize("patience", [60.0, 3.0], ids=["waited for", "left in the middle of it"])
-    def test_a_loop_that_met_a_pause_is_let_go(self, patience: float) -> None:
+    def test_closed_loop_is_released_after_a_pause(self, patience: float) -> None:
         async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
             gate = limiter_for("acme")
             gate.clock = now
@@ -440,7 +438,7 @@ class TestRegistry:
         gc.collect()
         assert loop() is None
 
-    def test_it_needs_a_running_loop(self) -> None:
+    def test_limiter_needs_a_running_loop(self) -> None:
         with pytest.raises(RuntimeError):
             limiter_for("acme")
 
@@ -450,7 +448,7 @@ class TestRegistry:
             run(many(model, 6))
         assert model.inner.most == 2  # type: ignore[attr-defined]
 
-    def test_it_passes_on_what_it_wraps(self) -> None:
+    def test_limited_model_exposes_the_wrapped_one(self) -> None:
         provider = Provider()
         model = Limited(provider, deadline=60, retries=0)
         assert isinstance(model, Model)

@@ -92,7 +92,7 @@ async def model(smollm2: Path) -> AsyncIterator[LocalModel]:
 
 
 @real
-async def test_it_answers_and_counts(model: LocalModel) -> None:
+async def test_local_model_answers_and_counts_tokens(model: LocalModel) -> None:
     assert isinstance(model, Model)
     assert model.name == model.account == "local:smollm2-135m"
     assert model.price(10**6, 10**6) == 0.0
@@ -106,7 +106,7 @@ async def test_it_answers_and_counts(model: LocalModel) -> None:
 
 
 @real
-async def test_a_seed_chooses_the_answer(model: LocalModel) -> None:
+async def test_seed_determines_the_answer(model: LocalModel) -> None:
     async def answer(seed: int | None) -> str:
         return (await model.complete(ask("Name a colour, and say why.", max_tokens=16, seed=seed))).text
 
@@ -149,7 +149,7 @@ async def test_too_long_a_prompt_is_rejected(model: LocalModel) -> None:
 
 
 @real
-async def test_only_the_holder_of_the_key_is_answered(model: LocalModel) -> None:
+async def test_server_refuses_requests_without_its_key(model: LocalModel) -> None:
     await model.start()
     request = urllib.request.Request(f"{server().ready.result()}/v1/chat/completions", data=b"{}")
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -227,7 +227,7 @@ async def test_close_ends_the_child_in_the_middle_of_a_generation(smollm2: Path)
 
 
 @real
-async def test_close_while_it_loads(smollm2: Path) -> None:
+async def test_close_during_loading_ends_the_child(smollm2: Path) -> None:
     model = LocalModel(weights.TESTS)
     starting = asyncio.create_task(model.start())
     await turns_until(lambda: bool(local._servers))
@@ -242,7 +242,7 @@ async def test_close_while_it_loads(smollm2: Path) -> None:
 
 
 @real
-async def test_weights_that_cannot_be_loaded_are_one_paragraph(smollm2: Path, tmp_path: Path) -> None:
+async def test_unloadable_weights_are_a_user_error(smollm2: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     with smollm2.open("rb") as whole:
         cut.write_bytes(whole.read(5_000_000))
@@ -265,7 +265,7 @@ async def test_absent_weights_are_rejected_with_what_to_do(tmp_path: Path, monke
     await model.close()
 
 
-async def test_unknown_weights_are_unknown() -> None:
+async def test_unknown_weights_are_refused() -> None:
     with pytest.raises(UnknownName, match="nonesuch"):
         await LocalModel("nonesuch").start()
 
@@ -276,7 +276,7 @@ async def test_a_missing_runtime_says_what_to_install(monkeypatch: pytest.Monkey
         await LocalModel().start()
 
 
-async def test_cancelling_start_stops_the_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_start_stops_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     seen: list[str] = []
@@ -395,7 +395,7 @@ def test_a_parent_that_ends_without_closing_leaves_no_child(parent: subprocess.P
 
 @real
 @pytest.mark.parametrize("parent", ["interrupted"], indirect=True)
-def test_an_interrupt_at_the_terminal_is_the_parents_to_judge(parent: subprocess.Popen[str]) -> None:
+def test_child_ignores_an_interrupt_at_the_terminal(parent: subprocess.Popen[str]) -> None:
     process = int(line(parent))
     assert line(parent) == "ready"
     os.killpg(parent.pid, signal.SIGINT)
@@ -408,7 +408,7 @@ def test_an_interrupt_at_the_terminal_is_the_parents_to_judge(parent: subprocess
 
 @real
 @pytest.mark.parametrize("parent", ["forks"], indirect=True)
-def test_a_forked_copy_leaves_the_child_alone(parent: subprocess.Popen[str]) -> None:
+def test_forked_process_does_not_close_the_child(parent: subprocess.Popen[str]) -> None:
     process = int(line(parent))
     assert line(parent) == "answered"
     assert parent.wait(30) == 0

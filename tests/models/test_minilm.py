@@ -81,7 +81,7 @@ def test_missing_weights_and_a_missing_extra_are_reported_with_the_command_to_ru
     monkeypatch.setenv("CONSILIENCE_HOME", str(tmp_path))
     check_encoder("minilm")
     assert not paid("minilm")
-    with pytest.raises(UnavailableModel, match="weights of the encoder minilm are not here") as missing:
+    with pytest.raises(UnavailableModel, match="weights of the encoder minilm are not installed") as missing:
         open_encoder("minilm")
     assert "consilience models pull minilm" in str(missing.value)
     monkeypatch.setattr(embeddings, "find_spec", lambda package: None)

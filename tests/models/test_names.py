@@ -52,7 +52,7 @@ class TestResolve:
             ("deepseek:deepseek-chat", "DEEPSEEK_API_KEY", "deepseek"),
         ],
     )
-    def test_a_key_is_all_it_takes(
+    def test_provider_with_a_key_is_usable(
         self, name: str, variable: str, account: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         missing = refusal(name)
@@ -62,7 +62,7 @@ class TestResolve:
         monkeypatch.setenv(variable, KEY)
         assert limited(name).account == account
 
-    async def test_an_openai_compatible_server_is_asked_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_openai_base_url_is_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with misbehaving(completion("Hello.")) as server:
             monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
             model = limited("openai-chat:gpt-4o")
@@ -77,7 +77,7 @@ class TestResolve:
             await model.close()
 
     @pytest.mark.parametrize("provider", list(endpoints.SERVERS))
-    async def test_servers_of_this_machine(self, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_local_servers_are_found(self, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
         async with misbehaving(completion("Hello.")) as server:
             monkeypatch.setenv(endpoints.SERVERS[provider].variable, f"{server.url}/v1")
             model = limited(f"{provider}:llama3.2:3b")
@@ -135,13 +135,13 @@ class TestResolve:
         monkeypatch.setitem(sys.modules, "pydantic_ai.providers.mistral", None)
         assert "pip install 'pydantic-ai-slim[mistral]'" in str(refusal("mistral:mistral-small"))
 
-    def test_what_else_is_wrong_is_said_without_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_setup_error_does_not_contain_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
         assert "azure:gpt-4o cannot be set up" in str(refusal("azure:gpt-4o"))
 
 
 @pytest.mark.parametrize("name", ["local", "local:smollm2-135m", "local:/tmp/my.gguf"])
-def test_local(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_names_are_resolved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     local = ModuleType("local")
     local.LocalModel = asked.append  # type: ignore[attr-defined]
@@ -168,7 +168,7 @@ class TestTables:
         for_other_ends = {"google-decisions", "openai-decisions", "typesafe", "bedrock-mantle"}
         assert plain - for_other_ends <= set(known_providers())
 
-    def test_key_variables(self) -> None:
+    def test_providers_have_their_key_variables(self) -> None:
         assert key_variables("openai@gateway.example:443") == ("OPENAI_API_KEY",)
         assert key_variables("gateway/openai") == ("PYDANTIC_AI_GATEWAY_API_KEY", "PAIG_API_KEY")
         assert key_variables("nobody") == ()
@@ -193,7 +193,7 @@ class TestTables:
             ("anthropic:claude-haiku-4-5", {}, True),
         ],
     )
-    def test_paid(self, name: str, environ: Mapping[str, str], costs: bool) -> None:
+    def test_paid_models_are_recognised(self, name: str, environ: Mapping[str, str], costs: bool) -> None:
         assert paid(name, environ) is costs
 
     @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ class TestTables:
             ("[::1]", "http://[::1]:11434/v1"),
         ],
     )
-    def test_ollama_host(self, host: str, url: str) -> None:
+    def test_ollama_host_variable_is_used(self, host: str, url: str) -> None:
         assert endpoints.base_url("ollama", {"OLLAMA_HOST": host}) == url
 
     @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ class TestTables:
             ("", False),
         ],
     )
-    def test_loopback(self, url: str, here: bool) -> None:
+    def test_loopback_addresses_are_recognised(self, url: str, here: bool) -> None:
         assert endpoints.is_loopback(url) is here
 
 
@@ -239,14 +239,14 @@ def tags(*found: str) -> Answer:
 
 
 class TestChoose:
-    def test_the_environment_then_the_configuration_then_local(self) -> None:
+    def test_default_model_follows_environment_configuration_local(self) -> None:
         both = choose({**NOWHERE, "CONSILIENCE_MODEL": " openai:gpt-4o "}, {"model": "anthropic:x"})
         assert (both.name, both.why) == ("openai:gpt-4o", "CONSILIENCE_MODEL is set")
         assert choose({**NOWHERE, "CONSILIENCE_MODEL": ""}, {"model": "anthropic:x"}).name == "anthropic:x"
         neither = choose(NOWHERE, {})
         assert neither == Choice("local", "no other model is set and no server answers on this machine")
 
-    async def test_a_server_that_answers(self) -> None:
+    async def test_answering_local_server_is_chosen(self) -> None:
         async with misbehaving(tags("nomic-embed-text", "gpt-oss:120b-cloud", "llama3.2:3b", "qwen3")) as server:
             environ = {**NOWHERE, "OLLAMA_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": KEY}
             choice = await asyncio.to_thread(choose, environ, {})
@@ -256,14 +256,14 @@ class TestChoose:
             assert [seen.path for seen in server.seen] == ["/api/tags"]
             assert KEY not in str(server.seen)
 
-    async def test_a_password_in_its_address_is_not_said(self) -> None:
+    async def test_password_of_a_server_address_is_not_printed(self) -> None:
         async with misbehaving(tags("qwen3")) as server:
             address = server.url.removeprefix("http://")
             environ = {**NOWHERE, "OLLAMA_BASE_URL": f"http://ada:{KEY}@{address}/v1"}
             choice = await asyncio.to_thread(choose, environ, {})
         assert choice.why == f"Ollama answers at {address}"
 
-    async def test_the_order_among_servers(self) -> None:
+    async def test_local_servers_are_tried_in_order(self) -> None:
         async with misbehaving(listing("a.gguf")) as llama, misbehaving(listing("b", owner="lms")) as studio:
             environ = {**NOWHERE, "LLAMACPP_BASE_URL": llama.url, "LMSTUDIO_BASE_URL": studio.url}
             assert (await asyncio.to_thread(choose, environ, {})).name == "lmstudio:b"
@@ -283,7 +283,7 @@ class TestChoose:
             Answer(hang=True),
         ],
     )
-    async def test_what_is_no_such_server_is_passed_over(self, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_other_servers_are_skipped(self, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
         patience = 0.5 if answer.hang else 10.0
         monkeypatch.setattr(endpoints, "probe", functools.partial(endpoints.probe, seconds=patience))
         async with misbehaving(answer) as server:
@@ -291,13 +291,13 @@ class TestChoose:
             assert choice.name == "local"
             assert len(server.seen) == 1
 
-    async def test_only_this_machine_is_asked(self) -> None:
+    async def test_only_loopback_servers_are_probed(self) -> None:
         async with misbehaving(tags("x")) as server:
             port = server.url.rpartition(":")[2]
             environ = {**NOWHERE, "OLLAMA_BASE_URL": f"http://10.255.255.1:{port}"}
             assert (await asyncio.to_thread(choose, environ, {})).name == "local"
 
-    def test_keys_are_told_of_and_not_spent(self) -> None:
+    def test_keys_are_reported_and_not_used(self) -> None:
         environ = {
             **NOWHERE,
             "OPENAI_API_KEY": KEY,
@@ -319,7 +319,7 @@ class TestChoose:
         assert "OPENAI_API_KEY" not in chosen.unspent_keys
 
 
-def test_a_name_may_hold_the_models_to_fall_back_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_with_bars_is_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-two-names")
     model = resolve("openai:gpt-5 | ollama:llama")
     assert model.name == "openai:gpt-5|ollama:llama", "the whole name is recorded, so that a resumed run has both"

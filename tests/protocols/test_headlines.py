@@ -69,7 +69,7 @@ def required(report: Report, reason: StopReason) -> int:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_it_is_never_converged_and_leaves_a_trace(case: Case) -> None:
+def test_incident_prevents_convergence_and_is_reported(case: Case) -> None:
     report, failed = go(case.protocol, case.spoil, case.limits)
     line = headline(report)
     assert report.stop_reason is case.stop
@@ -125,7 +125,7 @@ def check_marked(report: Report, *, cut: bool) -> None:
 
 
 @pytest.mark.parametrize("protocol", GOOD.values(), ids=GOOD)
-def test_where_nothing_is_wrong_it_is_as_before(protocol: Protocol) -> None:
+def test_run_without_failures_keeps_its_headline(protocol: Protocol) -> None:
     """Else the table above would prove nothing."""
     report, _ = go(protocol, nothing)
     converging = isinstance(protocol, Emergence | Broadcast | Refinement)
@@ -159,7 +159,7 @@ def test_a_seat_that_speaks_again_lets_the_run_converge() -> None:
 @pytest.mark.parametrize(
     ("protocol", "spoil"), [(TRIO, fails("/lateral/")), (TEXT, fails("/specialist/"))], ids=["emergence", "refinement"]
 )
-def test_no_test_is_met_over_a_silence(protocol: Protocol, spoil: Spoil) -> None:
+def test_silent_seat_prevents_a_met_stop_test(protocol: Protocol, spoil: Spoil) -> None:
     report, _ = go(protocol, spoil)
     assert report.check is not None
     assert report.check.score is not None

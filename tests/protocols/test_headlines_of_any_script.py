@@ -178,7 +178,9 @@ SEEDS, ODD = st.integers(0, 10**6), st.sampled_from([0.0, 0.0, 0.02, 0.1, 0.5])
 
 @settings(max_examples=120, deadline=None)
 @given(seed=SEEDS, odd=ODD, aim=AIMS, depth=st.integers(2, 3), rounds=st.integers(1, 4), loops=st.integers(0, 2))
-def test_emergence(seed: int, odd: float, aim: str, depth: int, rounds: int, loops: int) -> None:
+def test_emergence_headline_is_consistent_for_any_script(
+    seed: int, odd: float, aim: str, depth: int, rounds: int, loops: int
+) -> None:
     protocol = Emergence(children=2, depth=depth, max_rounds=rounds, strange_loops=loops)
     script = Script(seed, odd, aim)
     report = run(protocol, script)
@@ -190,7 +192,9 @@ def test_emergence(seed: int, odd: float, aim: str, depth: int, rounds: int, loo
 @settings(max_examples=120, deadline=None)
 @given(seed=SEEDS, odd=ODD, aim=AIMS, depth=st.integers(2, 3), talks=st.integers(0, 1), loops=st.integers(0, 1))
 @example(seed=4, odd=0.0, aim="self_reflect/L1", depth=2, talks=1, loops=0)
-def test_broadcast(seed: int, odd: float, aim: str, depth: int, talks: int, loops: int) -> None:
+def test_broadcast_headline_is_consistent_for_any_script(
+    seed: int, odd: float, aim: str, depth: int, talks: int, loops: int
+) -> None:
     protocol = Broadcast(children=2, depth=depth, coordination_rounds=talks, strange_loops=loops)
     script = Script(seed, odd, aim)
     report = run(protocol, script)
@@ -201,7 +205,7 @@ def test_broadcast(seed: int, odd: float, aim: str, depth: int, talks: int, loop
 
 @settings(max_examples=120, deadline=None)
 @given(seed=SEEDS, odd=ODD, aim=AIMS, passes=st.integers(1, 3))
-def test_refinement(seed: int, odd: float, aim: str, passes: int) -> None:
+def test_refinement_headline_is_consistent_for_any_script(seed: int, odd: float, aim: str, passes: int) -> None:
     protocol = Refinement(hierarchy=HOUSE, max_passes=passes, filter="never")
     script = Script(seed, odd, aim)
     report = run(protocol, script)
@@ -215,7 +219,7 @@ def test_refinement(seed: int, odd: float, aim: str, passes: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, odd=ODD, loops=st.integers(0, 1))
-def test_those_that_settle(seed: int, odd: float, loops: int) -> None:
+def test_headline_of_settling_protocols_is_consistent_for_any_script(seed: int, odd: float, loops: int) -> None:
     for protocol in (Solo(), Vote(votes=3), Decompose(children=2, strange_loops=loops)):
         script = Script(seed, odd)
         report = run(protocol, script)

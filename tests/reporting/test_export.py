@@ -81,7 +81,7 @@ def front(written: str) -> dict[str, Any]:
 # --- Markdown
 
 
-def test_the_front_matter_says_what_was_run_and_what_it_took(recorded: SessionRecord) -> None:
+def test_front_matter_contains_settings_and_usage(recorded: SessionRecord) -> None:
     found = front(as_markdown(recorded))
     assert found == {
         "session": "r813184",
@@ -115,22 +115,22 @@ TASKS = [
 
 
 @pytest.mark.parametrize("task", TASKS, ids=range(len(TASKS)))
-def test_any_task_comes_back_from_the_front_matter(task: str) -> None:
+def test_any_task_is_read_back_from_the_front_matter(task: str) -> None:
     assert front(as_markdown(by_hand(tree(2, 2), task=task)))["task"] == task
 
 
 @given(st.text())
-def test_a_string_is_read_back_as_it_was(text: str) -> None:
+def test_front_matter_string_round_trips(text: str) -> None:
     written = yaml_scalar(text)
     assert "\n" not in written
     assert yaml.safe_load(f"task: {written}\n") == {"task": text}
 
 
-def test_half_a_character_does_not_break_the_front_matter() -> None:
+def test_lone_surrogate_in_front_matter_is_escaped() -> None:
     assert yaml.safe_load(yaml_scalar("a\ud800b")) == "a\ud800b"
 
 
-def test_markdown_is_the_report_with_its_diagrams(recorded: SessionRecord) -> None:
+def test_markdown_export_contains_report_and_diagrams(recorded: SessionRecord) -> None:
     written = as_markdown(recorded)
     assert recorded.report is not None
     shown = markdown(recorded.report)
@@ -148,7 +148,7 @@ def test_markdown_is_the_report_with_its_diagrams(recorded: SessionRecord) -> No
     assert not re.search(r"(n\d+) -->\S* \1\n", second), "nobody is drawn as reading itself"
 
 
-def test_words_of_agents_are_no_mermaid() -> None:
+def test_agent_text_in_mermaid_is_escaped() -> None:
     assert mermaid_label('a"b') == "a#34;b"
     assert mermaid_label("x #amp; y") == "x #35;amp#59; y"
     shape = hierarchy({"end": ['"]-->x', "c"]})
@@ -162,7 +162,7 @@ def test_words_of_agents_are_no_mermaid() -> None:
             assert re.fullmatch(r'  n\d+(\["[\w .,()·#;–-]+"\]| (---|<-\.->|-->\|"\d+"\|) n\d+)', line), line
 
 
-def test_what_no_renderer_can_draw_is_left_out() -> None:
+def test_diagram_beyond_renderer_limits_is_omitted() -> None:
     shape = complete(300)
     assert tree_diagram(trees.fold(by_hand(shape))) == ""
     assert "```mermaid" not in as_markdown(by_hand(shape))
@@ -171,7 +171,7 @@ def test_what_no_renderer_can_draw_is_left_out() -> None:
 # --- JSON and events
 
 
-def test_json_is_the_report_as_stored(recorded: SessionRecord) -> None:
+def test_json_export_is_the_stored_report(recorded: SessionRecord) -> None:
     assert recorded.state.finished is not None
     assert json.loads(as_json(recorded)) == json.loads(recorded.text(recorded.state.finished.report))
 
@@ -180,7 +180,7 @@ def rows(record: SessionRecord) -> list[dict[str, Any]]:
     return [json.loads(line) for line in as_events(record).splitlines()]
 
 
-def test_every_event_stands_alone_with_its_texts(recorded: SessionRecord) -> None:
+def test_exported_event_contains_its_texts(recorded: SessionRecord) -> None:
     for row, event in zip(rows(recorded), recorded.events, strict=True):
         assert row["seq"] == event.seq
         texts = row["bodies"]
@@ -221,7 +221,7 @@ EVERY: list[Event] = [
 ]
 
 
-def test_every_type_of_event_is_exported_with_all_it_refers_to() -> None:
+def test_every_event_type_is_exported_with_its_references() -> None:
     found = rows(by_hand(complete(3), copy.deepcopy(EVERY)))
     line = schema("events")
     for row in found:
@@ -286,7 +286,7 @@ async def test_every_session_exports_in_every_format(several: dict[str, SessionR
     "limits", [Limits(calls=0), Limits(calls=4), Limits(steps=0)], ids=["no calls", "4 calls", "no steps"]
 )
 @pytest.mark.parametrize("case", [case for case in CASES if not case.outside], ids=lambda case: case.name)
-async def test_what_the_budget_cut_short_is_exported_and_drawn(store: SqliteStore, case: Case, limits: Limits) -> None:
+async def test_session_cut_by_budget_is_exported(store: SqliteStore, case: Case, limits: Limits) -> None:
     models = ScriptedModel(case.script)
     await runner.start("Q?", case.protocol, models=models, store=store, session="s", limits=limits)
     record = read_record(store, "s")
@@ -297,10 +297,10 @@ async def test_what_the_budget_cut_short_is_exported_and_drawn(store: SqliteStor
         ElementTree.fromstring(view_svg(view, record))
 
 
-async def test_a_fork_names_its_parent_and_shows_its_family(several: dict[str, SessionRecord]) -> None:
+async def test_fork_export_names_parent_and_other_forks(several: dict[str, SessionRecord]) -> None:
     written = as_markdown(several["fork"])
     assert front(written)["parent"] == "whole"
-    assert "## Family\n\n- `whole`\n  - **`fork`** (this one) from event" in written
+    assert "## Forks\n\n- `whole`\n  - **`fork`** (this one) from event" in written
     assert {read.key for read in several["fork"].readings.values()} == {
         read.key for read in several["whole"].readings.values()
     }
@@ -319,7 +319,7 @@ def large(calls: int) -> SessionRecord:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_twice_the_calls_cost_at_most_twice_as_much(name: str) -> None:
+def test_export_cost_grows_linearly(name: str) -> None:
     sizes, looked = [], []
     for calls in (500, 1000):
         counted = Counted(large(calls))
@@ -334,16 +334,16 @@ def test_twice_the_calls_cost_at_most_twice_as_much(name: str) -> None:
     ("name", "format"),
     [("a.json", "json"), ("a.b.MD", "markdown"), ("x/a.html", "html"), ("a.svg", "svg"), ("a.jsonl", "events")],
 )
-def test_a_files_name_says_its_format(name: str, format: str) -> None:
+def test_export_format_follows_the_suffix(name: str, format: str) -> None:
     assert format_of(Path(name)) == format
 
 
 @pytest.mark.parametrize("name", ["a", "a.txt", ".json"])
-def test_a_name_that_says_nothing_is_refused(name: str) -> None:
+def test_export_with_unknown_suffix_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="--format"):
         format_of(Path(name))
 
 
-def test_front_matter_of_a_session_that_never_began(store: SqliteStore) -> None:
+def test_front_matter_of_a_session_without_start_event(store: SqliteStore) -> None:
     found = yaml.safe_load(front_matter(SessionRecord("r0", [], text=str, prompt=lambda id: ())).strip("-\n"))
     assert (found["session"], found["task"], found["state"], found["calls"]) == ("r0", None, "unfinished", 0)

@@ -11,18 +11,18 @@ from consilience.domain.errors import SettingsError
 from consilience.reporting.files import claim_directory, write_file, write_files
 
 
-def test_directories_are_made_and_left_empty(tmp_path: Path) -> None:
+def test_report_directory_is_created_empty_before_the_run(tmp_path: Path) -> None:
     claim_directory(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     with pytest.raises(SettingsError, match="--out DIR"):
         claim_directory(tmp_path / "a" / "b")
 
 
-def test_files_replace_those_of_before(tmp_path: Path) -> None:
+def test_report_files_replace_earlier_ones(tmp_path: Path) -> None:
     (tmp_path / "report.md").write_text("old")
     assert write_files(tmp_path, {"report.md": "naïve →", "x.json": "{}"}) == [
         tmp_path / "report.md",
@@ -32,12 +32,12 @@ def test_files_replace_those_of_before(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "no draft is left"
 
 
-def test_a_place_lost_meanwhile_is_an_error_in_words(tmp_path: Path) -> None:
+def test_directory_removed_meanwhile_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="consilience show last"):
         write_files(tmp_path / "gone", {"report.md": ""})
 
 
-def test_a_file_is_its_owners_alone_whatever_was_there(tmp_path: Path) -> None:
+def test_report_file_is_private_whatever_it_replaces(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("old")
     path.chmod(0o644)

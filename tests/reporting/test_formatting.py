@@ -31,7 +31,7 @@ from consilience.reporting.formatting import (
         (3840, "1 h 4 min"),
     ],
 )
-def test_duration(seconds: float, said: str) -> None:
+def test_duration_is_formatted(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
@@ -39,7 +39,7 @@ def test_duration(seconds: float, said: str) -> None:
     ("dollars", "said"),
     [(None, "not known"), (0, "$0"), (0.0004, "$0.0004"), (0.05, "$0.05"), (0.1, "$0.10"), (12, "$12.00")],
 )
-def test_money(dollars: float | None, said: str) -> None:
+def test_money_is_formatted(dollars: float | None, said: str) -> None:
     assert money(dollars) == said
 
 
@@ -52,11 +52,11 @@ def test_money(dollars: float | None, said: str) -> None:
         ("round-2/lateral/L2N1/step-3", "round 2 · lateral · L2N1"),
     ],
 )
-def test_place(key: str, said: str) -> None:
+def test_place_is_formatted(key: str, said: str) -> None:
     assert describe_place(key) == said
 
 
-def test_small_things() -> None:
+def test_counts_ranges_sizes_and_percents_are_formatted() -> None:
     assert (count(1, "call"), count(1200, "call"), count(2, "retry", "retries")) == (
         "1 call",
         "1,200 calls",
@@ -68,7 +68,7 @@ def test_small_things() -> None:
     assert one_line("a  b\nc", 4) == "a b…"
 
 
-def test_what_an_agent_stands_for() -> None:
+def test_agent_description_names_persona_or_role() -> None:
     assert describe_agent(Agent(id="a", role="integrator")) == "integrator"
     assert describe_agent(Agent(id="a", role="r", perspective="critical")) == "critical"
     assert describe_agent(Agent(id="a", role="r", perspective="x " * 50)).endswith("…")

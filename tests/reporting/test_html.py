@@ -31,7 +31,7 @@ def parsed(written: str) -> Element:
     return parser.parse(written)
 
 
-async def test_the_verdict_and_the_dissent_stand_before_views_settings_and_transcript(store: SqliteStore) -> None:
+async def test_verdict_and_dissent_precede_views_settings_and_transcript(store: SqliteStore) -> None:
     written = page(await ran(store))
     body = words(parsed(written)).partition("To the report")[2]
     order = ["Stopped:", "Where they differed", "I object", "All figures", "Protocol", "in program order, by phase"]
@@ -87,7 +87,7 @@ def assert_links_resolve(root: Element) -> None:
     assert targets <= set(ids)
 
 
-def test_the_page_of_the_recorded_run(recorded: SessionRecord) -> None:
+def test_page_of_the_recorded_run_is_complete_and_inert(recorded: SessionRecord) -> None:
     written = page(recorded)
     assert written.startswith("<!doctype html>")
     root = parsed(written)
@@ -102,7 +102,7 @@ def test_the_page_of_the_recorded_run(recorded: SessionRecord) -> None:
         assert words(next(by_id(root, view).iter("pre"))).strip()
 
 
-def test_every_call_stands_there_with_its_text_its_figures_and_what_it_had_read(recorded: SessionRecord) -> None:
+def test_transcript_shows_text_usage_and_read_messages_of_every_call(recorded: SessionRecord) -> None:
     root = parsed(page(recorded))
     articles = {element.get("id"): element for element in root.iter("article")}
     assert len(articles) == len(recorded.calls) + sum(isinstance(e, MessagePublished) for e in recorded.events)
@@ -120,7 +120,7 @@ def test_every_call_stands_there_with_its_text_its_figures_and_what_it_had_read(
             assert read.message in link
 
 
-async def test_whatever_agents_say_is_text(store: SqliteStore) -> None:
+async def test_agent_html_is_escaped(store: SqliteStore) -> None:
     record = await ran(
         store, Emergence(max_rounds=2, signals=True), reply=lambda request: saying(request, HOSTILE), task=HOSTILE
     )
@@ -137,7 +137,7 @@ async def test_whatever_agents_say_is_text(store: SqliteStore) -> None:
     assert "Not a heading of ours" not in headings
 
 
-async def test_the_whole_task_the_settings_and_the_documents_are_there(store: SqliteStore) -> None:
+async def test_page_contains_task_settings_and_documents(store: SqliteStore) -> None:
     task = f"{'Long. ' * 60}\n\nAnd in several paragraphs."
     sources = [Source(text="line one\nline </pre> two", name="minutes"), Source(text="for one alone", agents=("L2N1",))]
     await runner.start(
@@ -156,19 +156,19 @@ async def test_the_whole_task_the_settings_and_the_documents_are_there(store: Sq
     assert_links_resolve(root)
 
 
-def test_what_is_not_on_the_page_is_named_without_a_link() -> None:
+def test_missing_reference_is_named_without_a_link() -> None:
     root = parsed(page(by_hand(complete(1), [call("talk-1/A1", "x", "0", "q:A:lost/A1", "s:S9")])))
     assert_links_resolve(root)
     assert "had read A: lost/A1, document: S9" in words(by_id(root, "call-1"))
 
 
-def test_calls_stand_in_program_order_whatever_came_first() -> None:
+def test_transcript_is_in_program_order() -> None:
     late, early = call("talk-1/A2", "second", "1"), call("talk-1/A1", "first", "0")
     root = parsed(page(by_hand(complete(2), [late, early])))
     assert ["first" in words(article) for article in root.iter("article")] == [True, False]
 
 
-def test_markdown_of_others_loads_nothing_and_leads_nowhere() -> None:
+def test_markdown_images_and_links_of_agents_stay_text() -> None:
     for text in (
         "[a](https://x.example)",
         "![a](https://x.example)",
@@ -184,7 +184,7 @@ def test_markdown_of_others_loads_nothing_and_leads_nowhere() -> None:
     assert "<table>" in html_of("| a |\n|---|\n| b |\n")
 
 
-def test_a_table_scrolls_by_itself_and_breaks_no_word(recorded: SessionRecord) -> None:
+def test_wide_table_scrolls(recorded: SessionRecord) -> None:
     root = parsed(page(recorded))
     tables = list(root.iter("table"))
     boxes = [box for box in root.iter("div") if box.attrib.get("class") == "table"]
@@ -202,14 +202,14 @@ def test_a_table_scrolls_by_itself_and_breaks_no_word(recorded: SessionRecord) -
     assert "overflow-wrap:break-word" in rules["\ntable"], "the page's `anywhere` lets columns be narrower than a word"
 
 
-def test_headings_leave_out_no_level(recorded: SessionRecord) -> None:
+def test_heading_levels_are_consecutive(recorded: SessionRecord) -> None:
     for record in (recorded, by_hand(complete(2), [call("talk-1/A1", "# High\n\n## Lower", "0")])):
         levels = [int(h.tag[1]) for h in parsed(page(record)).iter() if re.fullmatch("h[1-6]", str(h.tag))]
         assert levels[0] == 1
         assert all(below <= above + 1 for above, below in pairwise(levels)), levels
 
 
-def test_failures_and_replies_that_could_not_be_used_are_told() -> None:
+def test_page_lists_failed_calls_and_rejected_replies() -> None:
     rejected = ReplyRejected(key="talk-1/A1", agent="A1", text="<no json>", error="no JSON & no sense", place="0")
     failed = CallFailed(key="talk-1/A2", agent="A2", failure=FailureKind.DEADLINE, detail="300 s", place="1")
     cut = call("talk-1/A1", "all of it", "0").model_copy(update={"attempt": 2, "finish": "length"})
@@ -222,7 +222,7 @@ def test_failures_and_replies_that_could_not_be_used_are_told() -> None:
     assert "Progress" in words(root)
 
 
-async def test_the_family_of_forks_is_there(store: SqliteStore) -> None:
+async def test_page_shows_the_tree_of_forks(store: SqliteStore) -> None:
     await ran(store)
     await fork("s", store=store, at=3, models=ScriptedModel(saying), session="child", settings={"max_rounds": 1})
     root = parsed(page(read_record(store, "child")))
@@ -241,7 +241,7 @@ def test_page_of_a_session_without_replies(record: SessionRecord) -> None:
     assert record.session in words(root)
 
 
-def test_broken_characters_do_not_break_the_page() -> None:
+def test_lone_surrogate_does_not_break_the_page() -> None:
     broken = "half \ud83d of it \x00 \ufffe"
     written = page(by_hand(complete(1), [call("talk-1/A1", broken, "0")], task=broken, views={"A1": broken}))
     assert_inert(parsed(written))

@@ -47,7 +47,7 @@ def with_report(record: SessionRecord, data: dict[str, object]) -> SessionRecord
     return shown
 
 
-async def test_the_tree_says_how_satisfied_everybody_is_and_what_they_flagged(record: SessionRecord) -> None:
+async def test_tree_shows_ratings_and_flags(record: SessionRecord) -> None:
     assert record.report is not None
     states = record.report.model_dump()["states"]
     lines = {
@@ -66,7 +66,7 @@ async def test_the_tree_says_how_satisfied_everybody_is_and_what_they_flagged(re
     assert sorted(map(float, shades)) == pytest.approx(sorted(0.55 * rating for rating in rated), abs=0.006)
 
 
-async def test_every_iteration_has_a_row_with_its_verdict_and_what_caused_it(record: SessionRecord) -> None:
+async def test_iteration_rows_show_verdict_and_cause(record: SessionRecord) -> None:
     assert record.report is not None
     given = record.report.model_dump()["iterations"]
     assert len(given) > 1, "the case broadcasts again"
@@ -84,7 +84,7 @@ async def test_every_iteration_has_a_row_with_its_verdict_and_what_caused_it(rec
     assert drawn.find(f"{SVG}title") is not None
 
 
-async def test_critical_flags_come_first_and_all_are_counted(record: SessionRecord) -> None:
+async def test_critical_flags_come_first_with_a_total(record: SessionRecord) -> None:
     assert record.report is not None
     data = record.report.model_dump()
     (seat,) = [id for id in data["states"] if id == "L2N1"]
@@ -114,7 +114,7 @@ async def test_critical_flags_come_first_and_all_are_counted(record: SessionReco
     assert " ".join(filter(None, said["iterations"])).count("resource_request (L2N1)") == 7, "none is cut away"
 
 
-async def test_the_report_speaks_of_iterations_and_satisfaction(record: SessionRecord) -> None:
+async def test_report_uses_words_of_broadcast(record: SessionRecord) -> None:
     assert record.report is not None
     text = markdown(record.report)
     assert "stable" not in text.partition("## How far")[0]
@@ -123,7 +123,7 @@ async def test_the_report_speaks_of_iterations_and_satisfaction(record: SessionR
     assert "Satisfaction of the agents below the root" in figures
 
 
-async def test_other_sessions_have_no_iterations(store: SqliteStore) -> None:
+async def test_other_protocols_have_no_iterations_view(store: SqliteStore) -> None:
     await runner.start("Is it so?", Emergence(max_rounds=1), models=ScriptedModel(plain), store=store, session="e")
     shown = read_record(store, "e")
     assert "iterations" not in views_of(shown)
@@ -133,7 +133,7 @@ async def test_other_sessions_have_no_iterations(store: SqliteStore) -> None:
     assert "satisfied" not in view_text("tree", shown)
 
 
-async def test_a_running_session_shows_goals_ratings_flags_and_satisfaction_so_far(record: SessionRecord) -> None:
+async def test_running_session_shows_goals_ratings_and_flags(record: SessionRecord) -> None:
     events = [event for event in record.events if not isinstance(event, SessionFinished)]
     running = replace(record, events=events)
     whole = view_text("iterations", running)
@@ -145,7 +145,7 @@ async def test_a_running_session_shows_goals_ratings_flags_and_satisfaction_so_f
     assert "flags: " in view_text("tree", running)
 
 
-async def test_an_iteration_that_is_not_judged_yet_is_shown_as_running(record: SessionRecord) -> None:
+async def test_unjudged_iteration_is_shown_as_running(record: SessionRecord) -> None:
     """The session as it was when the first leaf had rated its text."""
     events = []
     for event in record.events:

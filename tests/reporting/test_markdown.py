@@ -70,14 +70,14 @@ def figures(report: Report) -> str:
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_every_ending_is_said_in_words_and_by_its_name(reason: StopReason) -> None:
+def test_headline_has_words_and_name_of_every_stop_reason(reason: StopReason) -> None:
     line = headline(report(stop_reason=reason), Presentation())
     assert f"({reason.value})" in line
     assert len(line) > len(reason.value) + 18
     assert ("stopped changing (" in line) == (reason is StopReason.CONVERGED)
 
 
-def test_who_is_missing_stands_in_the_first_line() -> None:
+def test_missing_agents_are_in_the_headline() -> None:
     failed = report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, stop_reason=StopReason.FAILED)
     assert headline(failed, Presentation()) == (
         "Stopped: too few agents replied (failed) · 1 of 2 agents (1 deadline) · too few replies for an answer"
@@ -93,7 +93,7 @@ def test_answer_of_a_single_reply_is_marked() -> None:
 
 
 @pytest.mark.parametrize(("n", "said"), [(1, "1 reply"), (3, "3 replies")])
-def test_replies_whose_size_is_a_guess_are_counted(n: int, said: str) -> None:
+def test_estimated_token_counts_are_reported(n: int, said: str) -> None:
     spent = UsageTotals(calls=9, tokens_in=1000, tokens_out=200, cost=0.0, estimated=n)
     shown = report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent))
     assert f"| Tokens | 1,000 read, 200 written; estimated for {said} without figures from the model |" in figures(
@@ -101,7 +101,7 @@ def test_replies_whose_size_is_a_guess_are_counted(n: int, said: str) -> None:
     )
 
 
-def test_everything_at_once_in_order() -> None:
+def test_full_report_has_all_sections_in_order() -> None:
     shown = report(
         EmergenceReport,
         dissent=(
@@ -193,7 +193,7 @@ def test_only_a_protocol_that_asks_for_dissent_says_that_none_was_declared() -> 
     assert EmergenceReport.asks_for_dissent
 
 
-def test_every_objection_is_listed_once_with_its_fate_open_ones_first() -> None:
+def test_objections_are_listed_once_open_ones_first() -> None:
     text = markdown(
         report(
             EmergenceReport,
@@ -226,7 +226,7 @@ def objection(id: str, **fields: Any) -> Objection:
     return Objection(id=id, agent="L2N2", to="L2N1", text=f"objection {id}", read=True, **fields)
 
 
-def test_what_would_overturn_the_answer_follows_what_they_differed_in() -> None:
+def test_overturn_section_follows_differences() -> None:
     text = markdown(
         report(
             would_change=("The top ten statements use under a third of CPU time.",),
@@ -245,7 +245,7 @@ def test_what_would_overturn_the_answer_follows_what_they_differed_in() -> None:
     ]
 
 
-def test_an_answer_and_quoted_texts_that_were_cut_say_so_beside_themselves() -> None:
+def test_cut_answer_and_quotes_are_marked() -> None:
     text = markdown(
         report(
             answer="No, since",
@@ -262,7 +262,7 @@ def test_an_answer_and_quoted_texts_that_were_cut_say_so_beside_themselves() -> 
     assert "never answered [its text was cut off]" in text
 
 
-def test_a_quotation_that_was_not_found_is_named_with_its_place() -> None:
+def test_unverified_quotation_is_named_with_its_line() -> None:
     words = [Quotation(words=f"words {n}", source="S2", line=n, verified=n == 0, agent="L2N1") for n in range(8)]
     text = markdown(report(quotations=words))
     assert "- Quotations from the documents: 1 verified, 7 not found where claimed." in text
@@ -280,7 +280,7 @@ def test_a_run_of_one_agent_has_no_empty_sections() -> None:
     ]
 
 
-def test_an_answer_cannot_pass_for_a_section_of_the_report() -> None:
+def test_answer_headings_are_demoted() -> None:
     answer = "Yes.\n\n## Dissent\nnone\n\nFigures\n=======\n\nreally\n---\n###### deep\n\x1b[31mred\x1b[0m #hash"
     text = markdown(report(answer=answer))
     assert "\n## Dissent\n" not in text
@@ -291,7 +291,7 @@ def test_an_answer_cannot_pass_for_a_section_of_the_report() -> None:
     assert "\x1b" not in text
 
 
-def test_a_number_is_escaped_only_where_it_would_begin_a_list() -> None:
+def test_number_is_escaped_only_at_the_start_of_a_list() -> None:
     first = Item(text="1. No buffer.")
     (line, named, row) = (
         blocks_markdown([Bullets(items=(first,))]),
@@ -303,7 +303,7 @@ def test_a_number_is_escaped_only_where_it_would_begin_a_list() -> None:
     assert row == "| 1. No buffer. |"
 
 
-def test_commands_of_an_answer_stay_as_they_are_to_be_typed() -> None:
+def test_code_in_an_answer_is_unchanged() -> None:
     """Placeholders in code, in a table and beside a code block, are not escaped; outside code they are."""
     answer = "| Deploy | `kubectl -n <NS> undo` <ask> |\n|---|---|\n\n```sh\nps\n```"
     text = blocks_markdown([AgentText(text=answer)])
@@ -315,7 +315,7 @@ def test_commands_of_an_answer_stay_as_they_are_to_be_typed() -> None:
     assert r"`\<b> | \<c>`" in split, "the pipe ends the cell, and the code with it"
 
 
-def test_lines_of_a_checklist_stay_lines() -> None:
+def test_checklist_keeps_its_line_breaks() -> None:
     assert "one<br />\ntwo" in html_of(blocks_markdown([AgentText(text="one\ntwo")]))
 
 
@@ -330,11 +330,11 @@ def test_lines_of_a_checklist_stay_lines() -> None:
         ("\u202eright", "right"),
     ],
 )
-def test_one_line_texts_are_only_text(given: str, shown: str) -> None:
+def test_one_line_text_is_escaped(given: str, shown: str) -> None:
     assert escape_markdown(given) == shown
 
 
-def test_a_report_of_a_protocol_that_is_not_installed_reads_too() -> None:
+def test_report_of_an_uninstalled_protocol_renders() -> None:
     known = report(protocol="seance", mediums=3)
     again = AnyReport.model_validate_json(known.model_dump_json())
     assert markdown(again) == markdown(known)

@@ -50,7 +50,7 @@ def table(text: str, heading: str) -> list[list[str]]:
     return rows
 
 
-async def test_what_became_of_the_text_in_order(store: SqliteStore) -> None:
+async def test_refinement_report_has_sections_in_order(store: SqliteStore) -> None:
     text = markdown(report_of(await refined(store)))
     order = [
         "**Stopped: ran out of passes before the text was good enough (exhausted_steps)**",
@@ -70,7 +70,7 @@ async def test_what_became_of_the_text_in_order(store: SqliteStore) -> None:
     assert text.rstrip().endswith("--view figures`, `--view revisions`")
 
 
-async def test_the_scores_of_every_part_in_every_pass(store: SqliteStore) -> None:
+async def test_score_table_has_every_part_and_pass(store: SqliteStore) -> None:
     assert table(markdown(report_of(await refined(store))), "Scores") == [
         ["pass", "quality", "whole", "intro", "body", "conclusion"],
         ["1", "0.47", "0.50 (1 issue)", "0.40 (2 issues)", "0.50 (1 issue)", "0.50 (2 issues)"],
@@ -93,7 +93,7 @@ def revisions(report: Report) -> dict[str, str]:
     return dict(zip(parts[::2], map(str.strip, parts[1::2]), strict=True))
 
 
-async def test_what_the_critic_said_stands_beside_what_changed(store: SqliteStore) -> None:
+async def test_criticism_is_listed_with_the_change(store: SqliteStore) -> None:
     found = revisions(report_of(await refined(store)))
     assert list(found) == [
         "intro, pass 1, 0.40 → 0.70; rewritten in pass 2",
@@ -114,7 +114,7 @@ async def test_what_the_critic_said_stands_beside_what_changed(store: SqliteStor
         ("self", "declared", "what its author declares of each part", ("0.78", "0.95", "0.70", "0.70")),
     ],
 )
-async def test_what_quality_is_and_what_the_critic_gave_are_told_apart(
+async def test_quality_and_critic_scores_are_separate(
     store: SqliteStore, kind: Literal["length", "self"], word: str, what: str, figures: tuple[str, ...]
 ) -> None:
     protocol = blog(confidence=kind, threshold=0.99, max_passes=2)
@@ -145,7 +145,7 @@ async def test_what_quality_is_and_what_the_critic_gave_are_told_apart(
     assert moved.startswith("intro, pass 1, 0.40 → 0.70; "), "the critic's own, beside its issues"
 
 
-async def test_where_the_critic_gives_no_scores_what_is_told_is_named(store: SqliteStore) -> None:
+async def test_heuristic_critic_names_its_measure(store: SqliteStore) -> None:
     def reply(request: ModelRequest) -> Any:
         if request.agent == "body":
             return json.dumps({"confidence": "unsure", "text": f"Short. {request.key}."})
@@ -176,7 +176,7 @@ async def test_long_changes_are_cut_and_counted(store: SqliteStore) -> None:
     assert "+and 3 more." in lines
 
 
-async def test_the_last_word_on_every_part(store: SqliteStore) -> None:
+async def test_last_critique_of_every_part_is_listed(store: SqliteStore) -> None:
     record = await refined(store)
     said = criticism(report_of(record)).partition("### Critique after pass 3\n\n")[2].splitlines()
     assert [line.partition(":**")[0] for line in said] == ["- **intro", "- **body", "- **conclusion", "- **whole"]
@@ -187,7 +187,7 @@ async def test_the_last_word_on_every_part(store: SqliteStore) -> None:
     assert page.index("Dissent") < page.index("<summary>Criticism and revisions</summary>") < page.index("All figures")
 
 
-async def test_figures_are_in_words(store: SqliteStore) -> None:
+async def test_refinement_figures_are_sentences(store: SqliteStore) -> None:
     lines = view_text("figures", await refined(store), 200).splitlines()
     rows = dict(line.partition(": ")[::2] for line in lines)
     assert rows["Passes"] == "3 of at most 3"
@@ -213,7 +213,9 @@ async def test_figures_are_in_words(store: SqliteStore) -> None:
         ),
     ],
 )
-async def test_endings_are_those_of_a_text(store: SqliteStore, reason: StopReason, said: str, left: str) -> None:
+async def test_stop_reasons_use_words_of_refinement(
+    store: SqliteStore, reason: StopReason, said: str, left: str
+) -> None:
     protocol = blog(critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9)
     text = markdown(report_of(await refined(store, protocol)))
     assert f"**Stopped: {said} ({reason.value})**" in text
@@ -221,7 +223,7 @@ async def test_endings_are_those_of_a_text(store: SqliteStore, reason: StopReaso
     assert "Critique after" not in text
 
 
-async def test_no_issue_with_a_text_that_has_a_hole_is_no_approval(store: SqliteStore) -> None:
+async def test_missing_part_without_issues_is_not_approval(store: SqliteStore) -> None:
     def reply(request: ModelRequest) -> Any:
         if request.agent != "critic":
             return "{}" if request.agent == "body" else editing(request)
@@ -233,14 +235,14 @@ async def test_no_issue_with_a_text_that_has_a_hole_is_no_approval(store: Sqlite
     assert "**Dissent:** no issue was named, but not every part was judged.\n" in text
 
 
-async def test_cut_off_before_anybody_judged_it(store: SqliteStore) -> None:
+async def test_unjudged_text_is_marked_as_unjudged(store: SqliteStore) -> None:
     text = markdown(report_of(await refined(store, limits=Limits(calls=9))))
     assert "**Dissent:** none was declared, but nobody judged this text either." in text
     assert "Quality by pass" not in text
     assert "Scores" not in headings(text)
 
 
-async def test_cut_off_in_the_second_pass(store: SqliteStore) -> None:
+async def test_run_cut_in_the_second_pass_keeps_the_first(store: SqliteStore) -> None:
     shown = report_of(await refined(store, limits=Limits(calls=20)))
     text = markdown(shown)
     assert "**Quality by pass:** 0.47, whole 0.50 (the answer) → –, needed 0.80" in text
@@ -248,7 +250,7 @@ async def test_cut_off_in_the_second_pass(store: SqliteStore) -> None:
     assert "intro, pass 1, 0.40 → –; rewritten in pass 2, which was discarded" in revisions(shown)
 
 
-async def test_a_critic_that_makes_no_sense(store: SqliteStore) -> None:
+async def test_unusable_critique_is_in_the_headline(store: SqliteStore) -> None:
     def reply(request: ModelRequest) -> Any:
         return "I like it." if request.agent == "critic" else editing(request)
 
@@ -261,13 +263,13 @@ async def test_a_critic_that_makes_no_sense(store: SqliteStore) -> None:
     assert "- critic: silent since pass-1/critique/critic" in text
 
 
-async def test_an_issue_that_nobody_could_mend_any_more(store: SqliteStore) -> None:
+async def test_issue_of_the_last_pass_is_open_and_not_handed_back(store: SqliteStore) -> None:
     text = markdown(report_of(await refined(store, blog(max_passes=1))))
     assert "- **Open:** " in text
     assert "Handed back" not in text
 
 
-async def test_other_protocols_have_none_of_it(store: SqliteStore) -> None:
+async def test_other_protocols_have_no_refinement_sections(store: SqliteStore) -> None:
     record = await ran(store)
     text = as_markdown(record)
     for words in ("Quality", "Scores", "Criticism and", "Critique after", "Passes"):
@@ -275,7 +277,7 @@ async def test_other_protocols_have_none_of_it(store: SqliteStore) -> None:
     assert "Rounds: 2 of at most 2" in view_text("figures", record)
 
 
-async def test_the_diagram_has_every_edge_of_the_hierarchy(store: SqliteStore) -> None:
+async def test_diagram_has_every_edge(store: SqliteStore) -> None:
     protocol = Refinement(hierarchy="research-summary", max_passes=1)
     diagram = as_markdown(await refined(store, protocol)).partition("```mermaid\n")[2].partition("```")[0]
     assert '  n0["lead (coordinator)"]\n' in diagram
@@ -289,7 +291,7 @@ async def test_the_diagram_has_every_edge_of_the_hierarchy(store: SqliteStore) -
 
 
 @pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
-async def test_no_text_breaks_the_structure(store: SqliteStore, said: str) -> None:
+async def test_agent_text_does_not_break_the_report(store: SqliteStore, said: str) -> None:
     words = said[:300].encode("utf-8", "replace").decode()
 
     async def written(words: str, session: str) -> str:
@@ -301,7 +303,7 @@ async def test_no_text_breaks_the_structure(store: SqliteStore, said: str) -> No
     assert not STEERING.search(text)
 
 
-async def test_a_report_of_another_version_is_shown_without_what_it_does_not_hold(store: SqliteStore) -> None:
+async def test_report_of_an_older_version_omits_missing_fields(store: SqliteStore) -> None:
     whole = report_of(await refined(store)).model_dump(mode="json")
     odd = {
         **whole,
@@ -315,7 +317,7 @@ async def test_a_report_of_another_version_is_shown_without_what_it_does_not_hol
     assert "Quality" not in markdown(AnyReport.model_validate(bare))
 
 
-async def test_what_a_caller_gets_reads_as_what_is_read_back(store: SqliteStore) -> None:
+async def test_replayed_report_renders_like_the_stored_one(store: SqliteStore) -> None:
     record = await refined(store)
     again, read_back = markdown(await runner.replay("s", store=store)), markdown(report_of(record))
     time = r" · [0-9.]+ s · "  # a replay takes time of its own
@@ -323,9 +325,7 @@ async def test_what_a_caller_gets_reads_as_what_is_read_back(store: SqliteStore)
 
 
 @pytest.mark.parametrize("protocol", ["emergence", "refinement"])
-async def test_what_is_dissent_and_objection_both_is_counted_once_in_a_comparison(
-    store: SqliteStore, protocol: str
-) -> None:
+async def test_compare_counts_dissent_that_is_an_objection_once(store: SqliteStore, protocol: str) -> None:
     record = await (ran(store) if protocol == "emergence" else refined(store))
     report = report_of(record)
     assert report.objections

@@ -105,7 +105,7 @@ def rows(text: str, first: str) -> list[str]:
 # --- passes
 
 
-async def test_every_pass_has_a_row_and_every_part_its_scores(store: SqliteStore) -> None:
+async def test_passes_view_has_a_row_per_pass_with_scores(store: SqliteStore) -> None:
     text = view_text("passes", await refined(store))
     assert rows(text, "pass ")[1:] == [
         "pass 1 0.47 0.50 not met 6 3 –",
@@ -122,7 +122,7 @@ async def test_every_pass_has_a_row_and_every_part_its_scores(store: SqliteStore
     ]
 
 
-async def test_the_diff_to_the_pass_before_has_a_sentence_a_line(store: SqliteStore) -> None:
+async def test_diff_has_one_sentence_per_line(store: SqliteStore) -> None:
     text = view_text("passes", await refined(store, blog(max_passes=2)))
     first, second = text.split("\npass 2 (the answer): ")
     assert "gone" not in first, "nothing was before it"
@@ -141,7 +141,7 @@ async def test_the_first_pass_is_compared_with_the_draft(store: SqliteStore) -> 
     assert "+ In pass 1 the coordinator added figure 1." in text
 
 
-async def test_a_met_threshold_and_an_unjudged_pass_are_told_apart(store: SqliteStore) -> None:
+async def test_met_threshold_differs_from_unjudged_pass(store: SqliteStore) -> None:
     good = await refined(store, reply=lambda request: editing(request, quality=(5, 9)))
     assert rows(view_text("passes", good), "pass 2")[0] == "pass 2 the answer 0.87 0.90 met 2 3 22 %"
     cut = await refined(store, limits=Limits(calls=20), session="cut")
@@ -149,7 +149,7 @@ async def test_a_met_threshold_and_an_unjudged_pass_are_told_apart(store: Sqlite
     assert rows(view_text("passes", cut), "body ")[1] == "body – – – – – written, 20 % new"
 
 
-async def test_what_quality_is_made_of_stands_beside_the_critics_scores(store: SqliteStore) -> None:
+async def test_quality_parts_are_shown_with_critic_scores(store: SqliteStore) -> None:
     record = await refined(store, **CASES["by length"])
     text = view_text("passes", record)
     assert rows(text, "part ")[0] == "part length overall coherence accuracy depth issues text"
@@ -170,13 +170,13 @@ async def test_a_critic_without_scores_has_no_columns_for_them(store: SqliteStor
     assert rows(text, "intro ")[0] == "intro 0.95 0 written"
 
 
-async def test_a_length_alone_is_no_judgement(store: SqliteStore) -> None:
+async def test_length_measure_alone_is_shown_as_not_judged(store: SqliteStore) -> None:
     text = view_text("passes", await refined(store, blog(confidence="length"), reply=silent))
     assert rows(text, "pass 1")[1] == "pass 1 (the answer): not judged"
     assert rows(text, "body ") == ["body 0.58 – written"]
 
 
-async def test_the_picture_has_a_bar_for_every_score_as_long_as_it_is_high(store: SqliteStore) -> None:
+async def test_picture_has_a_bar_per_score_in_proportion(store: SqliteStore) -> None:
     drawn = ElementTree.fromstring(view_svg("passes", await refined(store)))
     bars = [float(bar.attrib["width"]) for bar in drawn.iterfind(f"{SVG}rect[@class='cv-dot']")]
     assert len(bars) == 3 + 9
@@ -195,7 +195,7 @@ async def test_the_picture_has_a_bar_for_every_score_as_long_as_it_is_high(store
 # --- flow
 
 
-async def test_weights_of_the_answers_pass_are_those_of_the_report(store: SqliteStore) -> None:
+async def test_weights_shown_are_those_of_the_report(store: SqliteStore) -> None:
     for name in ("three passes", "four layers", "an author fails", "cut off early"):
         record = await refined(store, **CASES[name], session=name.replace(" ", "-"))
         assert record.report is not None
@@ -211,7 +211,7 @@ async def test_weights_of_the_answers_pass_are_those_of_the_report(store: Sqlite
             assert f"↑ {one.weight:.2f}" in drawn
 
 
-async def test_contributions_change_no_digest(store: SqliteStore) -> None:
+async def test_contributions_do_not_change_the_digest(store: SqliteStore) -> None:
     """Sessions recorded before there were any replay to the same report."""
     record = await refined(store)
     assert record.report is not None
@@ -220,7 +220,7 @@ async def test_contributions_change_no_digest(store: SqliteStore) -> None:
     assert report.model_copy(update={"contributions": ()}).digest() == report.digest()
 
 
-async def test_flow_in_words(store: SqliteStore) -> None:
+async def test_flow_view_as_text(store: SqliteStore) -> None:
     text = view_text("flow", await refined(store, blog(filter="always")))
     intro, second, third = rows(text, "coordinator → intro")
     assert intro == second == third == "coordinator → intro intent 5 of 7, 71 % 0.24 83 % certain 0.40"
@@ -233,7 +233,7 @@ async def test_flow_in_words(store: SqliteStore) -> None:
     assert line in " ".join(narrow.split())
 
 
-async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_leaves_what_the_draft_declared(
+async def test_prose_reply_declares_lowest_and_failed_revision_keeps_confidence(
     store: SqliteStore,
 ) -> None:
     def reply(request: ModelRequest) -> Any:
@@ -249,7 +249,7 @@ async def test_a_reply_in_prose_declares_the_least_and_a_failed_revision_leaves_
     assert declared.weight == pytest.approx(0.7 / (0.95 + 0.7 + 0.7))
 
 
-async def test_every_edge_is_drawn_in_every_pass_with_its_share_and_its_weight(store: SqliteStore) -> None:
+async def test_flow_draws_every_edge_with_share_and_weight(store: SqliteStore) -> None:
     protocol = Refinement(hierarchy="research-summary", max_passes=2)
     edges = sum(len(role.children) for role in protocol.hierarchy.roles)
     drawn = ElementTree.fromstring(view_svg("flow", await refined(store, protocol)))
@@ -261,7 +261,7 @@ async def test_every_edge_is_drawn_in_every_pass_with_its_share_and_its_weight(s
     assert words.count("methodologist") == 2
 
 
-def test_a_strength_does_not_contradict_what_was_shown() -> None:
+def test_strength_of_a_cut_text_is_below_100_percent() -> None:
     down = HandedDownText(
         step=1, parent="a", child="b", what="draft", kept=3, sentences=4, distance=0.002, strength=0.9986
     )
@@ -269,7 +269,7 @@ def test_a_strength_does_not_contradict_what_was_shown() -> None:
     assert row == ("a → b", "draft", "3 of 4, 75 %", "<0.01", "99.8 %", "–", "–")
 
 
-async def test_where_nothing_is_filtered_no_distance_is_claimed(store: SqliteStore) -> None:
+async def test_flow_without_filter_has_no_distances(store: SqliteStore) -> None:
     text = view_text("flow", await refined(store, **CASES["no filter"]))
     assert rows(text, "coordinator → intro")[0] == "coordinator → intro intent 7 of 7, 100 % – 100 % certain 0.40"
 
@@ -277,7 +277,7 @@ async def test_where_nothing_is_filtered_no_distance_is_claimed(store: SqliteSto
 # --- distances
 
 
-async def test_the_matrix_is_that_of_the_vectors_and_says_where_texts_go_down(store: SqliteStore) -> None:
+async def test_distance_matrix_matches_vectors_and_marks_edges(store: SqliteStore) -> None:
     record = await refined(store, blog(max_passes=1))
     roles = blog().hierarchy.by_name
     picture = next(view.picture for view in record.presentation.views if view.name == "distances")
@@ -290,12 +290,12 @@ async def test_the_matrix_is_that_of_the_vectors_and_says_where_texts_go_down(st
     assert rows(text, "stylist")[-1] == "stylist 0.30 0.00* 0.14 0.02* 0.20 0.22 ·"
 
 
-async def test_distances_of_vectors_are_known_before_the_end(store: SqliteStore) -> None:
+async def test_distances_are_shown_before_the_run_ends(store: SqliteStore) -> None:
     record = await refined(store, blog(max_passes=1))
     assert view_text("distances", unfinished(record)) == view_text("distances", record)
 
 
-async def test_the_more_colour_the_farther_and_the_number_in_every_cell(store: SqliteStore) -> None:
+async def test_matrix_colour_grows_with_distance(store: SqliteStore) -> None:
     drawn = ElementTree.fromstring(view_svg("distances", await refined(store, blog(max_passes=1))))
     shaded = drawn.findall(f"{SVG}rect[@class='cv-shade']")
     assert len(shaded) == 7 * 6
@@ -307,14 +307,14 @@ async def test_the_more_colour_the_farther_and_the_number_in_every_cell(store: S
     assert len(drawn.findall(f"{SVG}rect[@class='cv-frame']")) == 2 * 8, "eight edges, on both sides"
 
 
-async def test_without_vectors_and_filter_there_is_a_sentence(store: SqliteStore) -> None:
+async def test_distance_view_without_vectors_explains(store: SqliteStore) -> None:
     said = "The roles have no vectors, and the filter was not set to always, so no distances were measured.\n"
     record = await refined(store, **CASES["nobody helps"])
     assert view_text("distances", record).split() == said.split()
     assert view_text("distances", unfinished(record)).split() == said.split()
 
 
-async def test_vectors_are_compared_also_where_nothing_is_filtered(store: SqliteStore) -> None:
+async def test_vectors_are_compared_without_filter(store: SqliteStore) -> None:
     record = await refined(store, **CASES["no filter"])
     filtered = await refined(store, blog(max_passes=1), session="filtered")
     assert (
@@ -322,14 +322,14 @@ async def test_vectors_are_compared_also_where_nothing_is_filtered(store: Sqlite
     )
 
 
-async def test_an_encoder_that_gave_nothing_is_a_sentence_too(store: SqliteStore) -> None:
+async def test_distance_view_after_encoder_failure_explains(store: SqliteStore) -> None:
     record = tampered(await refined(store, blog(max_passes=1, filter="always")), distances={})
     assert view_text("distances", record) == (
         "No distances were measured, so everything that was handed down was shown whole.\n"
     )
 
 
-async def test_a_matrix_without_room_is_a_line_for_each_role(store: SqliteStore) -> None:
+async def test_narrow_matrix_becomes_a_list(store: SqliteStore) -> None:
     text = view_text("distances", await refined(store, blog(max_passes=1)), 60)
     assert re.search(r"^  body: .*fact_checker\s+0\.01\*", text.replace("\n    ", " "), re.MULTILINE)
     assert max(map(cells, text.splitlines())) <= 60
@@ -345,7 +345,7 @@ def test_more_roles_than_a_matrix_holds_are_listed_by_edge() -> None:
 # --- who has them
 
 
-async def test_a_session_of_another_protocol_has_none_and_says_what_it_has(store: SqliteStore) -> None:
+async def test_refinement_view_of_another_protocol_lists_its_views(store: SqliteStore) -> None:
     record = await ran(store)
     assert list(views_of(record)) == ["tree", "evolution", "convergence", "reads", "figures", "objections"]
     for show in (view_text, view_svg):
@@ -358,7 +358,7 @@ async def test_a_session_of_another_protocol_has_none_and_says_what_it_has(store
     assert not ids & set(OURS)
 
 
-async def test_an_unfinished_session_says_where_it_will_stand(store: SqliteStore) -> None:
+async def test_flow_view_of_an_unfinished_session_is_a_sentence(store: SqliteStore) -> None:
     record = unfinished(await refined(store))
     assert list(views_of(record)) == [*COMMON, "figures", *OURS]
     assert rows(view_text("passes", record), "pass ")[1:] == [
@@ -379,7 +379,7 @@ async def test_an_unfinished_session_says_where_it_will_stand(store: SqliteStore
 
 @pytest.mark.parametrize("name", [*COMMON, "figures", *OURS])
 @pytest.mark.parametrize("case", CASES)
-async def test_every_view_of_every_run_is_a_sound_picture(store: SqliteStore, name: str, case: str) -> None:
+async def test_every_view_is_valid_svg(store: SqliteStore, name: str, case: str) -> None:
     record = await refined(store, **CASES[case])
     written = view_svg(name, record)
     drawn = ElementTree.fromstring(written)
@@ -402,7 +402,7 @@ async def test_every_view_of_every_run_is_a_sound_picture(store: SqliteStore, na
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_the_page_holds_them_and_nothing_that_runs(store: SqliteStore, case: str) -> None:
+async def test_page_contains_views_and_no_script(store: SqliteStore, case: str) -> None:
     root = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(
         page(await refined(store, **CASES[case]))
     )
@@ -415,7 +415,7 @@ async def test_the_page_holds_them_and_nothing_that_runs(store: SqliteStore, cas
     assert re.search(r"^hierarchy: [a-z-]+$", settings, re.MULTILINE), "its name, not all that is in it"
 
 
-async def test_odd_reports_are_shown_as_far_as_they_go(store: SqliteStore) -> None:
+async def test_malformed_fields_of_a_report_are_skipped(store: SqliteStore) -> None:
     record = await refined(store, blog(max_passes=2))
     odd: list[dict[str, Any]] = [
         {"passes": [{"index": "one"}, {"index": 1, "sections": {"intro": 3, "body": {"scores": {"overall": "x"}}}}, None]},
@@ -435,7 +435,7 @@ async def test_odd_reports_are_shown_as_far_as_they_go(store: SqliteStore) -> No
 # --- the other views
 
 
-async def test_who_writes_for_two_in_one_phase_has_not_revised_itself(store: SqliteStore) -> None:
+async def test_specialist_of_two_authors_has_no_revision_in_evolution(store: SqliteStore) -> None:
     def reply(request: ModelRequest) -> Any:
         if request.agent == "researcher":
             return json.dumps({"text": f"A fact for {request.key}."})
@@ -447,7 +447,7 @@ async def test_who_writes_for_two_in_one_phase_has_not_revised_itself(store: Sql
     assert "critic" not in turns, "it says nothing of the matter"
 
 
-async def test_a_check_is_made_after_a_pass_and_not_after_a_round(store: SqliteStore) -> None:
+async def test_check_is_labelled_by_pass(store: SqliteStore) -> None:
     record = await refined(store)
     text, drawn = view_text("convergence", record), view_svg("convergence", record)
     assert "after pass 2" in text
@@ -473,7 +473,7 @@ async def test_seat_label_equal_to_its_id_is_not_repeated(store: SqliteStore) ->
 # --- where the nodes of a hierarchy stand
 
 
-def test_no_edges_cross_where_they_need_not_and_none_runs_through_a_box() -> None:
+def test_layers_avoid_crossings_and_boxes() -> None:
     shape = hierarchy({"lead": ["a", "b", "c"], "a": ["z"], "b": ["y"], "c": ["x"], "x": ["w"], "lead2": ["w"]})
     edges = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
     found = layered(shape.levels, edges)
@@ -488,7 +488,7 @@ def test_no_edges_cross_where_they_need_not_and_none_runs_through_a_box() -> Non
 
 
 @pytest.mark.parametrize("name", shipped_hierarchies())
-def test_the_shipped_hierarchies_come_out_without_a_crossing(name: str) -> None:
+def test_shipped_hierarchies_have_no_crossing(name: str) -> None:
     shape = load_hierarchy(name).shape
     edges = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
     found = layered(shape.levels, edges)
@@ -502,7 +502,7 @@ def test_the_shipped_hierarchies_come_out_without_a_crossing(name: str) -> None:
             assert level != other or (x0 - y0) * (x1 - y1) >= 0
 
 
-def test_a_hierarchy_is_drawn_past_its_boxes() -> None:
+def test_edges_do_not_run_through_boxes() -> None:
     shape = hierarchy({"lead": ["a", "b"], "a": ["x"], "b": ["y"], "x": ["y"]})
     drawn = ElementTree.fromstring(view_svg("tree", by_hand(shape)))
     boxes = [tuple(float(box.attrib[side]) for side in ("x", "y", "width", "height"))
@@ -521,7 +521,7 @@ def test_a_session_of_a_protocol_that_is_not_installed_has_the_common_views() ->
 
 
 @pytest.mark.parametrize("width", [40, 60, 66, 80, 100])
-async def test_no_word_of_the_passes_is_broken(store: SqliteStore, width: int) -> None:
+async def test_passes_view_breaks_no_word(store: SqliteStore, width: int) -> None:
     text = view_text("passes", await refined(store, blog(max_passes=2)), width)
     assert max(map(cells, text.splitlines())) <= width
     words = re.findall(r"\w+", text)

@@ -27,14 +27,14 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-def test_every_installed_protocol_is_published() -> None:
+def test_every_protocol_has_a_published_schema() -> None:
     there = {path.name.removesuffix(".schema.json") for path in PUBLISHED.glob("*.schema.json")}
     ours = {point.name for point in entry_points(group=ENTRY_POINT_GROUP) if point.value.startswith("consilience.")}
     assert there == {"report", "events", "error", *ours}
 
 
 @pytest.mark.parametrize("name", ["report", "emergence"])
-def test_a_stored_report_is_as_published(name: str, recorded: SessionRecord) -> None:
+def test_stored_report_matches_its_schema(name: str, recorded: SessionRecord) -> None:
     report = json.loads(as_json(recorded))
     validator(name).validate(report)
     broken = copy.deepcopy(report)
@@ -56,7 +56,7 @@ def test_what_a_protocol_adds_is_in_its_own_schema_only(recorded: SessionRecord)
     assert not validator("emergence").is_valid(report)
 
 
-def test_exported_events_are_as_published(recorded: SessionRecord) -> None:
+def test_exported_events_match_their_schema(recorded: SessionRecord) -> None:
     line = validator("events")
     rows = [json.loads(row) for row in as_events(recorded).splitlines()]
     for row in rows:
@@ -67,7 +67,7 @@ def test_exported_events_are_as_published(recorded: SessionRecord) -> None:
     assert not line.is_valid(rows[2])
 
 
-def test_fields_of_later_days_are_allowed(recorded: SessionRecord) -> None:
+def test_schema_allows_additional_fields(recorded: SessionRecord) -> None:
     report = json.loads(as_json(recorded))
     report["later"] = report["ledger"]["later"] = 1
     validator("emergence").validate(report)
@@ -89,7 +89,7 @@ def test_every_type_of_event_has_a_schema() -> None:
         assert {"type", "seq", "bodies"} <= set(schema["$defs"][reference.rpartition("/")[2]]["required"])
 
 
-def test_no_reference_hangs_in_the_air() -> None:
+def test_every_schema_reference_resolves() -> None:
     for schema in (events_schema(), report_schema()):
         for node in nodes(schema):
             if isinstance(reference := node.get("$ref"), str):

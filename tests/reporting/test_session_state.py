@@ -46,7 +46,7 @@ def events() -> list[Event]:
     ]
 
 
-def test_figures_add_up() -> None:
+def test_state_totals_are_sums_of_calls() -> None:
     course = fold_events(events())
     assert (course.made, len(course.calls), len(course.lost)) == (2, 4, 1)
     assert (course.tokens_in, course.tokens_out, course.cost, course.seconds) == (30, 3, 0.75, 7.5)
@@ -60,7 +60,7 @@ def test_one_unknown_price_makes_the_total_unknown() -> None:
     assert course.cost is None
 
 
-def test_steps_count_before_their_call_has_ended_and_once_when_it_has() -> None:
+def test_steps_of_a_running_call_are_counted_once() -> None:
     def step(n: int, kind: Literal["model", "tool"], cost: float | None = 0.25) -> StepCompleted:
         tokens = (10, 1) if kind == "model" else (0, 0)
         return StepCompleted(
@@ -84,7 +84,7 @@ def test_steps_count_before_their_call_has_ended_and_once_when_it_has() -> None:
     assert fold_events([*taken, step(3, "model", None)]).cost is None
 
 
-def test_states() -> None:
+def test_session_states_are_recognised() -> None:
     parked = SessionParked(awaited=("a",))
     assert status_of(fold_events([]), None) == "unfinished"
     assert status_of(fold_events([parked]), None) == "waiting"
@@ -93,7 +93,7 @@ def test_states() -> None:
     assert status_of(fold_events([parked, AnswerReceived(key="a", text="t")]), None) == "unfinished"
 
 
-def test_who_has_answered_is_not_awaited_any_more() -> None:
+def test_answered_call_is_not_awaited() -> None:
     parked, answer = SessionParked(awaited=("a", "b")), AnswerReceived(key="a", text="t")
     course = fold_events([parked, answer, answer])
     assert (course.awaited, course.answered) == (("b",), ("a",))
@@ -105,7 +105,7 @@ def test_who_has_answered_is_not_awaited_any_more() -> None:
     assert fold_events([inherited]).answered == ()
 
 
-def test_what_a_typed_reply_says() -> None:
+def test_typed_reply_is_shown_by_its_text_field() -> None:
     assert reply_text('{"points": [], "text": "Yes."}') == "Yes."
     assert reply_text('{"position": "no", "reasons": ["rents", "noise"], "sure": true}') == (
         "position: no · reasons: rents; noise · sure: yes"
@@ -118,6 +118,6 @@ def test_what_a_typed_reply_says() -> None:
     assert reply_text("Plainly yes.") == "Plainly yes."
 
 
-def test_a_session_without_a_beginning() -> None:
+def test_session_without_start_event_has_a_state() -> None:
     record = SessionRecord("r1", [], text=lambda id: "", prompt=lambda id: ())
     assert "killed before it began" in partial_markdown(record)

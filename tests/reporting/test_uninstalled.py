@@ -41,7 +41,7 @@ def everything(record: SessionRecord) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("case", SHOWN, ids=lambda case: case.name)
-async def test_every_face_shows_the_same_without_the_code(case: object, tmp_path: Path) -> None:
+async def test_stored_presentation_is_shown_without_the_protocol(case: object, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "journal.db")
     await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")  # type: ignore[attr-defined]
     before = everything(read_record(store, "s"))
@@ -50,7 +50,7 @@ async def test_every_face_shows_the_same_without_the_code(case: object, tmp_path
     store.close()
 
 
-async def test_a_session_of_schema_1_has_its_sections_from_the_code_and_without_it_the_common_ones(
+async def test_schema_1_session_without_the_protocol_has_common_sections(
     tmp_path: Path,
 ) -> None:
     case = next(case for case in CASES if case.name == "refinement")
@@ -72,9 +72,7 @@ async def test_a_session_of_schema_1_has_its_sections_from_the_code_and_without_
     store.close()
 
 
-async def test_code_that_fails_costs_the_sections_and_not_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_presentation_keeps_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in CASES if case.name == "emergence")
 
     def broken(self: Report) -> object:

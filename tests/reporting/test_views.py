@@ -37,7 +37,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 # --- who took part
 
 
-def test_the_tree_is_drawn_with_its_lateral_edges_and_what_became_of_each(recorded: SessionRecord) -> None:
+def test_tree_draws_lateral_edges_and_agent_states(recorded: SessionRecord) -> None:
     assert view_text("tree", recorded) == (
         "4 agents, tree, all on local:qwen2.5-coder-1.5b\n"
         "integrator (L1N1): 3 replies\n"
@@ -49,7 +49,7 @@ def test_the_tree_is_drawn_with_its_lateral_edges_and_what_became_of_each(record
     )
 
 
-def test_an_agent_below_two_stands_once_and_names_the_other() -> None:
+def test_agent_with_two_parents_is_drawn_once() -> None:
     shape = hierarchy({"Chair": ["Law", "Tech"], "Law": ["Clerk"], "Tech": ["Clerk", "Coder"]})
     lines = view_text("tree", by_hand(shape)).splitlines()
     assert sum("Clerk" in line for line in lines) == 1
@@ -72,13 +72,13 @@ def test_an_agent_below_two_stands_once_and_names_the_other() -> None:
         (CallCompleted(key="a/A1", agent="A1", text="x"), "1 reply", True),
     ],
 )
-def test_the_state_of_a_seat(event: Event, said: str, well: bool) -> None:
+def test_seat_state_is_shown(event: Event, said: str, well: bool) -> None:
     record = by_hand(complete(2), [event])
     assert f"\nseat (A1): {said}\n" in view_text("tree", record)
     assert trees.fold(record).seats[0].well is well
 
 
-def test_a_circle_is_a_ring_while_its_lines_can_be_told_apart() -> None:
+def test_circle_of_peers_is_a_ring_up_to_twelve() -> None:
     def lines(n: int) -> int:
         return len(ElementTree.fromstring(view_svg("tree", by_hand(complete(n)))).findall(f"{SVG}polyline"))
 
@@ -120,7 +120,7 @@ def named(key: str, phase: tuple[str, int], text: str, place: str, kind: str = "
     return CallCompleted(key=key, agent=key.rpartition("/")[2], phase=phase, text=text, place=place, kind=kind)
 
 
-def test_turns_say_what_changed(store: SqliteStore) -> None:
+def test_evolution_shows_the_change_of_each_turn(store: SqliteStore) -> None:
     record = by_hand(
         complete(2),
         [
@@ -138,7 +138,7 @@ def test_turns_say_what_changed(store: SqliteStore) -> None:
     assert found.turns["A1"]["talk 2"].excerpt == "one two four"
 
 
-def test_a_text_that_begins_like_the_last_is_shown_from_where_it_differs() -> None:
+def test_evolution_omits_a_common_beginning() -> None:
     opening = "I keep my answer, which is what it was before, and for all the reasons that I gave. "
     record = by_hand(
         complete(1),
@@ -154,7 +154,7 @@ def test_a_text_that_begins_like_the_last_is_shown_from_where_it_differs() -> No
     assert turns["talk 3"].excerpt == opening.strip()
 
 
-def test_a_division_of_the_task_is_no_text_and_a_plan_no_earlier_one() -> None:
+def test_evolution_skips_replies_without_text() -> None:
     division = '{"parts": [{"title": "one"}]}'
     events = [
         named("split/L1N1", ("split", 1), division, "0", kind="split"),
@@ -174,7 +174,7 @@ def test_a_division_of_the_task_is_no_text_and_a_plan_no_earlier_one() -> None:
     assert [evolution.change(turn) for turn in root.values()] == ["first words", "first words", "same words"]
 
 
-def test_steps_that_are_counted_by_the_level_say_so() -> None:
+def test_steps_counted_by_level_are_labelled() -> None:
     events = [
         named("synthesize/L2N1", ("synthesize", 2), "rents rise", "0"),
         named("synthesize/L1N1", ("synthesize", 1), "rents rise", "1"),
@@ -185,7 +185,7 @@ def test_steps_that_are_counted_by_the_level_say_so() -> None:
     }
 
 
-async def test_positions_are_those_the_protocol_read_and_moves_are_marked(store: SqliteStore) -> None:
+async def test_evolution_marks_changed_positions(store: SqliteStore) -> None:
     record = await ran(store, Emergence(children=3, max_rounds=2, answer_pattern="yes|no"))
     found = evolution.fold(record)
     assert found.steps == ("round 0", "round 1", "round 2")
@@ -195,7 +195,7 @@ async def test_positions_are_those_the_protocol_read_and_moves_are_marked(store:
     assert "[moved to: yes]" in view_text("evolution", record, 120)
 
 
-async def test_a_seat_that_failed_is_shown_where_it_did(store: SqliteStore) -> None:
+async def test_failed_turn_is_shown_in_its_step(store: SqliteStore) -> None:
     def reply(request: ModelRequest) -> object:
         return ServerError("down") if request.agent == "L2N2" and "round-2" in request.key else saying(request)
 
@@ -211,9 +211,7 @@ async def test_self_reviews_come_after_the_rounds(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-def test_a_table_keeps_to_its_width_and_becomes_a_list_where_that_is_too_little(
-    recorded: SessionRecord, width: int
-) -> None:
+def test_narrow_table_becomes_a_list(recorded: SessionRecord, width: int) -> None:
     said = view_text("evolution", recorded, width)
     assert "batch jobs" in " ".join(said.split())
     assert max(map(cells, said.splitlines())) <= width
@@ -223,7 +221,7 @@ def test_a_table_keeps_to_its_width_and_becomes_a_list_where_that_is_too_little(
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 @pytest.mark.parametrize("name", ["tree", "evolution", "convergence", "reads"])
-def test_a_view_in_words_keeps_to_its_width(name: str, width: int) -> None:
+def test_text_view_keeps_its_width(name: str, width: int) -> None:
     names = ["Lead", "plain_writer", "methodologist", "evidence", "critic", "chronicler"]
     said = ", ".join(f"needs_reframing ({name})" for name in names)
     events: list[Event] = [call(f"talk-1/{name}", said, str(n)) for n, name in enumerate(names)]
@@ -246,7 +244,7 @@ def checks(*found: Check) -> SessionRecord:
     return by_hand(complete(2), [CheckRecorded(index=n, check=check) for n, check in enumerate(found, 2)])
 
 
-def test_scores_of_different_kinds_are_never_on_one_scale() -> None:
+def test_scores_of_different_kinds_have_separate_scales() -> None:
     def together(n: int, met: bool) -> Check:
         parts = (
             Check(met=met, kind="jaccard", score=0.2 * n, threshold=0.85),
@@ -266,7 +264,7 @@ def test_scores_of_different_kinds_are_never_on_one_scale() -> None:
     assert "together after round 3: met" in view_text("convergence", record)
 
 
-def test_a_check_without_a_score_says_so_and_has_no_axes() -> None:
+def test_check_without_a_score_has_no_axes() -> None:
     record = checks(Check(met=False, kind="judge", threshold=0.8, detail="no judgement: server"))
     assert view_text("convergence", record) == (
         "judge (scale 0 to 1)\n  after round 2   no score, needed 0.8: not met  no judgement: server\n"
@@ -274,7 +272,7 @@ def test_a_check_without_a_score_says_so_and_has_no_axes() -> None:
     assert "polyline" not in view_svg("convergence", record)
 
 
-def test_a_point_stands_higher_the_closer_it_came() -> None:
+def test_convergence_points_rise_with_the_score() -> None:
     record = checks(*(Check(met=s > 0.8, kind="jaccard", score=s, threshold=0.8) for s in (0.1, 0.5, 0.9)))
     (curve,) = ElementTree.fromstring(view_svg("convergence", record)).iterfind(f"{SVG}polyline[@class='cv-curve']")
     heights = [float(point.split(",")[1]) for point in curve.attrib["points"].split()]
@@ -285,7 +283,7 @@ def test_a_point_stands_higher_the_closer_it_came() -> None:
 # --- who read whom
 
 
-async def test_who_read_whom_is_what_the_prompts_held(store: SqliteStore) -> None:
+async def test_reads_view_counts_quoted_messages(store: SqliteStore) -> None:
     """Counted from the text of the prompts as sent, which names its authors where peers are not anonymous."""
     sent: list[ModelRequest] = []
 
@@ -309,7 +307,7 @@ async def test_who_read_whom_is_what_the_prompts_held(store: SqliteStore) -> Non
     assert "leaf_respond 1" not in found.phases, "nobody had read anybody"
 
 
-def test_documents_objections_and_unknown_authors_are_readings_too() -> None:
+def test_reads_view_counts_documents_objections_and_unknown_authors() -> None:
     record = by_hand(
         complete(2),
         [
@@ -342,7 +340,7 @@ def test_documents_objections_and_unknown_authors_are_readings_too() -> None:
     assert "A1 was shown 1 message of its own: talk 2 ×1" in tips
 
 
-def test_a_document_is_not_taken_for_the_agent_of_its_name() -> None:
+def test_reads_view_separates_documents_from_agents() -> None:
     record = by_hand(independent(["S1"]), [call("answer-1/S1", "one", "0", "k:t", "s:S1")])
     assert reads.fold(record).edges == {("S1", "document S1"): 1}
     for said in (view_text("reads", record), view_svg("reads", record)):
@@ -351,7 +349,7 @@ def test_a_document_is_not_taken_for_the_agent_of_its_name() -> None:
         assert "read its own" not in said
 
 
-def test_what_was_not_sent_was_not_read() -> None:
+def test_reads_view_ignores_refused_calls() -> None:
     refused = CallFailed(key="talk-2/A2", agent="A2", failure=FailureKind.BUDGET, prompt="q:A:talk-1/A1", place="1")
     record = by_hand(complete(2), [call("talk-1/A1", "one", "0"), refused])
     assert reads.fold(record).edges == {}
@@ -378,7 +376,7 @@ NOTHING = SessionRecord("rnothing", [], text=str, prompt=lambda id: ())
 
 @pytest.mark.parametrize("name", [*COMMON, "figures"])
 @pytest.mark.parametrize("case", ["recorded", "hostile", "nothing", "only begun"])
-def test_every_view_is_a_picture_with_a_title_and_a_description(name: str, case: str, recorded: SessionRecord) -> None:
+def test_every_picture_has_title_and_description(name: str, case: str, recorded: SessionRecord) -> None:
     record = {"recorded": recorded, "hostile": hostile(), "nothing": NOTHING, "only begun": by_hand(tree(2, 2))}[case]
     written = view_svg(name, record)
     drawn = ElementTree.fromstring(written)
@@ -394,7 +392,7 @@ def test_every_view_is_a_picture_with_a_title_and_a_description(name: str, case:
     assert not re.search("[\x00-\x08\x1b\u202e]", written + view_text(name, record))
 
 
-def test_a_picture_has_room_for_what_is_in_it() -> None:
+def test_picture_contains_all_its_elements() -> None:
     for name in (*COMMON, "figures"):
         drawn = ElementTree.fromstring(view_svg(name, hostile()))
         width, height = float(drawn.attrib["width"]), float(drawn.attrib["height"])
@@ -410,7 +408,7 @@ def test_a_picture_has_room_for_what_is_in_it() -> None:
         ("What the council minuted WWW mmm", 253, 282),
     ],
 )
-def test_a_picture_keeps_the_width_its_widest_font_needs(words: str, book: float, bold: float) -> None:
+def test_picture_width_fits_the_widest_font(words: str, book: float, bold: float) -> None:
     """Widths are those of DejaVu Sans at 13 px, measured with cairo."""
     assert book <= pixels(words) <= 1.1 * book
     assert bold <= pixels(words, "cv-strong") <= 1.1 * bold
@@ -436,7 +434,7 @@ def columns(drawn: ElementTree.Element, names: list[str]) -> list[tuple[float, f
     return [(float(w.attrib["x"]) - half, float(w.attrib["x"]) + half) for w, half in zip(found, widths, strict=True)]
 
 
-def test_headings_of_who_read_whom_stand_beside_each_other() -> None:
+def test_reads_view_column_headings_do_not_overlap() -> None:
     names = ["Lead", "plain_writer", "methodologist", "c"]
     shape = star("Lead", names[1:])
     calls = [call(f"talk-1/{name}", name, str(n)) for n, name in enumerate(names)]

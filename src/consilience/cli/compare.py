@@ -383,9 +383,9 @@ def _dry_run(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: Run
         f"- Tasks: {count(len(planned.tasks), 'task')}, seeds {planned.seeds[0]} to {planned.seeds[-1]}",
         f"- Budget: {_budget_words(planned)}",
         f"- Model: {', '.join(plan.models)} ({plan.why})",
-        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
+        f"- Estimated calls: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length",
-        f"- Money: {cost_words(plan)}",
+        f"- Cost: {cost_words(plan)}",
         *(
             f"- **{r.row} may be cut short**: it needs up to {count(r.needs, 'call')} and the budget surely pays for "
             f"{r.allowed:,}; a run that is cut short is compared as it stands"

@@ -179,7 +179,7 @@ class Commands(LazyGroup):
             "export": ("consilience.cli.sessions:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
             "sessions": (
                 "consilience.cli.session_admin:sessions",
-                "List, remove or answer sessions; and all of the above.",
+                "List, remove or answer sessions; also all commands above.",
             ),
         },
         "Set-up": {

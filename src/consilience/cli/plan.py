@@ -332,10 +332,10 @@ def dry_run(plan: RunPlan) -> str:
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Prompts: {plan.detail}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
-        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}"
+        f"- Estimated calls: {format_range(plan.estimate.min, plan.estimate.max)}"
         + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
-        f"- Money: {cost_words(plan)}",
+        f"- Cost: {cost_words(plan)}",
     ]
     if plan.protocol.outlook:
         lines.append(f"- {plan.protocol.outlook[:1].upper()}{plan.protocol.outlook[1:]}")

@@ -66,7 +66,7 @@ class TomlCatalog(Generic[M]):
         """Return the table and its place in words."""
         if isinstance(name_or_path, str):
             if not name_or_path.strip():
-                raise SettingsError(f"The name of the {self.noun} is empty", do=self._choices())
+                raise SettingsError(f"the name of the {self.noun} is empty", do=self._choices())
             if not _looks_like_path(name_or_path):
                 if name_or_path in self.names():
                     shipped = self._shipped() / f"{name_or_path}.toml"
@@ -91,34 +91,34 @@ class TomlCatalog(Generic[M]):
         similar = f"the file {name}.toml" if os.path.isfile(f"{name}.toml") else similar_names(name, self.names())
         hint = f"Did you mean {similar}? " if similar else ""
         quoted = name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
-        raise UnknownName(f"There is no {self.noun} named {quoted!r}", do=hint + self._choices())
+        raise UnknownName(f"there is no {self.noun} named {quoted!r}", do=hint + self._choices())
 
     def _read(self, path: Path) -> bytes:
         noun = self.noun
         try:
             return read_bounded(path)
         except FileNotFoundError:
-            raise SettingsError(f"There is no such {noun} file", where=str(path), do=self._choices()) from None
+            raise SettingsError(f"there is no such {noun} file", where=str(path), do=self._choices()) from None
         except IsADirectoryError:
             do = "Name the TOML file inside it."
-            raise SettingsError(f"The {noun} is a directory, not a file", where=str(path), do=do) from None
+            raise SettingsError(f"the {noun} is a directory, not a file", where=str(path), do=do) from None
         except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
             reason = getattr(error, "strerror", None) or str(error)
             do = "Check the path, that you may read the file, and that it is a short text file."
-            raise SettingsError(f"The {noun} file cannot be read: {reason}", where=str(path), do=do) from None
+            raise SettingsError(f"the {noun} file cannot be read: {reason}", where=str(path), do=do) from None
 
     def _parse(self, data: bytes, where: str) -> dict[str, Any]:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             at = f"{where}, {_position(data[: error.start].decode('utf-8', 'replace'))}"
-            raise SettingsError(f"The {self.noun} file is not UTF-8 text", where=at, do="Save it as UTF-8.") from None
+            raise SettingsError(f"the {self.noun} file is not UTF-8 text", where=at, do="Save it as UTF-8.") from None
         try:
             return parse_toml(text)
         except (ValueError, RecursionError) as error:
             what, at = _toml_mistake(error, text)
             raise SettingsError(
-                f"The {self.noun} file is not valid TOML: {what}",
+                f"the {self.noun} file is not valid TOML: {what}",
                 where=f"{where}, {at}",
                 do=f"Correct that line, or compare with a shipped {self.noun}.",
             ) from None

@@ -62,7 +62,7 @@ class Activity:
             self.on_still()
 
     def hold(self, key: str, phase: Phase | None) -> None:
-        """Wait for ever before a call that is not to be made in this process."""
+        """Wait forever before a call that is not to be made in this process."""
         self.held[key] = phase
         self.leave()
 

@@ -86,7 +86,7 @@ class Fork:
     """The parent's events that may be inherited, marked as such."""
 
     def with_sources(self, sources: Sequence[Source], *, limits: Limits) -> Fork:
-        """This fork with other limits, and with documents added as `Changes.sources` says."""
+        """This fork with other limits, and with documents added as in `ForkChanges.sources`."""
         return replace(self, documents=_with_added(self.documents, sources), limits=limits)
 
     @property

@@ -162,8 +162,8 @@ class Recorder:
         step = self._steps.get((key, attempt))
         if step is not None and step.digest != digest:
             raise RequestMismatch(
-                f"the step {key!r} is recorded with another request: the agent's model, its tools, its instructions or what a "
-                f"tool gave is another now. {self._fork_hint(step)}"
+                f"the step {key!r} is recorded with another request: the agent's model, tools, instructions or the "
+                f"result of a tool changed. {self._fork_hint(step)}"
             )
         return step
 

@@ -236,7 +236,7 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
     misplaced = code == sqlite3.SQLITE_ERROR and "malformed JSON" in str(error)  # what stands where an event should
     if damaged or unread or misplaced:
         return StoreUnusable(  # without the error's words, which may quote the record
-            "the journal cannot be used, since the file is damaged or no journal",
+            "the journal cannot be used, since the file is damaged or not a journal",
             where=path,
             do=RECOVERY,
         )
@@ -244,12 +244,12 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
         return StoreUnusable(
             f"another process has been writing to the journal for {_BUSY_SECONDS:.0f} seconds",
             where=path,
-            do="Wait for it, or go on with it if it is stopped (fg), then try again; what was committed is kept.",
+            do="Wait for it, or continue it if it is stopped (fg), then try again; what was committed is kept.",
         )
     if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
         why = "it is a directory" if isinstance(error, IsADirectoryError) else "a file is in its way"
         return StoreUnusable(
-            f"the journal cannot be there: {why}",
+            f"the journal cannot be stored there: {why}",
             where=path,
             do="Name another file, or another directory with CONSILIENCE_HOME.",
         )

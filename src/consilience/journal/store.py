@@ -67,7 +67,7 @@ def check_name(session: str) -> None:
     )
     if not fits or session.startswith(".") or not _FILE_NAME.isdisjoint(session):
         raise SettingsError(
-            f"{session[:80]!r} cannot be the id of a session",
+            f"invalid session id: {session[:80]!r}",
             do=f"Give 1 to {MAX_NAME_BYTES} printable characters, without a dot in front and without "
             f"{' '.join(sorted(_FILE_NAME))}.",
         )

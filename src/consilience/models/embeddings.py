@@ -63,7 +63,7 @@ def available() -> Path:
         )
     if locate(MINILM) is None:
         raise UnavailableModel(
-            f"the weights of the encoder {MINILM} are not here",
+            f"the weights of the encoder {MINILM} are not installed",
             where="--encoder",
             do=f"Run: consilience models pull {MINILM} ({ENCODERS[MINILM].size / 1e6:.0f} MB).",
         )

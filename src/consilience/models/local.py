@@ -292,7 +292,7 @@ class _LlamaServer:
         return dict(json.loads(line)) if line else {}
 
     def _closed_early(self) -> UnavailableModel:
-        return UnavailableModel(f"The model {self.weights} was closed while it was starting")
+        return UnavailableModel(f"the model {self.weights} was closed while it was starting")
 
     def _load_failure(self, report: dict[str, str]) -> UnavailableModel:
         if self._stopping:
@@ -307,7 +307,7 @@ class _LlamaServer:
             do = "The file is complete, so memory may be short: close other programs, or use a smaller model."
         else:
             do = "Check that it is a complete GGUF file of a chat model, and that there is memory for it."
-        return UnavailableModel(f"The model {self.alias} cannot be loaded: {why}", where=where, do=do)
+        return UnavailableModel(f"the model {self.alias} cannot be loaded: {why}", where=where, do=do)
 
 
 _servers: dict[str, _LlamaServer] = {}
@@ -384,7 +384,7 @@ def _need_libraries() -> None:
     missing = [package for package in ("xllamacpp", "openai") if importlib.util.find_spec(package) is None]
     if missing:
         raise UnavailableModel(
-            f"Local models need {' and '.join(missing)}, not installed here", do="Run: pip install 'consilience[local]'"
+            f"local models need {' and '.join(missing)}, not installed here", do="Run: pip install 'consilience[local]'"
         )
 
 

@@ -281,23 +281,23 @@ def _incomplete(asked: str, provider: str) -> UnknownName:
     from difflib import get_close_matches
 
     if not asked:
-        return UnknownName("The name of a model is empty", do="Use local, or PROVIDER:MODEL.")
+        return UnknownName("the name of a model is empty", do="Use local, or PROVIDER:MODEL.")
     if "," in asked:
         return UnknownName(
-            f"There is no model named {asked!r}", do="Name several models with --models A,B, or in Python as a list."
+            f"there is no model named {asked!r}", do="Name several models with --models A,B, or in Python as a list."
         )
     if provider in known_providers():
         return UnknownName(f"{asked!r} names a provider without a model", do=f"Write {provider}:MODEL.")
 
     near = get_close_matches(asked, list(CATALOGUE), n=1, cutoff=0.7)
     if near:
-        return UnknownName(f"There is no model named {asked!r}", do=f"Did you mean local:{near[0]}?")
+        return UnknownName(f"there is no model named {asked!r}", do=f"Did you mean local:{near[0]}?")
     makers = _makers()
     near = [f"{makers[model]}:{model}" for model in get_close_matches(asked, list(makers), n=2, cutoff=0.8)]
     near = near or _of_its_family(asked, makers)
     meant = f"Did you mean {' or '.join(near)}? " if near else ""
     return UnknownName(
-        f"There is no model named {asked!r}",
+        f"there is no model named {asked!r}",
         do=f"{meant}A name is local, local:NAME, PROVIDER:MODEL or http://HOST:PORT/v1#MODEL.",
     )
 

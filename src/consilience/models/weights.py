@@ -131,7 +131,7 @@ def verify(name_or_path: str) -> Path:
         whole = _is_whole(entry, path)
     except OSError as error:
         raise UnavailableModel(
-            f"The weights of {name_or_path} cannot be read: {error.strerror}", where=str(path)
+            f"the weights of {name_or_path} cannot be read: {error.strerror}", where=str(path)
         ) from None
     if not whole:
         raise _corrupt(name_or_path, path)
@@ -149,7 +149,7 @@ def remove(name: str) -> bool:
 
     def refuse() -> None:
         raise UnavailableModel(
-            f"The weights of {name} are being fetched by another process", do="Wait for it, or stop it first."
+            f"the weights of {name} are being fetched by another process", do="Wait for it, or stop it first."
         )
 
     with locked(name, refuse):
@@ -241,7 +241,7 @@ def locked(name: str, wait: Callable[[], None]) -> Iterator[None]:
 
 def _unknown(name: str) -> UnknownName:
     return UnknownName(
-        f"There are no weights named {name!r}",
+        f"there are no weights named {name!r}",
         do=f"The catalogue has {', '.join((*CATALOGUE, *ENCODERS))}; any path that ends in .gguf works too.",
     )
 
@@ -249,9 +249,9 @@ def _unknown(name: str) -> UnknownName:
 def _missing(name: str) -> UnavailableModel:
     entry = find(name)
     if entry is None:
-        return UnavailableModel("There is no file of weights", where=name, do="Check the path.")
+        return UnavailableModel("the file of weights does not exist", where=name, do="Check the path.")
     return UnavailableModel(
-        f"The weights of {name} are not here yet",
+        f"the weights of {name} are not installed",
         where=str(path_of(name)),
         do=f"Fetch them with `consilience models pull {name}` ({entry.size / 1e6:.0f} MB).",
     )
@@ -259,9 +259,9 @@ def _missing(name: str) -> UnavailableModel:
 
 def _corrupt(name: str, path: Path) -> UnavailableModel:
     if find(name) is None:
-        return UnavailableModel("This is not a GGUF file: it does not begin with GGUF", where=str(path))
+        return UnavailableModel("not a GGUF file: it does not begin with GGUF", where=str(path))
     return UnavailableModel(
-        f"The weights of {name} are damaged: wrong size or SHA-256",
+        f"the weights of {name} are damaged: wrong size or SHA-256",
         where=str(path),
         do=f"Fetch them again with `consilience models pull {name}`, which replaces the file.",
     )

@@ -77,7 +77,7 @@ def pull(name: str, progress: PullProgress = lambda message, done, total: None) 
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_room(weights, directory, 0) from None
-        what = f"The weights of {name} cannot be stored: {error.strerror or error}"
+        what = f"the weights of {name} cannot be stored: {error.strerror or error}"
         raise UnavailableModel(what, where=str(directory), do="Set CONSILIENCE_HOME to a directory of yours.") from None
 
 
@@ -99,7 +99,7 @@ def _fetch(weights: Weights, directory: Path, progress: PullProgress) -> Path:
             delete(leftovers(weights.name))
         return target
     raise UnavailableModel(
-        f"The weights of {weights.name} could not be fetched. {'. '.join(failures)}",
+        f"the weights of {weights.name} could not be fetched. {'. '.join(failures)}",
         do=f"Run `consilience models pull {weights.name}` again when the network is back; what has been fetched is kept"
         + (", or use a GGUF file of your own: local:/path/to/file.gguf." if weights.name in CATALOGUE else "."),
     )
@@ -120,7 +120,7 @@ def _no_room(weights: Weights, directory: Path, needed: int) -> UnavailableModel
     free = shutil.disk_usage(directory).free
     wanted = f"{max(needed, 0) / 1e6:.0f} MB more are needed" if needed else f"they take {weights.size / 1e6:.0f} MB"
     return UnavailableModel(
-        f"The disk is too full for the weights of {weights.name}: {wanted}, {free / 1e6:.0f} MB are free",
+        f"the disk is too full for the weights of {weights.name}: {wanted}, {free / 1e6:.0f} MB are free",
         where=str(directory),
         do="Make room, or set CONSILIENCE_HOME to a directory on a larger disk.",
     )

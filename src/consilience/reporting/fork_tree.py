@@ -32,7 +32,7 @@ class ForkTree:
         while root in self.parents:
             root = self.parents[root]
         lines = list(self._lines(root, None, 0))
-        return "## Family\n\n" + "\n".join(lines) if len(lines) > 1 else ""
+        return "## Forks\n\n" + "\n".join(lines) if len(lines) > 1 else ""
 
     def _lines(self, session: str, parent: str | None, depth: int) -> Iterator[str]:
         yield "  " * depth + self._line(session, parent)

@@ -1,4 +1,4 @@
-"""One model by itself, the baseline of every protocol: a plain call, a structured call, or a call with reviews of its answer."""
+"""One model alone: one call, or one call and reviews of its own answer. The baseline of every deliberation."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Solo(Baseline):
     """One agent, which answers and may review its own answer."""
 
     name: ClassVar[str] = "solo"
-    summary: ClassVar[str] = "one model by itself, the baseline that a deliberation has to beat"
+    summary: ClassVar[str] = "one model alone: one call, or one call and reviews of its own answer"
     # 1 took a default for a declared confidence; 2 did not name failed calls, and stated a confidence of a cut answer;
     # 3 took the first match of the answer pattern; 4 counted sentences in every prompt
     version: ClassVar[int] = 5
@@ -128,12 +128,12 @@ class Solo(Baseline):
     closing: ClassVar[bool] = True
 
     structured: Annotated[
-        bool, Field(description="ask for options, cruxes, what would change the answer and what speaks against it")
+        bool, Field(description="ask also for options, cruxes, the case against the answer and what would change it")
     ] = False
     reviews: Annotated[
         int,
         Field(
-            ge=0, le=MAX_REVIEWS, description="reviews, in each of which the model criticises and rewrites its answer"
+            ge=0, le=MAX_REVIEWS, description="max self-reviews, in which the model criticises and rewrites its answer"
         ),
     ] = 0
 

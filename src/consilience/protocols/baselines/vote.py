@@ -1,4 +1,4 @@
-"""Independent answers to the same question, and the most frequent or most typical of them.
+"""Independent answers to one question; the most frequent position, or the most typical text, is the answer.
 
 Self-consistency, after Wang et al. 2022 (arXiv:2203.11171). If answers can be extracted, the majority decides, and the answer is
 the most typical text with that position; else the medoid, the text most similar to all others.
@@ -32,7 +32,7 @@ class Vote(Baseline):
 
     name: ClassVar[str] = "vote"
     summary: ClassVar[str] = (
-        "independent answers to the same question; the majority, or the most typical one, is the answer"
+        "independent answers to one question; the most frequent position, or the most typical text, is the answer"
     )
     # 1 left missing votes out of the agreement, and did not name failed calls; 2 took the first match of the answer
     # pattern; 3 counted sentences in every prompt

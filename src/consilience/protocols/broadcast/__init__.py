@@ -1,4 +1,4 @@
-"""Goals that are broadcast, not assigned: agents choose what they contribute, rate themselves and flag what is wrong (seed 001)."""
+"""Contributors each work on the whole goal, rate their results and flag doubts, which can send the goal back (seed 001)."""
 
 from consilience.protocols.broadcast.protocol import Broadcast
 from consilience.protocols.broadcast.report import BroadcastReport

@@ -230,7 +230,7 @@ class BroadcastSettings(TreeProtocol):
 
     name: ClassVar[str] = "broadcast"
     summary: ClassVar[str] = (
-        "goals go down and nobody is assigned a part; siblings coordinate, everyone rates itself, flags go up and send back"
+        "contributors each work on the whole goal, rate their results and flag doubts, which can send the goal back"
     )
 
     coordination_rounds: Annotated[

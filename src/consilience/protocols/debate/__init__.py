@@ -1,4 +1,4 @@
-"""A debate in virtual time that seeks the question which really divides its agents."""
+"""Agents debate in virtual time to find the question that divides them."""
 
 from consilience.protocols.debate.protocol import Debate
 from consilience.protocols.debate.report import DebateReport

@@ -235,7 +235,7 @@ def progress_parts(progress: UnfinishedSession) -> dict[str, object]:
     """Return the parts of a presentation that show an unfinished debate: its threads, who said what last, all views."""
     state = state_so_far(progress)
     shown = views(state)
-    transcript = View(name="transcript", heading="What was said, in order", blocks=tuple(transcript_blocks(state)))
+    transcript = View(name="transcript", heading="Messages in order", blocks=tuple(transcript_blocks(state)))
     threads = next(view for view in shown if view.name == "threads")
     section = Section(name="threads", part="differences", heading="Threads so far", blocks=threads.blocks)
     return {

@@ -66,12 +66,12 @@ def presentation(report: DebateReport) -> Presentation:
     sections = (
         Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(state))),
         *tested_sections(report, state),
-        Section(name="changes", part="differences", heading="Who moved, and why", blocks=tuple(_moves(state))),
-        Section(name="dissent", part="differences", heading="Dissent kept", blocks=tuple(_dissent(report, state))),
+        Section(name="changes", part="differences", heading="Changes of position", blocks=tuple(_moves(state))),
+        Section(name="dissent", part="differences", heading="Dissent", blocks=tuple(_dissent(report, state))),
         Section(
             name="unresolved",
             part="differences",
-            heading="Never resolved",
+            heading="Unresolved threads",
             blocks=bullets(_unresolved(report, state)),
         ),
         Section(name="debate", part="trust", blocks=bullets(trust_items(report, state))),
@@ -79,7 +79,7 @@ def presentation(report: DebateReport) -> Presentation:
         Section(
             name="transcript",
             part="figures",
-            heading="What was said, in order",
+            heading="Messages in order",
             blocks=tuple(transcript_blocks(state)),
             folded=True,
         ),

@@ -44,8 +44,8 @@ class DebateSettings(PanelSeats):
 
     name: ClassVar[str] = "debate"
     summary: ClassVar[str] = (
-        "agents debate in threads, each must put the other side's case before it may challenge it, and what really divides "
-        "them is locked as a question"
+        "agents debate in threads to find the question that divides them; each must state the other side's case before it "
+        "may challenge it"
     )
     seat_role: ClassVar[str] = "debater"
     min_seats: ClassVar[int] = MIN_AGENTS
@@ -54,25 +54,25 @@ class DebateSettings(PanelSeats):
     debaters: Annotated[
         int, Field(ge=MIN_AGENTS, le=MAX_AGENTS, description="agents that debate; a panel sets their number")
     ] = 3
-    max_messages: Annotated[int, Field(ge=2, le=2_000, description="messages of all debaters together")] = 200
-    max_duration: Annotated[int, Field(ge=10, le=7_200, description="virtual seconds that the debate may take")] = 300
+    max_messages: Annotated[int, Field(ge=2, le=2_000, description="max messages of all debaters")] = 200
+    max_duration: Annotated[int, Field(ge=10, le=7_200, description="max virtual seconds of the debate")] = 300
     option: Annotated[
         tuple[str, ...],
-        Field(max_length=MAX_PROPOSITIONS, description="an option to decide on; give it two or three times"),
+        Field(max_length=MAX_PROPOSITIONS, description="an option to decide on; give two or three"),
     ] = ()
     as_is: Annotated[bool, Field(description="debate the task as it stands, as a yes/no question")] = False
     attention: Annotated[
         Literal["auto", "keyword", "embedding"],
-        Field(description="how agents find what concerns them; auto: embedding if an encoder is given"),
+        Field(description="how agents select messages to read; auto: embedding if an encoder is set"),
     ] = "auto"
-    attention_threshold: Annotated[float, Field(ge=0, le=1, description="score from which an agent sees a message")] = (
-        0.6
-    )
+    attention_threshold: Annotated[
+        float, Field(ge=0, le=1, description="min score of a message that an agent reads")
+    ] = 0.6
     convergence_threshold: Annotated[
-        float, Field(ge=0, le=1, description="convergence signal from which the evidence stage ends")
+        float, Field(ge=0, le=1, description="convergence signal that ends the evidence stage")
     ] = 0.75
     spawning: Annotated[
-        Literal["agents", "moderator"], Field(description="who proposes further threads: agents, or keywords")
+        Literal["agents", "moderator"], Field(description="source of further threads: agents, or keywords")
     ] = "agents"
     crystallization: Annotated[
         int,
@@ -81,26 +81,26 @@ class DebateSettings(PanelSeats):
         ),
     ] = 3
     agenda: Annotated[
-        bool, Field(description="give messages about the two cruxes with the highest scores more attention")
+        bool, Field(description="more attention for messages about the two cruxes with the highest scores")
     ] = True
     test_cruxes: Annotated[
-        int, Field(ge=0, le=4, description="top cruxes to test by sealed ballots with each answer stipulated; 0: none")
+        int, Field(ge=0, le=4, description="number of top cruxes to test by sealed ballots with each answer stipulated")
     ] = 2
-    discovery_messages: Annotated[int, Field(ge=2, le=40, description="messages to find a thread's question")] = 8
-    evidence_messages: Annotated[int, Field(ge=2, le=60, description="messages on the evidence for it")] = 14
+    discovery_messages: Annotated[int, Field(ge=2, le=40, description="max messages to find a thread's question")] = 8
+    evidence_messages: Annotated[int, Field(ge=2, le=60, description="max messages of evidence on it")] = 14
     coalitions: Annotated[
-        Literal["live", "final"], Field(description="when coalitions are looked for: at each crux too, or at the end")
+        Literal["live", "final"], Field(description="when to look for coalitions: at each crux too, or only at the end")
     ] = "live"
-    stagnation: Annotated[
-        int, Field(ge=5, le=1_000, description="messages per active thread without progress that end the debate")
-    ] = 50
+    stagnation: Annotated[int, Field(ge=5, le=1_000, description="max messages per active thread without progress")] = (
+        50
+    )
     single_call: Annotated[
-        bool, Field(description="ask one structured call on the same documents too, to compare the debate with it")
+        bool, Field(description="one structured call on the same documents as well, to compare the debate with")
     ] = True
-    anonymous_peers: Annotated[bool, Field(description="agents see letters for one another, not names")] = True
+    anonymous_peers: Annotated[bool, Field(description="agents see each other under letters, not names")] = True
     new_facts: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=MAX_FACT_CHARS)], ...],
-        Field(max_length=MAX_FACTS, description="facts told after the end, see `consilience tell`"),
+        Field(max_length=MAX_FACTS, description="facts added after the end (`consilience tell`)"),
         NO_OPTION,
     ] = ()
 

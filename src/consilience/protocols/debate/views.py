@@ -244,7 +244,7 @@ def _steelmen(state: DebateState) -> View:
         return View(name="steelmen", heading="Steelmen", blocks=(Paragraph(text="No steelman has been given."),))
     heads = ("by", "the case of", "thread", "try", "grade", "message", "corrections")
     picture = Matrix(
-        title="Who put whose case (row: by; column: of)",
+        title="Steelmen (row: author; column: whose position)",
         rows=tuple(dict.fromkeys(by for by, _ in cells)),
         columns=tuple(dict.fromkeys(of for _, of in cells)),
         cells=tuple(cells.values()),

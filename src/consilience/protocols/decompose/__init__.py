@@ -1,4 +1,4 @@
-"""Top-down division of work: the task is split into parts, agents do theirs alone, and what they bring is put together."""
+"""A lead splits the task into parts, workers do them alone, and the lead combines the results."""
 
 from consilience.protocols.decompose.protocol import Decompose
 from consilience.protocols.decompose.report import DecomposeReport

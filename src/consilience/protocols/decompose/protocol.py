@@ -37,7 +37,9 @@ class Decompose(TreeProtocol):
     roles: ClassVar[tuple[str, str, str]] = ("root", "lead", "worker")
 
     name: ClassVar[str] = "decompose"
-    summary: ClassVar[str] = "a parent splits the task, its children do their parts alone, and it puts them together"
+    summary: ClassVar[str] = (
+        "a lead splits the task into parts, workers do them alone, and the lead combines the results"
+    )
     # 1 measured what is new in the answer by the parts alone, and dropped references without a count; 2 did not name failed calls;
     # 3 asked workers for points that no agent read, and numbered the parts of every family from 1
     version: ClassVar[int] = 4
@@ -45,7 +47,7 @@ class Decompose(TreeProtocol):
     closing: ClassVar[bool] = True
 
     children: Annotated[
-        int, Field(ge=1, le=64, description="children of every internal node, which is also the max number of parts")
+        int, Field(ge=1, le=64, description="children of every internal node, and max number of parts")
     ] = 3
     strange_loops: StrangeLoops = 0
     domain_instructions: LoopInstructions = ""

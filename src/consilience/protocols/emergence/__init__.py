@@ -1,4 +1,4 @@
-"""Bottom-up emergence: specialists think apart, talk among siblings, and parents make sense of what arises (seed 000)."""
+"""Specialists answer alone, then object to each other's answers and revise; an integrator decides (seed 000)."""
 
 from consilience.protocols.emergence.protocol import Emergence
 from consilience.protocols.emergence.report import EmergenceReport

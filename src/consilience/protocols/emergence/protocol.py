@@ -47,7 +47,9 @@ class Emergence(TreeProtocol):
     roles: ClassVar[tuple[str, str, str]] = ("integrator", "coordinator", "specialist")
 
     name: ClassVar[str] = "emergence"
-    summary: ClassVar[str] = "specialists think apart and talk; parents observe what arises; rounds until it is stable"
+    summary: ClassVar[str] = (
+        "specialists answer alone, then object to each other and revise, in rounds; an integrator decides"
+    )
     # 1 measured what is new in the answer by the first texts alone; 2 converged over silent seats, failed calls and a cut answer;
     # 3 showed no objection to its target, quoted no points, and stopped by the similarity of the root's texts
     version: ClassVar[int] = 4
@@ -69,7 +71,7 @@ class Emergence(TreeProtocol):
     signals: Annotated[bool, Field(description="parents nudge their children between rounds")] = True
     strange_loops: StrangeLoops = 0
     domain_instructions: Annotated[
-        str, Field(max_length=20_000, description="instructions for one last review of the answer")
+        str, Field(max_length=20_000, description="instructions for one last self-review of the answer")
     ] = ""
     perspectives: Perspectives = tuple(PERSPECTIVES)
     leaf_reask: Annotated[bool, Field(description="ask every leaf in every round, nudge or not")] = True

@@ -250,7 +250,7 @@ def _objections_view(objections: Sequence[Objection], names: Mapping[str, str]) 
     rows = tuple(_row(one, names) for one in objections)
     empty = Paragraph(text="No agent has raised an objection.")
     table = Table(heads=("objection", "raised by → against", "outcome"), rows=rows, left=3)
-    return View(name="objections", heading="Objections and their fate", blocks=(table,) if rows else (empty,))
+    return View(name="objections", heading="Objections and outcomes", blocks=(table,) if rows else (empty,))
 
 
 def _row(objection: Objection, names: Mapping[str, str]) -> tuple[str, str, str]:

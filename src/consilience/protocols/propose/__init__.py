@@ -1,4 +1,4 @@
-"""A panel of personas for a task, proposed by a model."""
+"""A model proposes a panel of personas for a task (used by --panel auto)."""
 
 from consilience.protocols.propose.protocol import Propose
 from consilience.protocols.propose.report import ProposeReport

@@ -39,7 +39,7 @@ class Propose(Protocol):
     """One agent, one call; its report's `panel` can be given to any protocol."""
 
     name: ClassVar[str] = "propose"
-    summary: ClassVar[str] = "a panel of personas for a task, proposed by a model (what --panel auto uses)"
+    summary: ClassVar[str] = "a model proposes a panel of personas for a task (used by --panel auto)"
     version: ClassVar[int] = 3  # 1 did not name failed calls; 2 cut what a role says after 500 characters
     report: ClassVar[type[ProposeReport]] = ProposeReport
     closing: ClassVar[bool] = True

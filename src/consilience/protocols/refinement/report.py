@@ -128,7 +128,7 @@ def _passes_view(report: RefinementData) -> View:
         if entry.whole_issues:
             blocks.append(Bullets(items=tuple(Item(lead="whole:", text=issue) for issue in entry.whole_issues)))
         if entry.diff:
-            blocks.append(Diff(heading="what changed in the whole text, − gone, + new:", text=entry.diff))
+            blocks.append(Diff(heading="changes in the whole text (− removed, + added):", text=entry.diff))
     return View(name="passes", heading=PASSES, blocks=tuple(blocks), picture=_passes_picture(report))
 
 

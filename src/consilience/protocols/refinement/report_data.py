@@ -408,7 +408,7 @@ def _revisions(report: RefinementData) -> Section:
     blocks: list[Block] = []
     for revision in report.revisions:
         lines = [*_marked("-", revision.removed), *_marked("+", revision.added)]
-        changes = (Diff(heading="− removed, + added:", text="\n".join(lines)),) if lines else ()
+        changes = (Diff(heading="changes (− removed, + added):", text="\n".join(lines)),) if lines else ()
         summary = f"{revision.role}, {pass_name(revision.step)}{_moved(revision, report)}; {_outcome(revision)}"
         blocks.append(
             Details(summary=summary, blocks=(*bullets(Item(text=issue) for issue in revision.issues), *changes))

@@ -26,7 +26,7 @@ class RefinementSettings(Protocol):
 
     name: ClassVar[str] = "refinement"
     summary: ClassVar[str] = (
-        "a text written by a hierarchy: drafts, specialists, a critic, and revision of what it criticises"
+        "a hierarchy writes a text: authors draft, specialists help, a critic judges, and further passes revise"
     )
     must_be_read: ClassVar[frozenset[str]] = frozenset({"critique"})
     without_encoder: ClassVar[str] = "give every role of the hierarchy a vector, or use --filter auto or never"
@@ -35,7 +35,7 @@ class RefinementSettings(Protocol):
         HierarchySetting,
         Field(
             validate_default=True,
-            description="roles of the authors: a shipped hierarchy (consilience hierarchies) or a TOML file",
+            description="hierarchy of roles: a shipped name (consilience hierarchies) or a TOML file",
         ),
     ] = "document"  # type: ignore[assignment]
     max_passes: Annotated[int, Field(ge=1, le=100, description="max passes")] = 3
@@ -51,7 +51,7 @@ class RefinementSettings(Protocol):
     filter: Annotated[
         Literal["auto", "always", "never"],
         Field(
-            description="when to shorten what is handed down by the distance between roles; auto: for a specialist whose "
+            description="when to shorten texts by the distance between roles; auto: only for a specialist whose "
             "prompt would exceed half of its model's context window"
         ),
     ] = "auto"
