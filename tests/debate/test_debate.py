@@ -99,14 +99,14 @@ def test_failed_lock_then_the_moderator_then_a_lock() -> None:
 
     (thread,) = report.threads
     failed = [attempt for attempt in thread.lock_attempts if not attempt.success]
-    assert [attempt.kinds for attempt in failed] == [("sides",), ("sides",)]
+    assert [attempt.kinds for attempt in failed] == [("sides",)]
     assert failed[0].failures == ("nobody commits to NO",)
     assert thread.lock_attempts[-1].success
     assert thread.question is not None
     assert "reframe" in thread.question
     assert "reframe" in kinds(model)
-    assert report.system_metrics.crux_lock_failures == 2
-    assert report.system_metrics.failure_reasons == {"sides": 2}
+    assert report.system_metrics.crux_lock_failures == 1
+    assert report.system_metrics.failure_reasons == {"sides": 1}
     named = [m.text for m in report.messages if m.by_moderator]
     assert any("nobody commits to NO" in text for text in named)
 
@@ -268,14 +268,42 @@ def test_task_with_nothing_to_dispute_ends_inconclusive_after_one_call() -> None
     assert "a sum" in report.regime_description
 
 
-def test_options_are_debated_one_thread_each_without_a_framing_call() -> None:
-    model = ScriptedModel(Debaters())
-    report = debate(Debate(debaters=2, option=("Kafka", "Postgres")), model=model)
+def opening_sides(**sides: str) -> Debaters:
+    """Debaters who answer proposition `p1`, … by one letter for each agent: Y, N or U."""
+    words = {"Y": "YES", "N": "NO", "U": "UNCERTAIN"}
+
+    def opening(request: ModelRequest) -> Answer:
+        return {name: words[letters[number_of(request.agent) - 1]] for name, letters in sides.items()}
+
+    return Debaters({"opening": opening})
+
+
+def test_options_that_divide_the_agents_get_a_thread_each_without_a_framing_call() -> None:
+    model = ScriptedModel(opening_sides(p1="YNN", p2="NYN"))
+    report = debate(Debate(debaters=3, option=("Kafka", "Postgres")), model=model)
     assert "framing" not in kinds(model)
     assert report.framing is not None
     assert report.framing.form == "choose one"
     assert [thread.topic for thread in report.threads[:2]] == list(report.framing.propositions)
     assert all(len(ballot.positions) == 2 for ballot in report.ballots)
+
+
+@pytest.mark.parametrize(
+    ("sides", "debated"),
+    [
+        ({"p1": "YNY", "p2": "NYN", "p3": "NNN"}, [0]),
+        ({"p1": "NNN", "p2": "YYN", "p3": "YNN"}, [1, 2]),
+        ({"p1": "NNN", "p2": "UNN", "p3": "YYY"}, [1]),
+        ({"p1": "YYY", "p2": "NNN", "p3": "YYY"}, [0]),
+        ({"p1": "UUU", "p2": "UUN", "p3": "YYY"}, [0]),
+    ],
+    ids=["mirrored and unanimous", "two divisions", "an undecided one", "unanimous", "nobody decided"],
+)
+def test_threads_open_on_what_divides_the_opening_ballots(sides: dict[str, str], debated: list[int]) -> None:
+    report = debate(Debate(debaters=3, option=("Kafka", "Postgres", "Redis")), opening_sides(**sides))
+    assert report.framing is not None
+    first = [thread.topic for thread in report.threads if thread.created_at == 0]
+    assert first == [report.framing.propositions[n] for n in debated]
 
 
 def test_task_as_it_stands_needs_no_framing_call() -> None:

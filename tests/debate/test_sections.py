@@ -165,7 +165,11 @@ async def test_the_ballots_on_a_crux_include_agents_that_did_not_commit_to_it() 
     def commit(request: ModelRequest) -> Answer:
         return {"metric": f"orders lost as {request.agent} counts"}
 
-    report = await debate({"commit": commit}, debaters=5, as_is=False, option=("queues", "batches"))
+    def opening(request: ModelRequest) -> Answer:
+        return {"p1": "YES" if request.agent in ("D1", "D3") else "NO", "p2": "YES" if request.agent == "D2" else "NO"}
+
+    asks = {"commit": commit, "opening": opening}
+    report = await debate(asks, debaters=5, as_is=False, option=("queues", "batches"))
     partly = [thread.crux for thread in report.threads if thread.crux and len(thread.crux.positions) < 5]
     assert partly
     text = report.markdown()
@@ -246,8 +250,8 @@ async def test_a_failed_lock_is_named_with_what_was_missing() -> None:
     report = await debate({"commit": everybody("YES")})
     text = report.markdown()
     never = text.split("### Never resolved")[1].split("\n## ")[0]
-    assert "failed: 4 attempts to lock it failed: nobody commits to NO" in never
-    assert "Crux locks: 4 attempts, 4 failed (4 nobody on one of the sides)." in text
+    assert "failed: 2 attempts to lock it failed: nobody commits to NO" in never
+    assert "Crux locks: 2 attempts, 2 failed (2 nobody on one of the sides)." in text
     assert "Lock 1 of thread 1 failed: nobody commits to no." in text
 
 

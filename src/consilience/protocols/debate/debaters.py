@@ -46,7 +46,6 @@ from consilience.protocols.debate.turns import record_turn, spoken_words
 Kind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
 """The last concessions, and proposed threads, that a prompt shows beside its window."""
-MAX_REFUSALS = 2
 """Failed deliveries after which the process asks no more."""
 _MOVE_OF: dict[Kind, Move] = {
     "commit": "COMMIT_POSITION",
@@ -130,7 +129,7 @@ class Debater:
         return None
 
     def _willing(self, thread: Thread, kind: Kind) -> bool:
-        return self.me.refusals[thread.id, kind] < MAX_REFUSALS
+        return not self.me.gave_up(thread.id, kind)
 
     def _choose(self) -> Intent | Literal["wait", "pass"]:
         """Choose a message to answer among the new ones that this agent attends to, or wait, or pass."""
@@ -162,6 +161,8 @@ class Debater:
         thread = self.floor.threads[message.thread]
         if not thread.active or thread.busy or not thread.has_room:
             return False
+        if message.by_moderator and any(m.by_moderator for m in thread.messages[thread.messages.index(message) + 1 :]):
+            return False  # the moderator has asked for something else since
         if thread.stage == "CRUX_LOCK" and (self.agent not in message.mentions or lock.awaits_delivery(thread)):
             return False
         composing = sum(m.composing for m in self.floor.members.values() if m is not self.me) if thread.in_flight else 0
@@ -358,6 +359,7 @@ class Debater:
                         "by_moderator": bool(target and target.by_moderator),
                         "opposing": self.me.opposing,
                         "challengeable": self._challengeable(thread),
+                        "propositions": floor.framing.propositions,
                     },
                 )
 

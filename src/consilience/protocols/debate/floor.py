@@ -12,6 +12,7 @@ from consilience.domain.messages import Message
 from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
+from consilience.protocols.debate import lock
 from consilience.protocols.debate.attention import (
     NOTICED,
     Interests,
@@ -20,13 +21,15 @@ from consilience.protocols.debate.attention import (
     keyword_score,
     keywords,
 )
+from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.moves import BlockReason, Move
-from consilience.protocols.debate.notes import MessageBlocked, TurnNote
+from consilience.protocols.debate.notes import CoalitionDetected, MessageBlocked, TurnNote
 from consilience.protocols.debate.records import DebateBallot, DebateMessage, Framing, SystemMetrics
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.threads import Budgets, Thread
 
 MODERATOR = "moderator"
+MAX_REFUSALS = 2
 WINDOW_MIN, WINDOW_MAX = 8, 24
 """Messages of a thread that a prompt shows: the anchor moves in jumps, so that prompts share their beginning."""
 
@@ -62,6 +65,10 @@ class Member:
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Failed or blocked deliveries, by thread and kind."""
 
+    def gave_up(self, thread: str, kind: str) -> bool:
+        """Whether what the process asks of this agent in a thread has failed too often to be asked again."""
+        return self.refusals[thread, kind] >= MAX_REFUSALS
+
 
 class Floor:
     """The shared state of one debate."""
@@ -88,6 +95,10 @@ class Floor:
         self.mismatches = self.alignments = self.promotions = 0
         self.last_progress = 0
         """The number of messages at the last question framed, lock tried or crux extracted."""
+        self.coalitions = Coalitions()
+        """As far as they were looked for while the debate runs."""
+        self.coalitions_since = 0
+        """The number of debaters' messages at their last change."""
         self.promoted: str | None = None
         self.advocate: str | None = None
         self.over: str | None = None
@@ -146,9 +157,22 @@ class Floor:
         self.threads[thread.id] = thread
         return thread
 
+    def owing(self, thread: Thread) -> set[str]:
+        """Agents from whom the lock of a thread awaits something that has not been given up."""
+        return {agent for agent, kind in lock.owing(thread) if not self.members[agent].gave_up(thread.id, kind)}
+
     def progress(self) -> None:
         """Note that a question was framed, a lock tried or a crux extracted."""
         self.last_progress = self.spoken
+
+    def find_coalitions(self) -> None:
+        """Look who stands with whom after another crux, and record it where it changed."""
+        cruxes = [thread.crux for thread in self.threads.values() if thread.crux is not None]
+        before, self.coalitions = self.coalitions, detect_coalitions(cruxes, messages=self.messages)
+        if self.coalitions.partition != before.partition:
+            self.coalitions_since = self.spoken
+            found, finding = self.coalitions.found, self.coalitions.finding
+            self.note("coalition_detected", CoalitionDetected(at=self.now, coalitions=found, finding=finding))
 
     # messages
 

@@ -32,9 +32,10 @@ def required_pairs(commitments: Mapping[str, Commitment]) -> tuple[tuple[str, st
 
 
 def lock_budget(thread: Thread) -> int:
-    """Messages of the lock: its participants, those who declare their falsifier apart, two for each pair, and two."""
+    """Messages of the lock since its question was put: its participants, those who declare their falsifier apart, two for each
+    pair, and two."""
     pairs = len(thread.required or ())
-    return len(thread.participants) + len(thread.to_falsify) + 2 * pairs + 2
+    return thread.lock_base + len(thread.participants) + len(thread.to_falsify) + 2 * pairs + 2
 
 
 def pending_pairs(thread: Thread) -> list[tuple[str, str]]:
@@ -43,8 +44,10 @@ def pending_pairs(thread: Thread) -> list[tuple[str, str]]:
 
 
 def is_due(thread: Thread) -> bool:
-    """Whether the lock is to be attempted: all have committed and no required pair is ungraded, or the budget has ended."""
-    return thread.stage == "CRUX_LOCK" and (thread.in_stage >= thread.budget or not awaits_delivery(thread))
+    """Whether the lock is to be attempted: all have committed and no required pair is ungraded, or the budget has ended and
+    nothing is being composed."""
+    spent = thread.in_stage >= thread.budget and not thread.in_flight
+    return thread.stage == "CRUX_LOCK" and (spent or not awaits_delivery(thread))
 
 
 def awaits_delivery(thread: Thread) -> bool:
@@ -52,14 +55,20 @@ def awaits_delivery(thread: Thread) -> bool:
     return bool(thread.to_commit or thread.to_falsify or thread.required is None or _awaits_grade(thread))
 
 
-def owing(thread: Thread) -> set[str]:
-    """The agents from whom the lock awaits a commitment, falsifier, steelman or grade."""
+def without_falsifier(thread: Thread) -> list[str]:
+    """Committed agents who take a side and have declared no falsifier."""
+    return [agent for agent, c in thread.commitments.items() if c.side != "UNCERTAIN" and c.falsifier is None]
+
+
+def owing(thread: Thread) -> set[tuple[str, str]]:
+    """What the lock awaits: agents, each with `commit`, `falsify`, `steelman` or `grade`."""
     if thread.stage != "CRUX_LOCK":
         return set()
-    latest = {pair: thread.latest_steelman(*pair) for pair in pending_pairs(thread)}
-    ungraded = {of for (_, of), steelman in latest.items() if steelman is not None and steelman.grade == "PENDING"}
-    due = {agent for (agent, _), steelman in latest.items() if steelman is None or steelman.grade != "PENDING"}
-    return {*thread.to_commit, *thread.to_falsify, *ungraded, *due}
+    due = {(agent, "commit") for agent in thread.to_commit} | {(agent, "falsify") for agent in thread.to_falsify}
+    for agent, of in pending_pairs(thread):
+        latest = thread.latest_steelman(agent, of)
+        due.add((of, "grade") if latest is not None and latest.grade == "PENDING" else (agent, "steelman"))
+    return due
 
 
 def _awaits_grade(thread: Thread) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from consilience.domain.positions import LEVELS
-from consilience.engine.prompt import Prompt
+from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Failure, Pending, Reply
 from consilience.protocols.debate import lock
 from consilience.protocols.debate.floor import MODERATOR, Floor
@@ -19,11 +19,8 @@ from consilience.protocols.debate.moves import (
     ALIGN_AFTER,
     EXTRA_DISCOVERY_MESSAGES,
     FRAME_AFTER,
-    IDLE_MS,
     MAX_LOCK_ATTEMPTS,
-    QUIET_MS,
     SPLIT_AFTER,
-    STALE_MS,
     THINK_MS,
     Horizon,
 )
@@ -51,7 +48,18 @@ from consilience.protocols.debate.spawning import Spawning
 from consilience.protocols.debate.threads import Thread, aligned_horizon, convergence_signal
 
 Intervention = Literal[
-    "open", "horizon", "commit", "falsifier", "binary", "steelman", "call", "advocate", "split", "spawn", "evidence"
+    "open",
+    "horizon",
+    "commit",
+    "retry",
+    "falsifier",
+    "binary",
+    "steelman",
+    "call",
+    "advocate",
+    "split",
+    "spawn",
+    "evidence",
 ]
 
 
@@ -187,7 +195,12 @@ class Moderator:
             return None
         floor.framings += 1
         words = floor.session.words(template, topic=thread.topic, question=thread.question or "", **values)
-        prompt = Prompt(words, (), floor.quotes(thread))
+        window = floor.quotes(thread)
+        shown = {quote.id for quote in window}
+        proposed = [
+            Quote(id, floor.by_id[id].label) for id in thread.proposals if id in floor.by_id and id not in shown
+        ]
+        prompt = Prompt(words, tuple(proposed), window)
         key = f"{template}/{thread.id}/{floor.framings}"
         async with floor.session.phase("framing", floor.framings + 1):
             pending = floor.session.start(
@@ -265,9 +278,7 @@ class Moderator:
         if thread.has_horizon_mismatch(thread.horizons()):
             self.floor.mismatches += 1
         thread.required = lock.required_pairs(thread.commitments)
-        thread.to_falsify = [
-            agent for agent, c in thread.commitments.items() if c.side != "UNCERTAIN" and c.falsifier is None
-        ]
+        thread.to_falsify = lock.without_falsifier(thread)
         thread.grant(max(0, lock.lock_budget(thread) - thread.budget))
         if thread.to_falsify:
             await self.intervene(thread, "falsifier", tuple(thread.to_falsify))
@@ -294,8 +305,8 @@ class Moderator:
         floor.note(
             "crux_lock_failed", CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures)
         )
-        if number >= MAX_LOCK_ATTEMPTS:
-            self._extract(thread)
+        if number >= MAX_LOCK_ATTEMPTS or (thread.reframed and kinds == ("sides",)):
+            self.extract(thread)
             self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
             return
         thread.grant(max(0, thread.in_stage - thread.budget) + 2 * len(lock.pending_pairs(thread)) + 2)
@@ -304,36 +315,37 @@ class Moderator:
     async def _help(
         self, thread: Thread, failed: int, failures: tuple[str, ...], sides: bool, falsifiers: bool
     ) -> None:
-        """What the moderator does after a failed attempt: name what is missing; after the second force a binary framing; after the
-        third derive falsifiers from the dialogue."""
-        if failed == 2 and sides and not thread.reframed:
-            self._start(thread, self._force_framing(thread))
+        """What the moderator does after a failed attempt: where nobody takes one of the sides, force another binary framing; after
+        the third derive falsifiers from the dialogue; else name what is missing."""
+        if sides and not thread.reframed:
+            self._start(thread, self._force_framing(thread, failures))
         elif failed == 3 and falsifiers:
             self._start(thread, self._derive(thread))
         else:
-            await self.intervene(
-                thread, "binary" if failed == 2 else "commit", tuple(thread.participants), missing=failures
-            )
+            if falsifiers:
+                lacking = lock.without_falsifier(thread)
+                thread.to_falsify = [a for a in lacking if not self.floor.members[a].gave_up(thread.id, "falsify")]
+            owing = self.floor.owing(thread)
+            names = tuple(agent for agent in thread.participants if agent in owing)
+            await self.intervene(thread, "retry", names or thread.participants, missing=failures)
 
-    async def _force_framing(self, thread: Thread) -> None:
+    async def _force_framing(self, thread: Thread, missing: tuple[str, ...]) -> None:
         """Frame the question anew, so that it divides its participants, and have them commit again."""
         reply = await self.ask_question(thread, "reframe")
         thread.busy, thread.reframed = False, True
         if not thread.active:
             return
         if isinstance(reply, Reply):
-            thread.question = " ".join(reply.value.question.split())
-            thread.await_commitments()
-            thread.required = None
-            thread.grant(len(thread.participants))
-        await self.intervene(thread, "binary", tuple(thread.participants))
-        if not isinstance(reply, Reply):
+            thread.replace_question(" ".join(reply.value.question.split()))
+            await self.intervene(thread, "commit", tuple(thread.to_commit), missing=missing)
+        else:
+            await self.intervene(thread, "retry", tuple(thread.participants), missing=missing)
             await self.lead(thread)
 
     async def _derive(self, thread: Thread) -> None:
         """Derive missing falsifiers from what their agents said; they are marked as derived."""
         floor = self.floor
-        lacking = [a for a, c in thread.commitments.items() if c.side != "UNCERTAIN" and c.falsifier is None]
+        lacking = lock.without_falsifier(thread)
         letters = tuple(floor.letters[agent] for agent in lacking)
         words = floor.session.words("derive", question=thread.question or "", names=letters)
         async with floor.session.phase("falsifiers", int(thread.id.rpartition("-")[2])):
@@ -399,7 +411,7 @@ class Moderator:
                 message=reply.key,
             )
         thread.busy = False
-        self._extract(thread)
+        self.extract(thread)
         floor.note("thread_converged", ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
         thread.close("CONVERGED", floor.now, reason)
         floor.progress()
@@ -410,7 +422,7 @@ class Moderator:
         letter = floor.letters[agent]
         return floor.session.words("flip", letter=letter, question=thread.question or "", claim=claim)
 
-    def _extract(self, thread: Thread) -> None:
+    def extract(self, thread: Thread) -> None:
         """The crux of a thread, from what was declared in it; the one with the highest score is promoted."""
         floor = self.floor
         if not thread.question or not thread.commitments:
@@ -431,64 +443,17 @@ class Moderator:
             floor.promoted = thread.id
             floor.promotions += 1
             floor.note("crux_promoted", CruxPromoted(at=floor.now, thread=thread.id, score=crux.score.score))
+        if floor.settings.coalitions == "live":
+            floor.find_coalitions()
 
     def close(
         self, thread: Thread, status: Literal["STALE", "FAILED_LOCK", "MERGED"], reason: str, into: Thread | None = None
     ) -> None:
         """End a thread that did not converge."""
         if status == "STALE" and len(thread.spoken) >= 12:
-            self._extract(thread)
+            self.extract(thread)
         thread.close(status, self.floor.now, reason, into.id if into else None)
         note = ThreadClosed(
             at=self.floor.now, thread=thread.id, status=status, reason=reason, into=into.id if into else None
         )
         self.floor.note("thread_closed", note)
-
-    # time
-
-    async def watch(self) -> None:
-        """Look after the debate every few virtual seconds: its end, threads that went quiet, agents who were not heard."""
-        floor = self.floor
-        looks = 0
-        while floor.over is None:
-            looks += 1
-            await floor.session.clock.sleep(floor.session.rng("watch", looks).randint(*IDLE_MS))
-            if floor.over is None:
-                await self._look()
-
-    async def _look(self) -> None:
-        floor = self.floor
-        for thread in floor.active:
-            if not thread.busy and not thread.in_flight and floor.now - self._alive_at(thread) >= STALE_MS:
-                self.close(thread, "STALE", f"nobody spoke in it for {STALE_MS // 1000} s")
-        if not floor.active and not self.spawning.pending:
-            floor.end("settled")
-        elif floor.now >= floor.settings.max_duration * 1000:
-            floor.end("max_duration")
-        elif not floor.can_compose and not floor.in_flight and not any(thread.busy for thread in floor.active):
-            floor.end("max_messages")
-        else:
-            await self._call_on_the_quietest()
-
-    def _alive_at(self, thread: Thread) -> int:
-        """When somebody last spoke in a thread, or somebody from whom its lock awaits something was last busy in another one."""
-        members = [self.floor.members[agent] for agent in lock.owing(thread)]
-        return max([thread.last_at, *(self.floor.now if m.composing else m.ready_at for m in members)])
-
-    async def _call_on_the_quietest(self) -> None:
-        """Where nobody attends to anything, or to a thread in which nobody has spoken yet, name the agent that has spoken least, in
-        the thread that is quiet for longest."""
-        floor = self.floor
-        open_to_all = [t for t in floor.active if not t.busy and t.has_room and t.members]
-        unheard = [t for t in open_to_all if not t.in_flight and (not floor.in_flight or not t.participants)]
-        quiet = [t for t in unheard if floor.now - t.last_at >= QUIET_MS]
-        if not quiet:
-            return
-        thread = min(quiet, key=lambda t: t.last_at)
-        last = thread.messages[-1] if thread.messages else None
-        if last is not None and last.by_moderator and floor.now - last.at < STALE_MS // 2:
-            return
-        agent = min(thread.members, key=lambda id: floor.members[id].spoken)
-        before = thread.last_at
-        await self.intervene(thread, "call", (agent,))
-        thread.last_at = before  # a call on somebody is no activity: a thread in which nobody answers goes stale

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import BlockReason, Grade, Horizon, Move, Side, Stage, Status
-from consilience.protocols.debate.records import CruxScore, Framing
+from consilience.protocols.debate.records import Coalition, CruxScore, Framing
 
 
 class _Note(Frozen):
@@ -106,6 +106,14 @@ class CruxPromoted(_Note):
     score: float
 
 
+class CoalitionDetected(_Note):
+    """Who stands with whom, each time that it changes while the debate runs."""
+
+    coalitions: tuple[Coalition, ...]
+    finding: str = ""
+    """Why there is none."""
+
+
 class ThreadConverged(_Note):
     thread: str
     reason: str
@@ -123,7 +131,18 @@ class ThreadClosed(_Note):
 class ModeratorIntervention(_Note):
     thread: str
     kind: Literal[
-        "open", "horizon", "commit", "falsifier", "binary", "steelman", "call", "advocate", "split", "spawn", "evidence"
+        "open",
+        "horizon",
+        "commit",
+        "retry",
+        "falsifier",
+        "binary",
+        "steelman",
+        "call",
+        "advocate",
+        "split",
+        "spawn",
+        "evidence",
     ]
     message: str
 
@@ -172,6 +191,7 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "crux_extracted": CruxExtracted,
     "dcg_calculated": DcgCalculated,
     "crux_promoted": CruxPromoted,
+    "coalition_detected": CoalitionDetected,
     "thread_converged": ThreadConverged,
     "thread_closed": ThreadClosed,
     "moderator_intervention": ModeratorIntervention,

@@ -14,6 +14,7 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
+from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import RegimeNote
@@ -69,6 +70,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     _warn(session, course, framing)
     irreducible = _irreducible(cruxes, final)
     primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
+    coalitions = _coalitions(floor, final)
     report = await session.report(
         DebateReport,
         first=course.opening or ([course.framing] if isinstance(course.framing, Failure) else []),
@@ -97,6 +99,8 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         irreducible_cruxes=tuple(crux.thread for crux in irreducible),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
+        coalitions=coalitions.found,
+        coalition_finding=coalitions.finding,
         system_metrics=floor.metrics() if floor else SystemMetrics(),
         single_call=single_record(session, course.single, course.compared, cruxes, propositions),
     )
@@ -147,6 +151,16 @@ def final_cruxes(floor: Floor | None) -> list[Crux]:
         return []
     cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
     return sorted(cruxes, key=lambda crux: -crux.score.score)
+
+
+def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
+    if floor is None:
+        return Coalitions()
+    cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
+    found = detect_coalitions(cruxes, final, floor.messages)
+    live = floor.settings.coalitions == "live"
+    unchanged = floor.spoken - floor.coalitions_since if live and found.partition == floor.coalitions.partition else 0
+    return found.at_the_end(settled=floor.over == "settled", unchanged_for=unchanged if live else None)
 
 
 def _irreducible(cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[Crux]:

@@ -12,6 +12,7 @@ from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import ProgressColumn, Section, View
 from consilience.protocols.debate.moves import ACTIVE
 from consilience.protocols.debate.notes import (
+    CoalitionDetected,
     CruxExtracted,
     CruxLocked,
     CruxLockFailed,
@@ -276,6 +277,10 @@ def note_line(event: Noted) -> str:
             crux = load_note(CruxExtracted, event, text)
             why = "; ".join(map(validation_failure, crux.failures))
             return f"{thread_name(crux.thread)}: {'validated crux' if crux.validated else f'no validated crux, {why}'}"
+        case "coalition_detected":
+            detected = load_note(CoalitionDetected, event, text)
+            members = "; ".join(f"{one.label}: {', '.join(one.members)}" for one in detected.coalitions)
+            return f"coalitions: {members or detected.finding}"
         case "thread_closed":
             closed = load_note(ThreadClosed, event, text)
             return f"{thread_name(closed.thread)} {STATUSES[closed.status]}: {closed.reason}"

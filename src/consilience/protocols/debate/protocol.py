@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
@@ -17,6 +17,7 @@ from consilience.protocols.debate.attention import Interests, Mode, keywords
 from consilience.protocols.debate.debaters import Debater
 from consilience.protocols.debate.floor import Floor, Member
 from consilience.protocols.debate.moderator import Moderator
+from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
 from consilience.protocols.debate.outcome import Course, conclude, final_cruxes
 from consilience.protocols.debate.records import DebateBallot, Falsifier, Framing
@@ -35,8 +36,10 @@ from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.settings import DebateSettings, proposition
 from consilience.protocols.debate.single import compare_questions, start_single
 from consilience.protocols.debate.threads import Thread
+from consilience.protocols.debate.watch import watch
 
 MAX_CLOSING_QUOTES = 40
+_OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCERTAIN"}
 
 
 class Debate(DebateSettings):
@@ -150,9 +153,9 @@ class Debate(DebateSettings):
         present = [agent for agent in floor.debaters if agent in floor.openings]
 
         async def begin() -> None:
-            for text in floor.framing.propositions:
-                await moderator.open(text, present)
-            await moderator.watch()
+            for n in disputed([floor.openings[agent].positions for agent in present]):
+                await moderator.open(floor.framing.propositions[n], present)
+            await watch(floor, moderator)
 
         clock.spawn("moderator", begin())
         for agent in present:
@@ -160,6 +163,7 @@ class Debate(DebateSettings):
         await clock.run()
         at = floor.now
         for thread in floor.active:
+            moderator.extract(thread)
             thread.end_stage(at)
         floor.note("global_convergence", GlobalConvergence(at=at, reason=floor.over or "limit"))
 
@@ -180,6 +184,7 @@ class Debate(DebateSettings):
                                 propositions=propositions,
                                 questions=tuple(thread.question or "" for thread in asked),
                                 claim=floor.openings[agent].claim,
+                                opening=floor.openings[agent].positions,
                             ),
                             tuple(quote for thread in asked for quote in floor.quotes(thread)),
                         ),
@@ -234,6 +239,19 @@ class Debate(DebateSettings):
             "max_duration": StopReason.EXHAUSTED_STEPS,
         }
         return ends.get(floor.over or "", StopReason.STALLED)
+
+
+def disputed(ballots: Sequence[Sequence[Side]]) -> list[int]:
+    """Return the propositions that get a thread, by their sealed opening ballots: those on which firm agents differ, and of several
+    that divide the agents in the same way the first. Where none does, the one with fewest agents on one side."""
+    columns = list(zip(*ballots, strict=True))
+    found: dict[frozenset[tuple[Side, ...]], int] = {}
+    for n, sides in enumerate(columns):
+        if {"YES", "NO"} <= set(sides):
+            found.setdefault(frozenset((tuple(sides), tuple(_OTHER_SIDE[side] for side in sides))), n)
+    if found or not columns:
+        return list(found.values())
+    return [min(range(len(columns)), key=lambda n: max(columns[n].count(side) for side in ("YES", "NO")))]
 
 
 def questions(floor: Floor) -> list[Thread]:

@@ -240,6 +240,20 @@ class Crux(Frozen):
     validation_failures: tuple[str, ...] = ()
 
 
+class Coalition(Frozen):
+    """Agents who answer the cruxes alike."""
+
+    label: str
+    """Two or three words of its members, or `Coalition A`."""
+    members: tuple[str, ...]
+    positions: dict[str, Side]
+    """The firm sides that all members share, by thread."""
+    shared_beliefs: tuple[str, ...] = ()
+    """What members declared for those sides."""
+    cohesion: float
+    """Mean similarity of its members in pairs, 0.7 to 1 as a rule; average linkage allows less."""
+
+
 class SingleCall(Frozen):
     """One structured call on the task and the documents, which saw nothing of the debate."""
 

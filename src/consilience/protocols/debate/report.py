@@ -11,6 +11,7 @@ from consilience.domain.sections import Presentation
 from consilience.protocols.debate.export import camel_case, final_json
 from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import (
+    Coalition,
     CommonGround,
     Contradiction,
     CruxTest,
@@ -63,6 +64,10 @@ class DebateReport(Report):
     primary_crux: str | None = None
     """The thread of the validated crux with the highest score."""
     primary_crux_reason: str = ""
+    coalitions: tuple[Coalition, ...] = ()
+    """By final ballots; preliminary where the exchange ended before they were stable."""
+    coalition_finding: str = ""
+    """Why there is no coalition, or why those found are preliminary; empty for stable ones."""
     common_ground: tuple[CommonGround, ...] = ()
     """Statements that every agent confirmed in its final ballot; none if a ballot is missing."""
     dependencies: tuple[Dependency, ...] = ()

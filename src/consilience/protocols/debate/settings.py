@@ -82,6 +82,9 @@ class DebateSettings(PanelSeats):
     ] = True
     discovery_messages: Annotated[int, Field(ge=2, le=40, description="messages to find a thread's question")] = 8
     evidence_messages: Annotated[int, Field(ge=2, le=60, description="messages on the evidence for it")] = 14
+    coalitions: Annotated[
+        Literal["live", "final"], Field(description="when coalitions are looked for: at each crux too, or at the end")
+    ] = "live"
     stagnation: Annotated[
         int, Field(ge=5, le=1_000, description="messages per active thread without progress that end the debate")
     ] = 50

@@ -78,6 +78,11 @@ class Thread:
     required: tuple[tuple[str, str], ...] | None = None
     """Pairs (from, of) whose steelman the lock requires; None until the last participant has committed."""
     steelmen: list[SteelmanAttempt] = field(default_factory=list)
+    """Those on the present question."""
+    past_steelmen: list[SteelmanAttempt] = field(default_factory=list)
+    """Those on a question that was replaced."""
+    lock_base: int = 0
+    """Messages of the lock before the present question was put."""
     attempts: list[LockAttempt] = field(default_factory=list)
     locked_at: int | None = None
     concessions: list[Concession] = field(default_factory=list)
@@ -93,6 +98,8 @@ class Thread:
     crux: Crux | None = None
     closed_at: int | None = None
     closed_by: str = ""
+    held_at: int = 0
+    """When too few of its members were last free to speak in it."""
     merged_into: str | None = None
     signal: float = 0.0
     alignments: int = 0
@@ -206,6 +213,17 @@ class Thread:
         self.to_commit = list(self.participants)
         self.members += [agent for agent in self.to_commit if agent not in self.members]
 
+    def replace_question(self, question: str) -> None:
+        """Put another question in place of one that could not be locked. Nothing that was declared on the old one holds for it."""
+        self.question, self.required = question, None
+        self.past_steelmen += self.steelmen
+        self.steelmen.clear()
+        self.commitments.clear()
+        self.to_falsify.clear()
+        self.await_commitments()
+        self.lock_base = self.in_stage
+        self.grant(max(0, self.in_stage + len(self.to_commit) + 2 - self.budget))
+
     def side(self, agent: str) -> Side | None:
         commitment = self.commitments.get(agent)
         return commitment.side if commitment else None
@@ -262,7 +280,7 @@ class Thread:
             stages=tuple(self.stages),
             lock_attempts=tuple(self.attempts),
             commitments=tuple(self.commitments.values()),
-            steelmen=tuple(self.steelmen),
+            steelmen=(*self.past_steelmen, *self.steelmen),
             concessions=tuple(self.concessions),
             signal=self.signal,
             crux=self.crux,

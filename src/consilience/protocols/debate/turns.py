@@ -63,7 +63,9 @@ def _turn_parts(value: TurnReply) -> list[str]:
         parts.append(
             f"New position: {getattr(value, 'new_side', '')} (top claim: {getattr(value, 'top_claim', 'unchanged')})"
         )
-        falsifier = falsifier_of(value)
+    if value.move in ("CONCEDE", "UPDATE_POSITION"):
+        falsifier, claim = falsifier_of(value), getattr(value, "claim", "").strip()
+        parts += [f"Now argues for: {claim}"] if claim else []
         parts += [f"Would change its mind if: {falsifier.words()}."] if falsifier else []
     if value.move == "STEELMAN":
         parts.append(f"Strongest reason: {getattr(value, 'strongest_reason', '')}")

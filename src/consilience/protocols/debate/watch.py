@@ -1,0 +1,61 @@
+"""Looking after a debate in virtual time: its end, threads that went quiet, agents who were not heard."""
+
+from __future__ import annotations
+
+from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.moderator import Moderator
+from consilience.protocols.debate.moves import IDLE_MS, QUIET_MS, STALE_MS
+from consilience.protocols.debate.threads import Thread
+
+
+async def watch(floor: Floor, moderator: Moderator) -> None:
+    """Look after the debate every few virtual seconds until it is over."""
+    looks = 0
+    while floor.over is None:
+        looks += 1
+        await floor.session.clock.sleep(floor.session.rng("watch", looks).randint(*IDLE_MS))
+        if floor.over is None:
+            await _look(floor, moderator)
+
+
+async def _look(floor: Floor, moderator: Moderator) -> None:
+    for thread in floor.active:
+        if _is_held(floor, thread):
+            thread.held_at = floor.now
+        if not thread.busy and not thread.in_flight and floor.now - max(thread.last_at, thread.held_at) >= STALE_MS:
+            moderator.close(thread, "STALE", f"nobody spoke in it for {STALE_MS // 1000} s")
+    if not floor.active and not moderator.spawning.pending:
+        floor.end("settled")
+    elif floor.now >= floor.settings.max_duration * 1000:
+        floor.end("max_duration")
+    elif not floor.can_compose and not floor.in_flight and not any(thread.busy for thread in floor.active):
+        floor.end("max_messages")
+    else:
+        await _call_on_the_quietest(floor, moderator)
+
+
+def _is_held(floor: Floor, thread: Thread) -> bool:
+    """Whether locks of other threads keep those busy from whom this one awaits something; in an open thread, all but one."""
+    elsewhere = {agent for other in floor.active if other is not thread for agent in floor.owing(other)}
+    if thread.stage == "CRUX_LOCK":
+        return bool(floor.owing(thread) & elsewhere)
+    members = set(thread.members)
+    return len(members - elsewhere) < 2 and bool(members & elsewhere)
+
+
+async def _call_on_the_quietest(floor: Floor, moderator: Moderator) -> None:
+    """Where nobody attends to anything, or to a thread in which nobody has spoken yet, name the agent that has spoken least, in the
+    thread that is quiet for longest."""
+    open_to_all = [t for t in floor.active if not t.busy and t.has_room and t.members]
+    unheard = [t for t in open_to_all if not t.in_flight and (not floor.in_flight or not t.participants)]
+    quiet = [t for t in unheard if floor.now - t.last_at >= QUIET_MS]
+    if not quiet:
+        return
+    thread = min(quiet, key=lambda t: t.last_at)
+    last = thread.messages[-1] if thread.messages else None
+    if last is not None and last.by_moderator and floor.now - last.at < STALE_MS // 2:
+        return
+    agent = min(thread.members, key=lambda id: floor.members[id].spoken)
+    before = thread.last_at
+    await moderator.intervene(thread, "call", (agent,))
+    thread.last_at = before  # a call on somebody is no activity: a thread in which nobody answers goes stale
