@@ -28,6 +28,7 @@ from consilience.protocols._common.presenting import bullets, extend_presentatio
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline
 from consilience.protocols.debate.crux_sections import crux_blocks
+from consilience.protocols.debate.ground_sections import ground_sections
 from consilience.protocols.debate.state import DebateState, thread_name
 from consilience.protocols.debate.trust_sections import SINGLE_HEADING, single_blocks, trust_items
 from consilience.protocols.debate.views import transcript_blocks, views
@@ -62,8 +63,9 @@ def presentation(report: DebateReport) -> Presentation:
     state = state_of(report)
     ordinary = (StopReason.SETTLED, StopReason.STALLED, StopReason.EXHAUSTED_STEPS)
     sections = (
-        Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(state))),
+        Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(report, state))),
         Section(name="changes", part="differences", heading="Who moved, and why", blocks=tuple(_moves(report, state))),
+        *ground_sections(report, state),
         Section(name="dissent", part="differences", heading="Dissent kept", blocks=tuple(_dissent(report, state))),
         Section(
             name="unresolved",

@@ -93,6 +93,12 @@ class DebateState:
         ballots = [ballot.key for ballot in self.final.values() if crux.thread in ballot.questions]
         return _refs(*commitments, *(flip.message for flip in crux.flips.values()), *ballots)
 
+    def agent_refs(self, agent: str, crux: Crux) -> Refs:
+        """What one agent declared on a crux, and its final ballot."""
+        committed = [c.message for c in self.thread(crux.thread).commitments if c.agent == agent]
+        flips = [crux.flips[agent].message] if agent in crux.flips else []
+        return _refs(*committed, *flips, *([self.final[agent].key] if agent in self.final else []))
+
     def flip_refs(self, crux: Crux, agents: Iterable[str]) -> Refs:
         return _refs(*(crux.flips[agent].message for agent in agents))
 
