@@ -57,15 +57,22 @@ class Timed(ScriptedModel):
         return await super().complete(request)
 
 
-AWAITED = {"turn": "opening", "single": "opening", "final": "single", "closing": "final", "named": "closing"}
+AWAITED: dict[str, str | tuple[str, ...]] = {
+    "turn": "opening",
+    "single": "opening",
+    "final": "single",
+    "closing": "final",
+    "named": "closing",
+    "test": ("closing", "named"),
+}
 """The calls that a call of each kind waits for."""
 
 
 def longest_chain(events: list[Event], model: Timed) -> float:
     """Seconds of the longest chain: a call depends on every message published, and every private reply awaited, before it began.
 
-    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones. The single call
-    follows the opening ballots and is awaited before the final ones.
+    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, tests on that. The
+    single call follows the opening ballots and is awaited before the final ones.
     """
     ends: dict[str, float] = {}
     known = 0.0

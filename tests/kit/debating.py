@@ -106,6 +106,10 @@ class Debaters:
                     "reason": "still",
                     "claim": f"still {side}",
                 }
+            case "test":
+                return {**fields, **self.tested(request, side), "confidence": "certain", "reason": "it follows"}
+            case "told":
+                return {**fields, "confidence": "certain", "reason": "still", "claim": f"{request.agent} holds {side}"}
             case "closing":
                 decided = dict.fromkeys(fields, "UNDECIDED")
                 return {
@@ -130,6 +134,12 @@ class Debaters:
             case "derive":
                 return {"falsifiers": [{"participant": letter, **FALSIFIER, "reasoning": ""} for letter in "ABCDEF"]}
         raise AssertionError(f"a debate asks nothing of the kind {kind!r}")
+
+    def tested(self, request: ModelRequest, side: str) -> Answer:
+        """Its side, unless the other answer to a question is stipulated: then the other side, as it had declared."""
+        stipulated = re.findall(r'^The answer to ".*" is (YES|NO)\.$', request.text, re.MULTILINE)
+        moved = bool(stipulated) and stipulated[-1] != side
+        return {name: SIDES[SIDES.index(side) - 1] if moved else side for name in properties(request) if name[0] == "p"}
 
     def turn(self, request: ModelRequest, text: str) -> Answer:
         """A free turn: a challenge where one is open, and a question to propose from the fifth message on."""

@@ -147,7 +147,7 @@ class Debater:
             me.held_back = True
             return "pass"
         me.held_back, me.seen = False, floor.messages[-1].number
-        ranked = sorted(open_now, key=lambda pair: (-pair[0] - self._sticky(pair[1]), -pair[1].number))
+        ranked = sorted(open_now, key=lambda pair: (-pair[0] - self._sticky(pair[1]), *self._crowd(pair[1])))
         index = self._draw()
         if named and index >= len(ranked):
             index = 0
@@ -175,6 +175,11 @@ class Debater:
         """Whether others have just had much to say in one thread: let them talk."""
         threads = [message.thread for message in new if not message.by_moderator]
         return any(threads.count(thread) >= HOLD_BACK_MESSAGES for thread in set(threads))
+
+    def _crowd(self, message: DebateMessage) -> tuple[int, int]:
+        """Order messages of equal attention: those of threads that fewer have taken up first, so that none goes unheard."""
+        thread = self.floor.threads[message.thread]
+        return len(thread.participants) + thread.in_flight, -message.number
 
     def _sticky(self, message: DebateMessage) -> float:
         """Threads that the agent is in come first; ones whose crux holds its own position count half once it is extracted."""
@@ -317,7 +322,7 @@ class Debater:
         )
         return floor.session.ask(
             self.agent,
-            Prompt(words, self._quotes(thread), floor.quotes(thread)),
+            Prompt(words, floor.own_quotes(thread, self.agent), (*self._standing(thread), *floor.quotes(thread))),
             key=key,
             returns=returns,
             kind=intent.kind,
@@ -418,14 +423,12 @@ class Debater:
         lines += [f"{floor.by_id[id].label} proposes a question for a thread of its own." for id in proposed]
         return tuple(lines)
 
-    def _quotes(self, thread: Thread) -> tuple[Quote, ...]:
-        """Messages that a prompt shows beside the window: those that matter to all, and the agent's own last ones."""
+    def _standing(self, thread: Thread) -> tuple[Quote, ...]:
+        """Messages before the window that matter to all, in order. They come first, so that prompts share their beginning."""
         floor = self.floor
         shown = {message.id for message in window(thread.messages)}
-        ids = dict.fromkeys(id for group in self._dropped(thread) for id in group if id not in shown)
-        found = {floor.by_id[id].number: Quote(id, floor.by_id[id].label) for id in ids}
-        found |= {floor.by_id[quote.id].number: quote for quote in floor.own_quotes(thread, self.agent)}
-        return tuple(quote for _, quote in sorted(found.items()))
+        ids = {id for group in self._dropped(thread) for id in group if id not in shown}
+        return tuple(Quote(id, floor.by_id[id].label) for id in sorted(ids, key=lambda id: floor.by_id[id].number))
 
 
 def _refuse_empty_falsifier(turn: FalsifierTurn) -> None:

@@ -203,7 +203,8 @@ class Floor:
     def own_quotes(self, thread: Thread, agent: str) -> tuple[Quote, ...]:
         """The last messages of an agent that the window of the thread shows no more."""
         shown = {message.id for message in window(thread.messages)}
-        own = [message for message in thread.messages if message.agent == agent and message.id not in shown]
+        standing = {commitment.message for commitment in thread.commitments.values()}
+        own = [m for m in thread.messages if m.agent == agent and m.id not in shown | standing]
         return tuple(Quote(message.id, message.label) for message in own[-OWN_MESSAGES:])
 
     async def publish(self, message: DebateMessage, words: str, phase: tuple[str, int]) -> None:

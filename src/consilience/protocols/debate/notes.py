@@ -174,6 +174,30 @@ class GlobalConvergence(_Note):
     reason: str
 
 
+class CruxTested(_Note):
+    """How many agents gave up their position once the question was taken as answered against them."""
+
+    thread: str
+    declared: int
+    observed: int
+    tested: int
+    """Agents with the ballots that it takes."""
+    score: CruxScore
+    """On observed flips."""
+
+
+class PlaceboTested(_Note):
+    """How many agents moved for a fact that has nothing to do with the task."""
+
+    moved: int
+    tested: int
+
+
+class FactTold(_Note):
+    fact: str
+    moved: tuple[str, ...]
+
+
 class RegimeNote(_Note):
     regime: str
     description: str
@@ -198,5 +222,8 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "spawn_proposed": SpawnProposed,
     "message_blocked": MessageBlocked,
     "global_convergence": GlobalConvergence,
+    "crux_tested": CruxTested,
+    "placebo_tested": PlaceboTested,
+    "fact_told": FactTold,
     "regime": RegimeNote,
 }

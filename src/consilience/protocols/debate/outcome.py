@@ -26,6 +26,7 @@ from consilience.protocols.debate.scoring import Regime, regime_of
 from consilience.protocols.debate.sections import state_of
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
+from consilience.protocols.debate.stipulations import Stipulations, told_facts
 
 
 @dataclass
@@ -36,15 +37,23 @@ class Course:
     floor: Floor | None = None
     opening: list[Reply[Any] | Failure] = field(default_factory=list)
     final: list[Reply[Any] | Failure] = field(default_factory=list)
+    told: list[Sequence[Reply[Any] | Failure]] = field(default_factory=list)
+    """Ballots on each new fact."""
     closing: Reply[ClosingReply] | Failure | None = None
     single: Reply[SingleReply] | Failure | None = None
     compared: Reply[Any] | Failure | None = None
     """Which questions of the single call are cruxes of the debate."""
+    stipulations: Stipulations = field(default_factory=Stipulations)
 
     @property
     def failures(self) -> list[Failure]:
         framing = [self.framing] if isinstance(self.framing, Failure) else []
         return [*framing, *(self.floor.failures if self.floor else [])]
+
+    @property
+    def last_ballots(self) -> Sequence[Reply[Any] | Failure]:
+        """The ballots that count: those on the last new fact, else the final ones."""
+        return self.told[-1] if self.told else self.final
 
     @property
     def answer(self) -> Reply[ClosingReply] | None:
@@ -57,6 +66,11 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     framing = course.framing if isinstance(course.framing, Framing) else None
     ballots = _ballots(session, course)
     final = [ballot for ballot in ballots if ballot.step == 1]
+    changes = [*_changes(ballots)]
+    told = told_facts(floor, final, course.told) if floor else []
+    if told:
+        final = [*told[-1].ballots]
+        ballots = [*(ballot for ballot in ballots if ballot.step == 0), *final]
     cruxes = final_cruxes(floor)
     regime = regime_of(_sides(framing, final), {crux.thread for crux in cruxes if crux.validated})
     description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids))
@@ -84,7 +98,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         objections=tuple(objections_of(floor.messages, session.shown())) if floor else (),
         decided=decided if answer else (),
         first_step=answer.value.first_step.strip() if answer and not is_empty_remark(answer.value.first_step) else "",
-        position_changes=tuple(_changes(ballots)),
+        position_changes=(*changes, *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
         framing=framing,
         letters=dict(floor.letters) if floor else {},
@@ -99,6 +113,10 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         irreducible_cruxes=tuple(crux.thread for crux in irreducible),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
+        tests=tuple(course.stipulations.tests),
+        placebo=course.stipulations.placebo,
+        flip_records=course.stipulations.flips,
+        told=tuple(told),
         coalitions=coalitions.found,
         coalition_finding=coalitions.finding,
         system_metrics=floor.metrics() if floor else SystemMetrics(),

@@ -16,7 +16,9 @@ from consilience.protocols.debate.notes import (
     CruxExtracted,
     CruxLocked,
     CruxLockFailed,
+    CruxTested,
     DcgCalculated,
+    FactTold,
     FramedNote,
     GlobalConvergence,
     MessageBlocked,
@@ -284,6 +286,13 @@ def note_line(event: Noted) -> str:
         case "thread_closed":
             closed = load_note(ThreadClosed, event, text)
             return f"{thread_name(closed.thread)} {STATUSES[closed.status]}: {closed.reason}"
+        case "crux_tested":
+            tested = load_note(CruxTested, event, text)
+            flips = f"{tested.declared} declared, {tested.observed} of {tested.tested} observed"
+            return f"{thread_name(tested.thread)}: tested crux, flips: {flips}"
+        case "fact_told":
+            told = load_note(FactTold, event, text)
+            return f"new fact: {told.fact} ({len(told.moved)} moved)"
         case "message_blocked":
             blocked = load_note(MessageBlocked, event, text)
             return f"{thread_name(blocked.thread)}: a reply of {blocked.agent} was blocked ({blocked.reason.replace('_', ' ')})"

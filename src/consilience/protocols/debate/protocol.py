@@ -35,6 +35,7 @@ from consilience.protocols.debate.replies import (
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.settings import DebateSettings, proposition
 from consilience.protocols.debate.single import compare_questions, start_single
+from consilience.protocols.debate.stipulations import run_tests, run_told, voters
 from consilience.protocols.debate.threads import Thread
 from consilience.protocols.debate.watch import watch
 
@@ -72,8 +73,11 @@ class Debate(DebateSettings):
         await self._debate(floor)
         course.single = await single if single else None
         course.final = await self._vote(floor)
+        asked = questions(floor)
+        course.told = await run_told(floor, voters(course.final), asked, self.new_facts)
         course.closing = await self._close(floor, course)
         course.compared = await compare_questions(floor, course.single, final_cruxes(floor))
+        course.stipulations = await run_tests(floor, voters(course.final), asked)
         return await conclude(session, self, course, self._stop(floor, course))
 
     def _mode(self, session: Session) -> Mode:
@@ -210,7 +214,8 @@ class Debate(DebateSettings):
             "closing",
             propositions=floor.framing.propositions,
             cruxes=cruxes,
-            ballots=tuple(floor.letters[r.agent] for r in course.final if isinstance(r, Reply)),
+            ballots=tuple(floor.letters[r.agent] for r in course.last_ballots if isinstance(r, Reply)),
+            facts=self.new_facts,
         )
         async with session.phase("closing", 1):
             reply = await session.ask(
@@ -282,7 +287,7 @@ def final_words(value: FinalReply, propositions: int, asked: int) -> str:
 
 
 def ballot_quotes(floor: Floor, course: Course) -> list[Quote]:
-    return [Quote(r.key, floor.letters[r.agent]) for r in course.final if isinstance(r, Reply)]
+    return [Quote(r.key, floor.letters[r.agent]) for r in course.last_ballots if isinstance(r, Reply)]
 
 
 def closing_quotes(floor: Floor) -> list[Quote]:

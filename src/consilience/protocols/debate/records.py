@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from consilience.domain.messages import Quotation
+from consilience.domain.positions import PositionChange
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import Grade, Horizon, Move, Side, Stage, Status, TopSide
 from consilience.protocols.debate.replies import ClosingSide, CommonKind, CruxKind, DependencyKind, Form
@@ -393,6 +394,18 @@ class FlipRecord(Frozen):
     """In the ballot with the answer stipulated that it does not hold; None without that ballot."""
     placebo: bool | None = None
     """In the ballot with the irrelevant fact; None without that ballot."""
+
+
+class ToldFact(Frozen):
+    """A fact that the debate was told after its end (`consilience tell`)."""
+
+    fact: str
+    before: tuple[DebateBallot, ...] = ()
+    """The final ballots before it."""
+    ballots: tuple[DebateBallot, ...] = ()
+    """Those cast on it; an agent without a reply is missing."""
+    moved: tuple[PositionChange, ...] = ()
+    """Agents whose typed answers it changed, to the propositions or to the questions of threads."""
 
 
 class SystemMetrics(Frozen):

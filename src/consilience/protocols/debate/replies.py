@@ -108,6 +108,19 @@ class FinalReply(BaseModel):
     claim: str
 
 
+class StipulatedReply(BaseModel):
+    """A sealed position under something stipulated. Positions are fields `p1` … on propositions, `q1` … on questions of threads."""
+
+    confidence: ConfidenceLevel = "unsure"
+    reason: str = ""
+
+
+class ToldReply(StipulatedReply):
+    """A sealed position that replaces the final one, after a new fact."""
+
+    claim: str
+
+
 class ClosingReply(Conclusion):
     """The answer of the closing call. Its own positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
 
@@ -318,6 +331,14 @@ def final_type(propositions: int, questions: int, common: int = 0) -> type[Final
     fields |= {f"q{n}": (Side, ...) for n in range(1, questions + 1)}
     fields |= {f"c{n}": (Side, ...) for n in range(1, common + 1)}
     return _extended("Final", FinalReply, fields, last=("cause", "reason", "claim"))
+
+
+@lru_cache(maxsize=256)
+def stipulated_type(base: type[StipulatedReply], propositions: int, questions: int = 0) -> type[StipulatedReply]:
+    """Return the ballot under something stipulated over that many propositions and questions of threads."""
+    fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
+    fields |= {f"q{n}": (Side, ...) for n in range(1, questions + 1)}
+    return _extended("Stipulated", base, fields, last=("reason", "claim") if base is ToldReply else ("reason",))
 
 
 @lru_cache(maxsize=64)

@@ -24,6 +24,7 @@ from consilience.protocols.debate.records import (
     SingleCall,
     SystemMetrics,
     ThreadRecord,
+    ToldFact,
 )
 from consilience.protocols.debate.replies import ClosingSide
 from consilience.protocols.debate.scoring import Regime
@@ -34,7 +35,7 @@ class DebateReport(Report):
     """The header, and what a debate adds to it."""
 
     step: ClassVar[str] = "message"
-    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "framing", "comparison", "single"})
+    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "test", "framing", "comparison", "single"})
     asks_for_dissent: ClassVar[bool] = True
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
 
@@ -85,6 +86,8 @@ class DebateReport(Report):
     """None if no crux was tested."""
     flip_records: dict[str, tuple[FlipRecord, ...]] = {}
     """Declared, observed and placebo flips of every voter, by the thread of each tested crux."""
+    told: tuple[ToldFact, ...] = ()
+    """Facts told after the end, in order; the final ballots are those cast on the last one."""
     system_metrics: SystemMetrics = SystemMetrics()
     single_call: SingleCall | None = None
     """One structured call on the same documents; None where it was not asked for or failed."""

@@ -30,6 +30,7 @@ from consilience.protocols.debate.brief import headline
 from consilience.protocols.debate.crux_sections import crux_blocks
 from consilience.protocols.debate.ground_sections import ground_sections
 from consilience.protocols.debate.state import DebateState, thread_name
+from consilience.protocols.debate.told_sections import told_blocks
 from consilience.protocols.debate.trust_sections import SINGLE_HEADING, single_blocks, trust_items
 from consilience.protocols.debate.views import transcript_blocks, views
 from consilience.protocols.debate.words import (
@@ -64,6 +65,12 @@ def presentation(report: DebateReport) -> Presentation:
     ordinary = (StopReason.SETTLED, StopReason.STALLED, StopReason.EXHAUSTED_STEPS)
     sections = (
         Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(report, state))),
+        Section(
+            name="told",
+            part="differences",
+            heading="What the new fact changed",
+            blocks=tuple(told_blocks(report, state)),
+        ),
         Section(name="changes", part="differences", heading="Who moved, and why", blocks=tuple(_moves(report, state))),
         *ground_sections(report, state),
         Section(name="dissent", part="differences", heading="Dissent kept", blocks=tuple(_dissent(report, state))),

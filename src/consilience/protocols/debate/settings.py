@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
+from consilience.domain.messages import NO_OPTION
 from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
@@ -34,6 +35,8 @@ SERVICE = (
 )
 MAX_FRAMINGS_PER_THREAD = 2
 BRIEF_REPLY_TOKENS = 512
+BRIEF_TEST_CRUXES = 1
+MAX_FACTS, MAX_FACT_CHARS = 20, 2_000
 
 
 class DebateSettings(PanelSeats):
@@ -80,6 +83,9 @@ class DebateSettings(PanelSeats):
     agenda: Annotated[
         bool, Field(description="give messages about the two cruxes with the highest scores more attention")
     ] = True
+    test_cruxes: Annotated[
+        int, Field(ge=0, le=4, description="top cruxes to test by sealed ballots with each answer stipulated; 0: none")
+    ] = 2
     discovery_messages: Annotated[int, Field(ge=2, le=40, description="messages to find a thread's question")] = 8
     evidence_messages: Annotated[int, Field(ge=2, le=60, description="messages on the evidence for it")] = 14
     coalitions: Annotated[
@@ -92,6 +98,11 @@ class DebateSettings(PanelSeats):
         bool, Field(description="ask one structured call on the same documents too, to compare the debate with it")
     ] = True
     anonymous_peers: Annotated[bool, Field(description="agents see letters for one another, not names")] = True
+    new_facts: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=MAX_FACT_CHARS)], ...],
+        Field(max_length=MAX_FACTS, description="facts told after the end, see `consilience tell`"),
+        NO_OPTION,
+    ] = ()
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -116,10 +127,14 @@ class DebateSettings(PanelSeats):
         return made.model_copy(update={"debaters": len(made.seats)}) if made.seats else made
 
     def with_detail(self, detail: Detail) -> Self:
-        """Replies of small models are short here; what is longer has run away, at 15 tokens a second."""
-        if detail == "brief" and self.reply_tokens is None:
-            return self.model_copy(update={"reply_tokens": BRIEF_REPLY_TOKENS})
-        return super().with_detail(detail)
+        """Replies of small models are short here; what is longer has run away, at 15 tokens a second. They are slow, too, so that
+        one crux is tested unless the settings name a number."""
+        if detail != "brief":
+            return super().with_detail(detail)
+        changes = {"reply_tokens": BRIEF_REPLY_TOKENS} if self.reply_tokens is None else {}
+        if "test_cruxes" not in self.model_fields_set:
+            changes["test_cruxes"] = BRIEF_TEST_CRUXES
+        return self.model_copy(update=changes)
 
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
         seats = super().agents(panel)
@@ -178,12 +193,13 @@ class DebateSettings(PanelSeats):
         return 6
 
     def estimate(self) -> Estimate:
-        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls, the closing one, and the
-        single call with its comparison. The least is a debate in which nothing is published."""
-        seats, threads = len(self.seat_ids), MAX_THREADS
+        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls, the closing one,
+        ballots of tested cruxes and on new facts, the single call with its comparison. The least is a debate in which nothing is
+        published."""
+        seats, threads, single = len(self.seat_ids), MAX_THREADS, int(self.single_call)
         moderator = self.max_framings + threads + self.max_comparisons
-        single = int(self.single_call)
-        most = int(self.frames) + 2 * seats + self.max_attempts + seats * threads + moderator + 1 + 2 * single
+        ballots = 2 + (2 * self.test_cruxes + 1 if self.test_cruxes else 0) + len(self.new_facts)
+        most = int(self.frames) + ballots * seats + self.max_attempts + seats * threads + moderator + 1 + 2 * single
         return Estimate(min=1 if self.frames else 2 * seats + 1 + single, max=most)
 
 

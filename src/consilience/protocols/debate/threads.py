@@ -98,6 +98,8 @@ class Thread:
     crux: Crux | None = None
     closed_at: int | None = None
     closed_by: str = ""
+    called: bool = False
+    """Whether the moderator has called on somebody since the last message of a debater."""
     held_at: int = 0
     """When too few of its members were last free to speak in it."""
     merged_into: str | None = None
@@ -145,6 +147,7 @@ class Thread:
         self.messages.append(message)
         self.last_at = message.at
         if not message.by_moderator:
+            self.called = False
             self.in_stage += 1
             if message.agent not in self.members:
                 self.members.append(message.agent)

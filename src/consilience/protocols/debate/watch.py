@@ -46,16 +46,12 @@ def _is_held(floor: Floor, thread: Thread) -> bool:
 async def _call_on_the_quietest(floor: Floor, moderator: Moderator) -> None:
     """Where nobody attends to anything, or to a thread in which nobody has spoken yet, name the agent that has spoken least, in the
     thread that is quiet for longest."""
-    open_to_all = [t for t in floor.active if not t.busy and t.has_room and t.members]
+    open_to_all = [t for t in floor.active if not t.busy and not t.called and t.has_room and t.members]
     unheard = [t for t in open_to_all if not t.in_flight and (not floor.in_flight or not t.participants)]
     quiet = [t for t in unheard if floor.now - t.last_at >= QUIET_MS]
     if not quiet:
         return
     thread = min(quiet, key=lambda t: t.last_at)
-    last = thread.messages[-1] if thread.messages else None
-    if last is not None and last.by_moderator and floor.now - last.at < STALE_MS // 2:
-        return
     agent = min(thread.members, key=lambda id: floor.members[id].spoken)
-    before = thread.last_at
     await moderator.intervene(thread, "call", (agent,))
-    thread.last_at = before  # a call on somebody is no activity: a thread in which nobody answers goes stale
+    thread.called = True  # once: a thread in which nobody answers goes stale

@@ -1,0 +1,286 @@
+"""Sealed ballots cast again under something stipulated: tested cruxes, the placebo, and facts told after the end (design §3).
+
+What agents say would change their minds is checked by asking them. Each of the top cruxes is taken as answered, both ways, and
+every voter votes again; an irrelevant fact shows how many move for nothing. A fact that `tell` brings is asked in the same way, but
+counts: its ballots replace the final ones. Nothing here is published, and no test is shown to the closing call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from consilience.domain.positions import LEVELS, PositionChange
+from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.moves import FIRM, Side
+from consilience.protocols.debate.notes import CruxTested, FactTold, PlaceboTested
+from consilience.protocols.debate.records import (
+    Crux,
+    CruxTest,
+    DebateBallot,
+    Flip,
+    FlipRecord,
+    PlaceboTest,
+    StipulatedBallot,
+    ToldFact,
+)
+from consilience.protocols.debate.replies import StipulatedReply, ToldReply, stipulated_type
+from consilience.protocols.debate.scoring import crux_score
+from consilience.protocols.debate.threads import Thread
+
+PLACEBO = "On 14 March 1931 it rained for twenty minutes on an uninhabited island."
+"""The stipulated fact that bears on no task. It is the same in every debate, so that placebo flips can be compared."""
+
+OWN_BALLOT = "your last ballot"
+
+Voters = Mapping[str, Reply[Any]]
+"""The last ballot of each agent that cast one."""
+FlipRecords = dict[str, tuple[FlipRecord, ...]]
+
+
+@dataclass
+class Stipulations:
+    """What the tests showed."""
+
+    tests: list[CruxTest] = field(default_factory=list)
+    placebo: PlaceboTest | None = None
+    flips: FlipRecords = field(default_factory=dict)
+    """By thread."""
+
+
+def voters(replies: Iterable[Reply[Any] | Failure]) -> Voters:
+    return {reply.agent: reply for reply in replies if isinstance(reply, Reply)}
+
+
+def cruxes_to_test(cruxes: Iterable[Crux], limit: int) -> list[Crux]:
+    """Return the top cruxes: validated ones first, then by score, ties to the earlier thread."""
+    return sorted(cruxes, key=lambda crux: (not crux.validated, -crux.score.score))[:limit]
+
+
+async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Stipulations:
+    """Test the top cruxes with every voter. After a limit has refused a call none is tested.
+
+    The order of the ballots is that in which a budget that runs out is worth most: the first crux, the placebo, the second.
+    """
+    cruxes = cruxes_to_test((t.crux for t in asked if t.crux is not None), floor.settings.test_cruxes)
+    results = Stipulations()
+    if not cruxes or not final:
+        return results
+    if exhaustion(floor.failures):
+        floor.session.warn("no crux was tested: a limit had run out")
+        return results
+    facts = [(f"{c.thread}/{side}", stipulation(c.question, side)) for c in cruxes for side in FIRM]
+    facts.insert(len(FIRM), ("placebo", PLACEBO))
+    base = stipulated_type(StipulatedReply, len(floor.framing.propositions))
+    async with floor.session.phase("tests", 1):
+        replies = await floor.session.gather(
+            [
+                _ask(floor, final[agent], asked, "test", base, key=f"test/{name}/{agent}", fact=fact)
+                for name, fact in facts
+                for agent in final
+            ]
+        )
+    _count_failures(floor, replies, "ballots of tested cruxes")
+    rows = [replies[n : n + len(final)] for n in range(0, len(replies), len(final))]
+    cast = {name: _ballots(floor, row) for (name, _), row in zip(facts, rows, strict=True)}
+    results.placebo = PlaceboTest(fact=PLACEBO, ballots=cast["placebo"])
+    results.tests = [
+        CruxTest(thread=crux.thread, stipulated=side, ballots=cast[f"{crux.thread}/{side}"])
+        for crux in cruxes
+        for side in FIRM
+    ]
+    _evaluate(floor, final, asked, cruxes, results)
+    return results
+
+
+async def run_told(
+    floor: Floor, final: Voters, asked: Sequence[Thread], facts: Sequence[str]
+) -> list[Sequence[Reply[Any] | Failure]]:
+    """Ask every voter again for each fact in turn. A later fact is put to those who answered on the one before."""
+    told: list[Sequence[Reply[Any] | Failure]] = []
+    base = stipulated_type(ToldReply, len(floor.framing.propositions), len(asked))
+    for n, fact in enumerate(facts, 1):
+        last = voters(told[-1]) if told else final
+        async with floor.session.phase("told", n):
+            replies = await floor.session.gather(
+                [_ask(floor, last[agent], asked, "told", base, key=f"told/{n}/{agent}", fact=fact) for agent in last]
+            )
+        _count_failures(floor, replies, f"ballots on the new fact {n}")
+        told.append(replies)
+    return told
+
+
+def stipulation(question: str, side: str) -> str:
+    return f'The answer to "{question}" is {side}.'
+
+
+def flips_of(
+    crux: Crux,
+    final: Mapping[str, tuple[tuple[Side, ...], Side]],
+    tests: Mapping[str, Mapping[str, StipulatedBallot]],
+    placebo: Mapping[str, StipulatedBallot],
+) -> tuple[tuple[FlipRecord, ...], dict[str, Flip]]:
+    """Return what each voter declared and what its ballots showed, and the observed flips in the form of declared ones.
+
+    `final` holds each agent's answers to the propositions and to the crux, `tests` the ballots by the stipulated answer. Only an
+    answer that the agent does not hold counts, for an uncertain agent either one. The confidence of a flip is that of its ballot.
+    """
+    records, flips = [], {}
+    for agent, (positions, held) in final.items():
+        cast = [tests[side].get(agent) for side in FIRM if side != held]
+        moved = [ballot for ballot in cast if ballot is not None and ballot.positions != positions]
+        observed = True if moved else None if None in cast else False
+        idle = placebo.get(agent)
+        records.append(
+            FlipRecord(
+                agent=agent,
+                declared=crux.flips[agent].would_flip if agent in crux.flips else None,
+                observed=observed,
+                placebo=None if idle is None else idle.positions != positions,
+            )
+        )
+        if observed is not None:
+            sure = max((ballot.confidence for ballot in moved), default=0.0)
+            flips[agent] = Flip(agent=agent, side=held, would_flip=observed, confidence=sure)
+    return tuple(records), flips
+
+
+def told_facts(
+    floor: Floor, before: Sequence[DebateBallot], told: Sequence[Sequence[Reply[Any] | Failure]]
+) -> list[ToldFact]:
+    """Return each fact with the ballots cast on it and those whose typed answers it changed."""
+    facts = []
+    asked = [thread for thread in floor.threads.values() if thread.question and thread.commitments]
+    for n, (fact, replies) in enumerate(zip(floor.settings.new_facts, told, strict=True), 1):
+        earlier = {ballot.agent: ballot for ballot in before}
+        ballots = tuple(_told_ballot(floor, reply, asked) for reply in replies if isinstance(reply, Reply))
+        moved = tuple(
+            PositionChange(agent=b.agent, before=_answers(earlier[b.agent]), after=_answers(b), step=1 + n)
+            for b in ballots
+            if (b.positions, b.questions) != (earlier[b.agent].positions, earlier[b.agent].questions)
+        )
+        facts.append(ToldFact(fact=fact, before=tuple(before), ballots=ballots, moved=moved))
+        floor.note("fact_told", FactTold(at=floor.now, fact=fact, moved=tuple(change.agent for change in moved)))
+        before = ballots
+    return facts
+
+
+def _ask(
+    floor: Floor,
+    last: Reply[Any],
+    asked: Sequence[Thread],
+    template: str,
+    returns: type[StipulatedReply],
+    *,
+    key: str,
+    fact: str,
+) -> Ask[StipulatedReply]:
+    """Ask an agent that is shown what its final ballot was cast on, that ballot, and the fact."""
+    session, agent = floor.session, last.agent
+    words = session.words(
+        template,
+        letter=floor.letters[agent],
+        seat=session.agent(agent).introduction(),
+        propositions=floor.framing.propositions,
+        questions=tuple(thread.question or "" for thread in asked),
+        fact=fact,
+    )
+    return session.ask(
+        agent,
+        Prompt(
+            words,
+            (*(quote for thread in asked for quote in floor.quotes(thread)), Quote(last.key, OWN_BALLOT)),
+        ),
+        key=key,
+        returns=returns,
+        kind="ballot" if template == "told" else "test",
+        audience=("crystallizer",) if template == "told" else (),
+        quoted=lambda value: ballot_words(value, returns),
+    )
+
+
+def ballot_words(value: StipulatedReply, returns: type[StipulatedReply]) -> str:
+    """A ballot as later prompts quote it."""
+    names = [name for name in returns.model_fields if name[0] in "pq" and name[1:].isdecimal()]
+    sides = ", ".join(f"{name} {getattr(value, name)}" for name in names)
+    said = value.claim.strip() if isinstance(value, ToldReply) else ""
+    return f"{sides} ({value.confidence} of p1). {said} {value.reason.strip()}"
+
+
+def _count_failures(floor: Floor, replies: Sequence[Reply[Any] | Failure], what: str) -> None:
+    failures = [reply for reply in replies if isinstance(reply, Failure)]
+    floor.failures += failures
+    if failures:
+        floor.session.warn(f"{what} that are missing: {len(failures)} of {len(replies)}")
+
+
+def _ballots(floor: Floor, replies: Sequence[Reply[Any] | Failure]) -> dict[str, StipulatedBallot]:
+    return {
+        reply.agent: StipulatedBallot(
+            positions=_positions(floor, reply.value),
+            confidence=LEVELS[reply.value.confidence],
+            reason=reply.value.reason.strip(),
+        )
+        for reply in replies
+        if isinstance(reply, Reply)
+    }
+
+
+def _evaluate(
+    floor: Floor, final: Voters, asked: Sequence[Thread], cruxes: Sequence[Crux], results: Stipulations
+) -> None:
+    """Compute flips and observed scores, and record them."""
+    assert results.placebo is not None
+    number = {thread.id: n for n, thread in enumerate(asked, 1)}
+    for crux in cruxes:
+        held = {
+            agent: (_positions(floor, reply.value), getattr(reply.value, f"q{number[crux.thread]}"))
+            for agent, reply in final.items()
+        }
+        tests: dict[str, Mapping[str, StipulatedBallot]] = {
+            test.stipulated: test.ballots for test in results.tests if test.thread == crux.thread
+        }
+        records, flips = flips_of(crux, held, tests, results.placebo.ballots)
+        results.flips[crux.thread] = records
+        if flips:
+            sides = {agent: position.side for agent, position in crux.positions.items()}
+            score = crux_score(sides, flips, len(floor.debaters))
+            floor.threads[crux.thread].crux = crux.model_copy(update={"observed_score": score})
+            floor.note(
+                "crux_tested",
+                CruxTested(
+                    at=floor.now,
+                    thread=crux.thread,
+                    declared=sum(record.declared is True for record in records),
+                    observed=sum(record.observed is True for record in records),
+                    tested=len(flips),
+                    score=score,
+                ),
+            )
+    idle = [ballot.positions != _positions(floor, final[a].value) for a, ballot in results.placebo.ballots.items()]
+    floor.note("placebo_tested", PlaceboTested(at=floor.now, moved=sum(idle), tested=len(idle)))
+
+
+def _positions(floor: Floor, value: Any) -> tuple[Side, ...]:
+    return tuple(getattr(value, f"p{n}") for n in range(1, len(floor.framing.propositions) + 1))
+
+
+def _told_ballot(floor: Floor, reply: Reply[Any], asked: Sequence[Thread]) -> DebateBallot:
+    value = reply.value
+    return DebateBallot(
+        agent=reply.agent,
+        step=1,
+        positions=_positions(floor, value),
+        questions={thread.id: getattr(value, f"q{n}") for n, thread in enumerate(asked, 1)},
+        confidence=LEVELS[value.confidence],
+        claim=value.claim.strip(),
+        reason=value.reason.strip(),
+    )
+
+
+def _answers(ballot: DebateBallot) -> str:
+    """The typed answers of a ballot: those to the propositions, then those to the questions of threads."""
+    return ", ".join((*ballot.positions, *(f"{thread} {side}" for thread, side in ballot.questions.items())))

@@ -1,0 +1,161 @@
+"""Tested cruxes and told facts at the public surface: who was asked what, who moved, and what the report makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import consilience
+from consilience import Debate, DebateReport, Limits
+from consilience.domain.outcome import SpendingLimits, StopReason
+from consilience.models.port import ModelRequest
+from consilience.protocols.debate.stipulations import PLACEBO
+from consilience.testing import ScriptedModel
+from kit.debating import Debaters, side_of
+
+Answer = dict[str, object]
+TASK = "Should we move the orders to queues?"
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def debate(
+    changes: dict[str, Callable[[ModelRequest], Answer]] | None = None,
+    *,
+    model: ScriptedModel | None = None,
+    limits: Limits | None = None,
+    **settings: object,
+) -> DebateReport:
+    protocol = Debate(**{"debaters": 3, "as_is": True, **settings})  # type: ignore[arg-type]
+    report = consilience.run_sync(TASK, protocol, model=model or ScriptedModel(Debaters(changes)), limits=limits)
+    assert isinstance(report, DebateReport)
+    return report
+
+
+def stipulated_asks(model: ScriptedModel) -> list[ModelRequest]:
+    return [request for request in model.requests if request.key.startswith("test/")]
+
+
+def stubborn(agent: str) -> dict[str, Callable[[ModelRequest], Answer]]:
+    """An agent that declares a flip, and does not flip when it is tested."""
+    return {"test": lambda request: {"p1": side_of(agent)} if request.agent == agent else {}}
+
+
+def test_every_voter_is_asked_both_ways_about_each_top_crux_and_once_about_the_placebo() -> None:
+    model = ScriptedModel(Debaters())
+    report = debate(model=model)
+
+    (thread,) = report.threads
+    asked = stipulated_asks(model)
+    assert thread.crux is not None
+    assert {request.key for request in asked} == {
+        f"test/{name}/{agent}" for name in ("thread-1/YES", "thread-1/NO", "placebo") for agent in ("D1", "D2", "D3")
+    }
+    for request in asked:
+        placebo = request.key.startswith("test/placebo")
+        stipulated = PLACEBO if placebo else f'The answer to "{thread.crux.question}" is {request.key.split("/")[2]}.'
+        assert stipulated in request.text.splitlines()
+    assert [(test.thread, test.stipulated, set(test.ballots)) for test in report.tests] == [
+        ("thread-1", side, {"D1", "D2", "D3"}) for side in ("YES", "NO")
+    ]
+
+
+def test_voter_sees_its_own_final_ballot_and_no_other() -> None:
+    model = ScriptedModel(Debaters({"final": lambda request: {"reason": f"sealed reason of {request.agent}"}}))
+    debate(model=model)
+    for request in stipulated_asks(model):
+        seen = {agent for agent in ("D1", "D2", "D3") if f"sealed reason of {agent}" in request.text}
+        assert seen == {request.agent}
+
+
+def test_observed_flips_and_their_score_stand_beside_the_declared_ones() -> None:
+    report = debate(stubborn("D3"))
+
+    (records,) = report.flip_records.values()
+    assert [(r.agent, r.declared, r.observed, r.placebo) for r in records] == [
+        ("D1", True, True, False),
+        ("D2", True, True, False),
+        ("D3", True, False, False),
+    ]
+    crux = report.threads[0].crux
+    assert crux is not None
+    assert crux.observed_score is not None
+    assert (crux.score.coverage, crux.observed_score.coverage) == (1.0, pytest.approx(2 / 3))
+    assert crux.observed_score.score == pytest.approx(2 / 3 * crux.score.polarity * 0.95)
+
+
+def test_flip_that_was_not_declared_is_observed() -> None:
+    report = debate({"flip": lambda request: {"gives_up_if": "neither"}})
+    (records,) = report.flip_records.values()
+    assert {(record.declared, record.observed) for record in records} == {(False, True)}
+
+
+def test_agent_that_moves_with_the_answer_it_holds_has_not_flipped() -> None:
+    def moves_with_its_own_answer(request: ModelRequest) -> Answer:
+        held = side_of(request.agent)
+        return {"p1": "UNCERTAIN" if f"/{held}/" in request.key else held}
+
+    report = debate({"test": moves_with_its_own_answer})
+    (records,) = report.flip_records.values()
+    assert {record.observed for record in records} == {False}
+
+
+def test_move_for_the_placebo_is_recorded_as_such() -> None:
+    report = debate({"test": lambda request: {"p1": "UNCERTAIN"} if "placebo" in request.key else {}})
+    assert report.placebo is not None
+    assert report.placebo.fact == PLACEBO
+    (records,) = report.flip_records.values()
+    assert {record.placebo for record in records} == {True}
+
+
+def test_zero_cruxes_to_test_asks_nothing_further() -> None:
+    model = ScriptedModel(Debaters())
+    report = debate(model=model, test_cruxes=0)
+    assert model.requests[-1].key == "named"
+    assert (report.tests, report.placebo, report.flip_records) == ((), None, {})
+
+
+def test_brief_prompts_test_one_crux_unless_a_number_is_set() -> None:
+    assert Debate().with_detail("brief").test_cruxes == 1
+    assert Debate(test_cruxes=2).with_detail("brief").test_cruxes == 2
+    assert Debate().with_detail("full").test_cruxes == 2
+
+
+def test_failed_ballot_leaves_its_flip_open_and_is_counted() -> None:
+    model = ScriptedModel(lambda request: "nonsense" if request.key == "test/thread-1/NO/D1" else Debaters()(request))
+    report = debate(model=model)
+    (records,) = report.flip_records.values()
+    assert {record.agent: record.observed for record in records} == {"D1": None, "D2": True, "D3": True}
+    assert any("ballots of tested cruxes that are missing: 1 of 9" in warning for warning in report.warnings)
+    assert report.stop_reason is StopReason.SETTLED
+
+
+def test_limit_within_the_tests_invents_nothing_and_leaves_the_answer() -> None:
+    whole = debate()
+    calls = whole.ledger.actual.calls
+    for fewer in (1, 4, 8):
+        report = debate(limits=Limits(calls=calls - fewer))
+        cast = sum(len(test.ballots) for test in report.tests) + len(report.placebo.ballots if report.placebo else ())
+        assert report.answer is not None
+        assert cast < 9
+        assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+        for record in report.flip_records.get("thread-1", ()):
+            sides = {t.stipulated for t in report.tests if record.agent in t.ballots} - {side_of(record.agent)}
+            assert (record.observed is None) == (not sides)
+
+
+def test_limit_before_the_tests_leaves_them_out_and_says_so() -> None:
+    report = debate(limits=Limits(agents={"D3": SpendingLimits(calls=8)}))
+    assert [ballot.agent for ballot in report.ballots if ballot.step == 1] == ["D1", "D2"]
+    assert report.tests == ()
+    assert "no crux was tested: a limit had run out" in report.warnings
+
+
+def test_report_shows_declared_observed_and_placebo_flips_of_each_agent() -> None:
+    text = debate(stubborn("D3")).markdown().split("### Crux 1.")[1].split("### ")[0]
+    assert "Declared to hang on it: 3 of 3; changed position when told its answer: 2 of 3; for the placebo" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert [row.endswith("flipped ✔ |") for row in rows if "(A" in row or "(B" in row] == [True, True]
+    assert [row.endswith("did not flip ✘ |") for row in rows if "(C" in row] == [True]
+    assert PLACEBO.rstrip(".") in text
