@@ -79,7 +79,7 @@ def _prompts(results: Results, directory: Path, quick: bool) -> None:
         evidence_messages=60,
         stagnation=1_000,
     )
-    run = asyncio.run(_run(protocol, directory, at_length=True))
+    run = asyncio.run(_run(protocol, directory, at_length=True, seed=4))  # one that reaches the limit
     ours = [
         len(request.text) for request in run.requests if request.key.startswith(("turn", "commit", "steelman", "grade"))
     ]
@@ -137,14 +137,14 @@ class _Run:
 
 
 async def _run(
-    protocol: Debate, directory: Path, latency: Latency = lambda request: 0.0, *, at_length: bool = False
+    protocol: Debate, directory: Path, latency: Latency = lambda request: 0.0, *, at_length: bool = False, seed: int = 0
 ) -> _Run:
     import consilience
 
     model, store = Talkers(latency, at_length), SqliteStore(fresh(directory))
     loop = asyncio.get_running_loop()
     began = loop.time()
-    report = await consilience.deliberate(TASK, protocol, model=model, store=store)
+    report = await consilience.deliberate(TASK, protocol, model=model, store=store, seed=seed)
     wall = loop.time() - began
     assert isinstance(report, DebateReport)
     events = list(store.read(report.session))

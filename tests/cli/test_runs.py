@@ -229,7 +229,9 @@ def test_no_budget_is_legal_and_ends_without_an_answer(cli: Cli, town: Town) -> 
 def test_a_budget_that_runs_out_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--max-calls", "4")
     assert result.exit_code == 0
-    assert result.stdout.startswith("**Stopped: the budget ran out (exhausted_budget) · 3 calls failed (budget)**")
+    assert result.stdout.startswith(
+        "**Stopped: reached the limit on calls (exhausted_budget) · 3 calls failed (budget)**"
+    )
     assert len(town.requests) <= 4
 
 

@@ -306,6 +306,14 @@ def test_threads_open_on_what_divides_the_opening_ballots(sides: dict[str, str],
     assert first == [report.framing.propositions[n] for n in debated]
 
 
+def test_propositions_that_are_no_options_get_a_thread_each_though_the_same_agents_differ() -> None:
+    def framing(request: ModelRequest) -> Answer:
+        return {"form": "open", "propositions": ["Is it cheaper?", "Is it safer?"]}
+
+    report = debate(Debate(debaters=3), Debaters({"framing": framing}))
+    assert [thread.topic for thread in report.threads[:2]] == ["Is it cheaper?", "Is it safer?"]
+
+
 def test_task_as_it_stands_needs_no_framing_call() -> None:
     model = ScriptedModel(Debaters())
     report = debate(Debate(debaters=2, as_is=True), model=model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consilience.domain.messages import LeafReply
 from consilience.domain.report import FactsKept
-from consilience.engine.facts import facts_kept
+from consilience.engine.analysis import facts_kept
 from consilience.engine.work import Reply
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from consilience.domain.errors import UnknownName
 from consilience.engine.faults import Crash, Fault
-from consilience.engine.gc_pause import CollectorPause
-from consilience.engine.runner import Options
+from consilience.engine.runner import CollectorPause, Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel

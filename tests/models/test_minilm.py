@@ -13,9 +13,8 @@ import pytest
 
 from consilience.domain.errors import UnavailableModel
 from consilience.engine.similarity import cosine, quantise
-from consilience.models import minilm, weights
-from consilience.models.embeddings import check_encoder, open_encoder
-from consilience.models.minilm import MiniLM
+from consilience.models import embeddings, weights
+from consilience.models.embeddings import MiniLM, check_encoder, open_encoder
 from consilience.models.registry import paid
 
 PARAPHRASES = [
@@ -85,7 +84,7 @@ def test_missing_weights_and_a_missing_extra_are_reported_with_the_command_to_ru
     with pytest.raises(UnavailableModel, match="weights of the encoder minilm are not here") as missing:
         open_encoder("minilm")
     assert "consilience models pull minilm" in str(missing.value)
-    monkeypatch.setattr(minilm, "find_spec", lambda package: None)
+    monkeypatch.setattr(embeddings, "find_spec", lambda package: None)
     with pytest.raises(UnavailableModel, match="needs onnxruntime and tokenizers") as missing:
         open_encoder("minilm")
     assert "pip install 'consilience[encoder]'" in str(missing.value)
@@ -93,7 +92,7 @@ def test_missing_weights_and_a_missing_extra_are_reported_with_the_command_to_ru
 
 def test_nothing_of_the_encoder_is_imported_before_it_encodes() -> None:
     code = (
-        "import sys, consilience.models.embeddings, consilience.models.minilm; "
+        "import sys, consilience.models.embeddings; "
         "print([name for name in ('onnxruntime', 'tokenizers', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -20,9 +20,9 @@ from consilience.engine.faults import Fault
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
-from consilience.protocols._common.tree_run import NO_POSITION
+from consilience.protocols._common.conclusion import NO_POSITION
 from consilience.protocols.broadcast import Broadcast, BroadcastReport
-from consilience.protocols.broadcast.replies import read_rating
+from consilience.protocols.broadcast.settings import read_rating
 from consilience.reporting.export import report_files
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views.evolution import fold

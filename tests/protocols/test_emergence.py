@@ -19,7 +19,7 @@ from consilience.domain.topology import Topology, tree
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols._common.answers import extract
-from consilience.protocols._common.tree_run import NO_POSITION
+from consilience.protocols._common.conclusion import NO_POSITION
 from consilience.protocols.emergence import Emergence
 from protocols.test_emergence_calls import go, unlike
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
 
-from consilience import Broadcast, Emergence, Limits, Refinement, Report, StopReason, run_sync
+from consilience import Broadcast, Emergence, Limits, Refinement, Report, StopReason, replay, run_sync
 from consilience.cli.errors import EXIT_FAILED, EXIT_OK, EXIT_REQUIREMENT_NOT_MET
 from consilience.cli.execution import apply_require, exit_code
+from consilience.domain.outcome import SpendingLimits
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
+from consilience.reporting.export import as_html
 from consilience.reporting.html import fragment
 from consilience.reporting.markdown import headline, markdown
-from consilience.reporting.record import AnyReport
-from consilience.testing import ScriptedModel
+from consilience.reporting.record import AnyReport, read_record
+from consilience.reporting.report_sections import figures_line
+from consilience.testing import Scripted, ScriptedModel
 from protocols.headlines import (
     CASES,
     CUT,
@@ -161,3 +166,32 @@ def test_no_test_is_met_over_a_silence(protocol: Protocol, spoil: Spoil) -> None
     assert report.check.threshold is not None
     assert report.check.score >= report.check.threshold
     assert not report.check.met
+
+
+LIMITS: Mapping[str, tuple[Limits, str]] = {
+    "calls": (Limits(calls=3), "reached the limit on calls (exhausted_budget)"),
+    "tokens": (Limits(tokens=4_000), "reached the limit on tokens (exhausted_budget)"),
+    "cost": (Limits(money=0.02), "reached the limit on cost (exhausted_budget)"),
+    "time": (Limits(seconds=0), "reached the limit on time (exhausted_time)"),
+    "calls of one agent": (
+        Limits(agents={"L2N1": SpendingLimits(calls=1)}),
+        "reached the limit on calls of agent L2N1 (exhausted_budget)",
+    ),
+    "steps": (Limits(steps=1), "reached the limit on steps after 1 round (exhausted_steps)"),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_headline_of_a_run_ended_by_a_limit_names_that_limit(limit: str) -> None:
+    limits, words = LIMITS[limit]
+    model = ScriptedModel(lambda request: Scripted(agreeable(request), tokens_in=100, tokens_out=50, cost=0.01))
+    store = SqliteStore(":memory:")
+    report = run_sync("Is it so?", TRIO, model=model, limits=limits, options=Options(patience=0), store=store)
+    stop = words.partition(" (")[0]
+    assert markdown(report).startswith(f"# Is it so?\n\n**Stopped: {words}")
+    assert words in fragment(report)
+    record = read_record(store, report.session)
+    assert words in as_html(record)
+    assert stop in figures_line(report, report.presentation())
+    again = asyncio.run(replay(report.session, store=store))
+    assert headline(again) == headline(report)

@@ -15,9 +15,8 @@ import pytest
 
 from consilience.domain.events import EVENT
 from consilience.engine.protocol import ENTRY_POINT_GROUP
-from consilience.reporting.export import as_events, as_json
+from consilience.reporting.export import as_events, as_json, events_schema, report_schema
 from consilience.reporting.record import SessionRecord
-from consilience.reporting.schema import events_schema, report_schema
 
 PUBLISHED = Path(__file__).parent.parent.parent / "docs" / "schema"
 

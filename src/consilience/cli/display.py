@@ -95,22 +95,18 @@ class Display:
             )
             self._live.start()
 
-    @property
-    def is_live(self) -> bool:
-        return self._live is not None
-
     def observe(self, event: Event) -> None:
         """Show a recorded event."""
         line = self.progress.take(event)
         if isinstance(event, CallFailed | ReplyRejected) and self._live and line:
-            self._print(line, "yellow")
+            self.tell(line, "yellow")
         else:
             self.line(line)
 
     def line(self, line: str) -> None:
         """Print a line of progress, if progress is printed as lines."""
         if line and not self._live and not self._quiet:
-            self._print(line)
+            self.tell(line)
 
     def tick(self) -> None:
         """Redraw, or print a heartbeat."""
@@ -119,7 +115,7 @@ class Display:
         if self._live:
             self._live.refresh()
         elif time.monotonic() - self._last >= HEARTBEAT_SECONDS:
-            self._print(f"… {self.progress.heartbeat}")
+            self.tell(f"… {self.progress.heartbeat}")
 
     def loading(self, what: str) -> None:
         """Show what the run waits for before it can start; "" when it is there."""
@@ -128,17 +124,13 @@ class Display:
         if self._live:
             self.tick()
 
-    def tell(self, text: str) -> None:
-        """Print a message."""
-        self._print(text)
-
     def aside(self, silent: bool) -> None:
         """Hold back all output while a person is asked (`silent`), then print it."""
         if self._live and silent:
             self._live.stop()
         held, self._held = self._held, [] if silent else None
         for line, style in held or ():
-            self._print(line, style)
+            self.tell(line, style)
         if self._live and not silent:
             self._live.start()
 
@@ -148,9 +140,10 @@ class Display:
             self._live.stop()
         held, self._held = self._held, None
         for line, style in held or ():
-            self._print(line, style)
+            self.tell(line, style)
 
-    def _print(self, line: str, style: str = "") -> None:
+    def tell(self, line: str, style: str = "") -> None:
+        """Print a message."""
         if self._held is not None:
             self._held.append((line, style))
             return

@@ -62,8 +62,7 @@ from consilience.engine.protocol import Protocol, find_protocol, recorded_protoc
 from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
-from consilience.models.embeddings import ProviderEncoder, check_encoder, open_encoder
-from consilience.models.minilm import MiniLM
+from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
 from consilience.models.providers import is_endpoint
 from consilience.models.registry import Choice
 from consilience.reporting.files import claim_directory

@@ -348,14 +348,14 @@ def schema_command(
 def schema_names() -> list[str]:
     """Return the names of all schemas: the shared ones, then one per installed protocol."""
     from consilience.engine.protocol import protocol_names
-    from consilience.reporting.schema import EVENTS, REPORT
+    from consilience.reporting.export import EVENTS, REPORT
 
     return [REPORT, EVENTS, ERROR, *protocol_names()]
 
 
 def schema_text(name: str) -> str:
     from consilience.engine.protocol import find_protocol
-    from consilience.reporting.schema import EVENTS, REPORT, events_schema, report_schema
+    from consilience.reporting.export import EVENTS, REPORT, events_schema, report_schema
 
     if name == EVENTS:
         schema = events_schema()
@@ -372,7 +372,7 @@ def error_schema() -> dict[str, object]:
     from pydantic import TypeAdapter
 
     from consilience.cli.errors import Problem
-    from consilience.reporting.schema import DIALECT
+    from consilience.reporting.export import DIALECT
 
     generated = TypeAdapter(Problem).json_schema(mode="serialization")
     properties = {

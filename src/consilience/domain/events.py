@@ -27,7 +27,7 @@ from pydantic import (
 
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
-from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, StopReason, ThinkingLevel
+from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, LimitUnit, StopReason, ThinkingLevel
 from consilience.domain.topology import Topology
 
 SCHEMA_VERSION = 2
@@ -234,6 +234,8 @@ class CallFailed(CallEvent):
     detail: str = ""
     limit: str = ""
     """The agent or phase whose limit refused the call; "" for the session's limit and for other failures."""
+    exhausted: LimitUnit = ""
+    """What the limit that refused or ended the call bounds. Not recorded by earlier versions."""
     possibly_charged: bool = False
     """A time limit ended the call while a request was in flight, whose cost is unknown."""
     tokens_in: int = 0

@@ -22,14 +22,23 @@ class StopReason(StrEnum):
     """Why a run stopped. Running out of something is never `converged`."""
 
     CONVERGED = "converged"
+    """The protocol's stop condition was met: the answer stopped changing, or its authors and evaluators are satisfied."""
     SETTLED = "settled"
+    """The protocol has no stop condition and made all its calls, or there was nothing left to do."""
     EXHAUSTED_STEPS = "exhausted_steps"
+    """The rounds, iterations or passes ran out before the stop condition was met."""
     EXHAUSTED_BUDGET = "exhausted_budget"
+    """A limit on calls, tokens or cost refused a call."""
     EXHAUSTED_TIME = "exhausted_time"
+    """A limit on time refused or ended a call."""
     STALLED = "stalled"
+    """Positions stopped changing without agreement."""
     INCONCLUSIVE = "inconclusive"
+    """The stop condition was met, but something in `unmet` forbids to count the run as converged."""
     CANCELLED = "cancelled"
+    """The session was cancelled."""
     FAILED = "failed"
+    """Fewer agents than the quorum replied, or nothing could be concluded."""
 
     def unless(self, unmet: Collection[str]) -> StopReason:
         """Return the reason; `inconclusive` instead of `converged` if something is unmet."""
@@ -40,15 +49,25 @@ class FailureKind(StrEnum):
     """Why a call gave no reply. `BUDGET` and `TIME` are limits; the others are permanent failures of the seat."""
 
     BUDGET = "budget"
+    """A limit on calls, tokens or cost refused it."""
     TIME = "time"
+    """A limit on time refused it, or ended it in flight."""
     DEADLINE = "deadline"
+    """The model did not answer within the seconds of one request."""
     MALFORMED = "malformed"
+    """The reply could not be read as the type asked for, also when it was asked for again."""
     TRUNCATED = "truncated"
+    """The reply was cut at its token limit and is unusable, or thinking left no room for it."""
     REFUSED = "refused"
+    """The model or its content filter refused to answer."""
     RATE_LIMITED = "rate_limited"
+    """The provider refused the last retry for its rate limit."""
     SERVER = "server"
+    """The provider failed, is overloaded, or sent no readable completion."""
     UNREACHABLE = "unreachable"
+    """No connection to the provider."""
     REJECTED = "rejected"
+    """The provider rejected the request: key, model name, quota, length or settings."""
 
     @property
     def is_limit(self) -> bool:
@@ -58,6 +77,10 @@ class FailureKind(StrEnum):
     def exhaustion(self) -> StopReason:
         """The stop reason of a run that this limit ended."""
         return StopReason.EXHAUSTED_TIME if self is FailureKind.TIME else StopReason.EXHAUSTED_BUDGET
+
+
+LimitUnit = Literal["", "calls", "tokens", "cost", "time"]
+"""What a limit bounds; empty if that was not recorded."""
 
 
 class Check(BaseModel):

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from consilience.domain.agents import Agent
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation
-from consilience.domain.outcome import Check, Estimate, FailureKind, StopReason
+from consilience.domain.outcome import Check, Estimate, FailureKind, LimitUnit, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
@@ -132,6 +132,10 @@ class FailedCall(Frozen):
     phase: tuple[str, int] | None = None
     kind: FailureKind
     detail: str = ""
+    limit: str = ""
+    """The agent or phase whose limit refused the call; empty for the session's limit and for other failures."""
+    exhausted: LimitUnit = ""
+    """What the limit that refused or ended the call bounds."""
 
 
 class Dissent(Frozen):
@@ -212,6 +216,7 @@ INCIDENTAL: dict[str, Any] = {
     "cut_replies": True,
     "facts": True,
     "same_material": True,
+    "failed_calls": {"__all__": {"limit", "exhausted"}},
     "ledger": {
         "reserve_drawn": True,
         "actual": {"requests", "retries", "fallbacks", "lost", "tokens_cached", "seconds"},
@@ -328,6 +333,14 @@ class Report(Frozen):
     facts: FactsKept | None = None
     """None if no agent wrote points before it read others, or without an answer."""
     metrics: dict[str, float | int | None] = {}
+
+    @property
+    def limit_reached(self) -> str:
+        """The limit that ended the run: `calls`, `tokens`, `cost` or `time`, with the agent or phase that it is for; else empty."""
+        for call in self.failed_calls:
+            if call.exhausted and call.kind.is_limit and call.kind.exhaustion is self.stop_reason:
+                return f"{call.exhausted} of {call.limit}" if call.limit else call.exhausted
+        return ""
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) of the report without session id, times, retries and cached tokens.

@@ -58,6 +58,7 @@ def refusal_event(
         failure=refusal.kind,
         detail=f"{error}; no budget for another attempt" if again else f"refused by a limit{whose}",
         limit=refusal.whose,
+        exhausted=refusal.unit,
     )
 
 
@@ -86,10 +87,12 @@ def failure_event(
         figures["estimated"] = estimated
     kind = next((kind for cls, kind in FAILURE_KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
     if isinstance(failure, TimeLimitReached):
-        refusal, figures["limit"] = None, failure.whose
+        refusal, figures["limit"], figures["exhausted"] = None, failure.whose, "time"
         figures["possibly_charged"] = failure.possibly_charged
     elif refusal is not None:
-        figures["limit"] = refusal.whose
+        figures["limit"], figures["exhausted"] = refusal.whose, refusal.unit
+    elif isinstance(failure, StepRefused):
+        figures["exhausted"] = failure.hit.unit
     return CallFailed(
         **{**common, **figures},
         failure=refusal.kind if refusal else kind,

@@ -164,6 +164,8 @@ def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
             phase=event.phase,
             kind=event.failure,
             detail=event.detail if isinstance(event, CallFailed) else event.error,
+            limit=event.limit if isinstance(event, CallFailed) else "",
+            exhausted=event.exhausted if isinstance(event, CallFailed) else "",
         )
         for event in last.values()
         if not isinstance(event, CallCompleted)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from consilience.domain.events import place_key
-from consilience.domain.outcome import FailureKind, Limits, SpendingLimits
+from consilience.domain.outcome import FailureKind, Limits, LimitUnit, SpendingLimits
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.sizes import NOTHING, ONE_REQUEST, UNLIMITED, CallSizes, Demand, Usage, usage_allowed
 
@@ -145,12 +145,18 @@ class BranchBudget:
             into.left += self.left
             self.left = self.bounded(NOTHING)
 
+    def _chain(self) -> list[BranchBudget]:
+        """This branch and those above it."""
+        return [self, *(self.parent._chain() if self.parent else ())]
+
+    def funds(self) -> Usage:
+        """What this branch and those above it have left."""
+        return sum((budget.left for budget in self._chain()), NOTHING)
+
     def reserve_upward(self, amount: Usage) -> bool:
         """Take `amount` from this branch, and what it lacks from the branches above it."""
-        chain: list[BranchBudget] = [self]
-        while (parent := chain[-1].parent) is not None:
-            chain.append(parent)
-        if not sum((budget.left for budget in chain), NOTHING).covers(amount):
+        chain = self._chain()
+        if not self.funds().covers(amount):
             return False
         for budget in chain:
             part = amount.limited_to(budget.left)
@@ -189,6 +195,8 @@ class LimitHit:
 
     kind: FailureKind
     whose: str = ""
+    unit: LimitUnit = "time"
+    """What the limit bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +220,8 @@ class Cap(BranchBudget):
     def hit_by(self, amount: Usage) -> LimitHit | None:
         if self.seconds <= 0:
             return LimitHit(FailureKind.TIME, self.whose)
-        return None if self.left.covers(amount) else LimitHit(FailureKind.BUDGET, self.whose)
+        lacking = self.left.lacks(amount)
+        return LimitHit(FailureKind.BUDGET, self.whose, lacking) if lacking else None
 
 
 class CallBudget:
@@ -261,7 +270,7 @@ class CallBudget:
             if funded:
                 self.branch.settle(NOTHING - amount)
             if not self._open_reserve(amount):
-                return LimitHit(FailureKind.TIME if late else FailureKind.BUDGET)
+                return LimitHit(FailureKind.TIME) if late else self._budget_hit(amount)
             self.branch.settle(amount)
         if hit := self._cap_hit(amount):
             self.branch.settle(NOTHING - amount)
@@ -269,9 +278,9 @@ class CallBudget:
         self._reserve_in_caps(amount)
         return None
 
-    def reserve_step(self, amount: Usage) -> bool:
-        """Reserve a further step of an agent with tools."""
-        return self._reserve_more(amount, self.branch.reserve) is None
+    def reserve_step(self, amount: Usage) -> LimitHit | None:
+        """Reserve a further step of an agent with tools, or return the limit that refuses it."""
+        return self._reserve_more(amount, self.branch.reserve)
 
     def reserve_retry(self) -> bool:
         """Reserve a further request for an attempt that failed at the provider. `hit` is the limit that refused it, if any."""
@@ -317,7 +326,7 @@ class CallBudget:
         if hit := self._cap_hit(amount):
             return hit
         if not reserve(amount):
-            return LimitHit(FailureKind.BUDGET)
+            return self._budget_hit(amount)
         self._reserve_in_caps(amount)
         return None
 
@@ -335,6 +344,9 @@ class CallBudget:
             return False
         self.draw_reserve()
         return True
+
+    def _budget_hit(self, amount: Usage) -> LimitHit:
+        return LimitHit(FailureKind.BUDGET, unit=self.branch.funds().lacks(amount))
 
     def _cap_hit(self, amount: Usage) -> LimitHit | None:
         return next((hit for cap in self._caps if (hit := cap.hit_by(amount))), None)

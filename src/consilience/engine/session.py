@@ -37,10 +37,10 @@ from consilience.domain.outcome import Check, Limits, StopReason
 from consilience.domain.report import Confidence, Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
+from consilience.engine.analysis import facts_kept
 from consilience.engine.branch import Branch, current_branch, current_phase
 from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
-from consilience.engine.facts import facts_kept
 from consilience.engine.header import ended_calls, quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Protocol
 
 from consilience.domain.agents import Agent
-from consilience.domain.outcome import THINKING_TOKENS, Estimate, Limits, SpendingLimits
+from consilience.domain.outcome import THINKING_TOKENS, Estimate, Limits, LimitUnit, SpendingLimits
 from consilience.engine.prompt import Opening, estimate_tokens
 
 MONEY_DIGITS = 12
@@ -47,6 +47,14 @@ class Usage:
 
     def covers(self, other: Usage) -> bool:
         return self.calls >= other.calls and self.tokens >= other.tokens and self.money >= other.money
+
+    def lacks(self, other: Usage) -> LimitUnit:
+        """The first figure that does not cover the other amount's."""
+        if self.calls < other.calls:
+            return "calls"
+        if self.tokens < other.tokens:
+            return "tokens"
+        return "cost" if self.money < other.money else ""
 
     def limited_to(self, other: Usage) -> Usage:
         """The smaller of both in each figure, at least 0."""

@@ -11,7 +11,7 @@ from typing import Literal
 from consilience.domain.errors import ProviderError, Rejected
 from consilience.domain.events import StepCompleted, text_id
 from consilience.engine.activity import Phase
-from consilience.engine.ledger import CallBudget
+from consilience.engine.ledger import CallBudget, LimitHit
 from consilience.engine.sizes import Usage
 from consilience.engine.state import State
 from consilience.models.limiter import running_count
@@ -20,6 +20,10 @@ from consilience.models.port import Completion, ModelRequest, StepResult, Worker
 
 class StepRefused(ProviderError):
     """A limit refused a further step."""
+
+    def __init__(self, hit: LimitHit) -> None:
+        self.hit = hit
+        super().__init__("no budget for another step")
 
 
 @dataclass
@@ -63,9 +67,9 @@ class StepLog:
         if self.taken >= self.max_steps:
             raise Rejected(f"no answer within {self.max_steps} steps")
         self.taken += 1
-        if self.taken > 1 and not self.budget.reserve_step(self.size):
+        if self.taken > 1 and (hit := self.budget.reserve_step(self.size)) is not None:
             self.taken -= 1
-            raise StepRefused("no budget for another step")
+            raise StepRefused(hit)
         key = f"{self.call}/step-{self.taken}"
         try:
             taken = await self._step("model", key, f"{self.place}.{self.taken}.0", digest, send)

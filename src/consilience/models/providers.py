@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 ENDPOINT_KEY_VARIABLE = "CONSILIENCE_ENDPOINT_KEY"
@@ -46,27 +46,19 @@ class Provider:
     """If it runs on the user's machine."""
 
 
-_OPENAI_HOSTS = r"[a-z]+\.api\.openai\.com"
-_AZURE_HOSTS = r"[a-z0-9-]+\.(openai|cognitiveservices|services\.ai)\.azure\.com"
-
-
-def _openai(account: str = "") -> Provider:
-    host = "api.openai.com"
-    return Provider(
-        ("OPENAI_API_KEY",), account=account, host=host, hosts=_OPENAI_HOSTS, addresses=("OPENAI_BASE_URL",)
-    )
-
-
-def _azure(account: str = "") -> Provider:
-    return Provider(
-        ("AZURE_OPENAI_API_KEY",), account=account, hosts=_AZURE_HOSTS, addresses=("AZURE_OPENAI_ENDPOINT",)
-    )
-
+_OPENAI = Provider(
+    ("OPENAI_API_KEY",), host="api.openai.com", hosts=r"[a-z]+\.api\.openai\.com", addresses=("OPENAI_BASE_URL",)
+)
+_AZURE = Provider(
+    ("AZURE_OPENAI_API_KEY",),
+    hosts=r"[a-z0-9-]+\.(openai|cognitiveservices|services\.ai)\.azure\.com",
+    addresses=("AZURE_OPENAI_ENDPOINT",),
+)
 
 PROVIDERS: Mapping[str, Provider] = {
-    "openai": _openai(),
-    "openai-chat": _openai("openai"),
-    "openai-responses": _openai("openai"),
+    "openai": _OPENAI,
+    "openai-chat": replace(_OPENAI, account="openai"),
+    "openai-responses": replace(_OPENAI, account="openai"),
     "anthropic": Provider(
         ("ANTHROPIC_API_KEY",), "anthropic", host="api.anthropic.com", addresses=("ANTHROPIC_BASE_URL",)
     ),
@@ -89,8 +81,8 @@ PROVIDERS: Mapping[str, Provider] = {
     "fireworks": Provider(("FIREWORKS_API_KEY",), host="api.fireworks.ai"),
     "cerebras": Provider(("CEREBRAS_API_KEY",), "cerebras", host="api.cerebras.ai"),
     "huggingface": Provider(("HF_TOKEN",), "huggingface", host="router.huggingface.co"),
-    "azure": _azure(),
-    "azure-responses": _azure("azure"),
+    "azure": _AZURE,
+    "azure-responses": replace(_AZURE, account="azure"),
     "bedrock": Provider(
         ("AWS_BEARER_TOKEN_BEDROCK",),
         "bedrock",

@@ -131,11 +131,15 @@ def headline(report: Report, presentation: Presentation) -> str:
 
 
 def describe_stop(report: Report, presentation: Presentation) -> str:
-    """Return how a run stopped, in words."""
+    """Return how a run stopped, in words; which limit ended it, if one did."""
+    if report.limit_reached:
+        return f"reached the limit on {report.limit_reached}"
     if presentation.ending:
         return presentation.ending
     if report.stop_reason is StopReason.EXHAUSTED_STEPS:
         max_steps = presentation.max_steps
+        if max_steps and 0 < report.steps < max_steps:
+            return f"reached the limit on steps after {count(report.steps, presentation.step)}"
         if max_steps == 1:
             return f"finished after the one {presentation.step} asked for"
         if max_steps:

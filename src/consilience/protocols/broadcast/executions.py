@@ -15,9 +15,8 @@ from consilience.domain.outcome import Check
 from consilience.domain.positions import exact
 from consilience.domain.report import Frozen
 from consilience.engine.work import Failure, Reply
-from consilience.protocols._common.conclusion import Conclusion
-from consilience.protocols._common.tree_run import TextReply, TreeRun
-from consilience.protocols.broadcast.replies import (
+from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
+from consilience.protocols.broadcast.settings import (
     Evaluation,
     Goal,
     RatedReply,
@@ -30,6 +29,14 @@ MIN_CONTENT_RATING = 0.9
 """Siblings who rate themselves above this and raise no flag need not coordinate (seed 001, §8)."""
 
 EVALUATOR_SAYS_NO = "the evaluator says no"
+
+Path = tuple[int, ...]
+"""Iterations from the root's down."""
+
+
+def key_at(path: Path, step: str, agent: str) -> str:
+    """Return `iteration-2/1/execute/L3N1` for a step in the root's second iteration and in its parent's first."""
+    return f"iteration-{'/'.join(map(str, path))}/{step}/{agent}"
 
 
 # Notes: from them a session without a report shows goals, ratings, flags and satisfaction.

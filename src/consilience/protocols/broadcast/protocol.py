@@ -1,43 +1,68 @@
-"""The algorithm of `broadcast`, as the seed describes it:
+"""The algorithm of `broadcast`, as the seed describes it, and the report of a run:
 
 broadcast → execute_children → coordinate → evaluate → { re_broadcast → broadcast | synthesize → self_reflect }
 
-for every parent, and execute → self_reflect for every leaf. `Family` holds what all parents have in common.
+for every parent, and execute → self_reflect for every leaf. `Family` holds what all parents have in common. The report has the
+verdict, flags, disagreements with their fates, and figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
+from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
+from consilience.domain.positions import Ballot, exact
+from consilience.domain.report import Confidence, Dissent, Objection, ObjectionFate
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
 from consilience.engine.session import Session
+from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.protocols._common.conclusion import (
+    NO_POSITION,
+    Conclusion,
+    TextReply,
+    answer_fields,
+    ballot_fields,
+    count_ballots,
+    publish_from,
+    read_ballot,
+    sibling_similarity,
+    warn_dropped_labels,
+    warn_failed_review,
+)
 from consilience.protocols._common.trees import ROOT
-from consilience.protocols.broadcast.asks import Asks, Path
 from consilience.protocols.broadcast.executions import (
+    EVALUATOR_SAYS_NO,
     NOTES,
     AgentExecution,
     BroadcastRun,
-    GoalBroadcast,
-    IterationEnded,
+    Disagreement,
+    FlagRaised,
     IterationResult,
     first_executions,
+    has_conclusion,
     has_texts,
     last_goal,
-    satisfaction,
-    shortfalls,
     standing_flags,
 )
-from consilience.protocols.broadcast.outcome import conclude
-from consilience.protocols.broadcast.remarks import Publisher
-from consilience.protocols.broadcast.replies import Evaluation, Goal, RootReflection, RootSynthesis
-from consilience.protocols.broadcast.report import BroadcastReport
-from consilience.protocols.broadcast.settings import MAX_QUOTED_FLAGS, BroadcastSettings
+from consilience.protocols.broadcast.family import Family
+from consilience.protocols.broadcast.report import BroadcastAgentState, BroadcastReport, Flag, Iteration
+from consilience.protocols.broadcast.settings import (
+    MAX_FLAGS,
+    MAX_QUOTED_FLAGS,
+    BroadcastSettings,
+    CoordinatorSynthesis,
+    DecidesDisagreements,
+    RatedBallotReply,
+    RootReflection,
+    RootSynthesis,
+)
 
 
 class Broadcast(BroadcastSettings):
@@ -95,7 +120,7 @@ class Broadcast(BroadcastSettings):
             run.failures.append(reply)
         else:
             run.closing = run.synthesis = reply
-            run.declared = family.publisher.publish_conclusion(reply)
+            run.declared = _publish_conclusion(family.session, reply)
 
     async def _strange_loop(self, family: Family, run: BroadcastRun, n: int) -> None:
         """The root reviews its answer. Domain instructions appear in the last review only."""
@@ -109,7 +134,7 @@ class Broadcast(BroadcastSettings):
             )
         run.add_review(reply, domain=bool(domain))
         if isinstance(reply, Reply):
-            run.declared = family.publisher.publish_conclusion(reply) or run.declared
+            run.declared = _publish_conclusion(family.session, reply) or run.declared
 
     async def _self_reflect(self, family: Family, run: BroadcastRun) -> None:
         """The root judges its answer. If it gives a revised text, that is the answer."""
@@ -130,134 +155,317 @@ class Broadcast(BroadcastSettings):
         run.closing = run.root.text
 
 
+def _publish_conclusion(session: Session, reply: Reply[Any]) -> Message | None:
+    """Publish what the root declares in addition to its text, for its own reviews; None if it declares nothing."""
+    value = reply.value
+    assert isinstance(value, Conclusion)
+    if not has_conclusion(value):
+        return None
+    lists = {
+        "claims": [f"{claim.text} [{', '.join(claim.ids)}]" for claim in value.claims],
+        "against": [f"{entry.text} [{', '.join(entry.ids)}]" for entry in value.against],
+        "would_change": value.would_change,
+        "unknown": value.unknown,
+    }
+    text = "\n".join("\n- ".join([f"{name}:", *entries]) for name, entries in lists.items() if entries)
+    return publish_from(session, reply, "conclusion", 1, text, ())
+
+
 def _is_quorum(session: Session, first: IterationResult) -> bool:
     """Return whether enough leaves answered when they were first asked."""
     leaves = first_executions(first, session.topology.leaves)
     return session.quorum([(execution.response, execution.failures) for execution in leaves])
 
 
-@dataclass(frozen=True)
-class Family:
-    """A node and its children: makes all calls except those that close the run.
+async def conclude(
+    session: Session, settings: BroadcastSettings, run: BroadcastRun, stop: StopReason
+) -> BroadcastReport:
+    """Return the report. Dissent and objections follow from what agents declared, never from a model's judgement."""
+    executions = run.executions
+    ballots = tuple(_ballots(session, settings, executions))
+    positions = count_ballots(ballots, settings.answer_pattern, run.closing)
+    objections = tuple(_objections(session, settings, run))
+    flags = _flags(session, run)
+    _warn(session, run, ballots)
+    if settings.ballots and run.closing and positions.position is None:
+        session.warn(NO_POSITION)
+    confidence = positions.confidence
+    if confidence.level is None and run.check is not None and run.check.score is not None:
+        confidence = Confidence(level=run.check.score, kind="mean of the agents' ratings of themselves")
+    answer = answer_fields(session, run, run.all_failures, run.conclusion)
+    return await session.report(
+        BroadcastReport,
+        first=_first_results(session, run),
+        stop_reason=stop,
+        unmet=(*_unmet(settings, run), *positions.unmet),
+        check=run.check,
+        confidence=confidence,
+        steps=len(run.iterations),
+        objections=objections,
+        dissent=(*positions.dissent, *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open)),
+        metrics={**_metrics(session, run), "conformity": positions.conformity},
+        total_iterations=len(run.iterations),
+        total_coordination_rounds=sum(iteration.rounds for iteration in run.iterations),
+        root_satisfaction=run.root.rating if run.root else None,
+        signal_chain=tuple(dict.fromkeys(flag.link for flag in flags)),
+        iterations=tuple(_iterations(run.iterations)),
+        states=_states(session, run),
+        flags=flags,
+        past_disagreements=tuple(_past_disagreements(executions, objections))[::-1],
+        **answer,
+        **ballot_fields(positions),
+    )
 
-    It is recursive and has no barriers: a parent continues when its own children are ready. Branches read what they were
-    passed and return what they made.
-    """
 
-    session: Session
-    settings: BroadcastSettings
+def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
+    """Return what was not satisfied: parents in their last iterations, then the root's judgement of its own answer."""
+    unmet = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in run.unsatisfied]
+    unread = [iteration.agent for iteration in run.last_iterations if iteration.check.met and _is_unread(iteration)]
+    unmet += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
+    unmet += [f"no reply to {failure.key}" for failure in run.failures]
+    if run.root is None:
+        return tuple(unmet)
+    rating, threshold = run.root.rating, settings.satisfaction_threshold
+    if rating is None and run.root.reflection is not None:
+        unmet.append(f"{ROOT} gave no readable rating of its own answer")
+    if rating is not None and exact(rating) < exact(threshold):
+        unmet.append(f"{ROOT} rates its own answer {rating:.2f}, needed {threshold:g}")
+    if flags := dict.fromkeys(flag.link for flag in run.root.flags if flag.critical):
+        unmet.append(f"critical flags: {', '.join(flags)}")
+    return tuple(unmet)
 
-    @cached_property
-    def asks(self) -> Asks:
-        return Asks(self.session, self.settings)
 
-    @cached_property
-    def publisher(self) -> Publisher:
-        return Publisher(self.session, self.settings, self.asks.labels)
+def _is_unread(iteration: IterationResult) -> bool:
+    """Return whether its evaluator replied without a verdict, or was cut at the token limit."""
+    reply = iteration.evaluation
+    return reply is not None and (reply.value.satisfied is None or reply.cut)
 
-    async def iterate(
-        self,
-        agent: str,
-        path: Path,
-        goal: Reply[Goal] | None,
-        before: IterationResult | None,
-        earlier: Sequence[AgentExecution],
-    ) -> IterationResult:
-        """One iteration of a parent; `before` is the one that did not satisfy. `earlier` are the children's previous executions, of
-        this or an earlier execution of the parent. If the broadcast fails, the children have the task alone."""
-        session, settings, by_agent = self.session, self.settings, {run.agent: run for run in earlier}
-        async with session.phase("re_broadcast" if before else "broadcast", path[0]):
-            broadcast = await self.asks.broadcast(agent, path, goal, before)
-        stated = broadcast if isinstance(broadcast, Reply) else None
-        if stated is not None:
-            session.note("goal", GoalBroadcast(node=agent, path=path, text=stated.text))
-        calls = settings.need(session.topology.levels[agent] + 1)
-        async with session.phase("execute_children", path[0]):
-            runs = await session.gather(
-                [
-                    session.procedure(self.execute(child, path, stated, by_agent.get(child)), calls=calls)
-                    for child in session.topology.children[agent]
-                ]
+
+def _first_results(session: Session, run: BroadcastRun) -> list[Reply[object] | Failure]:
+    """Return the reply or failure of each leaf when it was first asked."""
+    first = first_executions(run.iterations[0], session.topology.leaves) if run.iterations else []
+    return [leaf.response if leaf.response is not None else leaf.failures[0] for leaf in first]
+
+
+def _rated_ballots(execution: AgentExecution) -> list[Reply[RatedBallotReply]]:
+    replies = (execution.reflection, *execution.talks)
+    return [reply for reply in replies if reply is not None and isinstance(reply.value, RatedBallotReply)]
+
+
+def _ballots(session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]) -> Iterator[Ballot]:
+    """Yield the readable ballots, each agent's numbered from 0. The first is cast before it has read any peer."""
+    cast: Counter[str] = Counter()
+    for execution in executions:
+        for reply in _rated_ballots(execution):
+            step = cast[execution.agent]
+            if ballot := read_ballot(session, settings.answer_pattern, step, reply, reply.value):
+                cast[execution.agent] += 1
+                yield ballot
+
+
+def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun) -> Iterator[Objection]:
+    """Yield the disagreements of every family's last coordination, from the leaves up, then the critical flags and contradictions
+    that stand at the root."""
+    shown = session.shown()
+    for iteration, rulings in _families(run):
+        read = {id for reply in rulings for id in reply.shown}
+        for entry in (entry for child in iteration.children for entry in child.disagreements):
+            fate, ruling = _ruling(entry.id, rulings)
+            yield Objection(
+                id=entry.id,
+                agent=entry.agent,
+                to=entry.to,
+                text=entry.text,
+                read=entry.id in shown,
+                fate=fate or ("stands" if entry.id in read else "unanswered"),
+                ruling=ruling,
             )
-        rounds, runs = await self._coordinate(path, stated, runs)
-        runs = [run.after(by_agent.get(run.agent)) for run in runs]
-        evaluation: Reply[Evaluation] | Failure | None = None
-        if any(run.text for run in runs):
-            async with session.phase("evaluate", path[0]):
-                evaluation = await self.asks.evaluate(agent, path, stated, runs)
-        failures = [reply for reply in (broadcast, evaluation) if isinstance(reply, Failure)]
-        judged = evaluation if isinstance(evaluation, Reply) else None
-        threshold = settings.satisfaction_threshold
-        unmet = shortfalls(runs, threshold, settings.critical_flags, judged, failures)
-        result = IterationResult(
-            agent,
-            path,
-            stated,
-            tuple(runs),
-            rounds,
-            satisfaction(runs, threshold, unmet),
-            unmet,
-            judged,
-            tuple(failures),
-            unquoted=max(len(standing_flags(runs)) - MAX_QUOTED_FLAGS, 0),
+    for flag in run.standing:
+        if not flag.critical and flag.tag != "contradiction_detected":
+            continue
+        fate, ruling = _ruling(flag.id, run.rulings)
+        parents = session.topology.parents.get(flag.node, ()) if flag.critical else ()
+        yield Objection(
+            id=flag.id,
+            agent=flag.node,
+            to=next(iter(parents), ""),
+            text=session.message(flag.id).text,
+            read=flag.id in shown,
+            fate="refuted" if fate == "refuted" and not flag.critical else "stands",
+            ruling=ruling,
         )
-        flags = tuple(quote.id for quote in self.asks.flag_quotes(runs))
-        feedback = judged.text if judged else ""
-        session.note("iteration", IterationEnded(**result.judgement, flags=flags, feedback=feedback))
-        return result
 
-    async def execute(
-        self, agent: str, path: Path, goal: Reply[Goal] | None, before: AgentExecution | None
-    ) -> AgentExecution:
-        """One execution of a node below the root, with all below it; `before` is its previous one. Its author judges the text."""
-        if self.session.topology.children[agent]:
-            run = await self._run_family(agent, path, goal, before)
-        else:
-            async with self.session.phase("execute", path[0]):
-                previous = before.last_text if before is not None else None
-                run = AgentExecution(agent, path).responded(await self.asks.execute(agent, path, goal, previous))
-        if run.text is None:
-            return run
-        async with self.session.phase("self_reflect", path[0]):
-            reply = await self.asks.self_reflect(run, goal)
-        return run.reflected(reply, self.publisher.publish(run, reply))
 
-    async def _run_family(
-        self, agent: str, path: Path, goal: Reply[Goal] | None, before: AgentExecution | None
-    ) -> AgentExecution:
-        """Iterations of a coordinator until it is satisfied or stopped, and its synthesis of the last texts."""
-        iterations: list[IterationResult] = []
-        earlier = before.children if before is not None else ()
-        for index in range(1, self.settings.max_iterations + 1):
-            last = iterations[-1] if iterations else None
-            iterations.append(await self.iterate(agent, (*path, index), goal, last, earlier))
-            earlier = iterations[-1].children
-            if iterations[-1].check.met or iterations[-1].limited:
-                break
-        run = AgentExecution(agent, path, iterations=tuple(iterations))
-        if not has_texts(iterations):
-            return run
-        previous = before.last_text if before is not None else None
-        async with self.session.phase("synthesize", path[0]):
-            return run.responded(await self.asks.synthesize(agent, path, iterations, goal, previous))
+def _families(run: BroadcastRun) -> Iterator[tuple[IterationResult, Sequence[TextReply]]]:
+    """Yield the last iteration of every parent in its last execution, with the replies that may decide about disagreements."""
+    for iteration in run.iterations[-1:]:
+        for child in (child for top in iteration.children for child in top.walk(last=True)):
+            if child.iterations:
+                yield child.iterations[-1], [child.response] if child.response is not None else []
+        yield iteration, run.rulings
 
-    async def _coordinate(
-        self, path: Path, goal: Reply[Goal] | None, runs: list[AgentExecution]
-    ) -> tuple[int, list[AgentExecution]]:
-        """Siblings read each other, until the rounds are used up or all are content. Returns the number of rounds held."""
-        runs = list(runs)
-        for index in range(1, self.settings.coordination_rounds + 1):
-            speaking = [run for run in runs if run.text is not None]
-            if len(speaking) < 2 or (self.settings.skip_when_satisfied and all(run.content for run in runs)):
-                return index - 1, runs
-            texts, disputed = self.asks.text_quotes(speaking), self.asks.disagreement_quotes(speaking)
-            async with self.session.phase("coordinate", path[0]):
-                replies = await self.session.gather(
-                    [self.asks.coordinate(run, path, index, goal, texts, disputed) for run in speaking]
-                )
-            by_agent = dict(zip((run.agent for run in speaking), replies, strict=True))
-            for n, run in enumerate(runs):
-                if run.agent in by_agent:
-                    reply = by_agent[run.agent]
-                    runs[n] = run.coordinated(reply, self.publisher.publish(run, reply))
-        return self.settings.coordination_rounds, runs
+
+def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[ObjectionFate | None, str]:
+    """Return the latest decision about a message: `refuted` if `against` names it, with the words there; `yielded` if the result
+    takes its side."""
+    for reply in reversed(rulings):
+        value = reply.value
+        if isinstance(value, Conclusion | CoordinatorSynthesis):
+            for entry in value.against:
+                if entry.text.strip() and _is_named(reply, entry.ids, id):
+                    return "refuted", entry.text.strip()
+        if isinstance(value, DecidesDisagreements) and _is_named(reply, value.followed, id):
+            return "yielded", ""
+    return None, ""
+
+
+def _is_named(reply: Reply[object], labels: Sequence[str], id: str) -> bool:
+    return any(reply.labels.get(label.strip().strip("[]")) == id for label in labels)
+
+
+def _past_disagreements(
+    executions: Sequence[AgentExecution], objections: Sequence[Objection]
+) -> Iterator[Disagreement]:
+    """Yield, latest first, the disagreements before a family's last coordination that their author did not raise again in nearly
+    the same words."""
+    known = {objection.id for objection in objections}
+    raised = [(objection.agent, objection.to, objection.text) for objection in objections]
+    made = [
+        (execution, entry) for execution in executions for entry in (*execution.superseded, *execution.disagreements)
+    ]
+    for execution, entry in reversed(made):
+        again = any(
+            (entry.agent, entry.to) == (agent, to) and jaccard(entry.text, text) >= MIN_RESTATED_OVERLAP
+            for agent, to, text in raised
+        )
+        if entry.id not in known and not again:
+            known.add(entry.id)
+            raised.append((entry.agent, entry.to, entry.text))
+            yield entry.model_copy(update={"path": execution.path})  # of the last execution that kept it
+
+
+def _flags(session: Session, run: BroadcastRun) -> tuple[Flag, ...]:
+    shown, standing = session.shown(), {flag.id for flag in run.standing}
+    raised: dict[str, tuple[FlagRaised, tuple[int, ...]]] = {}
+    for execution in run.executions:
+        for flag in execution.flags:
+            raised.setdefault(flag.id, (flag, execution.path))  # one kept over a silence occurs again
+    return tuple(
+        Flag(
+            **flag.model_dump(exclude={"path", "text"}),
+            path=path,
+            text=flag.text.rstrip(": "),
+            stands=flag.id in standing,
+            read=flag.id in shown,
+        )
+        for flag, path in raised.values()
+    )
+
+
+def _iterations(iterations: Sequence[IterationResult]) -> Iterator[Iteration]:
+    """Yield the iterations of one parent and of all below it, in program order."""
+    before: IterationResult | None = None
+    for iteration in iterations:
+        for child in iteration.children:
+            yield from _iterations(child.iterations)
+        yield Iteration(
+            **iteration.judgement,
+            broadcast=iteration.broadcast.text if iteration.broadcast else None,
+            caused_by=_causes(before) if before is not None else (),
+            flags=tuple(flag.id for flag in standing_flags(iteration.children)),
+            feedback=iteration.evaluation.text if iteration.evaluation else None,
+        )
+        before = iteration
+
+
+def _causes(before: IterationResult) -> tuple[str, ...]:
+    flags = [flag.id for flag in standing_flags(before.children)]
+    missing = [child.missing.id for child in before.children if child.missing is not None]
+    return (*flags, *missing, *([before.evaluation.key] if before.evaluation else []))
+
+
+def _states(session: Session, run: BroadcastRun) -> dict[str, BroadcastAgentState]:
+    last: dict[str, AgentExecution] = {}
+    for execution in run.executions:
+        if execution.text is not None or execution.agent not in last:
+            last[execution.agent] = execution
+    count = Counter(execution.agent for execution in run.executions)
+    states: dict[str, BroadcastAgentState] = {}
+    for agent in session.agents:
+        execution = last.get(agent.id, AgentExecution(agent.id, ()))
+        root, parent = agent.id == ROOT, bool(session.topology.children[agent.id])
+        reflection = execution.reflection.value if execution.reflection else None
+        states[agent.id] = BroadcastAgentState(
+            role=agent.role,
+            response=execution.response.text if execution.response else None,
+            text=execution.text.text if execution.text else None,
+            refined=execution.refined,
+            missing=reflection.missing.strip() if reflection and reflection.has_missing else "",
+            iterations=len(run.iterations) if root else len(execution.iterations) if parent else 1,
+            executions=min(len(run.iterations), 1) if root else count[agent.id],
+            satisfaction=execution.rating,
+            flags=tuple(dict.fromkeys(flag.tag for flag in (run.standing if root else execution.standing))),
+        )
+    return states
+
+
+def _metrics(session: Session, run: BroadcastRun) -> dict[str, float | int | None]:
+    executions = run.executions
+    below = [execution for execution in executions if execution.agent != ROOT]
+    inputs = [reply.text for e in below for reply in (e.response, e.text) if reply is not None]
+    inputs += [document.text for document in session.sources]
+    talks = [[reply.text for reply in (e.brought, *e.talks) if reply is not None] for e in executions]
+    changed = [before.split() != after.split() for texts in talks for before, after in pairwise(texts)]
+    metrics: dict[str, float | int | None] = {
+        "novelty": novelty(run.closing.text if run.closing else "", inputs),
+        "revision_rate": sum(changed) / len(changed) if changed else None,
+        "dropped_labels": session.dropped,
+        "flags": len({flag.id for execution in executions for flag in execution.flags}),
+    }
+    for n, iteration in enumerate(run.iterations, 1):
+        leaves = [e for child in iteration.children for e in child.walk() if not e.iterations]
+        for phase, replies in (
+            ("execute", [leaf.response for leaf in leaves]),
+            ("coordinate", [leaf.talks[-1] if leaf.talks else None for leaf in leaves]),
+        ):
+            families = [(session.topology.parents[leaf.agent][0], leaf.path) for leaf in leaves]
+            texts = [(family, reply.text) for family, reply in zip(families, replies, strict=True) if reply is not None]
+            metrics[f"sibling_similarity/{phase}/{n}"] = sibling_similarity(texts)
+    return metrics
+
+
+def _is_contradicted(iteration: IterationResult) -> bool:
+    """Return whether the evaluator says no and nothing else is unmet, or yes and something is."""
+    satisfied = iteration.evaluation.value.satisfied if iteration.evaluation else None
+    return bool(iteration.unmet) if satisfied else iteration.unmet == (EVALUATOR_SAYS_NO,)
+
+
+def _warn(session: Session, run: BroadcastRun, ballots: Sequence[Ballot]) -> None:
+    executions = run.executions
+    iterations = [*run.iterations, *(iteration for execution in executions for iteration in execution.iterations)]
+    if contrary := sum(_is_contradicted(iteration) for iteration in iterations):
+        session.warn(
+            f"in {contrary} of {len(iterations)} iterations the evaluator contradicted the agents' own ratings and flags"
+        )
+    if surplus := sum(execution.surplus for execution in executions):
+        session.warn(f"flags beyond the {MAX_FLAGS} that a reply may raise were left out: {surplus}")
+    flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}
+    for flag in sorted(flags - session.shown()):
+        session.warn(f"the flag {flag} was read by no later call")
+    if unquoted := sum(iteration.unquoted for iteration in iterations):
+        session.warn(f"flags beyond the {MAX_QUOTED_FLAGS} that a prompt may quote were left out of it: {unquoted}")
+    if unrated := [e.agent for e in executions if e.text is not None and e.rating is None]:
+        who = ", ".join(dict.fromkeys(unrated))
+        session.warn(f"ratings that were not given or could not be read: {len(unrated)} ({who}); they satisfy nobody")
+    if silent := dict.fromkeys(e.agent for e in executions if e.text is None and has_texts(e.iterations)):
+        session.warn(f"{', '.join(silent)} did not put together what was written beneath; it did not go up")
+    warn_dropped_labels(session)
+    read = Counter(ballot.agent for ballot in ballots)
+    cast = Counter(execution.agent for execution in executions for _ in _rated_ballots(execution))
+    if unread := sorted(cast.keys() - read.keys()):
+        session.warn(f"no ballot of {', '.join(unread)} holds what the answer_pattern looks for")
+    if partly := sorted(agent for agent in cast if 0 < read[agent] < cast[agent]):
+        session.warn(
+            f"not every ballot of {', '.join(partly)} holds what the answer_pattern looks for; the others stand"
+        )
+    warn_failed_review(session, run)

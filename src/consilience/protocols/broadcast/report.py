@@ -44,7 +44,7 @@ from consilience.protocols.broadcast.executions import (
     IterationEnded,
     Rated,
 )
-from consilience.protocols.broadcast.replies import Tag
+from consilience.protocols.broadcast.settings import Tag
 
 ENDINGS: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "all ratings reached the threshold, no evaluator objected, no critical flag is open",

@@ -1,14 +1,20 @@
-"""Settings of `broadcast`, and what follows from them: the tree, the seats, the number of calls."""
+"""What agents are asked to return, decisions first and one free text last; the settings, and what follows from them."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
+from consilience.domain.detail import capped
+from consilience.domain.messages import FreeText, is_empty_remark
 from consilience.domain.outcome import Estimate
+from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.answers import check_pattern
+from consilience.protocols._common.conclusion import AgainstReply, Conclusion
 from consilience.protocols._common.trees import (
     AnonymousPeers,
     BallotPattern,
@@ -18,7 +24,192 @@ from consilience.protocols._common.trees import (
     TreeProtocol,
     require_strange_loop,
 )
-from consilience.protocols.broadcast.replies import SEVERITY, Tag
+
+MAX_FLAGS = 2
+"""Flags of one reply. A grammar enforces it; without one, surplus flags are dropped and counted."""
+
+Level = Literal["useless", "weak", "fair", "good", "excellent"]
+
+LEVELS: Mapping[Level, float] = {"useless": 0.0, "weak": 0.3, "fair": 0.5, "good": 0.8, "excellent": 0.95}
+"""Levels have names, since small models write every number as 5 or 10. The values are this project's own choice."""
+
+MAX_POINTS = 10
+
+TextLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "reply"})]
+"""The label of a text by another agent. Labels of goals, flags and disagreements are not allowed here."""
+
+DisagreementLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "disagreement"})]
+"""The label of a disagreement (`A.1`)."""
+
+Tag = Literal["unexpected_finding", "contradiction_detected", "resource_request", "goal_mismatch", "needs_reframing"]
+Severity = Literal["info", "warning", "critical"]
+
+SEVERITY: Mapping[Tag, Severity] = {
+    "unexpected_finding": "info",
+    "contradiction_detected": "warning",
+    "resource_request": "warning",
+    "goal_mismatch": "critical",
+    "needs_reframing": "critical",
+}
+"""The seed's five; which of them send a parent back is a setting."""
+
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|/\s*100|/\s*10|of\s+10|/\s*1)?\s*", re.IGNORECASE)
+
+
+def read_rating(value: object) -> float | None:
+    """Return a rating in [0, 1], or None if it cannot be read. A number is points of ten or a fraction of one.
+
+    A whole 1 is one point of ten, and 1.0 is all of one. If a number may mean two things, the lower counts, so that no misreading
+    satisfies a parent.
+    """
+    if isinstance(value, str) and (level := value.strip(" .").lower()) in LEVELS:
+        return LEVELS[cast(Level, level)]
+    if isinstance(value, str) and (match := _NUMBER.fullmatch(value)):
+        number, unit = float(match[1]), (match[2] or "").replace(" ", "").lower()
+        scale = {"%": 100.0, "/100": 100.0, "/10": 10.0, "of10": 10.0, "/1": 1.0}.get(unit)
+        if scale is not None:
+            return number / scale if number <= scale else None
+        value = number if "." in match[1] else int(number)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    if 0 < value < 1 or (isinstance(value, float) and value == 1):
+        return float(value)
+    return value / MAX_POINTS if 0 <= value <= MAX_POINTS else None
+
+
+Rating = Annotated[
+    float | None,
+    BeforeValidator(read_rating),
+    WithJsonSchema({"type": "string", "enum": list(LEVELS)}),
+]
+
+
+def _to_tag(tag: object) -> object:
+    """Return `Goal mismatch` as `goal_mismatch`."""
+    return re.sub(r"[\s-]+", "_", tag.strip().lower()) if isinstance(tag, str) else tag
+
+
+class FlagReply(BaseModel):
+    """Something the parents must know, and why."""
+
+    tag: Annotated[Tag, BeforeValidator(_to_tag)]
+    text: str = ""
+
+
+Flags = Annotated[list[FlagReply], Field(json_schema_extra={"maxItems": MAX_FLAGS})]
+
+
+class Goal(BaseModel):
+    """A broadcast."""
+
+    text: FreeText
+
+
+class RatedReply(BaseModel):
+    """The rating of a text by its author. A reply without one is malformed; an unreadable one is None."""
+
+    rating: Rating
+    flags: Flags = Field(default_factory=list)
+
+
+class RatedBallotReply(RatedReply):
+    """A rated reply with a sealed ballot."""
+
+    position: str = ""
+    confidence: ConfidenceLevel = "unsure"
+    reason: str = ""
+
+
+class Reflecting(BaseModel):
+    """Criticism of a text by its author."""
+
+    missing: str = ""
+    """What is wrong or missing. Without a field of its own, small models write it into the revised text."""
+
+    @property
+    def has_missing(self) -> bool:
+        return not is_empty_remark(self.missing)
+
+
+class Reflection(RatedReply, Reflecting):
+    """`text` is the revised text; empty if the text stands."""
+
+    text: str = ""
+
+
+class SealedReflection(RatedBallotReply, Reflecting):
+    """A reflection with a sealed ballot."""
+
+    text: str = ""
+
+
+class RootReflection(Conclusion, RatedReply, Reflecting):
+    """The root's reflection. Its conclusion is filled with a revised text only."""
+
+    text: str = ""
+
+
+def is_revision(text: str) -> bool:
+    """Return whether a reflection's `text` is a revised text. Small models write "None" for an empty one, or copy a quotation of
+    their prompt with its fence. "No" may be an answer."""
+    return (
+        bool(text.strip())
+        and not text.lstrip().startswith("<quote ")
+        and (not is_empty_remark(text) or text.strip(" .!-\n").casefold() == "no")
+    )
+
+
+class DisagreementReply(BaseModel):
+    """A point in which the author's text departs from a peer's on purpose, and why."""
+
+    to: TextLabel
+    text: str
+
+
+Disagreements = Annotated[list[DisagreementReply], Field(json_schema_extra=capped("objections"))]
+
+
+class Coordination(RatedReply):
+    """A text revised after reading the siblings' texts. Prose alone is a text without a readable rating."""
+
+    rating: Rating = None
+    disagreements: Disagreements = Field(default_factory=list)
+    text: FreeText
+
+
+class SealedCoordination(RatedBallotReply):
+    """A coordination with a sealed ballot; `cause` is the text that changed the position."""
+
+    rating: Rating = None
+    cause: TextLabel | None = None
+    disagreements: Disagreements = Field(default_factory=list)
+    text: FreeText
+
+
+class Evaluation(BaseModel):
+    """A parent's judgement of all its children's texts together. `satisfied=False` sends back; True alone decides nothing."""
+
+    satisfied: bool | None = None
+    text: FreeText
+
+
+class DecidesDisagreements(BaseModel):
+    """A synthesis that decides about disagreements among its texts: it names those it follows here, those it decides against in
+    `against`. Without disagreements the field is not asked for."""
+
+    followed: list[DisagreementLabel] = Field(default_factory=list)
+
+
+class CoordinatorSynthesis(DecidesDisagreements):
+    """A synthesis that goes up."""
+
+    against: list[AgainstReply] = Field(default_factory=list)
+    text: FreeText
+
+
+class RootSynthesis(Conclusion, DecidesDisagreements):
+    """A synthesis that may be the answer."""
+
 
 PERSPECTIVES: Mapping[str, str] = {
     "use": "You take the place of the person who has to use the result: what do they need to do with it, and what first?",

@@ -157,7 +157,7 @@ class Debate(DebateSettings):
         present = [agent for agent in floor.debaters if agent in floor.openings]
 
         async def begin() -> None:
-            for n in disputed([floor.openings[agent].positions for agent in present]):
+            for n in disputed(floor.framing, [floor.openings[agent].positions for agent in present]):
                 await moderator.open(floor.framing.propositions[n], present)
             await watch(floor, moderator)
 
@@ -246,16 +246,17 @@ class Debate(DebateSettings):
         return ends.get(floor.over or "", StopReason.STALLED)
 
 
-def disputed(ballots: Sequence[Sequence[Side]]) -> list[int]:
-    """Return the propositions that get a thread, by their sealed opening ballots: those on which firm agents differ, and of several
-    that divide the agents in the same way the first. Where none does, the one with fewest agents on one side."""
+def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:
+    """Return the propositions that get a thread, by their sealed opening ballots: those on which firm agents differ. Options that
+    divide the agents in the same way are one dispute: the first stands for them. Where nothing is split, the proposition with
+    fewest agents on one side."""
     columns = list(zip(*ballots, strict=True))
-    found: dict[frozenset[tuple[Side, ...]], int] = {}
-    for n, sides in enumerate(columns):
-        if {"YES", "NO"} <= set(sides):
-            found.setdefault(frozenset((tuple(sides), tuple(_OTHER_SIDE[side] for side in sides))), n)
-    if found or not columns:
-        return list(found.values())
+    split = [n for n, sides in enumerate(columns) if {"YES", "NO"} <= set(sides)]
+    if framing.form == "choose one":
+        divisions = [{columns[n], tuple(_OTHER_SIDE[side] for side in columns[n])} for n in split]
+        split = [n for place, n in enumerate(split) if divisions.index(divisions[place]) == place]
+    if split or not columns:
+        return split
     return [min(range(len(columns)), key=lambda n: max(columns[n].count(side) for side in ("YES", "NO")))]
 
 

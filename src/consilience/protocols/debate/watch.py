@@ -44,11 +44,9 @@ def _is_held(floor: Floor, thread: Thread) -> bool:
 
 
 async def _call_on_the_quietest(floor: Floor, moderator: Moderator) -> None:
-    """Where nobody attends to anything, or to a thread in which nobody has spoken yet, name the agent that has spoken least, in the
-    thread that is quiet for longest."""
-    open_to_all = [t for t in floor.active if not t.busy and not t.called and t.has_room and t.members]
-    unheard = [t for t in open_to_all if not t.in_flight and (not floor.in_flight or not t.participants)]
-    quiet = [t for t in unheard if floor.now - t.last_at >= QUIET_MS]
+    """Name the agent that has spoken least, in the thread that is quiet for longest, once in each silence."""
+    idle = [t for t in floor.active if not (t.busy or t.in_flight or t.called) and t.has_room and t.members]
+    quiet = [t for t in idle if floor.now - t.last_at >= QUIET_MS]
     if not quiet:
         return
     thread = min(quiet, key=lambda t: t.last_at)

@@ -18,8 +18,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols._common.answers import check_pattern, describe_pattern
-from consilience.protocols._common.conclusion import Conclusion
-from consilience.protocols._common.tree_run import TreeRun, publish_from
+from consilience.protocols._common.conclusion import Conclusion, TreeRun, publish_from
 from consilience.protocols._common.trees import (
     ROOT,
     LoopInstructions,

@@ -12,8 +12,8 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import extract
+from consilience.protocols._common.conclusion import TreeRun, answer_fields, warn_dropped_labels, warn_failed_review
 from consilience.protocols._common.presenting import TreeReport, extend_presentation, key_figures, position_blocks
-from consilience.protocols._common.tree_run import TreeRun, answer_fields, warn_dropped_labels, warn_failed_review
 from consilience.protocols.decompose.work import AgentWork
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, create_model
 
 from consilience.domain.messages import Message
 from consilience.engine.work import Failure
-from consilience.protocols._common.tree_run import TextReply
+from consilience.protocols._common.conclusion import TextReply
 
 
 class PartReply(BaseModel):

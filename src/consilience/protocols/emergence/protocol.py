@@ -24,7 +24,7 @@ from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import check_pattern
-from consilience.protocols._common.tree_run import count_ballots, read_ballot
+from consilience.protocols._common.conclusion import count_ballots, read_ballot
 from consilience.protocols._common.trees import (
     ROOT,
     AnonymousPeers,

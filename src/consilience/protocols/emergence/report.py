@@ -22,6 +22,15 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply
+from consilience.protocols._common.conclusion import (
+    NO_POSITION,
+    BallotResult,
+    answer_fields,
+    ballot_fields,
+    sibling_similarity,
+    warn_dropped_labels,
+    warn_failed_review,
+)
 from consilience.protocols._common.presenting import (
     TreeReport,
     ballot_section,
@@ -32,15 +41,6 @@ from consilience.protocols._common.presenting import (
     position_blocks,
     single_call_section,
     trajectory,
-)
-from consilience.protocols._common.tree_run import (
-    NO_POSITION,
-    BallotResult,
-    answer_fields,
-    ballot_fields,
-    sibling_similarity,
-    warn_dropped_labels,
-    warn_failed_review,
 )
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence.turns import (

@@ -16,7 +16,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
 from consilience.protocols._common.answers import describe_pattern, extract
-from consilience.protocols._common.tree_run import TextReply, publish_from
+from consilience.protocols._common.conclusion import TextReply, publish_from
 from consilience.protocols._common.trees import ROOT, siblings_and_parents
 from consilience.protocols.emergence.turns import (
     AnswerReply,

@@ -18,8 +18,7 @@ from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.models.parsing import parse_reply
-from consilience.protocols._common.conclusion import Conclusion
-from consilience.protocols._common.tree_run import TextReply, TreeRun
+from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
 from consilience.protocols._common.trees import ROOT
 
 # Replies: typed decisions and lists first, one free text last, which alone is required.

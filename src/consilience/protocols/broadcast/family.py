@@ -1,48 +1,58 @@
-"""The prompts of `broadcast`, and its calls except the closing ones: what each is shown and asked."""
+"""A node and its children: prompts and calls of `broadcast` except the closing ones, and what replies publish besides a text."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from consilience.domain.messages import Message, Synthesis
+from consilience.domain.messages import Message, Synthesis, is_empty_remark
+from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Reply
+from consilience.engine.similarity import jaccard
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.answers import describe_pattern
-from consilience.protocols._common.tree_run import TextReply
+from consilience.protocols._common.conclusion import TextReply, publish_from
 from consilience.protocols._common.trees import ROOT, peer_labels, siblings_and_parents
 from consilience.protocols.broadcast.executions import (
     AgentExecution,
     BroadcastRun,
+    Disagreement,
     FlagRaised,
+    GoalBroadcast,
+    IterationEnded,
     IterationResult,
+    Path,
+    Rated,
+    Remarks,
+    has_texts,
+    key_at,
     last_evaluation,
     last_goal,
     latest_executions,
+    satisfaction,
+    shortfalls,
     standing_flags,
 )
-from consilience.protocols.broadcast.replies import (
+from consilience.protocols.broadcast.settings import (
+    MAX_FLAGS,
+    MAX_QUOTED_FLAGS,
+    PERSPECTIVES,
+    SEVERITY,
+    BroadcastSettings,
     Coordination,
     CoordinatorSynthesis,
     Evaluation,
     Goal,
+    RatedReply,
+    Reflecting,
     Reflection,
     SealedCoordination,
     SealedReflection,
 )
-from consilience.protocols.broadcast.settings import MAX_QUOTED_FLAGS, PERSPECTIVES, BroadcastSettings
-
-Path = tuple[int, ...]
-"""Iterations from the root's down."""
-
-
-def key_at(path: Path, step: str, agent: str) -> str:
-    """Return `iteration-2/1/execute/L3N1` for a step in the root's second iteration and in its parent's first."""
-    return f"iteration-{'/'.join(map(str, path))}/{step}/{agent}"
 
 
 @dataclass(frozen=True)
@@ -280,3 +290,210 @@ class Asks:
 
 def _labels(quotes: Sequence[Quote]) -> tuple[str, ...]:
     return tuple(quote.label for quote in quotes)
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Publishes remarks as messages for their readers, and records ratings and flags as notes."""
+
+    session: Session
+    settings: BroadcastSettings
+    labels: Mapping[str, str]
+
+    def publish(self, run: AgentExecution, reply: Reply[Any] | Failure) -> Remarks:
+        """Publish and return the remarks of `run`'s next reply."""
+        if isinstance(reply, Failure):
+            return Remarks()
+        value = reply.value
+        assert isinstance(value, RatedReply)
+        self.session.note("rating", Rated(agent=run.agent, path=run.path, call=reply.key, rating=value.rating))
+        return Remarks(
+            flags=self._flags(run, reply, value),
+            disagreements=self._disagreements(run, reply, value),
+            missing=self._missing(run, reply, value),
+            surplus=len(value.flags[MAX_FLAGS:]),
+        )
+
+    def _flags(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> tuple[FlagRaised, ...]:
+        """Publish flags for the parents up to the root. One raised before in nearly the same words already stands."""
+        raised: list[FlagRaised] = []
+        texts = [(flag.tag, self.session.message(flag.id).text) for flag in run.flags]
+        new: list[str] = []
+        for entry in value.flags[:MAX_FLAGS]:
+            text = f"{entry.tag}: {entry.text.strip()}".rstrip(": ")
+            again = any(tag == entry.tag and jaccard(earlier, text) >= MIN_RESTATED_OVERLAP for tag, earlier in texts)
+            if again or text in new:
+                continue
+            new.append(text)
+            message = publish_from(self.session, reply, "flag", len(new), text, self._ancestors(run.agent))
+            flag = FlagRaised(
+                id=message.id,
+                tag=entry.tag,
+                severity=SEVERITY[entry.tag],
+                critical=entry.tag in self.settings.critical_flags,
+                node=run.agent,
+                path=run.path,
+                text=entry.text.strip(),
+            )
+            raised.append(flag)
+            self.session.note("flag", flag)
+        return tuple(raised)
+
+    def _disagreements(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> tuple[Disagreement, ...]:
+        """Publish disagreements for siblings and the parent. Empty ones and those not with a sibling are dropped before the cap."""
+        if not isinstance(value, Coordination | SealedCoordination):
+            return ()
+        made: list[Disagreement] = []
+        siblings = self.session.topology.siblings(run.agent)
+        readers = (*siblings, *self.session.topology.parents[run.agent])
+        for entry in value.disagreements:
+            target = next((self.session.message(id).sender for id in self.session.named(reply, [entry.to])), run.agent)
+            if target not in siblings or is_empty_remark(entry.text) or len(made) == self.session.caps.objections:
+                continue
+            text = entry.text.strip()
+            quoted = f"against {self.labels[target]}: {text}"
+            message = publish_from(self.session, reply, "disagreement", len(made) + 1, quoted, readers)
+            made.append(Disagreement(id=message.id, agent=run.agent, to=target, text=text, path=run.path))
+        return tuple(made)
+
+    def _missing(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> Message | None:
+        """Publish it for the parent, whose next broadcast it may cause."""
+        parents = self.session.topology.parents.get(run.agent, ())
+        if not isinstance(value, Reflecting) or not value.has_missing or not parents:
+            return None
+        return publish_from(self.session, reply, "missing", 1, value.missing.strip(), parents)
+
+    def _ancestors(self, agent: str) -> tuple[str, ...]:
+        """Return its parents up to the root."""
+        ancestors: list[str] = []
+        while parents := self.session.topology.parents.get(agent):
+            (agent,) = parents
+            ancestors.append(agent)
+        return tuple(ancestors)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A node and its children: makes all calls except those that close the run.
+
+    It is recursive and has no barriers: a parent continues when its own children are ready. Branches read what they were
+    passed and return what they made.
+    """
+
+    session: Session
+    settings: BroadcastSettings
+
+    @cached_property
+    def asks(self) -> Asks:
+        return Asks(self.session, self.settings)
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        return Publisher(self.session, self.settings, self.asks.labels)
+
+    async def iterate(
+        self,
+        agent: str,
+        path: Path,
+        goal: Reply[Goal] | None,
+        before: IterationResult | None,
+        earlier: Sequence[AgentExecution],
+    ) -> IterationResult:
+        """One iteration of a parent; `before` is the one that did not satisfy. `earlier` are the children's previous executions, of
+        this or an earlier execution of the parent. If the broadcast fails, the children have the task alone."""
+        session, settings, by_agent = self.session, self.settings, {run.agent: run for run in earlier}
+        async with session.phase("re_broadcast" if before else "broadcast", path[0]):
+            broadcast = await self.asks.broadcast(agent, path, goal, before)
+        stated = broadcast if isinstance(broadcast, Reply) else None
+        if stated is not None:
+            session.note("goal", GoalBroadcast(node=agent, path=path, text=stated.text))
+        calls = settings.need(session.topology.levels[agent] + 1)
+        async with session.phase("execute_children", path[0]):
+            runs = await session.gather(
+                [
+                    session.procedure(self.execute(child, path, stated, by_agent.get(child)), calls=calls)
+                    for child in session.topology.children[agent]
+                ]
+            )
+        rounds, runs = await self._coordinate(path, stated, runs)
+        runs = [run.after(by_agent.get(run.agent)) for run in runs]
+        evaluation: Reply[Evaluation] | Failure | None = None
+        if any(run.text for run in runs):
+            async with session.phase("evaluate", path[0]):
+                evaluation = await self.asks.evaluate(agent, path, stated, runs)
+        failures = [reply for reply in (broadcast, evaluation) if isinstance(reply, Failure)]
+        judged = evaluation if isinstance(evaluation, Reply) else None
+        threshold = settings.satisfaction_threshold
+        unmet = shortfalls(runs, threshold, settings.critical_flags, judged, failures)
+        result = IterationResult(
+            agent,
+            path,
+            stated,
+            tuple(runs),
+            rounds,
+            satisfaction(runs, threshold, unmet),
+            unmet,
+            judged,
+            tuple(failures),
+            unquoted=max(len(standing_flags(runs)) - MAX_QUOTED_FLAGS, 0),
+        )
+        flags = tuple(quote.id for quote in self.asks.flag_quotes(runs))
+        feedback = judged.text if judged else ""
+        session.note("iteration", IterationEnded(**result.judgement, flags=flags, feedback=feedback))
+        return result
+
+    async def execute(
+        self, agent: str, path: Path, goal: Reply[Goal] | None, before: AgentExecution | None
+    ) -> AgentExecution:
+        """One execution of a node below the root, with all below it; `before` is its previous one. Its author judges the text."""
+        if self.session.topology.children[agent]:
+            run = await self._run_family(agent, path, goal, before)
+        else:
+            async with self.session.phase("execute", path[0]):
+                previous = before.last_text if before is not None else None
+                run = AgentExecution(agent, path).responded(await self.asks.execute(agent, path, goal, previous))
+        if run.text is None:
+            return run
+        async with self.session.phase("self_reflect", path[0]):
+            reply = await self.asks.self_reflect(run, goal)
+        return run.reflected(reply, self.publisher.publish(run, reply))
+
+    async def _run_family(
+        self, agent: str, path: Path, goal: Reply[Goal] | None, before: AgentExecution | None
+    ) -> AgentExecution:
+        """Iterations of a coordinator until it is satisfied or stopped, and its synthesis of the last texts."""
+        iterations: list[IterationResult] = []
+        earlier = before.children if before is not None else ()
+        for index in range(1, self.settings.max_iterations + 1):
+            last = iterations[-1] if iterations else None
+            iterations.append(await self.iterate(agent, (*path, index), goal, last, earlier))
+            earlier = iterations[-1].children
+            if iterations[-1].check.met or iterations[-1].limited:
+                break
+        run = AgentExecution(agent, path, iterations=tuple(iterations))
+        if not has_texts(iterations):
+            return run
+        previous = before.last_text if before is not None else None
+        async with self.session.phase("synthesize", path[0]):
+            return run.responded(await self.asks.synthesize(agent, path, iterations, goal, previous))
+
+    async def _coordinate(
+        self, path: Path, goal: Reply[Goal] | None, runs: list[AgentExecution]
+    ) -> tuple[int, list[AgentExecution]]:
+        """Siblings read each other, until the rounds are used up or all are content. Returns the number of rounds held."""
+        runs = list(runs)
+        for index in range(1, self.settings.coordination_rounds + 1):
+            speaking = [run for run in runs if run.text is not None]
+            if len(speaking) < 2 or (self.settings.skip_when_satisfied and all(run.content for run in runs)):
+                return index - 1, runs
+            texts, disputed = self.asks.text_quotes(speaking), self.asks.disagreement_quotes(speaking)
+            async with self.session.phase("coordinate", path[0]):
+                replies = await self.session.gather(
+                    [self.asks.coordinate(run, path, index, goal, texts, disputed) for run in speaking]
+                )
+            by_agent = dict(zip((run.agent for run in speaking), replies, strict=True))
+            for n, run in enumerate(runs):
+                if run.agent in by_agent:
+                    reply = by_agent[run.agent]
+                    runs[n] = run.coordinated(reply, self.publisher.publish(run, reply))
+        return self.settings.coordination_rounds, runs
