@@ -408,6 +408,7 @@ class Moderator:
                 would_flip=value.would_flip,
                 confidence=LEVELS[value.confidence],
                 why=value.why.strip(),
+                message=reply.key,
             )
         thread.busy = False
         self.extract(thread)

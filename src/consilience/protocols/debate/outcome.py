@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS, PositionChange
 from consilience.domain.report import Dissent
@@ -17,6 +18,7 @@ from consilience.protocols.debate.coalitions import Coalitions, detect_coalition
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import RegimeNote
+from consilience.protocols.debate.objections import objections_of
 from consilience.protocols.debate.records import Crux, DebateBallot, Framing, SystemMetrics
 from consilience.protocols.debate.replies import ClosingReply, ClosingSide, SingleReply
 from consilience.protocols.debate.report import DebateReport
@@ -93,7 +95,9 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         closing=drawn_on(answer, course.failures),
         **declared,
         dissent=tuple(_dissent(decided, final)),
+        objections=tuple(objections_of(floor.messages, session.shown())) if floor else (),
         decided=decided if answer else (),
+        first_step=answer.value.first_step.strip() if answer and not is_empty_remark(answer.value.first_step) else "",
         position_changes=(*changes, *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
         framing=framing,

@@ -67,6 +67,11 @@ class DebateBallot(Frozen):
     """The message that changed the position, in a final ballot."""
     falsifier: Falsifier | None = None
 
+    @property
+    def key(self) -> str:
+        """The call that cast it."""
+        return f"{'final' if self.step else 'opening'}/{self.agent}"
+
 
 class DebateMessage(Frozen):
     """A published message. Times are virtual milliseconds since the debate began."""
@@ -169,6 +174,8 @@ class Flip(Frozen):
     would_flip: bool
     confidence: float
     why: str = ""
+    message: str = ""
+    """The call or message that declared it."""
 
 
 class CruxScore(Frozen):

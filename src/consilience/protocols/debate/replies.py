@@ -124,6 +124,8 @@ class ToldReply(StipulatedReply):
 class ClosingReply(Conclusion):
     """The answer of the closing call. Its own positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
 
+    first_step: str = ""
+
 
 class SingleReply(BaseModel):
     """The answer of one call that takes no part in the debate; positions are fields `p1`, `p2`, `p3` of a subclass."""

@@ -56,6 +56,8 @@ class DebateReport(Report):
     threads: tuple[ThreadRecord, ...] = ()
     decided: tuple[ClosingSide, ...] = ()
     """The answer's own side on each proposition; empty without an answer."""
+    first_step: str = ""
+    """What to find out before anything that cannot be undone, by the closing call."""
     regime: Regime = "inconclusive"
     regime_description: str = ""
     irreducible_cruxes: tuple[str, ...] = ()

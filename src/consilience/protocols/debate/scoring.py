@@ -52,7 +52,14 @@ def validation_failures(
 def crux_of(thread: Thread, agents: int) -> Crux:
     """The crux of a thread with a question, from what its agents declared."""
     flips = thread.flips or {
-        agent: Flip(agent=agent, side=c.side, would_flip=c.would_flip, confidence=c.flip_confidence, why=c.why)
+        agent: Flip(
+            agent=agent,
+            side=c.side,
+            would_flip=c.would_flip,
+            confidence=c.flip_confidence,
+            why=c.why,
+            message=c.message,
+        )
         for agent, c in thread.commitments.items()
     }
     sides = {agent: flips[agent].side if agent in flips else c.side for agent, c in thread.commitments.items()}

@@ -17,7 +17,7 @@ from consilience.protocols._common.presenting import plural
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.records import Crux, SingleCall
 from consilience.protocols.debate.replies import SingleReply, named_type, single_type
-from consilience.protocols.debate.words import SIDES, crux_numbers
+from consilience.protocols.debate.words import SIDES, crux_numbers, joined
 
 if TYPE_CHECKING:
     from consilience.protocols.debate.report import DebateReport
@@ -119,8 +119,7 @@ def added_sentence(report: DebateReport, cruxes: Sequence[Crux]) -> str:
     if single is None:
         return ""
     added = [*_additions(report, single, cruxes)]
-    listed = f"{', '.join(added[:-1])} and {added[-1]}" if len(added) > 1 else "".join(added)
-    more = f"the debate added {listed}" if added else "by these figures the debate added nothing to it"
+    more = f"the debate added {joined(added)}" if added else "by these figures the debate added nothing to it"
     return f"One call on the same documents {_compared(report, single)}; {more}."
 
 

@@ -28,24 +28,32 @@ def trust_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
         verified = len(evidence) - len(memory)
         yield Item(
             text=f"Evidence: {plural(len(evidence), 'message')}; {verified} quote a document with verified words, "
-            f"{len(memory)} rest on the model's memory{which}."
+            f"{len(memory)} rest on the model's memory{which}.",
+            refs=tuple(message.id for message in evidence),
         )
     elif state.messages:
-        yield Item(text="Evidence: no message gave any.")
+        yield Item(text="Evidence: no message gave any.", refs=state.last_refs)
     if metrics.attended:
         how = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
         yield Item(
             text=f"Attention by {how}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
             f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
-            f"({format_share(metrics.attended_highly / metrics.attended)})."
+            f"({format_share(metrics.attended_highly / metrics.attended)}).",
+            refs=tuple(message.id for message in state.messages if message.attention is not None),
         )
     if metrics.messages_blocked:
         reasons = _counted(metrics.reasons_blocked, BLOCKED)
-        yield Item(text=f"Replies blocked before any agent read them: {metrics.messages_blocked} ({reasons}).")
+        yield Item(
+            text=f"Replies blocked before any agent read them: {metrics.messages_blocked} ({reasons}).",
+            refs=state.last_refs,
+        )
     yield from _lock_items(report, state)
     if asked := [message for message in state.messages if message.opposing]:
         who = ", ".join(f"{state.names[message.agent]} [{message.label}]" for message in asked)
-        yield Item(text=f"Asked to argue the other side, since nobody challenged anything: {who}.")
+        yield Item(
+            text=f"Asked to argue the other side, since nobody challenged anything: {who}.",
+            refs=tuple(m.id for m in asked),
+        )
 
 
 def _lock_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
@@ -53,17 +61,20 @@ def _lock_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
     if metrics.crux_lock_attempts:
         text = f"Crux locks: {plural(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
         reasons = _counted(metrics.failure_reasons, CRITERIA)
-        yield Item(text=f"{text} ({reasons})." if reasons else f"{text}.")
+        committed = tuple(c.message for thread in report.threads for c in thread.commitments) or state.last_refs
+        yield Item(text=f"{text} ({reasons})." if reasons else f"{text}.", refs=committed)
     for thread in report.threads:
         for n, attempt in enumerate(thread.lock_attempts, 1):
             if not attempt.success:
                 failures = "; ".join(_named(failure, state) for failure in attempt.failures)
-                yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.")
+                before = tuple(message.id for message in state.said_in(thread.id) if message.at <= attempt.at)
+                yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.", refs=before[-1:])
     if metrics.steelman_attempts:
         rate = metrics.steelman_accuracy_rate
         graded = "none was graded" if rate is None else f"{format_share(rate)} of the graded ones accepted"
         retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
-        yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.")
+        refs = tuple(steelman.message for thread in report.threads for steelman in thread.steelmen)
+        yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.", refs=refs)
 
 
 def _named(failure: str, state: DebateState) -> str:
@@ -86,10 +97,13 @@ def single_blocks(report: DebateReport, state: DebateState) -> Iterator[Block]:
     if single is None:
         failed = [call for call in report.failed_calls if call.key == "single"]
         if failed:
-            yield Paragraph(text=f"The single call has no reply: {failed[-1].kind.value}. Nothing is compared with it.")
+            text = f"The single call has no reply: {failed[-1].kind.value}. Nothing is compared with it."
+            yield Paragraph(text=text, refs=(failed[-1].key,))
         return
-    yield Paragraph(text=report.added, tone="strong")
-    yield Table(heads=("", "the debate", "one call"), rows=tuple(_beside(report, state, single)), left=3)
+    own = (single.key, "closing") if report.decided else (single.key,)
+    rows = tuple(_beside(report, state, single))
+    yield Paragraph(text=report.added, tone="strong", refs=own)
+    yield Table(heads=("", "the debate", "one call"), rows=rows, left=3, refs=(own,) * len(rows))
     yield from bullets(_single_items(state, single))
     yield Details(summary="The answer of the single call", blocks=(AgentText(text=single.answer or " "),))
 
@@ -114,12 +128,14 @@ def _beside(report: DebateReport, state: DebateState, single: SingleCall) -> Ite
 def _single_items(state: DebateState, single: SingleCall) -> Iterator[Item]:
     """The questions that the single call named, each with the crux that asks the same, and the cruxes that it missed."""
     numbers = {crux.thread: n for n, crux in enumerate(state.cruxes, 1)}
+    refs = tuple(filter(None, (single.key, single.compared_by)))
     for n, question in enumerate(single.cruxes, 1):
         same = [numbers[thread] for thread, named in single.named.items() if named == n and thread in numbers]
         asks = f"asks the same as {crux_numbers(same)}" if same else "asks the same as no crux of the debate"
-        yield Item(lead="It named:", text=question, note=asks if single.named else "not compared with the cruxes")
+        note = asks if single.named else "not compared with the cruxes"
+        yield Item(lead="It named:", text=question, note=note, refs=refs)
     missed = [numbers[thread] for thread, named in single.named.items() if named is None and thread in numbers]
     if missed:
-        yield Item(lead="It did not name:", text=f"{crux_numbers(sorted(missed))}.")
+        yield Item(lead="It did not name:", text=f"{crux_numbers(sorted(missed))}.", refs=refs)
     if single.cut:
-        yield Item(text="Its answer was cut off at the token limit.")
+        yield Item(text="Its answer was cut off at the token limit.", refs=refs)
