@@ -22,6 +22,8 @@ SEED_KEYS = {
     "duration",
     "totalMessages",
     "threads",
+    "commonGround",
+    "coalitions",
     "regime",
     "regimeDescription",
     "irreducibleCruxes",
