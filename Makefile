@@ -9,6 +9,7 @@ DEMO_QUESTION ?= Should a team of five move its nightly batch jobs from cron on 
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
 BENCH_OPTIONS ?=
+STUDY_OPTIONS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
@@ -19,7 +20,7 @@ DOCS_READY := .venv/.ready-docs
 
 export DEMO_QUESTION
 
-.PHONY: help setup demo test test-all test-rest check bench docs clean
+.PHONY: help setup demo test test-all test-rest check bench study-debate docs clean
 
 help:
 	@echo 'make setup      install into .venv (done by the other targets where needed)'
@@ -29,6 +30,7 @@ help:
 	@echo 'make test-rest  what test-all adds to test'
 	@echo 'make check      style, types, layers, bans, documentation'
 	@echo 'make bench      the benchmarks; a table, and benchmarks/results.json'
+	@echo 'make study-debate  what debates recover of planted worlds; STUDY_OPTIONS="--worlds 40" for fewer'
 	@echo 'make docs       the documentation site, into site/; fails on a broken link'
 	@echo 'make clean      remove all that these targets made here, .venv included'
 
@@ -54,6 +56,9 @@ check: $(READY)
 
 bench: $(BENCH_READY)
 	$(BIN)/python benchmarks/run.py $(BENCH_OPTIONS)
+
+study-debate: $(READY)
+	$(BIN)/python benchmarks/study_debate.py $(STUDY_OPTIONS)
 
 docs: $(DOCS_READY)
 	$(BIN)/zensical build --strict --clean

@@ -26,5 +26,14 @@ def test_every_module_of_the_benchmarks_is_imported_by_its_command() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
     ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
-    modules = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    modules = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if not path.stem.startswith("study_")}
     assert modules <= set(ran.stdout.split())
+
+
+def test_the_study_of_debates_runs_and_prints_its_figures(tmp_path: Path) -> None:
+    found = tmp_path / "worlds.json"
+    command = [sys.executable, "benchmarks/study_debate.py", "--worlds", "2", "--develop", "--json", found]
+    ran = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "crux F1  " in ran.stdout
+    assert [world["seed"] for world in json.loads(found.read_text())] == [1, 2]

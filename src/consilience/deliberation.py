@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import replace as copy_with  # `fork` has a parameter `replace`
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, cast
@@ -163,26 +164,49 @@ class Deliberation(Generic[R]):
         """
         changed = {"at": at, "settings": settings, "replace": replace, "perspectives": perspectives, "name": name}
         validation.check_types(changed if task is None else {**changed, "task": task})
-        changes = forks.ForkChanges(
+        changes = copy_with(
+            self._changes(sources),
             settings=settings or {},
-            models=self.model,
             replace=replace or {},
             perspectives=perspectives or {},
-            prompts=self.prompts,
-            limits=validation.to_limits(self.limits),
-            encoder=self.encoder,
-            sources=validation.load_sources(sources),
             task=task,
-            detail=self._options.detail,
         )
         with opened(self._store) as store:
             self._check_protocol(store, session)
             planned = forks.plan_fork(session, store=store, at=at, changes=changes)
             return cast(R, await forks.fork(planned, store=store, session=name, options=self.options))
 
+    async def tell(
+        self, session: str, fact: str, *, sources: Sequence[Source | Path] = (), name: str | None = None
+    ) -> R:
+        """Tell a finished session a new fact, with documents that support it, and return the report of a new session, `name`.
+
+        It is a fork: agents give their final positions anew, the answer is written anew, and the report names who moved. All else
+        is inherited, and the parent stays as it is. Raises `SettingsError` for a session that cannot be told a fact: of a protocol
+        without final positions, not finished, or ended before any agent took one.
+        """
+        validation.check_types({"fact": fact, "name": name})
+        changes = self._changes(sources)
+        with opened(self._store) as store:
+            self._check_protocol(store, session)
+            planned = forks.plan_telling(session, fact, store=store, changes=changes)
+            return cast(R, await forks.fork(planned, store=store, session=name, options=self.options))
+
+    def _changes(self, sources: Sequence[Source | Path]) -> forks.ForkChanges:
+        """What a fork by this object changes, besides the arguments of the method."""
+        return forks.ForkChanges(
+            models=self.model,
+            prompts=self.prompts,
+            limits=validation.to_limits(self.limits),
+            encoder=self.encoder,
+            sources=validation.load_sources(sources),
+            detail=self._options.detail,
+        )
+
     resume_sync = as_blocking(resume)
     replay_sync = as_blocking(replay)
     fork_sync = as_blocking(fork)
+    tell_sync = as_blocking(tell)
 
     async def run_or_resume(self, session: str, task: str) -> R:
         """Run a new session, or resume it if it is recorded; a finished one returns its report. Nothing is paid for twice.

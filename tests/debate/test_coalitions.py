@@ -11,7 +11,6 @@ import consilience
 from consilience import Debate, DebateReport
 from consilience.domain.events import Noted, load_note
 from consilience.journal.sqlite import SqliteStore
-from consilience.models.port import ModelRequest
 from consilience.protocols.debate.coalitions import (
     Coalitions,
     cluster,
@@ -29,8 +28,11 @@ from consilience.protocols.debate.records import (
     DebateBallot,
     DebateMessage,
 )
+from consilience.protocols.debate.simulate import simulate
+from consilience.simulation import SimulatedModel, plant
+from consilience.simulation.worlds import PROPOSITION
 from consilience.testing import ScriptedModel
-from kit.debating import Answer, Debaters
+from kit.debating import Debaters
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -185,32 +187,35 @@ def test_coalitions_at_the_end_are_preliminary_unless_stable(
     assert Coalitions((ONE,)).at_the_end(settled=settled, unchanged_for=unchanged).finding == finding
 
 
+WORLD = plant(109, agents=6)
+
+
 async def debate(
     store: SqliteStore, coalitions: Literal["live", "final"]
 ) -> tuple[DebateReport, list[CoalitionDetected]]:
-    def framing(request: ModelRequest) -> Answer:
-        about = [f"Should we give the orders {what}?" for what in ("queues", "streams", "files")]
-        return {"form": "open", "propositions": about}
-
-    protocol, model = Debate(debaters=5, coalitions=coalitions), ScriptedModel(Debaters({"framing": framing}))
-    report = await consilience.deliberate(
-        "What do orders need?", protocol, model=model, store=store, session="r1", seed=7
-    )
+    protocol = Debate(debaters=6, as_is=True, max_duration=900, coalitions=coalitions, test_cruxes=0)
+    model = SimulatedModel(WORLD, simulate)
+    report = await consilience.deliberate(PROPOSITION, protocol, model=model, store=store, session="r1")
     assert isinstance(report, DebateReport)
     noted = [event for event in store.read("r1") if isinstance(event, Noted) and event.name == "coalition_detected"]
     return report, [load_note(CoalitionDetected, event, store.text) for event in noted]
 
 
-async def test_debate_reports_its_coalitions_and_notes_their_change_while_it_runs(store: SqliteStore) -> None:
+def camps() -> list[tuple[str, ...]]:
+    groups = {camp: tuple(m.agent for m in WORLD.minds.values() if m.camp == camp) for camp in WORLD.camps}
+    return sorted(groups.values())
+
+
+async def test_debate_reports_the_planted_camps_and_notes_who_stands_with_whom(store: SqliteStore) -> None:
     report, noted = await debate(store, "live")
-    assert [coalition.members for coalition in report.coalitions] == [("D1", "D3", "D5"), ("D2", "D4")]
-    assert [coalition.members for coalition in noted[-1].coalitions] == [("D1", "D3")]  # who spoke in all three threads
-    assert report.coalition_finding.startswith("preliminary: they last changed")
+    assert sorted(coalition.members for coalition in report.coalitions) == camps()
+    assert noted
+    assert {agent for coalition in noted[-1].coalitions for agent in coalition.members} <= set(WORLD.minds)
 
 
 async def test_coalitions_set_to_final_are_looked_for_only_at_the_end(store: SqliteStore) -> None:
     report, noted = await debate(store, "final")
-    assert [coalition.members for coalition in report.coalitions] == [("D1", "D3", "D5"), ("D2", "D4")]
+    assert sorted(coalition.members for coalition in report.coalitions) == camps()
     assert noted == []
 
 

@@ -140,7 +140,22 @@ def exit_code_of(error: BaseException, *, session: str | None = None, as_json: b
 
     `session` is a started session that can be resumed.
     """
-    code = _report_error(error, session)
+    if isinstance(error, SessionBusy):
+        session = None
+    if isinstance(error, BrokenPipeError):
+        discard_output()
+        return EXIT_BROKEN_PIPE
+    code, paragraph, _ = _described(error)
+    if is_about_output(error):
+        discard_output()
+    elif code == EXIT_FAILED and not isinstance(error, ConsilienceError) and _is_debugging():
+        import traceback
+
+        typer.echo(_without_keys("".join(traceback.format_exception(error))), err=True)
+    resume = f" Recorded calls are kept; resume with: consilience resume {session}" if session else ""
+    if isinstance(error, Declined | SessionWaiting):  # one has not begun, the other says how
+        resume = ""
+    notify(f"{_one_line(paragraph)}{resume}")
     if as_json and not is_about_output(error):
         print_error_json(error, code, session)
     return code
@@ -148,22 +163,9 @@ def exit_code_of(error: BaseException, *, session: str | None = None, as_json: b
 
 def print_error_json(error: BaseException, code: int, session: str | None = None) -> None:
     """Print the error as a `Problem`."""
-    what, where, do = str(error), "", ""
-    match error:
-        case StoppedBySignal():
-            what = f"stopped by {error}"
-        case KeyboardInterrupt():
-            what = "interrupted"
-        case UserError():
-            what, where, do = error.what, error.where, error.do
-        case ConsilienceError() | Declined():
-            pass
-        case _ if hasattr(error, "format_message"):
-            what = error.format_message()
-        case _:
-            what = f"a defect in consilience: {type(error).__name__}: {error}"
-    if isinstance(error, SessionBusy):
-        session = None
+    what, where, do = _described(error)[2], "", ""
+    if isinstance(error, UserError):
+        where, do = error.where, error.do
     if session:
         do = f"{do} Resume with: consilience resume {session}".strip()
     print_json(asdict(Problem(code, _one_line(what), _one_line(where), _one_line(do), session)))
@@ -176,59 +178,43 @@ def is_about_output(error: BaseException) -> bool:
     return isinstance(error, BrokenPipeError) or (error.filename is None and error.errno in _OUTPUT_ERRORS)
 
 
-def _report_error(error: BaseException, session: str | None) -> int:
-    resume = f" Recorded calls are kept; resume with: consilience resume {session}" if session else ""
+def _described(error: BaseException) -> tuple[int, str, str]:
+    """Return the exit code of an error, the paragraph that reports it, and what went wrong in a few words."""
     match error:
         case StoppedBySignal():
-            notify(f"Stopped by {error}.{resume}")
-            return EXIT_SIGNAL + error.number
+            return EXIT_SIGNAL + error.number, f"Stopped by {error}.", f"stopped by {error}"
         case KeyboardInterrupt():
-            notify(f"Interrupted.{resume}")
-            return EXIT_INTERRUPTED
+            return EXIT_INTERRUPTED, "Interrupted.", "interrupted"
         case Declined():
-            notify(str(error))
-            return EXIT_USAGE
-        case SessionBusy():
-            _notify_error(str(error))
-            return EXIT_USAGE
+            return EXIT_USAGE, str(error), str(error)
         case UserError():
-            _notify_error(f"{error}{resume}")
-            return EXIT_USAGE
+            return EXIT_USAGE, f"Error: {error}", error.what
         case SessionWaiting():
-            notify(
+            paragraph = (
                 f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. It can be resumed at any "
                 f"time. To see the questions: consilience sessions answer {error.session}. "
                 f"To answer: consilience sessions answer {error.session} {error.awaited[0]} TEXT (@FILE; - reads standard "
                 f"input). Then: consilience resume {error.session}"
             )
-            return EXIT_WAITING
+            return EXIT_WAITING, paragraph, str(error)
         case ConsilienceError():
-            _notify_error(f"{error}{resume}")
-            return EXIT_FAILED
-        case BrokenPipeError():
-            discard_output()
-            return EXIT_BROKEN_PIPE
+            return EXIT_FAILED, f"Error: {error}", str(error)
         case OSError() if is_about_output(error):
-            discard_output()
-            _notify_error(
-                f"the output cannot be written: {error.strerror}. Free some space, or write elsewhere. "
-                f"Recorded sessions are kept: consilience sessions list.{resume}"
+            paragraph = (
+                f"Error: the output cannot be written: {error.strerror}. Free some space, or write elsewhere. "
+                "Recorded sessions are kept: consilience sessions list."
             )
-            return EXIT_USAGE
-    debug = os.environ.get("CONSILIENCE_DEBUG") == "1"
-    if debug:
-        import traceback
-
-        typer.echo(_without_keys("".join(traceback.format_exception(error))), err=True)
-    hint = "" if debug else " Set CONSILIENCE_DEBUG=1 to see the traceback."
-    _notify_error(
-        f"this is a defect in consilience, not a mistake of yours: {type(error).__name__}: {error}.{hint}{resume}"
-    )
-    return EXIT_FAILED
+            return EXIT_USAGE, paragraph, str(error)
+        case _ if hasattr(error, "format_message"):
+            return EXIT_USAGE, str(error), error.format_message()
+    hint = "" if _is_debugging() else " Set CONSILIENCE_DEBUG=1 to see the traceback."
+    kind = f"{type(error).__name__}: {error}"
+    paragraph = f"Error: this is a defect in consilience, not a mistake of yours: {kind}.{hint}"
+    return EXIT_FAILED, paragraph, f"a defect in consilience: {kind}"
 
 
-def _notify_error(text: str) -> None:
-    notify(f"Error: {_one_line(text)}")
+def _is_debugging() -> bool:
+    return os.environ.get("CONSILIENCE_DEBUG") == "1"
 
 
 def _one_line(text: str) -> str:

@@ -32,11 +32,11 @@ _MAX_NAME_WORDS = 5
 _MAX_NAME_CHARS = 40
 
 
-def read_text(argument: str) -> str:
+def read_text(argument: str, what: str = "the text") -> str:
     """Return the argument, or the text of standard input for `-` and of a file for `@FILE`. Raises `SourceError`."""
     if argument == "-":
         return _standard_input()
-    return read_text_file(Path(argument[1:]).expanduser(), "the text") if argument.startswith("@") else argument
+    return read_text_file(Path(argument[1:]).expanduser(), what) if argument.startswith("@") else argument
 
 
 def read_file(path: str, what: str) -> str:
@@ -46,15 +46,9 @@ def read_file(path: str, what: str) -> str:
 
 
 def read_task(argument: str) -> str:
-    """Return the task: the argument, or the text of standard input for `-` and of a file for `@FILE`.
-
-    Raises `SettingsError`, `SourceError`.
-    """
-    task, where = argument, ""
-    if argument == "-":
-        task, where = _standard_input(), "standard input"
-    elif argument.startswith("@"):
-        task, where = read_text_file(Path(argument[1:]).expanduser(), "the task"), argument[1:]
+    """Return the task, as `read_text` does. Raises `SettingsError`, `SourceError`."""
+    task = read_text(argument, "the task")
+    where = "standard input" if argument == "-" else argument[1:] if argument.startswith("@") else ""
     if not task.strip():
         raise SettingsError("the task is empty", where=where, do="Give a question or task.")
     if len(task) > MAX_TASK_CHARS:

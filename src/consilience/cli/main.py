@@ -175,6 +175,7 @@ class Commands(LazyGroup):
             ),
             "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without model calls."),
             "fork": ("consilience.cli.run:fork", "Continue from an event of a session with changes."),
+            "tell": ("consilience.cli.run:tell", "Tell a finished session a new fact and show who moves."),
             "diff": ("consilience.cli.sessions:diff", "Show what differs between two sessions."),
             "export": ("consilience.cli.sessions:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
             "sessions": (

@@ -166,10 +166,8 @@ def option(
 def parameters_of(cls: type[Any]) -> list[inspect.Parameter]:
     """Return a parameter per field of a request dataclass, those of the most derived class first."""
     hints = get_type_hints(cls, include_extras=True)
-    own = inspect.get_annotations(cls)
-    return [
-        _parameter(field, hints[field.name]) for field in sorted(fields(cls), key=lambda field: field.name not in own)
-    ]
+    depth = {name: n for n, base in reversed([*enumerate(cls.__mro__)]) for name in inspect.get_annotations(base)}
+    return [_parameter(field, hints[field.name]) for field in sorted(fields(cls), key=lambda field: depth[field.name])]
 
 
 def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
@@ -360,7 +358,29 @@ class RunRequest(SessionRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForkRequest(SessionRequest):
+class InheritingRequest(SessionRequest):
+    """Options of every command that makes a new session from another."""
+
+    id: Id
+    replace_agent: list[str] | None = option("Another model for one agent. Repeatable.", CHANGES, "ID=MODEL")
+    source: list[str] | None = option(
+        "A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one "
+        "agent. Repeatable.",
+        CHANGES,
+        "FILE|DIR|-",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TellRequest(InheritingRequest):
+    """Options of `tell`."""
+
+    id: Id  # the first argument
+    fact: Annotated[str, typer.Argument(help="The new fact, in a sentence.", metavar="FACT", show_default=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkRequest(InheritingRequest):
     """Options of `fork`."""
 
     id: Id
@@ -373,14 +393,7 @@ class ForkRequest(SessionRequest):
         ),
     ]
     set: list[str] | None = option("A setting of the protocol. Repeatable.", CHANGES, "KEY=VALUE")
-    replace_agent: list[str] | None = option("Another model for one agent. Repeatable.", CHANGES, "ID=MODEL")
     perspective: list[str] | None = option("Another perspective for one agent. Repeatable.", CHANGES, "ID=TEXT")
-    source: list[str] | None = option(
-        "A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one "
-        "agent. Repeatable.",
-        CHANGES,
-        "FILE|DIR|-",
-    )
     task: str | None = option("Another task; @FILE reads it from a file, - from standard input.", CHANGES, "TASK")
 
 

@@ -362,19 +362,26 @@ def dry_run_json(plan: RunPlan) -> dict[str, object]:
         "configured": {name: str(path) for name, path in plan.configured.items()},
         "agents": [agent.model_dump(mode="json") for agent in plan.agents],
         "topology": plan.protocol.topology().model_dump(mode="json"),
-        "models": plan.models,
         "why": plan.why,
         "outlook": plan.protocol.outlook,
-        "estimate": plan.estimate.model_dump(mode="json"),
         "limits": plan.limits.model_dump(mode="json"),
-        "most_tokens": plan.max_tokens,
-        "most_money": None if plan.programs else plan.max_cost,
-        "paid": list(plan.paid),
-        "programs": plan.programs,
+        **cost_json(plan),
         "unspent_keys": dict(plan.unspent_keys),
         "detail": plan.detail,
         "replies": plan.replies,
         "named": dict(plan.origins),
+    }
+
+
+def cost_json(plan: RunPlan) -> dict[str, object]:
+    """Return the models of a plan and the bounds on what they use."""
+    return {
+        "models": plan.models,
+        "estimate": plan.estimate.model_dump(mode="json"),
+        "most_tokens": plan.max_tokens,
+        "most_money": None if plan.programs else plan.max_cost,
+        "paid": list(plan.paid),
+        "programs": plan.programs,
     }
 
 

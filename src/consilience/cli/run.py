@@ -28,9 +28,11 @@ from consilience.cli.inputs import (
 )
 from consilience.cli.options import (
     ForkRequest,
+    InheritingRequest,
     ResumeRequest,
     RunRequest,
     SectionedCommand,
+    TellRequest,
     new_app,
     option_of,
     parameters_of,
@@ -55,6 +57,7 @@ from consilience.domain.agents import in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
+from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine import fork as forks
@@ -252,57 +255,83 @@ def fork_session(request: ForkRequest) -> int:
 
     Inherited calls are not paid for again. Limits apply to the fork alone; limits that are not given are the parent's.
     """
-    config = load_config(env_file=request.env_file)
     with user_store() as store:
-        planned, models = _plan_fork(request, store)
-        check_models(models.values(), keys=not request.dry_run, origin="as recorded")
-        check_models(unassigned_models(request, planned.agents), keys=False)
-        if request.encoder is not None:
-            check_encoder(request.encoder)
-        plan = make_plan(
-            planned.protocol,
-            planned.agents,
-            models,
-            Choice("", "as in the parent"),
-            limits=planned.limits,
-            task=planned.task,
-            sources=[Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents],
-            prompts=request.prompts,
-            encoder=request.encoder or planned.started.encoder,
-            thinking=request.thinking or planned.started.thinking,
-            detail=planned.detail,
+        parent = find_session(store, request.id)
+        old = forks.start_event(parent, store.read(parent))
+        changes = replace(
+            _changes(request),
+            settings=_parse_settings(old, _pairs("--set", "KEY=VALUE", request.set)),
+            perspectives=_pairs("--perspective", "ID=TEXT", request.perspective),
+            task=None if request.task is None else read_task(request.task),
         )
-        inherited = count(planned.replies, "reply", "replies")
-        origin = f"Fork of {planned.parent} from event {planned.at}: {inherited} inherited"
-        plan = replace(plan, preamble=f"{origin}, not paid for again")
-        place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
-        preview = (f"{dry_run(plan)}- {origin}\n", {**place, **dry_run_json(plan)}) if request.dry_run else None
-        notes = unused_options(request, plan.agents)
-        if not approve(plan, request, config, summary=[first_line(plan)], notes=notes, preview=preview):
-            return EXIT_OK
-        execution = RunExecution.open(request, store, models, load=plan.models)
-        planned = replace(planned, models=execution.seat(models))
-        report = execution.start(
-            plan.protocol.name,
-            lambda options, session: forks.fork(planned, store=store, session=session, options=options),
-        )
-        return execution.deliver(report)
+        planned = forks.plan_fork(parent, store=store, at=request.at, changes=changes)
+        return _run_fork(request, store, planned, f"from event {planned.at}")
 
 
-def _plan_fork(request: ForkRequest, store: Store) -> tuple[forks.Fork, dict[str, str]]:
-    """Return the fork and the model's name by agent. Limits that are not given are the parent's."""
-    parent = find_session(store, request.id)
-    old = forks.start_event(parent, store.read(parent))
-    changes = forks.ForkChanges(
-        settings=_parse_settings(old, _pairs("--set", "KEY=VALUE", request.set)),
+def tell_session(request: TellRequest) -> int:
+    """Tell a finished session a new fact, in a new session: agents give their final positions anew, and the answer is written anew.
+
+    The report names those who moved. Everything else is inherited and not paid for again. The told session stays as it is.
+    """
+    with user_store() as store:
+        planned = forks.plan_telling(
+            find_session(store, request.id), request.fact, store=store, changes=_changes(request)
+        )
+        return _run_fork(request, store, planned, "with a new fact")
+
+
+def _changes(request: InheritingRequest) -> forks.ForkChanges:
+    return forks.ForkChanges(
         replace=_pairs("--replace-agent", "ID=MODEL", request.replace_agent),
-        perspectives=_pairs("--perspective", "ID=TEXT", request.perspective),
         prompts=request.prompts,
         encoder=request.encoder,
-        task=None if request.task is None else read_task(request.task),
         detail=request.detail,
     )
-    planned = forks.plan_fork(parent, store=store, at=request.at, changes=changes)
+
+
+def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, where: str) -> int:
+    config = load_config(env_file=request.env_file)
+    planned, models = _with_models(request, planned)
+    check_models(models.values(), keys=not request.dry_run, origin="as recorded")
+    check_models(unassigned_models(request, planned.agents), keys=False)
+    if request.encoder is not None:
+        check_encoder(request.encoder)
+    most = planned.protocol.estimate().max
+    plan = make_plan(
+        planned.protocol,
+        planned.agents,
+        models,
+        Choice("", "as in the parent"),
+        limits=planned.limits,
+        task=planned.task,
+        sources=[Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents],
+        prompts=request.prompts,
+        encoder=request.encoder or planned.started.encoder,
+        thinking=request.thinking or planned.started.thinking,
+        detail=planned.detail,
+        calls_made=0 if planned.calls is None else max(most - planned.calls, 0),
+    )
+    if planned.calls is not None:
+        plan = replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
+    inherited = count(planned.replies, "reply", "replies")
+    origin = f"Fork of {planned.parent} {where}: {inherited} inherited"
+    plan = replace(plan, preamble=f"{origin}, not paid for again")
+    place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
+    preview = (f"{dry_run(plan)}- {origin}\n", {**place, **dry_run_json(plan)}) if request.dry_run else None
+    notes = unused_options(request, plan.agents)
+    if not approve(plan, request, config, summary=[first_line(plan)], notes=notes, preview=preview):
+        return EXIT_OK
+    execution = RunExecution.open(request, store, models, load=plan.models)
+    planned = replace(planned, models=execution.seat(models))
+    report = execution.start(
+        plan.protocol.name,
+        lambda options, session: forks.fork(planned, store=store, session=session, options=options),
+    )
+    return execution.deliver(report)
+
+
+def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks.Fork, dict[str, str]]:
+    """Return the fork with its documents and limits, and the model's name by agent. Limits that are not given are the parent's."""
     sources = read_sources(request.source or (), planned.agents)
     limits = {name: value for name, value in read_limits(request, planned.agents) if value not in (None, {})}
     named = request.model is not None or request.models is not None
@@ -413,4 +442,5 @@ def _resume_line(session: str, course: SessionState, store: Store) -> str:
 
 
 fork = request_app("fork", ForkRequest, fork_session)
+tell = request_app("tell", TellRequest, tell_session)
 resume = request_app("resume", ResumeRequest, resume_session)

@@ -21,6 +21,7 @@ from consilience.domain.events import (
     CallFailed,
     Ended,
     Event,
+    SessionFinished,
     SessionStarted,
     TextsEmbedded,
     age_of,
@@ -84,6 +85,8 @@ class Fork:
     detail: Detail
     events: tuple[AnyEvent, ...]
     """The parent's events that may be inherited, marked as such."""
+    calls: int | None = None
+    """Max calls that the fork makes, without retries; None if that is not known."""
 
     def with_sources(self, sources: Sequence[Source], *, limits: Limits) -> Fork:
         """This fork with other limits, and with documents added as in `ForkChanges.sources`."""
@@ -122,10 +125,49 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges)
         limits=old.limits if changes.limits is None else changes.limits,
         encoder=encoder,
         detail=detail,
-        events=tuple(
-            inherited_events(events, last, encoder if encoder is None or isinstance(encoder, str) else encoder.name)
-        ),
+        events=tuple(inherited_events(events, last, _encoder_name(encoder))),
     )
+
+
+def plan_telling(parent: str, fact: str, *, store: Store, changes: ForkChanges) -> Fork:
+    """Return a fork of a finished session that is told a fact: every reply is inherited but those that follow from the positions.
+
+    Refusals by a limit are inherited as well, or the fork would continue what the limit had ended. Raises `SettingsError` for a
+    session that is not finished, or that holds no positions.
+    """
+    events = store.read(parent)
+    old = start_event(parent, events)
+    telling = recorded_protocol(old.protocol).telling
+    if telling is None:
+        raise SettingsError(
+            f"session {parent} is of the protocol {old.protocol}, which takes no new fact after its end",
+            do=f"Ask again with the fact in the task: consilience fork {parent} --at 0 --task TEXT.",
+        )
+    if not fact.strip():
+        raise SettingsError("the fact is empty", do="Give it in a sentence.")
+    if not any(isinstance(event, SessionFinished) for event in events):
+        raise SettingsError(f"session {parent} is not finished", do=f"Resume it first: consilience resume {parent}.")
+    positions = {e.key for e in events if isinstance(e, CallCompleted) and _has_phase(e, (telling.positions,))}
+    if not positions:
+        raise SettingsError(
+            f"in session {parent} no agent took a position at the end, so a fact can change none",
+            do=f"See how it ended: consilience show {parent}.",
+        )
+    told = old.settings.get(telling.setting)
+    facts = (*(told if isinstance(told, list) else ()), fact.strip())
+    changes = replace(changes, settings={**changes.settings, telling.setting: facts})
+    planned = plan_fork(parent, store=store, at=END, changes=changes)
+    kept = inherited_events(events, planned.at, _encoder_name(planned.encoder), refusals=True)
+    again = {event.key for event in kept if isinstance(event, Ended) and _has_phase(event, telling.again)}
+    return replace(
+        planned,
+        events=tuple(event for event in kept if not _has_phase(event, telling.again)),
+        calls=len(positions) + max(len(again), 1),
+    )
+
+
+def _has_phase(event: Event, phases: Sequence[str]) -> bool:
+    return isinstance(event, Ended) and event.phase is not None and event.phase[0] in phases
 
 
 async def fork(planned: Fork, *, store: Store, session: str | None = None, options: Options | None = None) -> Report:
@@ -207,10 +249,12 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
     return max(positions)
 
 
-def inherited_events(events: Sequence[AnyEvent], last: int, encoder: str | None) -> list[AnyEvent]:
+def inherited_events(
+    events: Sequence[AnyEvent], last: int, encoder: str | None, *, refusals: bool = False
+) -> list[AnyEvent]:
     """Return replies, failures, answers and this encoder's vectors up to `last`, marked as inherited.
 
-    Refusals by a limit are left out, and events that the parent had inherited and repeated.
+    Events that the parent had inherited and repeated are left out, and refusals by a limit unless they are asked for.
     """
     inherited: list[AnyEvent] = []
     repeated = {e.key for e in events if isinstance(e, Ended) and e.seq <= last and not e.inherited and e.attempt == 1}
@@ -221,7 +265,7 @@ def inherited_events(events: Sequence[AnyEvent], last: int, encoder: str | None)
             continue
         if not isinstance(event, Ended | AnswerReceived | TextsEmbedded):
             continue
-        if isinstance(event, CallFailed) and event.failure.is_limit:
+        if isinstance(event, CallFailed) and event.failure.is_limit and not refusals:
             continue
         if isinstance(event, TextsEmbedded) and event.encoder != encoder:
             continue
@@ -251,6 +295,10 @@ def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Pro
         )
     kept = {name: value for name, value in old.settings.items() if name in cls.model_fields}
     return cls(**{**kept, **settings})
+
+
+def _encoder_name(encoder: str | Encoder | None) -> str | None:
+    return encoder if encoder is None or isinstance(encoder, str) else encoder.name
 
 
 def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, str]) -> tuple[Agent, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import cleandoc
@@ -44,6 +45,21 @@ class ReportingProtocol(Structural[R_co]):
     async def run(self, session: Session) -> R_co: ...
 
 
+@dataclass(frozen=True)
+class Telling:
+    """What `engine.fork.plan_telling` has to know of a protocol.
+
+    The protocol asks for positions on the fact in calls whose keys a session without it does not have.
+    """
+
+    setting: str
+    """The setting, a tuple of texts, to which the fact is added."""
+    positions: str
+    """The phase whose replies are the positions that a fact may change, one for each agent."""
+    again: tuple[str, ...]
+    """Phases whose calls are made again, since they follow from the positions."""
+
+
 class Protocol(BaseModel, ABC):
     """A coordination pattern: a frozen model of its settings, whose fields are the options of its command.
 
@@ -67,6 +83,8 @@ class Protocol(BaseModel, ABC):
     """What a user can do if texts would be compared by embedding and no encoder is configured."""
     notes: ClassVar[Mapping[str, type[BaseModel]]] = {}
     """The events that this protocol defines, by name. They belong to its `version`."""
+    telling: ClassVar[Telling | None] = None
+    """How a finished session is told a new fact; None for a protocol whose sessions cannot be told any."""
     must_be_read: ClassVar[frozenset[str]] = frozenset()
     """Kinds of messages that become a warning if no later call reads them."""
     closing: ClassVar[bool] = True

@@ -28,6 +28,7 @@ _ARGUMENTS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
     "options": ((Options, NoneType), "options", "Give consilience.engine.runner.Options(…)."),
     "id": ((str,), "the id of a session", "consilience sessions list shows them."),
     "name": ((str, NoneType), "a text", "Give the id of the fork, or leave it out."),
+    "fact": ((str,), "a text", "Give the new fact in a sentence."),
     "at": ((int, str), "a point of a session", "Give the number of an event, the key of a call, PHASE/INDEX or end."),
     "settings": ((Mapping, NoneType), "a mapping", 'Give settings by name: {"NAME": VALUE}.'),
     "replace": ((Mapping, NoneType), "a mapping", "Give models by the id of their agent."),

@@ -53,8 +53,9 @@ class Coalitions:
 def detect_coalitions(
     cruxes: Sequence[Crux], final: Sequence[DebateBallot] = (), messages: Sequence[DebateMessage] = ()
 ) -> Coalitions:
-    """Return the coalitions over all cruxes. A position is that of the final ballot, without one the last declared in the thread.
-    Labels come from the topics of `messages`."""
+    """Return the coalitions over all cruxes; of those with the same words the first counts. A position is that of the final ballot,
+    without one the last declared in the thread. Labels come from the topics of `messages`."""
+    cruxes = list({crux.question.casefold(): crux for crux in reversed(cruxes)}.values())[::-1]
     if len(cruxes) < MIN_CRUXES:
         return Coalitions(finding=f"too few cruxes for coalitions: {len(cruxes)}, at least {MIN_CRUXES} are needed")
     positions = _positions(cruxes, final)

@@ -315,9 +315,16 @@ class Moderator:
     async def _help(
         self, thread: Thread, failed: int, failures: tuple[str, ...], sides: bool, falsifiers: bool
     ) -> None:
-        """What the moderator does after a failed attempt: where nobody takes one of the sides, force another binary framing; after
-        the third derive falsifiers from the dialogue; else name what is missing."""
-        if sides and not thread.reframed:
+        """What the moderator does after a failed attempt: where nobody takes one of the sides, ask those who were not in the
+        thread, then force another binary framing; after the third derive falsifiers from the dialogue; else name what is missing.
+        """
+        outside = (
+            [a for a in self.floor.openings if a not in thread.participants] if sides and not thread.invited else []
+        )
+        if outside:
+            thread.invite(outside)
+            await self.intervene(thread, "commit", tuple(outside))
+        elif sides and not thread.reframed:
             self._start(thread, self._force_framing(thread, failures))
         elif failed == 3 and falsifiers:
             self._start(thread, self._derive(thread))

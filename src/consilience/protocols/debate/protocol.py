@@ -11,6 +11,7 @@ from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
 from consilience.domain.report import Report
 from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.protocol import Telling
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.debate.attention import Interests, Mode, keywords
@@ -48,6 +49,7 @@ class Debate(DebateSettings):
 
     report: ClassVar[type[Report]] = DebateReport
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
+    telling: ClassVar[Telling | None] = Telling(setting="new_facts", positions="final", again=("closing",))
 
     async def run(self, session: Session) -> DebateReport:
         if session.limits.steps == 0:

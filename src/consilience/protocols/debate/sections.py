@@ -30,7 +30,7 @@ from consilience.protocols.debate.brief import headline
 from consilience.protocols.debate.crux_sections import crux_blocks
 from consilience.protocols.debate.ground_sections import ground_sections
 from consilience.protocols.debate.state import DebateState, thread_name
-from consilience.protocols.debate.told_sections import told_blocks
+from consilience.protocols.debate.told_sections import told_blocks, told_headline
 from consilience.protocols.debate.trust_sections import SINGLE_HEADING, single_blocks, trust_items
 from consilience.protocols.debate.views import transcript_blocks, views
 from consilience.protocols.debate.words import (
@@ -94,7 +94,7 @@ def presentation(report: DebateReport) -> Presentation:
         report,
         max_steps="max_messages",
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
-        above_answer=tuple(headline(report, state)),
+        above_answer=(*told_headline(report, state), *headline(report, state)),
         sections=sections,
         figures=tuple(_figures(report)),
         views=views(state),

@@ -163,7 +163,7 @@ class Spawning:
         floor = self.floor
         reason = self._obstacle(proposal)
         if not reason:
-            same = await self.same_as(proposal.question, [*floor.active])
+            same = await self.same_as(proposal.question, self._asked())
             reason = f"{same.id} asks the same" if same is not None else self._obstacle(proposal)
         self.pending -= 1
         if reason:
@@ -188,7 +188,13 @@ class Spawning:
             return f"{MAX_THREADS} threads were opened"
         if len(proposal.supporters) < SPAWN_MIN_AGENTS or proposal.mentions < SPAWN_MIN_MENTIONS:
             return "fewer than two agents want it"
-        return ""
+        wanted = proposal.question.casefold()
+        same = next((thread for thread in self._asked() if (thread.question or "").casefold() == wanted), None)
+        return f"{same.id} asks the same" if same else ""
+
+    def _asked(self) -> list[Thread]:
+        """Threads whose question is being debated, or was and came to a crux: nobody needs another one about it."""
+        return [thread for thread in self.floor.threads.values() if thread.active or thread.crux is not None]
 
     def _reject(self, proposal: Proposal, reason: str) -> None:
         proposal.status = "REJECTED"

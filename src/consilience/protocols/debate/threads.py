@@ -95,6 +95,8 @@ class Thread:
     framing_tried_at: int = -1
     """The number of debaters' messages at which a framing was last asked for; it is asked for once at each."""
     reframed: bool = False
+    invited: bool = False
+    """Whether agents from outside were asked to commit, since nobody in it takes one of the sides."""
     crux: Crux | None = None
     closed_at: int | None = None
     closed_by: str = ""
@@ -215,6 +217,13 @@ class Thread:
         """Ask every participant for its commitment. Those who had left for another thread are in this one again."""
         self.to_commit = list(self.participants)
         self.members += [agent for agent in self.to_commit if agent not in self.members]
+
+    def invite(self, agents: Sequence[str]) -> None:
+        """Ask agents who are not in it for their commitment: those who wanted a thread may all be on one side of its question."""
+        self.invited, self.required = True, None
+        self.to_commit = list(agents)
+        self.members += [agent for agent in agents if agent not in self.members]
+        self.grant(len(agents) + 2)
 
     def replace_question(self, question: str) -> None:
         """Put another question in place of one that could not be locked. Nothing that was declared on the old one holds for it."""

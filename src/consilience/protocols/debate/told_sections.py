@@ -13,10 +13,18 @@ if TYPE_CHECKING:
     from consilience.protocols.debate.report import DebateReport
 
 
+def told_headline(report: DebateReport, state: DebateState) -> Iterator[Block]:
+    """Return the last new fact with those who moved, for the top of the report."""
+    if report.told:
+        fact = report.told[-1]
+        refs = tuple(f"told/{len(report.told)}/{ballot.agent}" for ballot in fact.ballots)
+        yield Paragraph(lead="New fact:", text=f"{fact.fact} {_count(fact, state)}", refs=refs)
+
+
 def told_blocks(report: DebateReport, state: DebateState) -> Iterator[Block]:
     for n, fact in enumerate(report.told, 1):
         refs = tuple(f"told/{n}/{ballot.agent}" for ballot in fact.ballots)
-        yield Paragraph(lead="New fact:", text=fact.fact, refs=refs)
+        yield Paragraph(lead="Fact:", text=fact.fact, refs=refs)
         before = {ballot.agent: ballot for ballot in fact.before}
         after = {ballot.agent: ballot for ballot in fact.ballots}
         moved = [change.agent for change in fact.moved]

@@ -27,8 +27,7 @@ from consilience.protocols._common.trees import (
     path_labels,
     require_strange_loop,
 )
-from consilience.protocols.decompose.report import DecomposeReport, conclude
-from consilience.protocols.decompose.work import AgentWork, AssignedPart, Split, split_for
+from consilience.protocols.decompose.report import AgentWork, AssignedPart, DecomposeReport, Split, conclude, split_for
 
 
 class Decompose(TreeProtocol):

@@ -1,9 +1,15 @@
-"""The report of `decompose`, from what agents did, and the seed's export of it."""
+"""What agents return, what each of them did, and the report of `decompose`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated
 
+from pydantic import BaseModel, Field, create_model
+
+from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen
 from consilience.domain.sections import Presentation
@@ -12,9 +18,77 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import extract
-from consilience.protocols._common.conclusion import TreeRun, answer_fields, warn_dropped_labels, warn_failed_review
+from consilience.protocols._common.conclusion import (
+    TextReply,
+    TreeRun,
+    answer_fields,
+    warn_dropped_labels,
+    warn_failed_review,
+)
 from consilience.protocols._common.presenting import TreeReport, extend_presentation, key_figures, position_blocks
-from consilience.protocols.decompose.work import AgentWork
+
+
+class PartReply(BaseModel):
+    """A part of the task, for one child."""
+
+    title: str
+    instructions: str = ""
+
+    @property
+    def text(self) -> str:
+        """The part as the child is shown it; empty without content."""
+        return ": ".join(filter(None, (self.title.strip(), self.instructions.strip())))
+
+
+class Split(BaseModel):
+    """The parts of a task, in the order of the children who get them."""
+
+    parts: list[PartReply]
+
+    @property
+    def with_content(self) -> list[PartReply]:
+        return [part for part in self.parts if part.text]
+
+
+@lru_cache(maxsize=64)
+def split_for(children: int) -> type[Split]:
+    """Return the type of a split with at most as many parts as there are children."""
+    parts = Annotated[list[PartReply], Field(json_schema_extra={"minItems": 1, "maxItems": children})]
+    return create_model("Split", __base__=Split, parts=(parts, ...))
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedPart:
+    """A part as published for the child that gets it."""
+
+    part: PartReply
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class AgentWork:
+    """What one agent did."""
+
+    agent: str
+    part: PartReply | None = None
+    """What it was assigned; None for the task as a whole."""
+    text: TextReply | None = None
+    below: tuple[AgentWork, ...] = ()
+    """The work of its children."""
+    surplus: int = 0
+    """Parts beyond the number of its children."""
+    failures: tuple[Failure, ...] = ()
+
+    def responded(self, reply: TextReply | Failure) -> AgentWork:
+        if isinstance(reply, Failure):
+            return replace(self, failures=(*self.failures, reply))
+        return replace(self, text=reply)
+
+    def walk(self) -> Iterator[AgentWork]:
+        """Yield this and all work below it."""
+        yield self
+        for work in self.below:
+            yield from work.walk()
 
 
 class Part(Frozen):

@@ -10,12 +10,21 @@ from pydantic import BaseModel, Field
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Panel, Persona
+from consilience.domain.report import Report
 from consilience.domain.topology import Topology, independent
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
 from consilience.engine.work import Reply
-from consilience.protocols.propose.report import ProposeReport
+
+
+class ProposeReport(Report):
+    """The report of `propose`. Its `answer` is the panel as text."""
+
+    protocol: str = "propose"
+    panel: Panel | None = None
+    """None without two usable personas."""
+
 
 SEAT = "P1"
 

@@ -1,0 +1,254 @@
+"""Agents of a planted world in a debate: every request of `debate` answered from what its agent believes.
+
+An agent reads its prompt (in the words of `prompts/full`) and knows its own mind, nothing else. What it says in public follows
+the visible majority with the world's `sycophancy`; what it answers in private suffers the world's `ballot_noise`; whether its claim
+rests on a question it declares wrongly with the world's `misreport`. The service seats have no beliefs: they take questions from
+what they read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from consilience.models.port import ModelRequest
+from consilience.protocols.debate.moves import Side
+from consilience.simulation.worlds import PROPOSITION, Firm, Mind, World, opposite
+
+Answer = dict[str, object]
+
+_ASKED = re.compile(r"^([pqc]\d+): (.+?) (?:YES|NO)\b", re.MULTILINE)
+_QUESTION = re.compile(r"\b[Ii]ts question[^:\n]*: (.+)$", re.MULTILINE)
+_COMMITTED = re.compile(r"^- ([A-Z]) answers (YES|NO|UNCERTAIN)", re.MULTILINE)
+_QUOTE = re.compile(r"^<quote \S+ from ([A-Z])(\d+)>\n(.*?)^</quote", re.MULTILINE | re.DOTALL)
+_PROPOSED = re.compile(r"^Question: (.+)$", re.MULTILINE)
+_STIPULATED = re.compile(r'The answer to "(.+?)" is (YES|NO)\.')
+_NEW = re.compile(r"^A new question: (.+)$", re.MULTILINE)
+_NUMBERED = re.compile(r"^(\d+)\. (.+)$", re.MULTILINE)
+
+GRADE_ACCURATE = 0.85
+"""The chance that an agent accepts the first restatement of its case."""
+SUPPORTS = 0.3
+"""The chance that a free turn supports a proposed question on which its own claim does not rest."""
+PROPOSES, PROPOSES_DISTRACTOR, CHALLENGES = 0.4, 0.3, 0.5
+"""The chances that a free turn proposes a question, that this is one on which nothing rests, and that it challenges otherwise."""
+UPDATES = 0.3
+"""The chance, times the sycophancy, that a free turn goes over to the majority."""
+
+
+def simulate(request: ModelRequest, world: World) -> Answer:
+    """Return the answer to a request of `debate`."""
+    kind = request.key.partition("/")[0]
+    mind = world.minds.get(request.agent)
+    return _service(kind, request, world) if mind is None else _Voice(request, world, mind).answer(kind)
+
+
+class _Voice:
+    """One debater at one request."""
+
+    def __init__(self, request: ModelRequest, world: World, mind: Mind) -> None:
+        self.text, self.world, self.mind = request.text, world, mind
+        self.fields: Mapping[str, Any] = (request.schema or {}).get("properties", {})  # type: ignore[assignment]
+        self.random = world.random(mind.agent, request.key)
+
+    def answer(self, kind: str) -> Answer:
+        match kind:
+            case "opening":
+                claim = {"claim": f"I answer {self.mind.beliefs[PROPOSITION]}.", "reason": "It follows."}
+                interests = [one.subject for one in self.world.statements if one.question in self.mind.grounds]
+                return {
+                    **self._ballot(),
+                    **self._sure(),
+                    **claim,
+                    **self._falsifier(),
+                    "horizon": "5y",
+                    "interests": interests,
+                }
+            case "final" | "test" | "told":
+                return {
+                    **self._ballot(),
+                    **self._sure(),
+                    "claim": "I have said it.",
+                    "reason": "It follows.",
+                    "cause": None,
+                }
+            case "commit":
+                question = self._question()
+                side = self._public(question)
+                hangs = {
+                    "gives_up_if": self._gives_up_if(question),
+                    "flip_confidence": "fairly sure",
+                    "why": "It follows.",
+                }
+                return {
+                    **self._sure(),
+                    **self._falsifier(),
+                    **hangs,
+                    "horizon": "5y",
+                    "side": side,
+                    "text": f"I answer {side}.",
+                }
+            case "flip":
+                question = self._question()
+                hangs = {"gives_up_if": self._gives_up_if(question), "why": "It follows."}
+                held = self._noisy(self.mind.answer(question, {}))
+                return {**self._sure(), **hangs, "side": held, "objects": False, "objection": ""}
+            case "steelman":
+                return {
+                    "claim_represented": "Their claim.",
+                    "strongest_reason": "Their reason.",
+                    "falsifier_represented": "A count.",
+                }
+            case "grade":
+                accurate = self.random.random() < GRADE_ACCURATE or self.random.random() < self.world.sycophancy
+                remark = {"corrections": "" if accurate else "The count is missing.", "text": "So I grade it."}
+                return {"grade": "ACCURATE" if accurate else "INCOMPLETE", **remark}
+            case "falsify":
+                return {**self._falsifier(), "text": "A count would show it."}
+            case "turn":
+                return self._turn()
+        raise AssertionError(f"a simulated debater is asked nothing of the kind {kind!r}")
+
+    def _falsifier(self) -> Answer:
+        """What would change its mind: each agent has a threshold of its own."""
+        threshold = f"more than {self.world.random('falsifier', self.mind.agent).randrange(20, 60)},000"
+        return {"metric": "crossings a year", "threshold": threshold, "deadline": "2030-12-31"}
+
+    # private
+
+    def _ballot(self) -> Answer:
+        """A sealed answer to each question that the prompt asks, with what it stipulates taken as established."""
+        found = _STIPULATED.search(self.text)
+        given: dict[str, Firm] = {}
+        if found and (question := _known(self.world, found[1])):
+            given[question] = "YES" if found[2] == "YES" else "NO"
+        asked = ((name, _known(self.world, text)) for name, text in _ASKED.findall(self.text) if name in self.fields)
+        return {
+            name: self._noisy(self.mind.answer(question, given)) if question else "UNCERTAIN"
+            for name, question in asked
+        }
+
+    def _noisy(self, side: Firm) -> Side:
+        if self.random.random() >= self.world.ballot_noise:
+            return side
+        return self.random.choice((opposite(side), "UNCERTAIN"))
+
+    def _sure(self) -> Answer:
+        return {"confidence": self.random.choice(("fairly sure", "certain"))}
+
+    def _gives_up_if(self, question: str) -> str:
+        """What the agent declares: whether its claim rests on a question. Where it misreports, it does so each time."""
+        rests = question in self.mind.grounds
+        wrong = self.world.random("misreport", self.mind.agent, question).random() < self.world.misreport
+        return opposite(self.mind.beliefs[question]) if rests != wrong else "neither"
+
+    # public
+
+    def _question(self) -> str:
+        return _known(self.world, _last(_QUESTION, self.text)) or PROPOSITION
+
+    def _public(self, question: str) -> Firm:
+        """The side that an agent takes before others: its own, or that of most who have taken one."""
+        seen = [side for _, side in _COMMITTED.findall(self.text)]
+        yes, no = seen.count("YES"), seen.count("NO")
+        if yes != no and self.random.random() < self.world.sycophancy:
+            return "YES" if yes > no else "NO"
+        return self.mind.beliefs[question]
+
+    def _turn(self) -> Answer:
+        """A free turn: support a question on which its claim rests, propose one, go over to the majority, or argue."""
+        moves = self.fields["move"].get("enum") or [self.fields["move"]["const"]]
+        question = _known(self.world, _last(_QUESTION, self.text))
+        body: Answer = {"reply_to": None, "mentions": [], "text": "One point about the bridge, with its figure."}
+        if "PROPOSE_CRUX" in moves and (found := self._proposal(question)):
+            label, proposed = found
+            if label:
+                return {**body, **self._about(proposed), "move": self._argue(moves), "supports": label}
+            return {**body, **self._about(proposed), "move": "PROPOSE_CRUX", "question": proposed}
+        if "UPDATE_POSITION" in moves and question and self.random.random() < UPDATES:
+            side = self._public(question)
+            if side != self.mind.beliefs[question]:
+                return {
+                    **body,
+                    **self._about(question),
+                    "move": "UPDATE_POSITION",
+                    "new_side": side,
+                    **self._falsifier(),
+                }
+        return {**body, **self._about(question or PROPOSITION), "move": self._argue(moves)}
+
+    def _argue(self, moves: list[str]) -> str:
+        challenge = next((move for move in ("CHALLENGE", "CHALLENGE_EVIDENCE") if move in moves), None)
+        if challenge and self.random.random() < CHALLENGES:
+            return challenge
+        return next((move for move in ("PROVIDE_EVIDENCE", "CLAIM") if move in moves), moves[0])
+
+    def _about(self, question: str) -> Answer:
+        subjects = [one.subject for one in self.world.statements if one.question == question]
+        return {"topics": subjects}
+
+    def _proposal(self, current: str | None) -> tuple[str, str] | None:
+        """A question that another proposed, with its label, or one to propose; None for neither."""
+        read = [(f"{m[1]}{m[2]}", proposed) for m in _QUOTE.finditer(self.text) if (proposed := _last(_PROPOSED, m[3]))]
+        open_ones = [(label, q) for label, text in read if (q := _known(self.world, text)) and q != current]
+        wanted = [(label, q) for label, q in open_ones if q in self.mind.grounds]
+        if wanted or (open_ones and self.random.random() < SUPPORTS):
+            return self.random.choice(wanted or open_ones)
+        if self.random.random() >= PROPOSES:
+            return None
+        known = {current, *(q for _, q in open_ones)}
+        idle = self.random.random() < PROPOSES_DISTRACTOR
+        pool = (
+            [one.question for one in self.world.statements if one.kind == "distractor"]
+            if idle
+            else sorted(self.mind.grounds)
+        )
+        mine = [q for q in pool if q not in known]
+        return ("", self.random.choice(mine)) if mine else None
+
+
+def _service(kind: str, request: ModelRequest, world: World) -> Answer:
+    """What a seat without beliefs answers."""
+    text = request.text
+    match kind:
+        case "framing":
+            return {"form": "yes/no", "propositions": [PROPOSITION], "reason": ""}
+        case "reframe" | "spawn":
+            current = _known(world, _last(_QUESTION, text))
+            read = [one.question for one in world.statements if one.question in text and one.question != current]
+            return {"question": max(read, key=text.count, default=current or PROPOSITION), "second": ""}
+        case "same":
+            new = _last(_NEW, text).strip()
+            same = (number for number, question in _NUMBERED.findall(text) if question.strip() == new)
+            return {"same_as": int(next(same, 0))}
+        case "crystallize":
+            question = _known(world, _last(_QUESTION, text)) or PROPOSITION
+            criteria = ["more than 40,000 crossings by 2030-12-31", "fewer than 20,000 crossings by 2030-12-31"]
+            body: Answer = {"question": question, "criteria": criteria, "supporting": [], "unclear": ""}
+            return {"outcome": "crux", "kind": "causal", "confidence": "certain", **body}
+        case "relate":
+            return {"relations": []}
+        case "confirm":
+            return {"hold": []}
+        case "synthesize":
+            candidates = [one.question for one in world.statements if one.kind != "distractor"][-4:]
+            common = [{"statement": question, "kind": "causal", "sources": []} for question in candidates]
+            return {"common": common, "next_questions": []}
+        case "derive":
+            return {"falsifiers": []}
+        case "closing":
+            decided: Answer = {f"p{n}": "UNDECIDED" for n in (1, 2, 3)}
+            return {**decided, "claims": [], "against": [], "would_change": [], "unknown": [], "text": "It depends."}
+    raise AssertionError(f"a service seat of a debate is asked nothing of the kind {kind!r}")
+
+
+def _known(world: World, text: str) -> str | None:
+    """The question of the world that a text holds."""
+    questions = (*(one.question for one in world.statements), PROPOSITION)
+    return next((question for question in questions if question in text), None)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.findall(text)
+    return str(found[-1]) if found else ""

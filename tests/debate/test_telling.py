@@ -1,0 +1,197 @@
+"""`tell`: a finished debate learns a fact; who moves, what is asked again, what stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from consilience import Debate, DebateReport, Deliberation, Limits, Solo, Source, SqliteStore
+from consilience.domain.errors import SettingsError
+from consilience.domain.events import AnyEvent
+from consilience.engine.faults import Crash, Fault
+from consilience.engine.runner import Options
+from consilience.models.port import ModelRequest
+from consilience.testing import ScriptedModel
+from kit import runner
+from kit.debating import SIDES, Debaters, side_of
+
+Answer = dict[str, object]
+TASK = "Should we move the orders to queues?"
+FACT = "The peak is 12.4k events a second."
+SETTINGS = {"debaters": 3, "as_is": True, "max_messages": 30}
+
+
+def moving(*agents: str) -> Debaters:
+    """Debaters of whom some change sides on a new fact."""
+
+    def told(request: ModelRequest) -> Answer:
+        side = side_of(request.agent)
+        return {"p1": SIDES[SIDES.index(side) - 1] if request.agent in agents else side}
+
+    return Debaters({"told": told})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "journal.db")
+
+
+async def begin(
+    store: SqliteStore, script: Callable[[ModelRequest], str] | None = None, **fields: object
+) -> DebateReport:
+    model = ScriptedModel(script or Debaters())
+    report = await runner.start(TASK, Debate(**SETTINGS), models=model, store=store, session="parent", **fields)  # type: ignore[arg-type]
+    assert isinstance(report, DebateReport)
+    return report
+
+
+async def tell(
+    store: SqliteStore,
+    *agents: str,
+    model: ScriptedModel | None = None,
+    parent: str = "parent",
+    name: str = "told",
+    sources: tuple[Source, ...] = (),
+    options: Options | None = None,
+) -> DebateReport:
+    deliberation: Deliberation[DebateReport] = Deliberation(
+        model=model or ScriptedModel(moving(*agents)), store=store, options=options
+    )
+    return await deliberation.tell(parent, FACT, sources=sources, name=name)
+
+
+@pytest.mark.parametrize("agents", [(), ("D2",), ("D1", "D3"), ("D1", "D2", "D3")])
+async def test_exactly_those_move_whose_typed_answer_changes(store: SqliteStore, agents: tuple[str, ...]) -> None:
+    parent = await begin(store)
+    report = await tell(store, *agents)
+
+    (fact,) = report.told
+    assert fact.fact == FACT
+    assert tuple(change.agent for change in fact.moved) == agents
+    final = {ballot.agent: ballot.positions for ballot in report.ballots if ballot.step == 1}
+    before = {ballot.agent: ballot.positions for ballot in parent.ballots if ballot.step == 1}
+    assert {agent for agent in final if final[agent] != before[agent]} == set(agents)
+    assert f"{len(agents)} of 3 moved" in report.markdown().split("## ", 2)[1]
+
+
+async def test_change_of_confidence_or_words_alone_is_no_move(store: SqliteStore) -> None:
+    await begin(store)
+    script = Debaters(
+        {"told": lambda request: {"confidence": "unsure", "reason": "new words", "claim": "another claim"}}
+    )
+    report = await tell(store, model=ScriptedModel(script))
+    assert report.told[0].moved == ()
+
+
+async def test_change_on_the_question_of_a_thread_alone_is_a_move(store: SqliteStore) -> None:
+    await begin(store)
+    script = Debaters({"told": lambda request: {"q1": "UNCERTAIN"} if request.agent == "D1" else {}})
+    report = await tell(store, model=ScriptedModel(script))
+    assert [change.agent for change in report.told[0].moved] == ["D1"]
+
+
+async def test_only_final_ballots_and_the_closing_call_are_asked_again(store: SqliteStore) -> None:
+    parent = await begin(store)
+    model = ScriptedModel(moving("D1"))
+    report = await tell(store, model=model, sources=(Source(text="Measured: 12,400/s.", name="load test"),))
+
+    assert [request.key for request in model.requests] == ["told/1/D1", "told/1/D2", "told/1/D3", "closing"]
+    assert all(FACT in request.text and "12,400/s" in request.text for request in model.requests)
+    assert report.ledger.actual.inherited == parent.ledger.actual.calls - 1
+    assert report.threads == parent.threads
+    assert report.flip_records == parent.flip_records
+    assert not [warning for warning in report.warnings if "inherited" in warning]
+
+
+async def test_parent_stays_as_it_was(store: SqliteStore) -> None:
+    def recorded() -> list[AnyEvent]:
+        return list(store.read("parent"))
+
+    parent = await begin(store)
+    before = recorded()
+    await tell(store, "D1")
+    assert recorded() == before
+    assert await runner.resume("parent", store=store) == parent
+    assert (await runner.replay("parent", store=store)).digest() == parent.digest()
+
+
+async def test_second_fact_is_put_to_the_told_debate_beside_the_first(store: SqliteStore) -> None:
+    await begin(store)
+    await tell(store, "D1")
+    model = ScriptedModel(moving("D1", "D2"))
+    report = await tell(store, model=model, parent="told", name="again")
+
+    assert [request.key for request in model.requests] == ["told/2/D1", "told/2/D2", "told/2/D3", "closing"]
+    assert [[change.agent for change in fact.moved] for fact in report.told] == [["D1"], ["D2"]]
+    assert (await runner.replay("again", store=store)).digest() == report.digest()
+
+
+async def test_agent_without_a_ballot_on_the_fact_has_not_moved(store: SqliteStore) -> None:
+    await begin(store)
+    script = moving("D1", "D2")
+    model = ScriptedModel(lambda request: "nonsense" if request.key == "told/1/D1" else script(request))
+    report = await tell(store, model=model)
+    assert [change.agent for change in report.told[0].moved] == ["D2"]
+    assert "1 of 3 agents cast no final ballot" in report.regime_description
+
+
+async def test_debate_that_a_limit_ended_is_not_continued(store: SqliteStore) -> None:
+    free = await begin(SqliteStore(":memory:"))
+    calls = free.ledger.actual.calls
+    parent = await begin(store, limits=Limits(calls=calls - 3))
+    assert [call.key for call in parent.failed_calls if call.key.startswith("test/")]
+
+    model = ScriptedModel(moving("D1"))
+    report = await tell(store, model=model)
+    assert [request.key for request in model.requests] == ["told/1/D1", "told/1/D2", "told/1/D3", "closing"]
+    assert report.stop_reason == parent.stop_reason
+    assert report.flip_records == parent.flip_records
+
+
+@pytest.mark.parametrize("point", ["before_call", "after_reply", "after_commit", "before_finish"])
+@pytest.mark.parametrize("nth", [1, 3])
+async def test_killed_telling_resumes_and_replays_to_the_same_report(store: SqliteStore, point: str, nth: int) -> None:
+    await begin(store)
+    whole = await tell(store, "D2", name="whole")
+    with pytest.raises(Crash):
+        await tell(store, "D2", options=Options(faults=Fault(point, nth=1 if point == "before_finish" else nth).hit))
+    store = SqliteStore(store.path)
+    resumed = await runner.resume("told", store=store, models=ScriptedModel(moving("D2")))
+    assert resumed.digest() == whole.digest()
+    assert (await runner.replay("told", store=store)).digest() == whole.digest()
+
+
+# refusals
+
+
+async def test_session_of_a_protocol_that_cannot_be_told_is_refused(store: SqliteStore) -> None:
+    await runner.start(TASK, Solo(), models=ScriptedModel(lambda request: "No."), store=store, session="parent")
+    with pytest.raises(SettingsError, match="protocol solo, which takes no new fact") as error:
+        await tell(store)
+    assert error.value.do
+    assert store.sessions() == ["parent"]
+
+
+async def test_unfinished_debate_is_refused(store: SqliteStore) -> None:
+    with pytest.raises(Crash):
+        await begin(store, options=Options(faults=Fault("after_reply", nth=5).hit))
+    with pytest.raises(SettingsError, match="not finished"):
+        await tell(SqliteStore(store.path))
+
+
+async def test_debate_without_final_ballots_is_refused(store: SqliteStore) -> None:
+    script = Debaters({"framing": lambda request: {"form": "not disputable", "propositions": []}})
+    await runner.start(TASK, Debate(debaters=2), models=ScriptedModel(script), store=store, session="parent")
+    with pytest.raises(SettingsError, match="no agent took a position"):
+        await tell(store)
+
+
+@pytest.mark.parametrize("fact", ["", "  ", "x" * 3000, 7])
+async def test_fact_that_is_none_is_refused_before_anything_is_recorded(store: SqliteStore, fact: object) -> None:
+    await begin(store)
+    deliberation: Deliberation[DebateReport] = Deliberation(model=ScriptedModel(Debaters()), store=store)
+    with pytest.raises(SettingsError):
+        await deliberation.tell("parent", fact)  # type: ignore[arg-type]
+    assert store.sessions() == ["parent"]
