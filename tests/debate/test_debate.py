@@ -207,8 +207,14 @@ def voting(sides: str) -> Debaters:
     ("sides", "regime"), [("YYY", "consensus"), ("UUU", "inconclusive"), ("YYN", "partial"), ("YNU", "partial")]
 )
 def test_regime_follows_from_sealed_final_ballots(sides: str, regime: str) -> None:
-    report = debate(Debate(debaters=3), voting(sides))
+    script = voting(sides)
+    script.changes["crystallize"] = lambda request: {"kind": "measurement"}
+    report = debate(Debate(debaters=3), script)
     assert report.regime == regime
+
+
+def test_validated_crux_makes_a_split_of_every_question_polarized() -> None:
+    assert debate(Debate(debaters=3), voting("YYN")).regime == "polarized"
 
 
 def test_split_that_sounds_unanimous_in_public_is_no_consensus() -> None:

@@ -13,6 +13,7 @@ from consilience import Debate
 from consilience.domain.events import CallCompleted, Event, MessagePublished, Noted, place_key
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
+from consilience.protocols.debate.floor import OWN_MESSAGES, WINDOW_MAX
 from consilience.testing import ScriptedModel
 from kit import runner
 from kit.debating import Debaters, moves_of
@@ -36,10 +37,10 @@ def prompts(messages: int) -> list[int]:
 
 
 def test_prompts_stay_flat_once_the_window_is_full(home: object) -> None:
-    lengths = prompts(40)
-    full = lengths[24:]
-    assert full
-    assert max(full) <= 1.15 * max(lengths[:26])
+    lengths = prompts(60)
+    assert len(lengths) > 40
+    quoted = (WINDOW_MAX + OWN_MESSAGES) * (len(TEXT) + 40)
+    assert max(lengths) <= lengths[0] + quoted
 
 
 class Timed(ScriptedModel):
@@ -60,7 +61,8 @@ class Timed(ScriptedModel):
 AWAITED: dict[str, str | tuple[str, ...]] = {
     "turn": "opening",
     "single": "opening",
-    "final": "single",
+    "flip": "crystallize",
+    "final": ("single", "synthesize"),
     "closing": "final",
     "named": "closing",
     "test": ("closing", "named"),
@@ -71,8 +73,8 @@ AWAITED: dict[str, str | tuple[str, ...]] = {
 def longest_chain(events: list[Event], model: Timed) -> float:
     """Seconds of the longest chain: a call depends on every message published, and every private reply awaited, before it began.
 
-    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, tests on that. The
-    single call follows the opening ballots and is awaited before the final ones.
+    Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, tests on that,
+    reviews of a crux on the call that wrote it. The single call follows the opening ballots and is awaited before the final ones.
     """
     ends: dict[str, float] = {}
     known = 0.0

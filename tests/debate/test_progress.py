@@ -89,7 +89,8 @@ async def test_threads_stages_locks_and_cruxes_are_lines_of_progress(store: Sqli
         "thread 1: discovery → crux lock (the question is framed)",
         "thread 1: locked at attempt 1: Would queues lose orders at the peak?",
         "thread 1: crux lock → evidence (the crux is locked)",
-        "thread 1: no validated crux, two findings that would settle it are needed, 1 was named",
+        "active disputes: thread 1",
+        "thread 1: validated crux",
         "the exchange ended: every thread has ended",
         "thread 1: tested crux, flips: 3 declared, 3 of 3 observed",
     ]

@@ -196,7 +196,7 @@ async def test_a_crux_score_is_explained_by_its_three_factors() -> None:
 
 
 async def test_a_crux_that_is_not_validated_says_why_in_plain_words() -> None:
-    text = (await debate()).markdown()
+    text = (await debate({"crystallize": lambda request: {"criteria": ["an audit"]}})).markdown()
     assert "It was locked, but it is no validated crux:" in text
     assert "two findings that would settle it are needed, 1 was named" in text
 

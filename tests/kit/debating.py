@@ -44,6 +44,12 @@ def moves_of(request: ModelRequest) -> list[str]:
     return list(schema.get("enum") or [schema["const"]])
 
 
+def question_of(request: ModelRequest) -> str:
+    """The question of a thread, as a request to write it down gives it; another if it has none."""
+    found = re.search(r"^Its question(?:, on which [^:]*)?: (.+)$", request.text, re.MULTILINE)
+    return found[1] if found else "Would queues lose orders at the peak?"
+
+
 FALSIFIER: Answer = {"metric": "orders lost in a year", "threshold": "more than 12", "deadline": "2027-12-31"}
 
 
@@ -68,6 +74,7 @@ class Debaters:
         side = side_of(request.agent)
         text = f"{request.agent} in {request.key}, having read {len(request.text)} characters."
         fields: Answer = {name: side for name in properties(request) if re.fullmatch(r"[pq]\d", name)}
+        fields |= {name: "YES" for name in properties(request) if re.fullmatch(r"c\d", name)}
         match kind:
             case "framing":
                 return {"form": "yes/no", "propositions": ["Should we move the orders to queues?"], "reason": ""}
@@ -97,7 +104,25 @@ class Debaters:
             case "grade":
                 return {"grade": "ACCURATE", "corrections": "", "text": "That is my case."}
             case "flip":
-                return {"side": side, "gives_up_if": "either", "confidence": "certain", "why": "it hangs on it"}
+                body = {"side": side, "gives_up_if": "either", "confidence": "certain", "why": "it hangs on it"}
+                return {**body, "objects": False, "objection": ""}
+            case "crystallize":
+                return {
+                    "outcome": "crux",
+                    "kind": "causal",
+                    "question": question_of(request),
+                    "criteria": ["over 12 orders lost in 2027", "an audit that finds none"],
+                    "supporting": [label for label in labels(request) if not label.startswith("M")][:2],
+                    "confidence": "certain",
+                    "unclear": "",
+                }
+            case "relate":
+                return {"relations": []}
+            case "confirm":
+                return {"hold": []}
+            case "synthesize":
+                common = {"statement": "The peak is short.", "kind": "factual", "sources": labels(request)[:1]}
+                return {"common": [common], "next_questions": ["How long is the peak?"]}
             case "final":
                 return {
                     **fields,

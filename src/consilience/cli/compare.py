@@ -384,7 +384,7 @@ def _dry_run(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: Run
         f"- Tasks: {count(len(planned.tasks), 'task')}, seeds {planned.seeds[0]} to {planned.seeds[-1]}",
         f"- Budget: {_budget_words(planned)}",
         f"- Model: {', '.join(plan.models)} ({plan.why})",
-        f"- Estimated calls: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
+        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length",
         f"- Cost: {cost_words(plan)}",
         *(

@@ -332,7 +332,7 @@ def dry_run(plan: RunPlan) -> str:
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Prompts: {plan.detail}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
-        f"- Estimated calls: {format_range(plan.estimate.min, plan.estimate.max)}"
+        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}"
         + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
         f"- Cost: {cost_words(plan)}",

@@ -131,7 +131,11 @@ def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> It
         made = side or position.side
         if made in FIRM and position.statement and (made not in best or position.confidence > best[made][0]):
             left = ", who has left this side since" if state.final_side(agent, crux) != made else ""
-            mark = f" [{message.label}]" if message else state.mark(commitments[agent].message)
+            mark = (
+                f" [{message.label}]"
+                if message
+                else state.mark(commitments[agent].message if agent in commitments else None)
+            )
             by = f"{state.names[agent]}, {certainty(position.confidence)}{mark}{left}"
             said = message.id if message else commitments[agent].message
             best[made] = (position.confidence, QuoteBlock(text=position.statement, by=by, refs=(said,)))

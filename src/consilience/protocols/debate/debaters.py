@@ -114,10 +114,12 @@ class Debater:
         return next((due for thread in threads if (due := self._due_in(thread)) is not None), None)
 
     def _due_in(self, thread: Thread) -> Intent | None:
-        if thread.stage != "CRUX_LOCK" or thread.busy:
+        if thread.stage == "DISCOVERY" or thread.busy:
             return None
         if self.agent in thread.to_commit and self._willing(thread, "commit"):
             return Intent(thread, "commit", thread.messages[-1])
+        if thread.stage == "EVIDENCE":
+            return None
         if self.agent in thread.to_falsify and self._willing(thread, "falsify"):
             return Intent(thread, "falsify", thread.messages[-1])
         if self._willing(thread, "steelman"):
@@ -182,7 +184,7 @@ class Debater:
         return len(thread.participants) + thread.in_flight, -message.number
 
     def _sticky(self, message: DebateMessage) -> float:
-        """Threads that the agent is in come first; ones whose crux holds its own position count half once it is extracted."""
+        """Threads that the agent is in come first."""
         thread = self.floor.threads[message.thread]
         return 0.1 * (self.agent in {said.agent for said in thread.spoken})
 

@@ -24,16 +24,27 @@ from consilience.protocols.debate.attention import (
 from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.moves import BlockReason, Move
 from consilience.protocols.debate.notes import CoalitionDetected, MessageBlocked, TurnNote
-from consilience.protocols.debate.records import DebateBallot, DebateMessage, Framing, SystemMetrics
+from consilience.protocols.debate.records import (
+    CommonGround,
+    DebateBallot,
+    DebateMessage,
+    Dependency,
+    Framing,
+    SystemMetrics,
+)
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.threads import Budgets, Thread
 
-MODERATOR = "moderator"
+MODERATOR, CRYSTALLIZER, SECOND_OPINION = "moderator", "crystallizer", "second_opinion"
 MAX_REFUSALS = 2
 WINDOW_MIN, WINDOW_MAX = 8, 24
 """Messages of a thread that a prompt shows: the anchor moves in jumps, so that prompts share their beginning."""
 
 
+MAX_KEY_QUOTES = 40
+_KEY_MOVES: frozenset[Move] = frozenset(
+    {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "CONCEDE", "UPDATE_POSITION", "CHALLENGE_EVIDENCE", "PROPOSE_CRUX"}
+)
 HISTORY = 500
 """Messages that can be asked for."""
 OWN_MESSAGES = 3
@@ -79,7 +90,7 @@ class Floor:
         self.letters = {agent: chr(ord("A") + n) for n, agent in enumerate(self.debaters)}
         self.agent_of = {letter: agent for agent, letter in self.letters.items()}
         self.names = seat_names(session.agents)
-        self.readers = (*self.debaters, MODERATOR, "crystallizer", "second_opinion")
+        self.readers = (*self.debaters, MODERATOR, CRYSTALLIZER, SECOND_OPINION)
         self.openings: dict[str, DebateBallot] = {}
         self.claims: dict[str, str] = {}
         """What each agent argues for now."""
@@ -103,6 +114,16 @@ class Floor:
         self.advocate: str | None = None
         self.over: str | None = None
         """Why the exchange ended."""
+        self.closed = False
+        """Whether virtual time has ended."""
+        self.disputes: dict[str, tuple[float, frozenset[str]]] = {}
+        """What the agenda adds to the attention to messages about an active dispute, with its words, by thread."""
+        self.dependencies: list[Dependency] = []
+        self.duplicates: list[tuple[str, str]] = []
+        """Threads whose cruxes ask the same, the earlier first."""
+        self.candidates: list[CommonGround] = []
+        """Statements on which the final ballots vote."""
+        self.next_questions: list[str] = []
         self.question_of: dict[str, str] = {}
         """The question in a message that proposes one."""
         self.supports: dict[str, str] = {}
@@ -196,6 +217,22 @@ class Floor:
             and (topic is None or topic in message.topics)
         ]
 
+    @property
+    def asked(self) -> list[Thread]:
+        """Threads whose question is on the final ballot."""
+        return [thread for thread in self.threads.values() if thread.on_ballot]
+
+    def key_quotes(self) -> tuple[Quote, ...]:
+        """What carries the exchange: commitments, accurate steelmen, evidence, concessions, updates, challenges to evidence; where
+        these are few, the last messages as well."""
+        accurate = {s.message for thread in self.threads.values() for s in thread.steelmen if s.grade == "ACCURATE"}
+        spoken = [message for message in self.messages if not message.by_moderator]
+        kept = [m for m in spoken if m.move in _KEY_MOVES or m.id in accurate][-MAX_KEY_QUOTES:]
+        room = MAX_KEY_QUOTES - len(kept)
+        rest = [m for m in spoken if m not in kept][-room:] if room else []
+        chosen = {message.id for message in (*kept, *rest)}
+        return tuple(Quote(message.id, message.label) for message in spoken if message.id in chosen)
+
     def quotes(self, thread: Thread) -> tuple[Quote, ...]:
         """The window of a thread, the same for all its readers."""
         return tuple(Quote(message.id, message.label) for message in window(thread.messages))
@@ -253,12 +290,23 @@ class Floor:
         """How relevant a message is to an agent now."""
         thread, member = self.threads[message.thread], self.members[agent]
         in_thread = agent in thread.members
-        age, mentioned = self.now - message.at, agent in message.mentions
+        age, mentioned, boost = self.now - message.at, agent in message.mentions, self.boost(message)
         if self.mode == "embedding":
             semantic = member.interests.semantic(self._cosines.get(message.id, {}))
-            return embedding_score(semantic, in_thread=in_thread, age_ms=age, move=message.move, mentioned=mentioned)
+            return embedding_score(
+                semantic, in_thread=in_thread, age_ms=age, move=message.move, mentioned=mentioned, boost=boost
+            )
         overlap = member.interests.overlap(self._words[message.id])
-        return keyword_score(overlap, in_thread=in_thread, age_ms=age, move=message.move, mentioned=mentioned)
+        return keyword_score(
+            overlap, in_thread=in_thread, age_ms=age, move=message.move, mentioned=mentioned, boost=boost
+        )
+
+    def boost(self, message: DebateMessage) -> float:
+        """What the agenda adds to the attention to a message: that of the first dispute whose thread it is in or whose words it
+        uses."""
+        words = self._words[message.id]
+        found = (amount for id, (amount, about) in self.disputes.items() if message.thread == id or words & about)
+        return max(found, default=0.0)
 
     def metrics(self) -> SystemMetrics:
         """The seed's figures of how the mechanics worked."""

@@ -13,6 +13,8 @@ from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Failure, Pending, Reply
 from consilience.protocols.debate import lock
+from consilience.protocols.debate.agenda import Agenda
+from consilience.protocols.debate.crystallizer import Crystallizer
 from consilience.protocols.debate.floor import MODERATOR, Floor
 from consilience.protocols.debate.moves import (
     ADVOCATE_AFTER,
@@ -20,47 +22,29 @@ from consilience.protocols.debate.moves import (
     EXTRA_DISCOVERY_MESSAGES,
     FRAME_AFTER,
     MAX_LOCK_ATTEMPTS,
+    MIN_CRYSTAL_MESSAGES,
     SPLIT_AFTER,
     THINK_MS,
     Horizon,
+    Intervention,
 )
 from consilience.protocols.debate.notes import (
-    CruxExtracted,
     CruxLocked,
     CruxLockFailed,
-    CruxPromoted,
-    DcgCalculated,
     ModeratorIntervention,
     StageTransition,
     ThreadClosed,
     ThreadConverged,
     ThreadCreated,
 )
-from consilience.protocols.debate.records import DebateMessage, Falsifier, Flip, LockAttempt
+from consilience.protocols.debate.records import DebateMessage, Falsifier, LockAttempt
 from consilience.protocols.debate.replies import (
     DerivedReply,
-    FlipReply,
     QuestionReply,
     refuse_no_question,
 )
-from consilience.protocols.debate.scoring import crux_of
 from consilience.protocols.debate.spawning import Spawning
-from consilience.protocols.debate.threads import Thread, aligned_horizon, convergence_signal
-
-Intervention = Literal[
-    "open",
-    "horizon",
-    "commit",
-    "retry",
-    "falsifier",
-    "binary",
-    "steelman",
-    "call",
-    "advocate",
-    "split",
-    "spawn",
-    "evidence",
-]
+from consilience.protocols.debate.threads import Thread, aligned_horizon, convergence_signal, is_orbiting
 
 
 class Moderator:
@@ -69,6 +53,8 @@ class Moderator:
     def __init__(self, floor: Floor) -> None:
         self.floor = floor
         self.spawning = Spawning(floor, self)
+        self.crystallizer = Crystallizer(floor, self)
+        self.agenda = Agenda(floor, self)
         self._calls = 0
 
     # opening
@@ -86,7 +72,9 @@ class Moderator:
         await self.intervene(thread, "open", tuple(members))
         return thread
 
-    async def intervene(self, thread: Thread, kind: Intervention, mentions: tuple[str, ...], **values: object) -> None:
+    async def intervene(
+        self, thread: Thread, kind: Intervention, mentions: tuple[str, ...], **values: object
+    ) -> DebateMessage:
         """Say something from the moderator's templates, addressed to `mentions`."""
         floor = self.floor
         text = floor.session.words(
@@ -99,6 +87,8 @@ class Moderator:
                 "names": tuple(floor.letters[agent] for agent in mentions),
                 "missing": (),
                 "hang": (),
+                "criteria": (),
+                "unclear": "",
                 **values,
             },
         )
@@ -107,6 +97,7 @@ class Moderator:
             "moderator_intervention",
             ModeratorIntervention(at=floor.now, thread=thread.id, kind=kind, message=message.id),
         )
+        return message
 
     # after each turn
 
@@ -117,6 +108,8 @@ class Moderator:
         await self._seek_advocate(thread)
         if thread.stage != "CRUX_LOCK":
             await self.spawning.consider(thread, message)
+        self.crystallizer.relate_when_due()
+        await self.agenda.ask_positions()
         if floor.spoken - floor.last_progress >= floor.settings.stagnation * max(1, len(floor.active)):
             floor.end("stalled")
 
@@ -133,6 +126,14 @@ class Moderator:
                 self.end_evidence(thread, "the evidence was stable")
             elif thread.signal >= self.floor.settings.convergence_threshold:
                 self.end_evidence(thread, "positions were stable")
+            else:
+                await self._remark_on_orbit(thread)
+
+    async def _remark_on_orbit(self, thread: Thread) -> None:
+        """Where a thread goes round in circles, ask its members to take a stand."""
+        if is_orbiting(thread):
+            thread.orbited_at = len(thread.spoken)
+            await self.intervene(thread, "orbit", ())
 
     async def _seek_advocate(self, thread: Thread) -> None:
         """Where the first messages brought no challenge, ask the least committed agent to argue the other side."""
@@ -161,6 +162,8 @@ class Moderator:
             self.close(thread, "STALE", "fewer than two agents took it up")
         elif len(thread.spoken) == ALIGN_AFTER and self._align(thread):
             await self.intervene(thread, "horizon", tuple(thread.members))
+        else:
+            await self._remark_on_orbit(thread)
 
     def _needs_framing(self, thread: Thread) -> bool:
         spent, spoken = thread.discovery_spent and not thread.granted, len(thread.spoken)
@@ -224,7 +227,7 @@ class Moderator:
 
     def _align(self, thread: Thread) -> bool:
         """Align horizons that differ. Return whether they were aligned now."""
-        aligned = aligned_horizon(thread, self._horizons(thread))
+        aligned = aligned_horizon(thread, list(self._horizons(thread).values()))
         if aligned is None or thread.horizon is not None:
             return False
         self.floor.mismatches += 1
@@ -232,9 +235,10 @@ class Moderator:
         thread.horizon = aligned
         return True
 
-    def _horizons(self, thread: Thread) -> list[Horizon]:
-        openings = (self.floor.openings.get(agent) for agent in thread.participants)
-        return [opening.horizon for opening in openings if opening is not None and opening.horizon is not None]
+    def _horizons(self, thread: Thread) -> dict[str, Horizon]:
+        """The horizons that participants named in their opening ballots."""
+        ballots = ((agent, self.floor.openings.get(agent)) for agent in thread.participants if agent not in thread.left)
+        return {agent: ballot.horizon for agent, ballot in ballots if ballot is not None and ballot.horizon is not None}
 
     # lock
 
@@ -242,7 +246,9 @@ class Moderator:
         """Merge the thread where another asks the same; else ask every participant for its commitment."""
         floor = self.floor
         others = [
-            other for other in floor.active if other is not thread and other.question and other.stage != "DISCOVERY"
+            other
+            for other in floor.active
+            if other is not thread and other.question and other.stage != "DISCOVERY" and not thread.is_other_half(other)
         ]
         same = await self.spawning.same_as(thread.question or "", others) if others else None
         thread.busy = False
@@ -254,9 +260,11 @@ class Moderator:
                     same.members.append(agent)
             self.close(thread, "MERGED", "another thread asks the same question", into=same)
             return
+        if await self.spawning.split_by_horizon(thread, self._horizons(thread)):
+            floor.mismatches += 1
         self._align(thread)
         thread.await_commitments()
-        self._transition(thread, "CRUX_LOCK", len(thread.participants) + 2, "the question is framed")
+        self._transition(thread, "CRUX_LOCK", len(thread.to_commit) + 2, "the question is framed")
         await self.intervene(thread, "commit", tuple(thread.to_commit))
 
     def _transition(self, thread: Thread, stage: Literal["CRUX_LOCK", "EVIDENCE"], budget: int, reason: str) -> None:
@@ -289,6 +297,7 @@ class Moderator:
     async def _attempt(self, thread: Thread) -> None:
         """Try to lock the crux; name each criterion that is missing."""
         floor, number = self.floor, len(thread.attempts) + 1
+        thread.locked_question = thread.question
         missing = lock.missing_criteria(thread, floor.letters)
         kinds = tuple(dict.fromkeys(one.criterion for one in missing))
         failures = tuple(one.text for one in missing)
@@ -299,6 +308,7 @@ class Moderator:
             question = thread.question or thread.topic
             floor.note("crux_locked", CruxLocked(at=floor.now, thread=thread.id, question=question, attempt=number))
             self._transition(thread, "EVIDENCE", thread.budgets.evidence, "the crux is locked")
+            self.agenda.locked(thread)
             hang = tuple(floor.letters[agent] for agent, c in thread.commitments.items() if c.would_flip)
             await self.intervene(thread, "evidence", tuple(thread.members), hang=hang)
             return
@@ -306,7 +316,6 @@ class Moderator:
             "crux_lock_failed", CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures)
         )
         if number >= MAX_LOCK_ATTEMPTS or (thread.reframed and kinds == ("sides",)):
-            self.extract(thread)
             self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
             return
         thread.grant(max(0, thread.in_stage - thread.budget) + 2 * len(lock.pending_pairs(thread)) + 2)
@@ -382,83 +391,39 @@ class Moderator:
     # evidence
 
     def end_evidence(self, thread: Thread, reason: str) -> None:
-        """Close the evidence stage and ask every committed agent whether its top claim hangs on the question."""
+        """End the evidence stage: the thread is crystallized and has converged."""
         if not thread.busy and thread.active:
-            self._start(thread, self._conclude(thread, reason))
+            self._start(thread, self._conclude(thread, "CONVERGED", reason))
 
-    async def _conclude(self, thread: Thread, reason: str) -> None:
-        floor, session = self.floor, self.floor.session
-        number = int(thread.id.rpartition("-")[2])
-        async with session.phase("flips", number):
-            pending = [
-                session.start(
-                    session.ask(
-                        agent,
-                        Prompt(self._flip_words(thread, agent), (), floor.quotes(thread)),
-                        key=f"flip/{agent}/{thread.id}",
-                        returns=FlipReply,
-                        kind="ballot",
-                    )
-                )
-                for agent in thread.commitments
-            ]
-            await self._pause()
-            replies = [await flip for flip in pending]
-        for reply in replies:
-            if isinstance(reply, Failure):
-                floor.failures.append(reply)
-                continue
-            value = reply.value
-            thread.flips[reply.agent] = Flip(
-                agent=reply.agent,
-                side=value.side,
-                would_flip=value.would_flip,
-                confidence=LEVELS[value.confidence],
-                why=value.why.strip(),
-                message=reply.key,
-            )
+    async def _conclude(
+        self, thread: Thread, status: Literal["CONVERGED", "FAILED_LOCK", "STALE"], reason: str
+    ) -> None:
+        """Have a thread crystallized, then end it."""
+        floor = self.floor
+        await self.crystallizer.crystallize(thread)
         thread.busy = False
-        self.extract(thread)
-        floor.note("thread_converged", ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
-        thread.close("CONVERGED", floor.now, reason)
-        floor.progress()
-
-    def _flip_words(self, thread: Thread, agent: str) -> str:
-        floor = self.floor
-        claim = floor.claims.get(agent, "")
-        letter = floor.letters[agent]
-        return floor.session.words("flip", letter=letter, question=thread.question or "", claim=claim)
-
-    def extract(self, thread: Thread) -> None:
-        """The crux of a thread, from what was declared in it; the one with the highest score is promoted."""
-        floor = self.floor
-        if not thread.question or not thread.commitments:
-            return
-        crux = thread.crux = crux_of(thread, len(floor.debaters))
-        extracted = CruxExtracted(
-            at=floor.now,
-            thread=thread.id,
-            question=crux.question,
-            validated=crux.validated,
-            failures=crux.validation_failures,
-        )
-        floor.note("crux_extracted", extracted)
-        floor.note("dcg_calculated", DcgCalculated(at=floor.now, thread=thread.id, score=crux.score))
-        floor.progress()
-        best = floor.threads[floor.promoted].crux if floor.promoted else None
-        if crux.validated and (best is None or crux.score.score > best.score.score):
-            floor.promoted = thread.id
-            floor.promotions += 1
-            floor.note("crux_promoted", CruxPromoted(at=floor.now, thread=thread.id, score=crux.score.score))
-        if floor.settings.coalitions == "live":
-            floor.find_coalitions()
+        if status == "CONVERGED":
+            floor.note("thread_converged", ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
+            thread.close(status, floor.now, reason)
+            floor.progress()
+        else:
+            self._end(thread, status, reason)
+        self.agenda.update()
 
     def close(
         self, thread: Thread, status: Literal["STALE", "FAILED_LOCK", "MERGED"], reason: str, into: Thread | None = None
     ) -> None:
-        """End a thread that did not converge."""
-        if status == "STALE" and len(thread.spoken) >= 12:
-            self.extract(thread)
+        """End a thread that did not converge; one that failed to lock, or has enough messages, is crystallized first."""
+        long = len(thread.spoken) >= MIN_CRYSTAL_MESSAGES
+        if status == "FAILED_LOCK" or (status == "STALE" and long):
+            self._start(thread, self._conclude(thread, status, reason))
+            return
+        self._end(thread, status, reason, into)
+        self.agenda.update()
+
+    def _end(
+        self, thread: Thread, status: Literal["STALE", "FAILED_LOCK", "MERGED"], reason: str, into: Thread | None = None
+    ) -> None:
         thread.close(status, self.floor.now, reason, into.id if into else None)
         note = ThreadClosed(
             at=self.floor.now, thread=thread.id, status=status, reason=reason, into=into.id if into else None

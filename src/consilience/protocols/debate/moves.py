@@ -40,10 +40,28 @@ BlockReason = Literal[
     "thread_cap",
     "thread_closed",
 ]
+Intervention = Literal[
+    "open",
+    "horizon",
+    "commit",
+    "retry",
+    "falsifier",
+    "binary",
+    "steelman",
+    "call",
+    "advocate",
+    "split",
+    "spawn",
+    "evidence",
+    "review",
+    "orbit",
+]
 
 MOVES: tuple[Move, ...] = get_args(Move)
 HORIZONS: tuple[Horizon, ...] = get_args(Horizon)
 """From the shortest to the longest."""
+MONTHS: frozenset[Horizon] = frozenset({"1-3mo", "12-18mo"})
+"""Horizons of the shorter half."""
 ACTIVE: frozenset[Status] = frozenset({"DISCOVERY", "LOCKING", "LOCKED"})
 """Statuses in which agents may speak in a thread."""
 
@@ -59,10 +77,12 @@ ALLOWED: Mapping[Stage, frozenset[Move]] = {
             "PROPOSE_CRUX",
             "STEELMAN",
             "GRADE_STEELMAN",
+            "COMMIT_POSITION",
         }
     ),
 }
-"""Moves per stage. Steelmen and grades stay open in the evidence stage, so that latecomers can earn a challenge."""
+"""Moves per stage. Steelmen and grades stay open in the evidence stage, so that latecomers can earn a challenge, and commitments,
+for which the agenda asks."""
 
 UNCOUNTED: frozenset[Move] = frozenset({"COMMIT_POSITION", "STEELMAN", "GRADE_STEELMAN"})
 """Moves that the rate limit of a thread does not count."""
@@ -86,6 +106,21 @@ STALE_MS = 30_000
 STABLE_MESSAGES = 6
 MAX_LOCK_ATTEMPTS = 4
 MAX_REQUIRED_PAIRS = 4
+MIN_CRYSTAL_MESSAGES = 12
+"""Messages from which a thread that ends without a lock is crystallized."""
+MAX_EXTRACTIONS = 3
+"""The first extraction of a thread, and two after challenges or failed tests."""
+RELATE_EVERY = 20
+"""Messages of the debate after which cruxes are related to each other."""
+COMMIT_EVERY = 10
+"""Messages of the debate after which agents without a position on an active dispute are asked for one."""
+MAX_DISPUTES = 2
+MAX_BOOST = 0.2
+"""Attention that the agenda adds to messages about the dispute with the highest score; half of it for the second."""
+ORBIT_MESSAGES, ORBIT_REPETITION = 8, 2.0
+"""A thread goes round in circles if its last messages hold no concession, no proposed crux, and every keyword more often."""
+MIN_SPLIT_AGENTS = 4
+"""Agents who judge over years, and over months, from which a thread is split by horizon: the seed's more than three."""
 ADVOCATE_AFTER = 20
 """Messages of the debate without a challenge after which one agent is asked to argue the other side."""
 

@@ -12,8 +12,8 @@ from typing import Literal
 from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
-from consilience.protocols.debate.moves import BlockReason, Grade, Horizon, Move, Side, Stage, Status
-from consilience.protocols.debate.records import Coalition, CruxScore, Framing
+from consilience.protocols.debate.moves import BlockReason, Grade, Horizon, Intervention, Move, Side, Stage, Status
+from consilience.protocols.debate.records import Coalition, CommonGround, CruxScore, Dependency, Extraction, Framing
 
 
 class _Note(Frozen):
@@ -94,13 +94,60 @@ class CruxExtracted(_Note):
     failures: tuple[str, ...] = ()
 
 
+class CrystallizedNote(_Note):
+    """What the crystallizer wrote down of a thread, before its review."""
+
+    thread: str
+    outcome: Literal["crux", "null", "NEEDS_CLARIFICATION"]
+    extraction: Extraction
+
+
+class CruxChallenged(_Note):
+    """An objection to a crux that was published back. `message` is its CHALLENGE, None over the limit on messages."""
+
+    thread: str
+    agent: str
+    text: str
+    extraction: int
+    message: str | None = None
+
+
+class RelationsNote(_Note):
+    """A comparison of cruxes: the pairs that were new, relations proposed, and all that is confirmed so far."""
+
+    pairs: tuple[tuple[str, str], ...]
+    proposed: int
+    dependencies: tuple[Dependency, ...] = ()
+    duplicates: tuple[tuple[str, str], ...] = ()
+
+
+class CandidatesNote(_Note):
+    """Candidates for common ground, before the final ballots vote on them, and what to ask next."""
+
+    candidates: tuple[CommonGround, ...] = ()
+    next_questions: tuple[str, ...] = ()
+
+
+class CommonGroundNote(_Note):
+    """The candidates that every final ballot confirmed."""
+
+    confirmed: tuple[CommonGround, ...] = ()
+
+
+class AgendaNote(_Note):
+    """The active disputes, the one with the highest crux score first."""
+
+    active: tuple[str, ...]
+    scores: tuple[float, ...]
+
+
 class DcgCalculated(_Note):
     thread: str
     score: CruxScore
 
 
 class CruxPromoted(_Note):
-    """The crux with the highest score so far."""
+    """The locked crux with the highest score now: the first of the active disputes."""
 
     thread: str
     score: float
@@ -130,20 +177,7 @@ class ThreadClosed(_Note):
 
 class ModeratorIntervention(_Note):
     thread: str
-    kind: Literal[
-        "open",
-        "horizon",
-        "commit",
-        "retry",
-        "falsifier",
-        "binary",
-        "steelman",
-        "call",
-        "advocate",
-        "split",
-        "spawn",
-        "evidence",
-    ]
+    kind: Intervention
     message: str
 
 
@@ -213,6 +247,12 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "crux_locked": CruxLocked,
     "crux_lock_failed": CruxLockFailed,
     "crux_extracted": CruxExtracted,
+    "crystallized": CrystallizedNote,
+    "crux_challenged": CruxChallenged,
+    "cruxes_related": RelationsNote,
+    "common_ground_proposed": CandidatesNote,
+    "common_ground": CommonGroundNote,
+    "agenda": AgendaNote,
     "dcg_calculated": DcgCalculated,
     "crux_promoted": CruxPromoted,
     "coalition_detected": CoalitionDetected,

@@ -16,10 +16,11 @@ from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
 from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.graph import contradictions_of, irreducible_of, is_split, roots_of
 from consilience.protocols.debate.moves import Side
-from consilience.protocols.debate.notes import RegimeNote
+from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
 from consilience.protocols.debate.objections import objections_of
-from consilience.protocols.debate.records import Crux, DebateBallot, Framing, SystemMetrics
+from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, Framing, SystemMetrics
 from consilience.protocols.debate.replies import ClosingReply, ClosingSide, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import Regime, regime_of
@@ -82,7 +83,6 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         getattr(answer.value, f"p{n}") if answer else "UNDECIDED" for n in range(1, propositions + 1)
     )
     _warn(session, course, framing)
-    irreducible = _irreducible(cruxes, final)
     primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
     coalitions = _coalitions(floor, final)
     report = await session.report(
@@ -110,7 +110,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         threads=tuple(thread.record() for thread in floor.threads.values()) if floor else (),
         regime=regime,
         regime_description=description,
-        irreducible_cruxes=tuple(crux.thread for crux in irreducible),
+        **_graph(floor, course, cruxes, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
         tests=tuple(course.stipulations.tests),
@@ -130,7 +130,7 @@ def _ballots(session: Session, course: Course) -> list[DebateBallot]:
     if floor is None:
         return []
     found = list(floor.openings.values())
-    asked = [thread for thread in floor.threads.values() if thread.question and thread.commitments]
+    asked = floor.asked
     for reply in course.final:
         if not isinstance(reply, Reply):
             continue
@@ -143,6 +143,7 @@ def _ballots(session: Session, course: Course) -> list[DebateBallot]:
                 step=1,
                 positions=tuple(getattr(value, f"p{n}") for n in range(1, len(floor.framing.propositions) + 1)),
                 questions={thread.id: getattr(value, f"q{n}") for n, thread in enumerate(asked, 1)},
+                common=tuple(getattr(value, f"c{n}") for n in range(1, len(floor.candidates) + 1)),
                 confidence=LEVELS[value.confidence],
                 claim=value.claim.strip(),
                 reason=value.reason.strip(),
@@ -171,6 +172,56 @@ def final_cruxes(floor: Floor | None) -> list[Crux]:
     return sorted(cruxes, key=lambda crux: -crux.score.score)
 
 
+def _irreducible(floor: Floor, cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[str]:
+    """Threads of validated cruxes on which final ballots hold both sides, and that no other of them would settle."""
+    later = {second for _, second in floor.duplicates}
+    valid = [crux.thread for crux in cruxes if crux.validated and crux.thread not in later]
+    split = [thread for thread in valid if is_split({ballot.questions.get(thread) for ballot in final})]
+    return irreducible_of(split, floor.dependencies)
+
+
+def _graph(
+    floor: Floor | None, course: Course, cruxes: Sequence[Crux], final: Sequence[DebateBallot]
+) -> dict[str, Any]:
+    """The fields of the report on all threads together: how cruxes bear on each other, what all agents hold, what to ask next.
+    Answers are those of final ballots, else the last in a thread."""
+    if floor is None:
+        return {}
+    agreed = common_ground(floor, course.final)
+    if floor.candidates:
+        floor.note("common_ground", CommonGroundNote(at=floor.now, confirmed=agreed))
+    later = {second for _, second in floor.duplicates}
+    threads = [
+        crux.thread for crux in cruxes if crux.thread not in later and floor.threads[crux.thread].crystallized == "crux"
+    ]
+    answers: dict[str, dict[str, Side]] = {}
+    for crux in cruxes:
+        sides = {agent: position.side for agent, position in crux.positions.items()}
+        answers[crux.thread] = sides | {b.agent: b.questions[crux.thread] for b in final if crux.thread in b.questions}
+    related = floor.settings.crystallization_level > 1
+    return {
+        "irreducible_cruxes": tuple(_irreducible(floor, cruxes, final)),
+        "common_ground": agreed,
+        "dependencies": tuple(floor.dependencies),
+        "duplicates": tuple(floor.duplicates),
+        "contradictions": contradictions_of(floor.dependencies, answers),
+        "roots": roots_of(threads, floor.dependencies) if related else {},
+        "next_questions": tuple(floor.next_questions),
+    }
+
+
+def common_ground(floor: Floor, final: Sequence[Reply[Any] | Failure]) -> tuple[CommonGround, ...]:
+    """The candidates that every debater confirmed by a typed YES; none if a final ballot is missing."""
+    cast = {reply.agent: reply.value for reply in final if isinstance(reply, Reply)}
+    if set(cast) != set(floor.debaters):
+        return ()
+    return tuple(
+        candidate
+        for n, candidate in enumerate(floor.candidates, 1)
+        if all(getattr(value, f"c{n}") == "YES" for value in cast.values())
+    )
+
+
 def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
     if floor is None:
         return Coalitions()
@@ -179,11 +230,6 @@ def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalition
     live = floor.settings.coalitions == "live"
     unchanged = floor.spoken - floor.coalitions_since if live and found.partition == floor.coalitions.partition else 0
     return found.at_the_end(settled=floor.over == "settled", unchanged_for=unchanged if live else None)
-
-
-def _irreducible(cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[Crux]:
-    """Validated cruxes on which final ballots hold both sides."""
-    return [c for c in cruxes if c.validated and {"YES", "NO"} <= {ballot.questions.get(c.thread) for ballot in final}]
 
 
 def tally(sides: Sequence[Side]) -> str:

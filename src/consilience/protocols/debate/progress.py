@@ -12,7 +12,9 @@ from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import ProgressColumn, Section, View
 from consilience.protocols.debate.moves import ACTIVE
 from consilience.protocols.debate.notes import (
+    AgendaNote,
     CoalitionDetected,
+    CruxChallenged,
     CruxExtracted,
     CruxLocked,
     CruxLockFailed,
@@ -47,7 +49,7 @@ from consilience.protocols.debate.words import ENDINGS, MOVES, STAGES, STATUSES,
 
 LAST_LINES = 8
 """Messages of a thread that its column shows."""
-PHASES = ("discovery", "crux_lock", "evidence", "falsifiers", "flips")
+PHASES = ("discovery", "crux_lock", "evidence", "falsifiers", "flips", "crystallization")
 """Phases of calls about a thread; the index is its number."""
 
 
@@ -279,6 +281,12 @@ def note_line(event: Noted) -> str:
             crux = load_note(CruxExtracted, event, text)
             why = "; ".join(map(validation_failure, crux.failures))
             return f"{thread_name(crux.thread)}: {'validated crux' if crux.validated else f'no validated crux, {why}'}"
+        case "crux_challenged":
+            challenged = load_note(CruxChallenged, event, text)
+            return f"{thread_name(challenged.thread)}: {challenged.agent} objects to the crux: {excerpt(challenged.text, 120)}"
+        case "agenda":
+            active = load_note(AgendaNote, event, text).active
+            return f"active disputes: {', '.join(map(thread_name, active))}" if active else ""
         case "coalition_detected":
             detected = load_note(CoalitionDetected, event, text)
             members = "; ".join(f"{one.label}: {', '.join(one.members)}" for one in detected.coalitions)

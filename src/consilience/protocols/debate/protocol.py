@@ -20,7 +20,7 @@ from consilience.protocols.debate.floor import Floor, Member
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
-from consilience.protocols.debate.outcome import Course, conclude, final_cruxes
+from consilience.protocols.debate.outcome import Course, common_ground, conclude, final_cruxes
 from consilience.protocols.debate.records import DebateBallot, Falsifier, Framing
 from consilience.protocols.debate.replies import (
     ClosingReply,
@@ -37,10 +37,8 @@ from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.settings import DebateSettings, proposition
 from consilience.protocols.debate.single import compare_questions, start_single
 from consilience.protocols.debate.stipulations import run_tests, run_told, voters
-from consilience.protocols.debate.threads import Thread
 from consilience.protocols.debate.watch import watch
 
-MAX_CLOSING_QUOTES = 40
 _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCERTAIN"}
 
 
@@ -75,7 +73,7 @@ class Debate(DebateSettings):
         await self._debate(floor)
         course.single = await single if single else None
         course.final = await self._vote(floor)
-        asked = questions(floor)
+        asked = floor.asked
         course.told = await run_told(floor, voters(course.final), asked, self.new_facts)
         course.closing = await self._close(floor, course)
         course.compared = await compare_questions(floor, course.single, final_cruxes(floor))
@@ -167,16 +165,19 @@ class Debate(DebateSettings):
         for agent in present:
             clock.spawn(agent, Debater(floor, moderator, agent).take_part())
         await clock.run()
+        floor.closed = True
         at = floor.now
         for thread in floor.active:
-            moderator.extract(thread)
+            moderator.crystallizer.extract(thread)
             thread.end_stage(at)
+        await moderator.crystallizer.finish()
         floor.note("global_convergence", GlobalConvergence(at=at, reason=floor.over or "limit"))
 
     async def _vote(self, floor: Floor) -> list[Reply[Any] | Failure]:
-        """Every debater's sealed final position on the propositions and on the question of every thread that has one."""
+        """Every debater's sealed final position on the propositions, on the question of every thread that has one, and on the
+        candidates for common ground."""
         session, propositions = floor.session, floor.framing.propositions
-        asked = questions(floor)
+        asked, common = floor.asked, tuple(candidate.statement for candidate in floor.candidates)
         async with session.phase("final", 1):
             replies = await session.gather(
                 [
@@ -189,13 +190,14 @@ class Debate(DebateSettings):
                                 seat=session.agent(agent).introduction(),
                                 propositions=propositions,
                                 questions=tuple(thread.question or "" for thread in asked),
+                                common=common,
                                 claim=floor.openings[agent].claim,
                                 opening=floor.openings[agent].positions,
                             ),
                             tuple(quote for thread in asked for quote in floor.quotes(thread)),
                         ),
                         key=f"final/{agent}",
-                        returns=final_type(len(propositions), len(asked)),
+                        returns=final_type(len(propositions), len(asked), len(common)),
                         kind="ballot",
                         audience=("crystallizer",),
                         quoted=lambda value: final_words(value, len(propositions), len(asked)),
@@ -210,12 +212,13 @@ class Debate(DebateSettings):
     async def _close(self, floor: Floor, course: Course) -> Reply[ClosingReply] | Failure:
         """The answer to the task, by a seat that took no side."""
         session = floor.session
-        quotes = (*ballot_quotes(floor, course), *closing_quotes(floor))
-        cruxes = tuple(f"q{n}: {thread.question}" for n, thread in enumerate(questions(floor), 1))
+        quotes = (*ballot_quotes(floor, course), *floor.key_quotes())
+        cruxes = tuple(f"q{n}: {thread.question}" for n, thread in enumerate(floor.asked, 1))
         words = session.words(
             "closing",
             propositions=floor.framing.propositions,
             cruxes=cruxes,
+            common=tuple(agreed.statement for agreed in common_ground(floor, course.final)),
             ballots=tuple(floor.letters[r.agent] for r in course.last_ballots if isinstance(r, Reply)),
             facts=self.new_facts,
         )
@@ -262,11 +265,6 @@ def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:
     return [min(range(len(columns)), key=lambda n: max(columns[n].count(side) for side in ("YES", "NO")))]
 
 
-def questions(floor: Floor) -> list[Thread]:
-    """Threads whose question is on the final ballot: every one with commitments on it."""
-    return [thread for thread in floor.threads.values() if thread.question and thread.commitments]
-
-
 def opening_ballot(agent: str, value: OpeningReply, propositions: int) -> DebateBallot:
     declared = falsifier_of(value)
     parts = declared.model_dump(include={"metric", "threshold", "deadline"}) if declared else None
@@ -291,19 +289,3 @@ def final_words(value: FinalReply, propositions: int, asked: int) -> str:
 
 def ballot_quotes(floor: Floor, course: Course) -> list[Quote]:
     return [Quote(r.key, floor.letters[r.agent]) for r in course.last_ballots if isinstance(r, Reply)]
-
-
-def closing_quotes(floor: Floor) -> list[Quote]:
-    """What the closing call reads of the exchange: commitments, accurate steelmen, evidence, concessions, updates and challenges to
-    evidence; where these are few, the last messages as well."""
-    accurate = {s.message for thread in floor.threads.values() for s in thread.steelmen if s.grade == "ACCURATE"}
-    moves = {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "CONCEDE", "UPDATE_POSITION", "CHALLENGE_EVIDENCE", "PROPOSE_CRUX"}
-    spoken = [message for message in floor.messages if not message.by_moderator]
-    kept = [m for m in spoken if m.move in moves or m.id in accurate][-MAX_CLOSING_QUOTES:]
-    rest = (
-        [m for m in spoken if m not in kept][-(MAX_CLOSING_QUOTES - len(kept)) :]
-        if len(kept) < MAX_CLOSING_QUOTES
-        else []
-    )
-    chosen = {message.id for message in (*kept, *rest)}
-    return [Quote(message.id, message.label) for message in spoken if message.id in chosen]

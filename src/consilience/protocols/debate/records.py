@@ -199,6 +199,23 @@ class CruxPosition(Frozen):
     concessions: tuple[str, ...] = ()
 
 
+class Extraction(Frozen):
+    """A thread as the crystallizer wrote it down: nothing in it is a position of an agent."""
+
+    question: str
+    kind: CruxKind
+    criteria: tuple[str, ...] = ()
+    """What would settle the question."""
+    supporting: tuple[str, ...] = ()
+    """Messages that show the dispute."""
+    confidence: float
+    """That the participants answered this question."""
+    number: int
+    """From 1."""
+    unclear: str = ""
+    """What has to be clarified before the dispute can be written down; empty if it could be."""
+
+
 class CruxChallenge(Frozen):
     """An objection to a crystallized crux in its review window."""
 

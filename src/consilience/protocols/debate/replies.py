@@ -180,7 +180,7 @@ class Relation(BaseModel):
     target: int
     kind: Literal["SAME", "ENTAILS", "CONTRADICTS", "SUPPORTS"]
     sketch: str
-    confidence: float
+    confidence: ConfidenceLevel = "unsure"
 
 
 class RelationsReply(BaseModel):
@@ -408,6 +408,12 @@ def refuse_bad_framing(reply: FramingReply) -> None:
         raise ValueError(
             "give at least one yes/no question in `propositions`, or the form `not disputable` with the reason"
         )
+
+
+def refuse_no_crux(reply: CrystalReply) -> None:
+    """Raise `ValueError` for a crux without a question."""
+    if reply.outcome == "crux" and not is_question(reply.question):
+        raise ValueError("`question` must be the yes/no question that divides the participants")
 
 
 def refuse_no_question(reply: QuestionReply) -> None:

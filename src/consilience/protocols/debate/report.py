@@ -35,7 +35,9 @@ class DebateReport(Report):
     """The header, and what a debate adds to it."""
 
     step: ClassVar[str] = "message"
-    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "test", "framing", "comparison", "single"})
+    asides: ClassVar[frozenset[str]] = frozenset(
+        {"ballot", "test", "framing", "comparison", "crystallization", "single"}
+    )
     asks_for_dissent: ClassVar[bool] = True
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
 

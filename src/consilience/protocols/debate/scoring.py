@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from consilience.protocols.debate.moves import Side, dominant_horizon
-from consilience.protocols.debate.records import Crux, CruxPosition, CruxScore, Flip
+from consilience.protocols.debate.records import Crux, CruxChallenge, CruxPosition, CruxScore, Extraction, Flip
+from consilience.protocols.debate.replies import CruxKind
 from consilience.protocols.debate.threads import Thread
 
 Regime = Literal["inconclusive", "polarized", "partial", "consensus"]
@@ -29,29 +30,53 @@ def crux_score(sides: Mapping[str, Side], flips: Mapping[str, Flip], agents: int
     return CruxScore(coverage=coverage, polarity=polarity, impact=impact, score=coverage * polarity * impact)
 
 
-def validation_failures(
-    question: str, sides: Collection[Side], criteria: Sequence[str], flips: Mapping[str, Flip], locked: bool
+def written_failures(
+    question: str, criteria: Sequence[str], kind: CruxKind | None = None, unclear: str = ""
 ) -> tuple[str, ...]:
-    """Why a question is no valid crux, by the seed's tests; empty for one that is."""
+    """Why the words of a crux fail the seed's tests, which other words may pass; empty if they do not."""
+    failures: list[str] = []
+    if unclear:
+        failures.append(f"needs clarification: {unclear}")
+    if len(criteria) < MIN_CRITERIA:
+        failures.append(f"resolution criteria: {len(criteria)}, at least {MIN_CRITERIA} are needed")
+    failures += [f'vague criterion: "{criterion}"' for criterion in criteria if _VAGUE.search(criterion)]
+    if kind == "measurement" or any(phrase in question.casefold() for phrase in MEASUREMENT):
+        failures.append("a question of measurement")
+    return tuple(failures)
+
+
+def validation_failures(
+    question: str,
+    sides: Collection[Side],
+    criteria: Sequence[str],
+    flips: Mapping[str, Flip],
+    locked: bool,
+    *,
+    kind: CruxKind | None = None,
+    unclear: str = "",
+    thresholds: Sequence[str] = (),
+    challenged: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Why a question is no valid crux, by the seed's tests; empty for one that is. `thresholds` are those of declared falsifiers,
+    `challenged` the objections to its last extraction."""
     failures: list[str] = []
     if not locked:
         failures.append("not locked")
     if not {"YES", "NO"} <= set(sides):
         failures.append("no firm agent on each side")
-    if len(criteria) < MIN_CRITERIA:
-        failures.append(f"resolution criteria: {len(criteria)}, at least {MIN_CRITERIA} are needed")
-    failures += [f'vague criterion: "{criterion}"' for criterion in criteria if _VAGUE.search(criterion)]
+    failures += written_failures(question, criteria, kind, unclear)
+    known = set(criteria)
+    failures += [f'vague falsifier: "{t}"' for t in thresholds if _VAGUE.search(t) and t not in known]
     flipping = sum(flip.would_flip for flip in flips.values())
     if flipping < MIN_FLIPS:
         failures.append(f"top claims that hang on it: {flipping}, at least {MIN_FLIPS} are needed")
-    if any(phrase in question.casefold() for phrase in MEASUREMENT):
-        failures.append("a question of measurement")
+    failures += [f"challenged: {objection}" for objection in challenged]
     return tuple(failures)
 
 
-def crux_of(thread: Thread, agents: int) -> Crux:
-    """The crux of a thread with a question, from what its agents declared."""
-    flips = thread.flips or {
+def declared_flips(thread: Thread) -> dict[str, Flip]:
+    """Whether top claims hang on the question, as agents declared last: after the evidence, else with their commitment."""
+    return thread.flips or {
         agent: Flip(
             agent=agent,
             side=c.side,
@@ -62,35 +87,64 @@ def crux_of(thread: Thread, agents: int) -> Crux:
         )
         for agent, c in thread.commitments.items()
     }
-    sides = {agent: flips[agent].side if agent in flips else c.side for agent, c in thread.commitments.items()}
-    criteria = tuple(dict.fromkeys(falsifier.words() for _, falsifier in thread.falsifiers()))
+
+
+def crux_of(
+    thread: Thread, agents: int, draft: Extraction | None = None, challenges: tuple[CruxChallenge, ...] = ()
+) -> Crux:
+    """The crux of a thread with a question: the words of the draft, and what its agents declared. Without a draft the question is
+    the locked one, and the falsifiers are what would settle it."""
+    flips, sides = declared_flips(thread), thread.declared_sides
+    declared = tuple(dict.fromkeys(falsifier.words() for _, falsifier in thread.falsifiers()))
+    criteria = draft.criteria if draft else declared
+    supporting = draft.supporting if draft else ()
     question = thread.question or thread.topic
-    failures = validation_failures(question, list(sides.values()), criteria, flips, thread.locked_at is not None)
+    failures = validation_failures(
+        question,
+        list(sides.values()),
+        criteria,
+        flips,
+        thread.locked_at is not None,
+        kind=draft.kind if draft else None,
+        unclear=draft.unclear if draft else "",
+        thresholds=declared,
+        challenged=[c.text for c in challenges if draft and c.extraction == draft.number],
+    )
     return Crux(
         thread=thread.id,
         question=question,
-        positions={
-            agent: CruxPosition(
-                side=sides[agent],
-                statement=c.statement,
-                confidence=c.confidence,
-                horizon=c.horizon,
-                falsifier=c.falsifier,
-                concessions=tuple(
-                    concession.proposition for concession in thread.concessions if concession.agent == agent
-                ),
-            )
-            for agent, c in thread.commitments.items()
-        },
+        locked_question=thread.locked_question if thread.locked_question != question else None,
+        kind=draft.kind if draft else None,
+        confidence=draft.confidence if draft else 1.0,
+        extractions=draft.number if draft else 0,
+        challenges=challenges,
+        positions={agent: _position(thread, agent, side) for agent, side in sides.items()},
         resolution_criteria=criteria,
         flips=flips,
         evidence=tuple(thread.evidence),
-        supporting_messages=tuple(dict.fromkeys(c.message for c in thread.commitments.values() if c.message)),
+        supporting_messages=supporting
+        or tuple(dict.fromkeys(c.message for c in thread.commitments.values() if c.message)),
         dominant_horizon=dominant_horizon(thread.horizons()),
         score=crux_score(sides, flips, agents),
         locked=thread.locked_at is not None,
         validated=not failures,
         validation_failures=failures,
+    )
+
+
+def _position(thread: Thread, agent: str, side: Side) -> CruxPosition:
+    """What an agent declared; of one that did not commit itself, only its side after the evidence."""
+    commitment = thread.commitments.get(agent)
+    if commitment is None:
+        flip = thread.flips[agent]
+        return CruxPosition(side=side, statement=flip.why, confidence=flip.confidence)
+    return CruxPosition(
+        side=side,
+        statement=commitment.statement,
+        confidence=commitment.confidence,
+        horizon=commitment.horizon,
+        falsifier=commitment.falsifier,
+        concessions=tuple(concession.proposition for concession in thread.concessions if concession.agent == agent),
     )
 
 

@@ -13,7 +13,7 @@ from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import PanelSeats
-from consilience.protocols.debate.moves import MAX_AGENTS, MAX_THREADS, MIN_AGENTS
+from consilience.protocols.debate.moves import MAX_AGENTS, MAX_EXTRACTIONS, MAX_THREADS, MIN_AGENTS
 from consilience.protocols.debate.replies import MAX_PROPOSITIONS, is_question
 
 POINTS_OF_VIEW = (
@@ -75,11 +75,14 @@ class DebateSettings(PanelSeats):
         Literal["agents", "moderator"], Field(description="source of further threads: agents, or keywords")
     ] = "agents"
     crystallization: Annotated[
-        int,
+        int | None,
         Field(
-            ge=1, le=3, description="1: cruxes of threads; 2: how cruxes bear on each other; 3: common ground as well"
+            ge=1,
+            le=3,
+            description="1: cruxes of threads; 2: also how they bear on each other; 3: also common ground; default: 3, "
+            "1 with brief prompts",
         ),
-    ] = 3
+    ] = None
     agenda: Annotated[
         bool, Field(description="more attention for messages about the two cruxes with the highest scores")
     ] = True
@@ -128,12 +131,14 @@ class DebateSettings(PanelSeats):
 
     def with_detail(self, detail: Detail) -> Self:
         """Replies of small models are short here; what is longer has run away, at 15 tokens a second. They are slow, too, so that
-        one crux is tested unless the settings name a number."""
+        one crux is tested, and threads alone are crystallized, unless the settings name a number."""
         if detail != "brief":
             return super().with_detail(detail)
         changes = {"reply_tokens": BRIEF_REPLY_TOKENS} if self.reply_tokens is None else {}
         if "test_cruxes" not in self.model_fields_set:
             changes["test_cruxes"] = BRIEF_TEST_CRUXES
+        if self.crystallization is None:
+            changes["crystallization"] = 1
         return self.model_copy(update=changes)
 
     def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
@@ -179,6 +184,17 @@ class DebateSettings(PanelSeats):
         return self.max_messages if steps is None else min(self.max_messages, steps)
 
     @property
+    def crystallization_level(self) -> int:
+        """1 to 3."""
+        return 3 if self.crystallization is None else self.crystallization
+
+    @property
+    def max_crystallizations(self) -> int:
+        """Calls that write down threads, relate cruxes and confirm relations, and collect common ground."""
+        threads, level = MAX_THREADS, self.crystallization_level
+        return MAX_EXTRACTIONS * threads + (2 * (threads - 1) if level > 1 else 0) + (level > 2)
+
+    @property
     def max_framings(self) -> int:
         return MAX_FRAMINGS_PER_THREAD * MAX_THREADS
 
@@ -193,13 +209,14 @@ class DebateSettings(PanelSeats):
         return 6
 
     def estimate(self) -> Estimate:
-        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's calls, the closing one,
-        ballots of tested cruxes and on new facts, the single call with its comparison. The least is a debate in which nothing is
-        published."""
+        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's and the crystallizer's calls, the
+        closing one, ballots of tested cruxes and on new facts, the single call with its comparison. Further reviews of a crux are
+        attempts. The least is a debate in which nothing is published."""
         seats, threads, single = len(self.seat_ids), MAX_THREADS, int(self.single_call)
         moderator = self.max_framings + threads + self.max_comparisons
         ballots = 2 + (2 * self.test_cruxes + 1 if self.test_cruxes else 0) + len(self.new_facts)
-        most = int(self.frames) + ballots * seats + self.max_attempts + seats * threads + moderator + 1 + 2 * single
+        most = int(self.frames) + ballots * seats + self.max_attempts + seats * threads + moderator
+        most += self.max_crystallizations + 1 + 2 * single
         return Estimate(min=1 if self.frames else 2 * seats + 1 + single, max=most)
 
 

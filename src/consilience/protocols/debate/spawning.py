@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from typing import Protocol as Structural
@@ -17,9 +17,13 @@ from consilience.protocols.debate.floor import MODERATOR, Floor
 from consilience.protocols.debate.moves import (
     MAX_ACTIVE_THREADS,
     MAX_THREADS,
+    MIN_SPLIT_AGENTS,
+    MONTHS,
     SPAWN_MIN_AGENTS,
     SPAWN_MIN_MENTIONS,
     THINK_MS,
+    Horizon,
+    dominant_horizon,
 )
 from consilience.protocols.debate.notes import SpawnProposed
 from consilience.protocols.debate.records import DebateMessage
@@ -177,6 +181,26 @@ class Spawning:
             parent.members[:] = remaining
         await self.moderator.open(proposal.question, proposal.supporters, question=proposal.question, parent=parent.id)
         floor.progress()
+
+    async def split_by_horizon(self, thread: Thread, horizons: Mapping[str, Horizon]) -> bool:
+        """Where more than three agents judge over months and more than three over years, give the latter a thread of their own.
+        Return whether it was split; both then ask the question over their own horizon."""
+        floor, question = self.floor, thread.question or thread.topic
+        months = {agent: horizon for agent, horizon in horizons.items() if horizon in MONTHS}
+        years = {agent: horizon for agent, horizon in horizons.items() if horizon not in MONTHS}
+        full = len(floor.active) >= MAX_ACTIVE_THREADS or len(floor.threads) >= MAX_THREADS
+        if thread.half or full or min(len(months), len(years)) < MIN_SPLIT_AGENTS:
+            return False
+        over = {half: dominant_horizon(found.values()) for half, found in (("months", months), ("years", years))}
+        words = {
+            half: floor.session.words("over", question=question, horizon=horizon) for half, horizon in over.items()
+        }
+        thread.half, thread.horizon, thread.question = "months", over["months"], words["months"]
+        thread.left = frozenset(years)
+        thread.members[:] = [agent for agent in thread.members if agent not in years]
+        other = await self.moderator.open(words["years"], list(years), question=words["years"], parent=thread.id)
+        other.half, other.horizon, other.left = "years", over["years"], frozenset(months)
+        return True
 
     def _obstacle(self, proposal: Proposal) -> str:
         floor = self.floor

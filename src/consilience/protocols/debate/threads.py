@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+from consilience.protocols.debate.attention import keywords
 from consilience.protocols.debate.moves import (
     ACTIVE,
     EXTRA_DISCOVERY_MESSAGES,
     MIN_DISCOVERY_MESSAGES,
+    ORBIT_MESSAGES,
+    ORBIT_REPETITION,
     STABLE_MESSAGES,
     THREAD_CAP,
     Horizon,
@@ -21,6 +25,7 @@ from consilience.protocols.debate.records import (
     Commitment,
     Concession,
     Crux,
+    Crystallized,
     DebateMessage,
     Evidence,
     Falsifier,
@@ -88,6 +93,15 @@ class Thread:
     concessions: list[Concession] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     flips: dict[str, Flip] = field(default_factory=dict)
+    locked_question: str | None = None
+    """The question on which its participants committed themselves."""
+    crystallized: Crystallized = ""
+    orbited_at: int = 0
+    """Messages of debaters when the moderator last remarked that it goes round in circles."""
+    half: Literal["", "months", "years"] = ""
+    """The half of a thread that was split by horizon."""
+    left: frozenset[str] = frozenset()
+    """Agents who have their own thread since a split by horizon."""
     horizon: Horizon | None = None
     """The horizon that the moderator aligned it to."""
     busy: bool = False
@@ -139,6 +153,10 @@ class Thread:
         if self.ready_to_lock if self.stage == "DISCOVERY" else self.stage == "EVIDENCE" and self.is_stable:
             return False
         return self.in_stage + self.in_flight < self.budget and len(self.spoken) + self.in_flight < self.cap
+
+    def is_other_half(self, other: Thread) -> bool:
+        """Whether both come from a split by horizon and ask the same over different times."""
+        return bool(self.half and other.half) and self.half != other.half
 
     def moves(self, last: int) -> list[str]:
         """The moves of the last messages of debaters."""
@@ -211,11 +229,27 @@ class Thread:
         """Whether the extra messages, too, engaged fewer than two agents."""
         return self.discovery_spent and self.granted >= EXTRA_DISCOVERY_MESSAGES and len(self.participants) < 2
 
+    @property
+    def number(self) -> int:
+        """The number in its id."""
+        return int(self.id.rpartition("-")[2])
+
+    @property
+    def on_ballot(self) -> bool:
+        """Whether final ballots answer its question: agents committed themselves on it, or it was crystallized."""
+        return bool(self.question) and bool(self.commitments or self.crux)
+
     # lock
+
+    @property
+    def declared_sides(self) -> dict[str, Side]:
+        """The side that each agent declared last: in private after the evidence, else in public."""
+        sides: dict[str, Side] = {agent: commitment.side for agent, commitment in self.commitments.items()}
+        return sides | {agent: flip.side for agent, flip in self.flips.items()}
 
     def await_commitments(self) -> None:
         """Ask every participant for its commitment. Those who had left for another thread are in this one again."""
-        self.to_commit = list(self.participants)
+        self.to_commit = [agent for agent in self.participants if agent not in self.left]
         self.members += [agent for agent in self.to_commit if agent not in self.members]
 
     def invite(self, agents: Sequence[str]) -> None:
@@ -296,6 +330,7 @@ class Thread:
             concessions=tuple(self.concessions),
             signal=self.signal,
             crux=self.crux,
+            crystallized=self.crystallized,
             closed_by=self.closed_by,
         )
 
@@ -322,6 +357,18 @@ def convergence_signal(thread: Thread) -> float:
     if len({message.agent for message in recent}) <= 2 < len(thread.participants):
         return 0.6
     return 0.0
+
+
+def is_orbiting(thread: Thread) -> bool:
+    """Whether a thread goes round in circles: no CONCEDE and no PROPOSE_CRUX in its last 8 messages, and the same keywords again
+    and again. Once for the same messages."""
+    recent = thread.spoken[-ORBIT_MESSAGES:]
+    if len(recent) < ORBIT_MESSAGES or len(thread.spoken) - thread.orbited_at < ORBIT_MESSAGES:
+        return False
+    if {"CONCEDE", "PROPOSE_CRUX"} & {message.move for message in recent}:
+        return False
+    words = [word for message in recent for word in keywords(message.text)]
+    return bool(words) and len(words) / len(set(words)) > ORBIT_REPETITION
 
 
 def aligned_horizon(thread: Thread, stated: Sequence[Horizon]) -> Horizon | None:

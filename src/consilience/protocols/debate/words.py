@@ -142,6 +142,12 @@ def validation_failure(failure: str) -> str:
         return f"by their own word the top claims of {match[1]} of its agents hang on it, two are needed"
     if match := re.fullmatch(r"vague criterion: (.*)", failure, re.DOTALL):
         return f"a finding that would settle it is vague: {match[1]}"
+    if match := re.fullmatch(r"vague falsifier: (.*)", failure, re.DOTALL):
+        return f"what would change a mind is vague: {match[1]}"
+    if match := re.fullmatch(r"needs clarification: (.*)", failure, re.DOTALL):
+        return f"the dispute needs clarification: {match[1]}"
+    if match := re.fullmatch(r"challenged: (.*)", failure, re.DOTALL):
+        return f"a participant objects that it misrepresents the dispute: {match[1]}"
     return failure
 
 
