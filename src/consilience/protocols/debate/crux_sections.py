@@ -125,20 +125,16 @@ def _hangs(agent: str, crux: Crux) -> str:
 def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
     """The commitment with the highest confidence of either side, whole, as it was made."""
     best: dict[Side, tuple[float, QuoteBlock]] = {}
-    commitments = {commitment.agent: commitment for commitment in thread.commitments}
+    commitments = {commitment.agent: commitment.message for commitment in thread.commitments}
     for agent, position in crux.positions.items():
         side, message = state.committed_side(agent, crux.thread)
         made = side or position.side
         if made in FIRM and position.statement and (made not in best or position.confidence > best[made][0]):
             left = ", who has left this side since" if state.final_side(agent, crux) != made else ""
-            mark = (
-                f" [{message.label}]"
-                if message
-                else state.mark(commitments[agent].message if agent in commitments else None)
-            )
-            by = f"{state.names[agent]}, {certainty(position.confidence)}{mark}{left}"
-            said = message.id if message else commitments[agent].message
-            best[made] = (position.confidence, QuoteBlock(text=position.statement, by=by, refs=(said,)))
+            said = message.id if message else commitments.get(agent, "")
+            by = f"{state.names[agent]}, {certainty(position.confidence)}{state.mark(said)}{left}"
+            refs = (said,) if said else state.agent_refs(agent, crux)
+            best[made] = (position.confidence, QuoteBlock(text=position.statement, by=by, refs=refs))
     for side in FIRM:
         if side in best:
             yield Paragraph(lead=f"Best statement for {SIDES[side]}:", text="", refs=best[side][1].refs)

@@ -91,16 +91,18 @@ class DebateState:
         """What was declared on a crux: commitments and flips, then the final ballots that answer it."""
         commitments = [c.message for c in self.thread(crux.thread).commitments]
         ballots = [ballot.key for ballot in self.final.values() if crux.thread in ballot.questions]
-        return _refs(*commitments, *(flip.message for flip in crux.flips.values()), *ballots)
+        found = _refs(*commitments, *(flip.message for flip in crux.flips.values()), *ballots)
+        return found or tuple(message.id for message in self.said_in(crux.thread)[-1:]) or self.last_refs
 
     def agent_refs(self, agent: str, crux: Crux) -> Refs:
         """What one agent declared on a crux, and its final ballot."""
         committed = [c.message for c in self.thread(crux.thread).commitments if c.agent == agent]
         flips = [crux.flips[agent].message] if agent in crux.flips else []
-        return _refs(*committed, *flips, *([self.final[agent].key] if agent in self.final else []))
+        own = _refs(*committed, *flips, *([self.final[agent].key] if agent in self.final else []))
+        return own or self.crux_refs(crux)
 
     def flip_refs(self, crux: Crux, agents: Iterable[str]) -> Refs:
-        return _refs(*(crux.flips[agent].message for agent in agents))
+        return _refs(*(crux.flips[agent].message for agent in agents)) or self.crux_refs(crux)
 
     def thread(self, id: str) -> ThreadRecord:
         return next(thread for thread in self.threads if thread.id == id)
