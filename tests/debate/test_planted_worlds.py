@@ -57,6 +57,6 @@ def test_observed_flips_are_those_planted_where_agents_misreport() -> None:
 
 
 def test_thread_whose_supporters_are_all_on_one_side_asks_the_others_and_locks() -> None:
-    report, _ = debated(plant(100, agents=6))
+    report, _ = debated(plant(107, agents=6))
     asked = [t for t in report.threads if t.lock_attempts and t.lock_attempts[0].kinds == ("sides",)]
     assert any(thread.lock_attempts[-1].success for thread in asked)
