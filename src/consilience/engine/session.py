@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -41,7 +40,7 @@ from consilience.engine.analysis import facts_kept
 from consilience.engine.branch import Branch, current_branch, current_phase
 from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
-from consilience.engine.header import ended_calls, quorum_of, quotations_in, report_header
+from consilience.engine.header import call_usage, quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.schedule import Clock
@@ -425,12 +424,8 @@ class Session:
         return await asyncio.to_thread(lambda: cls(**{**report_header(self._state, first), **verdict, **fields}))
 
     def spent_on(self, key: str) -> tuple[int, int, float | None]:
-        """Return the tokens read and written and the cost of a call that has ended, all its attempts together. An unknown price
-        makes the cost None."""
-        attempts = [event for event in ended_calls(self._state) if event.key == key]
-        costs = [event.cost for event in attempts]
-        cost = math.fsum(cost for cost in costs if cost is not None) if None not in costs else None
-        return sum(event.tokens_in for event in attempts), sum(event.tokens_out for event in attempts), cost
+        """Return tokens read, tokens written and the cost of a call that has ended, all its attempts together."""
+        return call_usage(self._state, key)
 
     def warn(self, text: str) -> None:
         """Add a sentence to the report's warnings."""

@@ -97,7 +97,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         dissent=tuple(_dissent(decided, final)),
         objections=tuple(objections_of(floor.messages, session.shown())) if floor else (),
         decided=decided if answer else (),
-        first_step=answer.value.first_step.strip() if answer and not is_empty_remark(answer.value.first_step) else "",
+        first_step=_first_step(answer),
         position_changes=(*changes, *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
         framing=framing,
@@ -113,9 +113,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         **_graph(floor, course, cruxes, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
-        tests=tuple(course.stipulations.tests),
-        placebo=course.stipulations.placebo,
-        flip_records=course.stipulations.flips,
+        **_test_fields(course.stipulations),
         told=tuple(told),
         coalitions=coalitions.found,
         coalition_finding=coalitions.finding,
@@ -123,6 +121,15 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         single_call=single_record(session, course.single, course.compared, cruxes, propositions),
     )
     return report.model_copy(update={"added": added_sentence(report, state_of(report).cruxes)})
+
+
+def _test_fields(shown: Stipulations) -> dict[str, Any]:
+    return {"tests": tuple(shown.tests), "placebo": shown.placebo, "flip_records": shown.flips}
+
+
+def _first_step(answer: Reply[ClosingReply] | None) -> str:
+    step = answer.value.first_step.strip() if answer else ""
+    return "" if is_empty_remark(step) else step
 
 
 def _ballots(session: Session, course: Course) -> list[DebateBallot]:
