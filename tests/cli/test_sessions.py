@@ -164,7 +164,7 @@ def test_a_finished_session_is_shown_and_resumed_without_the_code_of_its_protoco
 ) -> None:
     shown, resumed = cli("show", session).stdout, cli("resume", session).stdout
     assert "### Changes of the answer" in resumed  # of this protocol alone
-    monkeypatch.setattr(registry, "_installed", dict)
+    monkeypatch.setattr(registry, "installed_protocols", dict)
     monkeypatch.setattr(registry, "_defined", {})
     assert cli("show", session).stdout == shown
     again = cli("resume", session)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
-from consilience.engine.protocol import protocol_names
+from consilience.engine.protocol import installed_protocols
 from consilience.models.endpoints import FREE, configure_prices
 from consilience.models.providers import is_endpoint
 
@@ -155,7 +155,7 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
         for name, entry in value.items() if is_own(path) else ():
             _prices(name, entry, path)
         return value
-    protocols = (ENDPOINTS, *protocol_names())
+    protocols = (ENDPOINTS, *installed_protocols())
     if isinstance(value, dict) and key in protocols:
         return value
     if key in protocols:

@@ -21,7 +21,7 @@ from consilience.cli.plan import check_models, default_model, links, programs_wo
 from consilience.cli.setup import local_weights, need_runtime
 from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.paths import check_home, data_dir, is_open_to_others, journal_path, weights_dir
-from consilience.engine.protocol import find_protocol, protocol_names
+from consilience.engine.protocol import find_protocol, installed_protocols
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
 from consilience.models.endpoints import FREE, free_price_hint, list_models, prices_of
@@ -116,7 +116,7 @@ def _installation() -> list[Row]:
     rows = [
         Row("consilience", version("consilience")),
         Row("python", f"{platform.python_version()} ({sys.executable})"),
-        Row("protocols", ", ".join(protocol_names())),
+        Row("protocols", ", ".join(sorted(installed_protocols()))),
     ]
     for extra, module in EXTRAS.items():
         state = "installed" if is_installed(module) else f"not installed: pip install 'consilience[{extra}]'"

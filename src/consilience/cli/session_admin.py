@@ -15,7 +15,7 @@ import typer
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.options import Id, Json, ListingGroup, new_app
-from consilience.cli.run import fork, resume
+from consilience.cli.run import fork, resume, tell
 from consilience.cli.sessions import diff, export, find_session, replay, show, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.paths import check_home, journal_path
@@ -31,7 +31,7 @@ MAX_REMOVED_AT_ONCE = 100
 """Sessions per removal; each one holds a file open."""
 
 sessions = new_app(ListingGroup)
-for app in (show, resume, replay, fork, diff, export):
+for app in (show, resume, replay, fork, tell, diff, export):
     sessions.registered_commands.extend(app.registered_commands)
 
 

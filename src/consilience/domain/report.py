@@ -199,6 +199,18 @@ class Independence(Frozen):
     """Effective number of voices: n/(1+(n−1)ρ) per shared model; n if no model is shared."""
 
 
+class Forecast(Frozen):
+    """A yes/no question on which agents took sides, and which the future may answer."""
+
+    id: str
+    """By which the user names it within its session."""
+    question: str
+    sides: dict[str, tuple[bool, float]] = {}
+    """The final side of each firm agent, True for yes, with its confidence from 0 to 1. Uncertain agents are missing."""
+    falsifiers: tuple[tuple[str, str, str], ...] = ()
+    """What would change an agent's mind: the agent, the finding, and the deadline in its own words, which may be empty."""
+
+
 @dataclass(frozen=True)
 class UnfinishedSession:
     """A session without a report, from which its protocol builds a presentation."""
@@ -354,6 +366,10 @@ class Report(Frozen):
     def presentation(self) -> Presentation:
         """Return what the protocol adds to how this report is shown. It must follow from the report's fields alone."""
         return self._presentation()
+
+    def forecasts(self) -> tuple[Forecast, ...]:
+        """Return the questions that can be followed up; none by default."""
+        return ()
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:

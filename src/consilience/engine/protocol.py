@@ -202,19 +202,20 @@ def register(protocol: type[Protocol]) -> type[Protocol]:
 
 
 @cache
-def _installed() -> dict[str, str]:
+def installed_protocols() -> dict[str, str]:
+    """Return `module:attribute` by name, from package metadata, without importing any."""
     return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def protocol_names() -> list[str]:
     """Names of the installed and the registered protocols."""
-    return sorted({*_installed(), *_registered})
+    return sorted({*installed_protocols(), *_registered})
 
 
 def find_protocol(name: str) -> type[Protocol]:
     """Return the protocol of that name: registered, installed, or the last class defined under it. Raises `UnknownName`."""
     known = _registered.get(name)
-    if known is None and name not in _installed():
+    if known is None and name not in installed_protocols():
         known = _defined.get(name)
         if known is None:
             raise UnknownName(f"there is no protocol {name!r}", do=f"Known: {', '.join(protocol_names())}.")
@@ -222,16 +223,18 @@ def find_protocol(name: str) -> type[Protocol]:
         return known
     import importlib
 
-    module, _, attribute = _installed()[name].partition(":")
+    module, _, attribute = installed_protocols()[name].partition(":")
     protocol = getattr(importlib.import_module(module), attribute)
     if not (isinstance(protocol, type) and issubclass(protocol, Protocol)):
         raise UnknownName(
-            f"the entry point {name!r} is not a protocol", where=_installed()[name], do="Fix or remove that package."
+            f"the entry point {name!r} is not a protocol",
+            where=installed_protocols()[name],
+            do="Fix or remove that package.",
         )
     if protocol.name != name:
         raise UnknownName(
             f"the entry point {name!r} is the protocol {protocol.name!r}",
-            where=_installed()[name],
+            where=installed_protocols()[name],
             do="Use the same name in the entry point and in the class.",
         )
     return protocol

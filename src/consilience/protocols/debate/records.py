@@ -23,9 +23,13 @@ class Falsifier(Frozen):
     derived: bool = False
     """Whether the moderator derived it from what its agent had said, since the agent declared none."""
 
+    @property
+    def finding(self) -> str:
+        return f"{self.metric}: {self.threshold}"
+
     def words(self) -> str:
         """`metric: threshold, by deadline`."""
-        return f"{self.metric}: {self.threshold}" + (f", by {self.deadline}" if self.deadline else "")
+        return self.finding + (f", by {self.deadline}" if self.deadline else "")
 
 
 class Framing(Frozen):

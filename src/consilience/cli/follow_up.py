@@ -1,0 +1,183 @@
+"""`due`, `resolve` and `scores`: what became of the forecasts of recorded sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Literal
+
+import typer
+
+from consilience.cli.errors import print_json
+from consilience.cli.options import Id, Json, new_app
+from consilience.cli.sessions import find_session, user_store
+from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.events import SessionFinished
+from consilience.domain.paths import journal_path
+from consilience.domain.report import Report
+from consilience.engine.protocol import report_type
+from consilience.journal.store import Store
+from consilience.reporting.follow_up import (
+    BrierScore,
+    Deadline,
+    FollowedSession,
+    Resolution,
+    brier_scores,
+    open_deadlines,
+    read_resolutions,
+    record_resolution,
+    resolutions_path,
+)
+from consilience.reporting.formatting import count, printable
+
+due, resolve, scores = new_app(), new_app(), new_app()
+
+NEAR_DAYS = 90
+
+
+@due.command("due")
+def _due(
+    within: Annotated[
+        int, typer.Option("--within", min=0, help="Also list deadlines in so many days.", metavar="DAYS")
+    ] = NEAR_DAYS,
+    on: Annotated[
+        str | None,
+        typer.Option(help="The day to compare with, YYYY-MM-DD. Default: today.", metavar="DATE", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List findings that would change an agent's mind and whose deadline is past or near, over all sessions.
+
+    A deadline is in the agent's own words; those that name no date are listed apart. Resolved questions are left out.
+    """
+    today = _day(on)
+    with user_store() as store:
+        found = open_deadlines(_followed(store), read_resolutions(resolutions_path(journal_path())))
+    limit = today + timedelta(days=within)
+    groups = {
+        "past": [d for d in found if d.day is not None and d.day < today],
+        "near": [d for d in found if d.day is not None and today <= d.day <= limit],
+        "unreadable": [d for d in found if d.day is None],
+    }
+    if as_json:
+        print_json({name: [_row(deadline) for deadline in group] for name, group in groups.items()})
+        return
+    heads = {
+        "past": "Past",
+        "near": f"In the next {count(within, 'day')}",
+        "unreadable": "Deadlines that name no date",
+    }
+    for name, group in groups.items():
+        if group:
+            print(f"{heads[name]}:")
+            for deadline in group:
+                print(
+                    printable(f"  {deadline.day or deadline.deadline}  {deadline.session} {deadline.forecast}  ")
+                    + _words(deadline)
+                )
+    if not any(groups.values()):
+        print("Nothing is due.")
+
+
+@resolve.command("resolve")
+def _resolve(
+    id: Id,
+    question: Annotated[
+        str, typer.Argument(help="A crux or proposition of it: crux-1, p1.", metavar="QUESTION", show_default=False)
+    ],
+    outcome: Annotated[
+        Literal["yes", "no"], typer.Argument(help="How it came out.", metavar="yes|no", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Record how a question of a session came out. The session itself is not changed; a later outcome replaces an earlier one."""
+    with user_store() as store:
+        session = find_session(store, id)
+        followed = _follow(store, session)
+        forecasts = {forecast.id: forecast for forecast in followed.forecasts} if followed else {}
+        if question not in forecasts:
+            known = ", ".join(forecasts)
+            raise UnknownName(
+                f"session {session} has no question {question!r} that can be resolved",
+                do=f"Give one of them: {known}."
+                if known
+                else "Only finished sessions with positions have such questions.",
+            )
+        on = datetime.now(UTC).date().isoformat()
+        record_resolution(resolutions_path(journal_path()), Resolution(session, question, outcome == "yes", on))
+        agents, _ = brier_scores([followed] if followed else [], [Resolution(session, question, outcome == "yes", on)])
+    scored = [row for row in agents if row.period == "all"]
+    if as_json:
+        result = {"session": session, "question": question, "outcome": outcome, "recorded": on}
+        print_json({**result, "agents": [asdict(row) for row in scored]})
+        return
+    print(printable(f"{session} {question}: {outcome} ({forecasts[question].question})"))
+    for row in scored:
+        print(printable(f"  {row.name}: Brier score {row.score:.3f}"))
+
+
+@scores.command("scores")
+def _scores(as_json: Json = False) -> None:
+    """Show Brier scores of agents and of models over all resolved questions, in all and by month.
+
+    0 is perfect, 0.25 a coin, 1 certain and wrong. Agents that took no side on a question are not scored on it.
+    """
+    with user_store() as store:
+        agents, models = brier_scores(_followed(store), read_resolutions(resolutions_path(journal_path())))
+    if as_json:
+        print_json({"agents": [asdict(row) for row in agents], "models": [asdict(row) for row in models]})
+        return
+    if not agents:
+        print("No question is resolved yet: consilience resolve SESSION QUESTION yes|no.")
+        return
+    _table("agent", agents)
+    print()
+    _table("model", models)
+
+
+def _table(head: str, rows: list[BrierScore]) -> None:
+    width = max(len(head), *(len(row.name) for row in rows))
+    print(f"{head:{width}}  {'month':7}  forecasts  Brier score")
+    for row in rows:
+        print(printable(f"{row.name:{width}}  {row.period:7}  {row.forecasts:9}  {row.score:11.3f}"))
+
+
+def _day(text: str | None) -> date:
+    try:
+        return datetime.now(UTC).astimezone().date() if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(f"{text!r} is not a date", where="--on", do="Write it as 2027-12-31.") from None
+
+
+def _row(deadline: Deadline) -> dict[str, object]:
+    return {**asdict(deadline), "day": deadline.day.isoformat() if deadline.day else None}
+
+
+def _words(deadline: Deadline) -> str:
+    return printable(f"{deadline.agent}: {deadline.finding} ({deadline.question})")
+
+
+def _followed(store: Store) -> Iterator[FollowedSession]:
+    """The finished sessions with forecasts, oldest first."""
+    for session in store.sessions():
+        followed = _follow(store, session)
+        if followed is not None:
+            yield followed
+
+
+def _follow(store: Store, session: str) -> FollowedSession | None:
+    """Return a session with its forecasts; None if it has none. Reports of protocols without forecasts are not read."""
+    started = store.beginning(session)
+    cls = report_type(started.protocol) if started else None
+    if cls is None or cls.forecasts is Report.forecasts:
+        return None
+    finished = next((event for event in store.read(session) if isinstance(event, SessionFinished)), None)
+    if finished is None:
+        return None
+    report = cls.model_validate_json(store.text(finished.report))
+    parents, root = store.parents(), session
+    while root in parents:
+        root = parents[root]
+    forecasts = report.forecasts()
+    return FollowedSession(session, root, report.agents, forecasts) if forecasts else None

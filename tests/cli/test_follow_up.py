@@ -1,0 +1,135 @@
+"""Deadlines that fall due, outcomes, and scores."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli.town import MODEL, TASK, Cli, Town, recorded
+from consilience.domain.events import canonical_digest
+from consilience.domain.paths import journal_path
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.reporting.follow_up import brier
+from kit.debating import Debaters
+
+DEADLINES = {"D1": "end of Q3 2027", "D2": "when the works begin"}
+
+
+def dated(request: ModelRequest) -> dict[str, object]:
+    return {"deadline": DEADLINES[request.agent], "threshold": f"more than {request.agent} said"}
+
+
+@pytest.fixture
+def session(cli: Cli, town: Town) -> str:
+    """D1 holds yes, D2 no, both fairly sure (0.7)."""
+    town.reply = Debaters({"opening": dated, "commit": dated})
+    assert cli("debate", TASK, "--as-is", "--debaters", "2", "--max-messages", "20", "--model", MODEL).exit_code == 0
+    return recorded()[-1]
+
+
+def due(cli: Cli, *arguments: str) -> dict[str, list[dict[str, str]]]:
+    found = json.loads(cli("due", "--json", *arguments).stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("on", "group"), [("2027-10-01", "past"), ("2027-09-30", "near"), ("2027-07-02", "near"), ("2027-07-01", "")]
+)
+def test_deadline_is_past_after_its_last_day_and_near_before_it(cli: Cli, session: str, on: str, group: str) -> None:
+    found = due(cli, "--on", on)
+    for name in ("past", "near"):
+        rows = [(row["session"], row["forecast"], row["agent"], row["day"]) for row in found[name]]
+        wanted = [(session, id, "D1", "2027-09-30") for id in ("p1", "crux-1")]
+        assert rows == (wanted if name == group else [])
+
+
+def test_deadline_without_a_date_is_listed_as_such(cli: Cli, session: str) -> None:
+    assert [(row["agent"], row["deadline"], row["day"]) for row in due(cli)["unreadable"]] == [
+        ("D2", "when the works begin", None)
+    ] * 2
+    text = cli("due", "--on", "2027-10-01").stdout
+    assert text.index("Past:") < text.index("Deadlines that name no date:")
+    assert "more than D2 said" in text
+
+
+def test_resolved_question_is_no_longer_due(cli: Cli, session: str) -> None:
+    assert cli("resolve", session, "crux-1", "yes").exit_code == 0
+    assert {row["forecast"] for row in due(cli, "--on", "2027-10-01")["past"]} == {"p1"}
+
+
+def test_fork_repeats_no_deadline_of_its_parent(cli: Cli, session: str) -> None:
+    before = due(cli, "--on", "2027-10-01")
+    assert cli("tell", session, "A new fact.").exit_code == 0
+    assert due(cli, "--on", "2027-10-01") == before
+
+
+def test_resolve_leaves_the_session_and_its_replay_as_they_were(cli: Cli, session: str) -> None:
+    def digest() -> str:
+        store = SqliteStore(journal_path())
+        try:
+            return canonical_digest(store.read(session))
+        finally:
+            store.close()
+
+    before, shown = digest(), cli("show", session, "--json").stdout
+    assert cli("resolve", session, "p1", "no").exit_code == 0
+    assert (digest(), cli("show", session, "--json").stdout) == (before, shown)
+    assert cli("replay", session).exit_code == 0
+
+
+def test_resolve_scores_the_final_sides_and_the_last_outcome_counts(cli: Cli, session: str) -> None:
+    assert cli("resolve", "last", "p1", "no").exit_code == 0
+    result = json.loads(cli("resolve", "last", "p1", "yes", "--json").stdout)
+    scores = {row["name"]: row["score"] for row in result["agents"]}
+    assert scores == {"D1": pytest.approx(0.15**2), "D2": pytest.approx(0.85**2)}
+
+    found = json.loads(cli("scores", "--json").stdout)
+    (month,) = {row["period"] for row in found["agents"]} - {"all"}
+    assert result["recorded"].startswith(month)
+    assert {(row["name"], row["period"], row["forecasts"]) for row in found["models"]} == {
+        (MODEL, "all", 2),
+        (MODEL, month, 2),
+    }
+    assert [row["score"] for row in found["models"]] == [pytest.approx((0.15**2 + 0.85**2) / 2)] * 2
+    assert "Brier score" in cli("scores").stdout
+
+
+@pytest.mark.parametrize(
+    ("side", "confidence", "outcome", "score"),
+    [(True, 1.0, True, 0.0), (True, 1.0, False, 1.0), (False, 0.0, True, 0.25), (False, 0.5, False, 0.0625)],
+)
+def test_brier_score_of_a_side(side: bool, confidence: float, outcome: bool, score: float) -> None:
+    assert brier(side, confidence, outcome) == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("resolve", "last", "crux-9", "yes"), "Give one of them: p1, crux-1"),
+        (("resolve", "last", "p1", "maybe"), "maybe"),
+        (("resolve", "nobody", "p1", "yes"), "there is no session 'nobody'"),
+        (("due", "--on", "soon"), "'soon' is not a date"),
+    ],
+)
+def test_mistake_is_reported_and_records_nothing(cli: Cli, session: str, arguments: tuple[str, ...], says: str) -> None:
+    result = cli(*arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert json.loads(cli("scores", "--json").stdout) == {"agents": [], "models": []}
+
+
+def test_session_of_a_protocol_without_forecasts_has_nothing_to_resolve(cli: Cli, town: Town) -> None:
+    town.reply = lambda request: "No."
+    assert cli("solo", TASK, "--model", MODEL).exit_code == 0
+    assert "Nothing is due." in cli("due").stdout
+    assert cli("resolve", "last", "p1", "yes").exit_code == 2
+
+
+def test_damaged_file_of_outcomes_is_named(cli: Cli, session: str) -> None:
+    journal_path().with_suffix(".resolutions").write_text("nonsense\n")
+    result = cli("scores")
+    assert result.exit_code == 2
+    assert "journal.resolutions" in result.stderr

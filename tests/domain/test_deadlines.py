@@ -1,0 +1,45 @@
+"""Deadlines as agents write them."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from consilience.domain.deadlines import deadline_of
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [
+        ("2027-12-31", "2027-12-31"),
+        ("by 2027-3-9, latest", "2027-03-09"),
+        ("2027-02", "2027-02-28"),
+        ("February 2028", "2028-02-29"),
+        ("end of Sept. 2027", "2027-09-30"),
+        ("31 December 2027", "2027-12-31"),
+        ("the 1st of May, 2027", "2027-05-01"),
+        ("March 4th, 2027", "2027-03-04"),
+        ("Q3 2027", "2027-09-30"),
+        ("2027-Q1", "2027-03-31"),
+        ("2027 Q4", "2027-12-31"),
+        ("the third quarter of 2027", "2027-09-30"),
+        ("H1 2028", "2028-06-30"),
+        ("second half of 2028", "2028-12-31"),
+        ("end of 2029", "2029-12-31"),
+        ("2029", "2029-12-31"),
+        ("mid-2028", "2028-06-30"),
+        ("early 2028", "2028-03-31"),
+        ("between April 2026 and Q1 2027", "2027-03-31"),
+        ("before the works begin on 1 October 2027", "2027-10-01"),
+    ],
+)
+def test_deadline_is_the_last_day_of_the_latest_period_that_is_named(text: str, day: str) -> None:
+    assert deadline_of(text) == date.fromisoformat(day)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "in six months", "next spring", "before 12,400 events", "2027-02-31", "Q5", "maybe"]
+)
+def test_words_that_name_no_date_have_none(text: str) -> None:
+    assert deadline_of(text) is None
