@@ -22,6 +22,7 @@ import consilience
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.protocols.debate.moves import FIRM
+from consilience.protocols.debate.scoring import MIN_FLIPS
 from consilience.protocols.debate.simulate import simulate
 from consilience.simulation import Interval, SimulatedModel, World, adjusted_rand, bootstrap, f1, plant
 from consilience.simulation.worlds import PROPOSITION
@@ -54,7 +55,7 @@ class Recovery:
     consensus: bool
     """Whether the debate reported a consensus."""
     public: bool | None
-    """Whether the last sides taken in public were unanimous on every question; None where nobody took one."""
+    """Whether the last sides taken in public were unanimous on every question; None where no two agents took one."""
     precision: float | None
     recall: float | None
     f1: float | None
@@ -109,7 +110,9 @@ def compare(model: SimulatedModel, report: DebateReport, seconds: float, tested:
     declared, observed = flips(world, report, asked)
     camps = {agent: n for n, one in enumerate(report.coalitions) for agent in one.members}
     groups = [camps.get(agent, -1 - n) for n, agent in enumerate(world.minds)]
-    public = [{p.side for p in crux.positions.values()} & set(FIRM) for crux in cruxes.values()]
+    public = [
+        {c.side for c in thread.commitments} & set(FIRM) for thread in report.threads if len(thread.commitments) > 1
+    ]
     statements = [question_of(world, common.statement) for common in report.common_ground]
     ballots = [ballot for ballot in report.ballots if ballot.step == 1]
     on_ballot = {q for ballot in ballots for id in ballot.questions if (q := thread_question(world, report, id))}
@@ -165,13 +168,16 @@ def thread_question(world: World, report: DebateReport, id: str) -> str | None:
 
 
 def is_named(report: DebateReport, id: str) -> bool:
-    """Whether a debate names a crux: its tests showed at least two flips beyond the placebo; without tests, it is validated."""
+    """Whether a debate names a crux: at least two answers rest on it by declared flips, corrected by observed ones.
+
+    What an agent showed whose ballot moved under the placebo, too, corrects nothing. Without tests: whether it is validated.
+    """
     crux = next(thread.crux for thread in report.threads if thread.id == id)
-    assert crux is not None
-    records = [r for r in report.flip_records.get(id, ()) if r.observed is not None]
+    records = report.flip_records.get(id)
     if not records:
-        return crux.validated
-    return sum(bool(r.observed and not r.placebo) for r in records) >= 2
+        return crux is not None and crux.validated
+    corrected = [r.declared if r.observed is None or r.placebo else r.observed for r in records]
+    return sum(bool(flip) for flip in corrected) >= MIN_FLIPS
 
 
 def flips(world: World, report: DebateReport, asked: dict[str, str]) -> tuple[float | None, float | None]:

@@ -56,7 +56,8 @@ def test_observed_flips_are_those_planted_where_agents_misreport() -> None:
     assert any(record.declared != record.observed for _, record in records)
 
 
-def test_thread_whose_supporters_are_all_on_one_side_asks_the_others_and_locks() -> None:
-    report, _ = debated(plant(107, agents=6))
-    asked = [t for t in report.threads if t.lock_attempts and t.lock_attempts[0].kinds == ("sides",)]
+def test_threads_whose_supporters_are_all_on_one_side_ask_the_others_and_lock() -> None:
+    reports = [debated(plant(seed, agents=6))[0] for seed in (105, 109, 113)]
+    threads = [thread for report in reports for thread in report.threads if thread.lock_attempts]
+    asked = [thread for thread in threads if thread.lock_attempts[0].kinds == ("sides",)]
     assert any(thread.lock_attempts[-1].success for thread in asked)
