@@ -203,8 +203,9 @@ def _graph(
     ]
     answers: dict[str, dict[str, Side]] = {}
     for crux in cruxes:
-        sides = {agent: position.side for agent, position in crux.positions.items()}
-        answers[crux.thread] = sides | {b.agent: b.questions[crux.thread] for b in final if crux.thread in b.questions}
+        cast = {b.agent: b.questions[crux.thread] for b in final if crux.thread in b.questions}
+        public = {agent: position.side for agent, position in crux.positions.items() if agent not in cast}
+        answers[crux.thread] = cast | public
     related = floor.settings.crystallization_level > 1
     return {
         "irreducible_cruxes": tuple(_irreducible(floor, cruxes, final)),
