@@ -162,7 +162,7 @@ def test_unfinished_session_is_exported(cli: Cli, broken_off: str) -> None:
 
 
 def test_views_and_exports_work_without_the_protocol(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_installed", dict)
+    monkeypatch.setattr(registry, "installed_protocols", dict)
     for name in ("json", "markdown", "html", "svg", "events"):
         assert cli("export", session, "--format", name).exit_code == 0
     assert cli("show", session, "--view", "evolution").exit_code == 0

@@ -496,9 +496,7 @@ def test_attention_by_meaning_without_an_encoder_is_refused() -> None:
 
 def test_person_in_a_seat_speaks_only_when_asked_or_named() -> None:
     script = Debaters()
-    models = {
-        agent: ScriptedModel(script) for agent in ("D2", "D3", "framing", "moderator", "crystallizer", "second_opinion")
-    }
+    models = {agent.id: ScriptedModel(script) for agent in Debate(debaters=3).agents(None)}
     report = consilience.run_sync(
         TASK, Debate(debaters=3), model={**models, "D1": ScriptedModel(script, name="human:Ann")}
     )

@@ -58,20 +58,31 @@ class Timed(ScriptedModel):
         return await super().complete(request)
 
 
+AWAITED: dict[str, str | tuple[str, ...]] = {
+    "turn": "opening",
+    "single": "opening",
+    "flip": "crystallize",
+    "final": ("single", "synthesize"),
+    "closing": "final",
+    "named": "closing",
+    "test": ("closing", "named"),
+}
+"""The calls that a call of each kind waits for."""
+
+
 def longest_chain(events: list[Event], model: Timed) -> float:
     """Seconds of the longest chain: a call depends on every message published, and every private reply awaited, before it began.
 
     Opening ballots depend on nothing, final ones on everything before them, the closing call on all final ones, tests on that,
-    reviews of a crux on the call that wrote it.
+    reviews of a crux on the call that wrote it. The single call follows the opening ballots and is awaited before the final ones.
     """
-    awaited = {"turn": "opening", "flip": "crystallize", "final": "synthesize", "closing": "final", "test": "closing"}
     ends: dict[str, float] = {}
     known = 0.0
     for event in sorted((event for event in events if event.place), key=lambda event: place_key(event.place)):
         if isinstance(event, CallCompleted):
             kind = event.key.partition("/")[0]
-            if kind in awaited:
-                known = max([known, *(end for key, end in ends.items() if key.startswith(awaited[kind]))])
+            if before := AWAITED.get(kind):
+                known = max([known, *(end for key, end in ends.items() if key.startswith(before))])
             ends[event.key] = known + model.seconds(event.key)
         elif isinstance(event, MessagePublished) and event.id.endswith("/said"):
             known = max(known, ends[event.id.removesuffix("/said")])

@@ -22,6 +22,8 @@ SEED_KEYS = {
     "duration",
     "totalMessages",
     "threads",
+    "commonGround",
+    "coalitions",
     "regime",
     "regimeDescription",
     "irreducibleCruxes",
@@ -71,19 +73,21 @@ async def test_split_ballots_stand_before_the_answer_on_every_face_and_are_no_ag
 async def test_an_answer_that_takes_no_side_says_so_and_the_smaller_side_is_dissent() -> None:
     report = await debate()
     text = report.markdown()
-    assert "The answer takes neither side." in above_answer(text)
+    assert "**If you must decide today:** the answer takes neither side." in above_answer(text)
     dissent = text.split("### Dissent")[1].split("## ")[0]
     assert "critic of change (B), no" in dissent
 
 
 async def test_an_answer_against_most_ballots_says_so_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "NO"}})
-    assert "The answer decides no, against most firm ballots (1 for it, 2 against)." in above_answer(report.markdown())
+    assert "**If you must decide today:** no, against most firm ballots (1 for it, 2 against)." in above_answer(
+        report.markdown()
+    )
 
 
 async def test_an_answer_with_most_ballots_says_so_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "YES"}})
-    assert "The answer decides yes, as most firm ballots do." in above_answer(report.markdown())
+    assert "**If you must decide today:** yes, as most firm ballots do." in above_answer(report.markdown())
 
 
 async def test_one_side_and_undecided_ballots_are_not_unanimous() -> None:
@@ -154,7 +158,9 @@ async def test_a_crux_shows_where_each_agent_stands_what_would_change_it_and_bot
     text = (await debate()).markdown()
     crux = text.split("### Crux 1.")[1].split("\n### ")[0]
     assert crux.startswith(" Would queues lose orders at the peak?")
-    assert "| agent | answer now | on this crux | would change its mind if | its top claim hangs on it |" in crux
+    assert "| agent | answer now | on this crux | would change its mind if | when told the answer |" in crux
+    untested = (await debate(test_cruxes=0)).markdown()
+    assert "| agent | answer now | on this crux | would change its mind if | its top claim hangs on it |" in untested
     assert "| critic of change (B) | no, fairly sure | no \\[B11\\] | more than 12, by 2027-12-31 |" in crux
     assert "**Best statement for yes:**" in crux
     assert "**Best statement for no:**" in crux

@@ -112,7 +112,7 @@ def test_move_for_the_placebo_is_recorded_as_such() -> None:
 def test_zero_cruxes_to_test_asks_nothing_further() -> None:
     model = ScriptedModel(Debaters())
     report = debate(model=model, test_cruxes=0)
-    assert model.requests[-1].key == "closing"
+    assert model.requests[-1].key == "named"
     assert (report.tests, report.placebo, report.flip_records) == ((), None, {})
 
 
@@ -153,7 +153,9 @@ def test_limit_before_the_tests_leaves_them_out_and_says_so() -> None:
 
 
 def test_report_shows_declared_observed_and_placebo_flips_of_each_agent() -> None:
-    text = debate(stubborn("D3")).markdown().split("### What they do when told so")[1].split("### ")[0]
-    assert "Declared 3 of 3, observed 2 of 3; placebo 0 of 3." in text
-    assert [line.count("yes") for line in text.splitlines() if "(A)" in line or "(C)" in line] == [2, 1]
-    assert PLACEBO in text
+    text = debate(stubborn("D3")).markdown().split("### Crux 1.")[1].split("### ")[0]
+    assert "Declared to hang on it: 3 of 3; changed position when told its answer: 2 of 3; for the placebo" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert [row.endswith("flipped ✔ |") for row in rows if "(A" in row or "(B" in row] == [True, True]
+    assert [row.endswith("did not flip ✘ |") for row in rows if "(C" in row] == [True]
+    assert PLACEBO.rstrip(".") in text

@@ -145,6 +145,13 @@ class Debaters:
                     "unknown": [],
                     "text": f"Closing: {text}",
                 }
+            case "single":
+                decided = dict.fromkeys(fields, "NO")
+                asked = ["Would queues lose orders at the peak?", "Is the old system too slow?"]
+                own = {"against": ["it is late"], "would_change": ["more than 12 lost"], "unknown": ["the peak"]}
+                return {**decided, "confidence": "fairly sure", "cruxes": asked, **own, "text": f"Alone: {text}"}
+            case "named":
+                return dict.fromkeys(fields, 0) | {"q1": 1}
             case "reframe" | "spawn":
                 return {"question": f"Would it lose orders, asks {request.key}?", "second": ""}
             case "same":

@@ -167,6 +167,8 @@ class Objection(Frozen):
     """None in old sessions, which list only unanswered objections."""
     how: str = ""
     """How the target met it, in the target's words."""
+    answer: str | None = None
+    """The message that met it, if the protocol's agents answer in messages of their own."""
     ruled: Literal["upheld", "rejected"] | None = None
     """Whether the text of their common parent follows it."""
     ruling: str = ""

@@ -33,6 +33,9 @@ class _Data(BaseModel):
 
 # --- blocks
 
+Refs = tuple[str, ...]
+"""Ids of the messages and keys of the calls on which a line rests. The page of a session links them to its transcript."""
+
 
 class Paragraph(_Data):
     """A paragraph of plain text."""
@@ -42,6 +45,7 @@ class Paragraph(_Data):
     lead: str = ""
     """Shown in bold before the text."""
     tone: Literal["plain", "strong", "remark"] = "plain"
+    refs: Refs = ()
 
 
 class Subheading(_Data):
@@ -64,6 +68,7 @@ class QuoteBlock(_Data):
     kind: Literal["quote"] = "quote"
     text: str
     by: str = ""
+    refs: Refs = ()
 
 
 class Item(_Data):
@@ -76,6 +81,7 @@ class Item(_Data):
     """Shown in italics after the text, behind a dash."""
     note: str = ""
     """Shown after the author, behind a dash if there is none."""
+    refs: Refs = ()
 
 
 class Bullets(_Data):
@@ -93,6 +99,8 @@ class Table(_Data):
     rows: tuple[tuple[str, ...], ...]
     left: int = 1
     """How many columns, from the first, hold words; the others hold figures."""
+    refs: tuple[Refs, ...] = ()
+    """Of each row; empty if no row has any."""
 
 
 class KeyFigure(_Data):

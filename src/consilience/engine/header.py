@@ -70,6 +70,14 @@ def ended_calls(state: State) -> list[Ended]:
     return sorted(state.recorder.reached.values(), key=lambda event: (place_key(event.place), event.attempt))
 
 
+def call_usage(state: State, key: str) -> tuple[int, int, float | None]:
+    """Return tokens read, tokens written and the cost of all attempts of a call; an unknown price makes the cost None."""
+    attempts = [event for event in ended_calls(state) if event.key == key]
+    costs = [event.cost for event in attempts]
+    cost = math.fsum(cost for cost in costs if cost is not None) if None not in costs else None
+    return sum(event.tokens_in for event in attempts), sum(event.tokens_out for event in attempts), cost
+
+
 def replies_by_key(ended: Sequence[Ended]) -> dict[str, CallCompleted]:
     """The last reply of each answered call, by key: a closing call whose reply was cut may have a second one."""
     return {event.key: event for event in ended if isinstance(event, CallCompleted)}

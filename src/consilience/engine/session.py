@@ -40,7 +40,7 @@ from consilience.engine.analysis import facts_kept
 from consilience.engine.branch import Branch, current_branch, current_phase
 from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
-from consilience.engine.header import quorum_of, quotations_in, report_header
+from consilience.engine.header import call_usage, quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.schedule import Clock
@@ -422,6 +422,10 @@ class Session:
             fields["dissent"] = tuple(dissent for dissent in fields["dissent"] if self.agent(dissent.agent).voice)
         # in a thread: after thousands of calls it would hold up the other sessions of the loop
         return await asyncio.to_thread(lambda: cls(**{**report_header(self._state, first), **verdict, **fields}))
+
+    def spent_on(self, key: str) -> tuple[int, int, float | None]:
+        """Return tokens read, tokens written and the cost of a call that has ended, all its attempts together."""
+        return call_usage(self._state, key)
 
     def warn(self, text: str) -> None:
         """Add a sentence to the report's warnings."""

@@ -26,6 +26,7 @@ from consilience.reporting.formatting import (
     reply_text,
     strip_invalid_xml,
 )
+from consilience.reporting.links import LineLinks
 from consilience.reporting.markdown import blocks_markdown, chapter_heading, footer_markdown
 from consilience.reporting.partial_report import partial_document
 from consilience.reporting.record import SessionRecord, phase_of
@@ -88,7 +89,7 @@ def page(record: SessionRecord) -> str:
         style=Markup(_read("page.css")),
         facts=list(_facts(record)),
         finished=report is not None,
-        report=Markup(document_html(document)),
+        report=Markup(document_html(document, anchors=anchors_of(record))),
         views=_views(record) if started else [],
         task=record.text(started.task) if started else "",
         settings="\n".join(_settings(started)) if started else "",
@@ -175,23 +176,27 @@ def _read(name: str) -> str:
     return (files("consilience.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
-def document_html(document: ReportDocument, *, heading: bool = False, down: int = 0) -> str:
-    """Return a document with folded sections that open on demand. Headings are `down` levels lower."""
+def document_html(
+    document: ReportDocument, *, heading: bool = False, down: int = 0, anchors: Mapping[str, str] | None = None
+) -> str:
+    """Return a document with folded sections that open on demand. Headings are `down` levels lower. `anchors`: places on the page
+    by id of a message or key of a call, to which lines that rest on them are linked."""
+    links = LineLinks(anchors or {})
     title = f"# {document.title}\n\n" if heading and document.title is not None else ""
     parts = [html_of(f"{title}**{document.status}**", down=down)]
     for chapter in document.chapters:
         parts.append(html_of(chapter_heading(chapter), down=down))
-        parts += [_block_html(block, down) for block in chapter.blocks]
+        parts += [_block_html(block, down, links) for block in chapter.blocks]
     parts.append(html_of(footer_markdown(document), down=down))
-    parts += [_block_html(Details(summary=s.heading, blocks=s.blocks), down) for s in document.folded]
+    parts += [_block_html(Details(summary=s.heading, blocks=s.blocks), down, links) for s in document.folded]
     return "".join(parts)
 
 
-def _block_html(block: Block | MarkdownBlock, down: int) -> str:
+def _block_html(block: Block | MarkdownBlock, down: int, links: LineLinks) -> str:
     if isinstance(block, Details):
-        inner = "".join(_block_html(inner, down) for inner in block.blocks)
+        inner = "".join(_block_html(inner, down, links) for inner in block.blocks)
         return f"<details><summary>{escape_xml(one_line(block.summary))}</summary>\n{inner}</details>\n"
-    return html_of(blocks_markdown([block]), down=down)
+    return links.linked(html_of(blocks_markdown([links.marked(block)]), down=down))
 
 
 def _facts(record: SessionRecord) -> Iterable[tuple[str, str]]:
@@ -237,22 +242,27 @@ def _documents(record: SessionRecord) -> list[dict[str, str]]:
     ]
 
 
+def anchors_of(record: SessionRecord) -> dict[str, str]:
+    """Return the places on the page: of calls by key (the answered attempt, else the last), of messages and documents by id."""
+    numbered = [(call, f"call-{n}") for n, call in enumerate(record.calls, 1)]
+    anchors = {call.key: anchor for call, anchor in numbered}
+    anchors |= {call.key: anchor for call, anchor in numbered if isinstance(call, CallCompleted)}
+    sources = record.state.started.sources if record.state.started else ()
+    anchors |= {source.id: f"document-{n}" for n, source in enumerate(sources, 1)}
+    return anchors | {event.id: f"message-{n}" for n, event in enumerate(_messages(record), 1)}
+
+
+def _messages(record: SessionRecord) -> list[MessagePublished]:
+    return [event for event in record.events if isinstance(event, MessagePublished)]
+
+
 def _phases(record: SessionRecord) -> list[tuple[str, list[TranscriptEntry]]]:
     """Return calls in program order by phase, phases in order of appearance, then messages such as objections."""
-    anchors = {(call.key, call.attempt): f"call-{n}" for n, call in enumerate(record.calls, 1)}
-    anchors_by_id = {
-        call.key: anchors[call.key, call.attempt] for call in record.calls if isinstance(call, CallCompleted)
-    }
-    messages = [event for event in record.events if isinstance(event, MessagePublished)]
-    sources = record.state.started.sources if record.state.started else ()
-    anchors_by_id |= {source.id: f"document-{n}" for n, source in enumerate(sources, 1)}
-    anchors_by_id |= {event.id: f"message-{n}" for n, event in enumerate(messages, 1)}
+    anchors_by_id = anchors_of(record)
     phases: dict[str, list[TranscriptEntry]] = {}
-    for call in record.calls:
-        phases.setdefault(phase_of(call), []).append(
-            _entry(call, anchors[call.key, call.attempt], anchors_by_id, record)
-        )
-    for event in messages:
+    for n, call in enumerate(record.calls, 1):
+        phases.setdefault(phase_of(call), []).append(_entry(call, f"call-{n}", anchors_by_id, record))
+    for event in _messages(record):
         phase = f"{event.phase[0]} {event.phase[1]}" if event.phase else "published"
         phases.setdefault(phase, []).append(
             TranscriptEntry(

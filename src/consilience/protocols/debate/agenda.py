@@ -44,6 +44,7 @@ class Agenda:
     def update(self) -> None:
         """Take the locked cruxes with the highest scores as the active disputes; one whose thread has ended makes room."""
         floor = self.floor
+        self._scores |= {thread.id: self._score(thread) for thread in floor.active if thread.id in self._scores}
         ranked = sorted((t for t in floor.active if t.id in self._scores), key=self._rank, reverse=True)
         active = [thread.id for thread in ranked[:MAX_DISPUTES]]
         if active and active[0] != floor.promoted:
@@ -79,6 +80,7 @@ class Agenda:
         if floor.spoken - self._asked_at < COMMIT_EVERY:
             return
         self._asked_at = floor.spoken
+        self.update()
         for id in floor.disputes:
             thread = floor.threads[id]
             silent = [a for a in floor.openings if a not in thread.commitments and a not in thread.to_commit]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
 from consilience.protocols.debate.moves import FIRM, Side
-from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
-from consilience.protocols.debate.state import DebateState, numbered_tries, thread_name
+from consilience.protocols.debate.records import Crux, CruxPosition, FlipRecord, ThreadRecord
+from consilience.protocols.debate.state import DebateState, numbered_tries, tested_refs, thread_name
 from consilience.protocols.debate.words import (
     SIDES,
     ballot_words,
@@ -20,22 +21,30 @@ from consilience.protocols.debate.words import (
     validation_failure,
 )
 
+if TYPE_CHECKING:
+    from consilience.protocols.debate.report import DebateReport
 
-def crux_blocks(state: DebateState) -> Iterator[Block]:
+
+def crux_blocks(report: DebateReport, state: DebateState) -> Iterator[Block]:
     for n, crux in enumerate(state.cruxes, 1):
         thread = state.thread(crux.thread)
+        records = {record.agent: record for record in report.flip_records.get(crux.thread, ())}
+        refs = state.crux_refs(crux)
         yield Subheading(text=f"Crux {n}. {crux.question}")
-        yield Paragraph(text=_crux_verdict(crux, state), tone="strong")
-        yield _crux_table(crux, state)
+        yield Paragraph(text=_crux_verdict(crux, state), tone="strong", refs=refs)
+        yield _crux_table(crux, state, records)
+        if records:
+            yield Paragraph(text=_tested(crux, report, records), refs=tested_refs(crux.thread, records))
         yield from _best_statements(crux, thread, state)
         yield from bullets([*_reasons(crux, state), *_steelmen(thread, state)])
         yield from _concessions(thread, state)
-        yield Paragraph(lead="Crux score:", text=_score(crux, state))
-        if criteria := list(_criteria(crux, state)):
-            yield Paragraph(lead="Settled by:", text="")
+        yield Paragraph(lead="Crux score:", text=_score(crux, state), refs=refs)
+        if criteria := list(_criteria(crux, thread, state)):
+            yield Paragraph(lead="Settled by:", text="", refs=criteria[0].refs)
             yield Bullets(items=tuple(criteria))
     if not state.cruxes and state.propositions:
-        yield Paragraph(text="No crux: no thread came so far that its agents committed to a question.")
+        text = "No crux: no thread came so far that its agents committed to a question."
+        yield Paragraph(text=text, refs=state.last_refs)
 
 
 def _crux_verdict(crux: Crux, state: DebateState) -> str:
@@ -47,23 +56,46 @@ def _crux_verdict(crux: Crux, state: DebateState) -> str:
     return f"{locked} no validated crux: {'; '.join(map(validation_failure, crux.validation_failures))} ({where})."
 
 
-def _crux_table(crux: Crux, state: DebateState) -> Table:
+def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
     several = len(state.propositions) > 1
-    heads = ("agent", "answer now", "on this crux", "would change its mind if", "its top claim hangs on it")
-    rows = []
+    hangs = "when told the answer" if records else "its top claim hangs on it"
+    heads = ("agent", "answer now", "on this crux", "would change its mind if", hangs)
+    rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
-        position = crux.positions.get(agent)
         ballot = state.final.get(agent)
-        rows.append(
-            (
-                state.names[agent],
-                "no ballot" if ballot is None else f"{ballot_words(ballot, several)}, {certainty(ballot.confidence)}",
-                _on_crux(agent, crux, state),
-                _threshold(position),
-                _hangs(agent, crux),
-            )
-        )
-    return Table(heads=heads, rows=tuple(rows), left=len(heads))
+        now = "no ballot" if ballot is None else f"{ballot_words(ballot, several)}, {certainty(ballot.confidence)}"
+        last = _when_told(records.get(agent)) if records else _hangs(agent, crux)
+        on_crux = _on_crux(agent, crux, state)
+        rows.append((state.names[agent], now, on_crux, _threshold(crux.positions.get(agent)), last))
+        refs.append(state.agent_refs(agent, crux))
+    return Table(heads=heads, rows=tuple(rows), left=len(heads), refs=tuple(refs))
+
+
+def _when_told(record: FlipRecord | None) -> str:
+    """Return what the agent did when told the answer against its own, and whether it had declared so."""
+    if record is None or record.observed is None:
+        return "not tested"
+    moved = "flipped" if record.observed else "did not flip"
+    if record.declared is None:
+        told = moved
+    elif record.declared is record.observed:
+        told = f"{moved} ✔" if record.observed else "stayed ✔"
+    else:
+        told = f"{moved} ✘"
+    return f"{told}; moved for the placebo, too" if record.placebo else told
+
+
+def _tested(crux: Crux, report: DebateReport, records: Mapping[str, FlipRecord]) -> str:
+    declared = sum(record.declared is True for record in records.values())
+    observed = sum(record.observed is True for record in records.values())
+    tested = sum(record.observed is not None for record in records.values())
+    line = f"Declared to hang on it: {declared} of {len(records)}; changed position when told its answer: {observed} of {tested}"
+    idle = [record.placebo for record in records.values() if record.placebo is not None]
+    if idle and report.placebo:
+        line += f"; for the placebo ({report.placebo.fact.rstrip('.')}): {sum(idle)} of {len(idle)}"
+    if crux.observed_score is not None:
+        line += f". Crux score {crux.score.score:.2f} declared, {crux.observed_score.score:.2f} observed"
+    return f"{line}."
 
 
 def _on_crux(agent: str, crux: Crux, state: DebateState) -> str:
@@ -93,22 +125,19 @@ def _hangs(agent: str, crux: Crux) -> str:
 def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
     """The commitment with the highest confidence of either side, whole, as it was made."""
     best: dict[Side, tuple[float, QuoteBlock]] = {}
-    commitments = {commitment.agent: commitment for commitment in thread.commitments}
+    commitments = {commitment.agent: commitment.message for commitment in thread.commitments}
     for agent, position in crux.positions.items():
         side, message = state.committed_side(agent, crux.thread)
         made = side or position.side
         if made in FIRM and position.statement and (made not in best or position.confidence > best[made][0]):
             left = ", who has left this side since" if state.final_side(agent, crux) != made else ""
-            mark = (
-                f" [{message.label}]"
-                if message
-                else state.mark(commitments[agent].message if agent in commitments else None)
-            )
-            by = f"{state.names[agent]}, {certainty(position.confidence)}{mark}{left}"
-            best[made] = (position.confidence, QuoteBlock(text=position.statement, by=by))
+            said = message.id if message else commitments.get(agent, "")
+            by = f"{state.names[agent]}, {certainty(position.confidence)}{state.mark(said)}{left}"
+            refs = (said,) if said else state.agent_refs(agent, crux)
+            best[made] = (position.confidence, QuoteBlock(text=position.statement, by=by, refs=refs))
     for side in FIRM:
         if side in best:
-            yield Paragraph(lead=f"Best statement for {SIDES[side]}:", text="")
+            yield Paragraph(lead=f"Best statement for {SIDES[side]}:", text="", refs=best[side][1].refs)
             yield best[side][1]
 
 
@@ -116,7 +145,8 @@ def _reasons(crux: Crux, state: DebateState) -> Iterator[Item]:
     """Why the top claim of an agent hangs on the crux, in its words."""
     for flip in crux.flips.values():
         if flip.would_flip and flip.why:
-            yield Item(lead="Hangs on it:", text=f"“{flip.why}”", by=state.names[flip.agent])
+            refs = state.flip_refs(crux, [flip.agent])
+            yield Item(lead="Hangs on it:", text=f"“{flip.why}”", by=state.names[flip.agent], refs=refs)
 
 
 def _concessions(thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
@@ -126,7 +156,8 @@ def _concessions(thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
     count = plural(len(thread.concessions), "concession")
     changed = "none changed a top claim" if cheap == len(thread.concessions) else f"{cheap} changed no top claim"
     items = (
-        Item(text=f"“{c.proposition}”", by=f"{state.names[c.agent]}{state.mark(c.message)}") for c in thread.concessions
+        Item(text=f"“{c.proposition}”", by=f"{state.names[c.agent]}{state.mark(c.message)}", refs=(c.message,))
+        for c in thread.concessions
     )
     yield Details(summary=f"{count}; {changed}", blocks=(Bullets(items=tuple(items)),))
 
@@ -135,9 +166,11 @@ def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
     """One line for each pair: whether the steelman was accepted, on which try, and what was wrong with those before."""
     pairs: dict[tuple[str, str], list[str]] = {}
     accepted: dict[tuple[str, str], str] = {}
+    refs: dict[tuple[str, str], list[str]] = {}
     for number, steelman in numbered_tries(thread.steelmen):
         pair = (steelman.agent, steelman.of)
         mark = state.mark(steelman.message)
+        refs.setdefault(pair, []).append(steelman.message)
         if steelman.grade == "ACCURATE":
             accepted.setdefault(pair, f"accepted on {ordinal_try(number)}{mark}")
         corrections = f": “{excerpt(steelman.corrections, 200)}”" if steelman.corrections else ""
@@ -151,6 +184,7 @@ def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
             lead="Steelman:",
             text=f"{state.names[agent]} put the case of {state.names[of]}: {verdict}",
             note="; ".join(failed),
+            refs=tuple(refs[agent, of]),
         )
 
 
@@ -166,11 +200,14 @@ def _score(crux: Crux, state: DebateState) -> str:
     )
 
 
-def _criteria(crux: Crux, state: DebateState) -> Iterator[Item]:
-    """The falsifiers, each with the agents that named it."""
+def _criteria(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
+    """The falsifiers, each with the agents that named it; criteria of the crystallizer's own without a name."""
     by: dict[str, list[str]] = {}
     for agent, position in crux.positions.items():
         if position.falsifier:
-            by.setdefault(position.falsifier.words(), []).append(state.names[agent])
+            by.setdefault(position.falsifier.words(), []).append(agent)
+    commitments = {commitment.agent: commitment.message for commitment in thread.commitments}
     for words in dict.fromkeys((*crux.resolution_criteria, *by)):
-        yield Item(text=words, by=", ".join(by.get(words, ())))
+        agents = by.get(words, [])
+        refs = tuple(commitments[agent] for agent in agents if agent in commitments) or state.crux_refs(crux)
+        yield Item(text=words, by=", ".join(state.names[agent] for agent in agents), refs=refs)

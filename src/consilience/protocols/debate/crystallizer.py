@@ -205,6 +205,7 @@ class Crystallizer:
                 would_flip=value.would_flip,
                 confidence=LEVELS[value.confidence],
                 why=value.why.strip(),
+                message=reply.key,
             )
             if draft is not None and shown is not None and value.challenge:
                 challenges.append(await self._challenge(thread, reply, draft.number, shown))

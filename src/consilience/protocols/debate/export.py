@@ -25,13 +25,25 @@ _KEPT = frozenset({"positions", "counterfactual", "horizon_by_agent"})
 
 
 def final_json(report: DebateReport) -> Json:
-    """Return the seed's final JSON in snake_case. Common ground and coalitions are not determined yet; they are left out."""
+    """Return the seed's final JSON in snake_case."""
     metrics = report.system_metrics
     return {
         "topic": report.task,
         "duration": report.duration,
         "total_messages": report.steps,
         "threads": [_thread(thread) for thread in report.threads],
+        "common_ground": [
+            {"statement": ground.statement, "agreement": "all", "type": ground.kind} for ground in report.common_ground
+        ],
+        "coalitions": [
+            {
+                "members": list(coalition.members),
+                "label": coalition.label,
+                "positions": dict(coalition.positions),
+                "shared_beliefs": list(coalition.shared_beliefs),
+            }
+            for coalition in report.coalitions
+        ],
         "regime": report.regime,
         "regime_description": report.regime_description,
         "irreducible_cruxes": list(report.irreducible_cruxes),

@@ -260,7 +260,7 @@ class Moderator:
                     same.members.append(agent)
             self.close(thread, "MERGED", "another thread asks the same question", into=same)
             return
-        if await self.spawning.split_by_horizon(thread, self._horizons(thread)):
+        if await self.spawning.split_by_horizon(thread):
             floor.mismatches += 1
         self._align(thread)
         thread.await_commitments()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS, PositionChange
 from consilience.domain.report import Dissent
@@ -18,11 +19,14 @@ from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.graph import contradictions_of, irreducible_of, is_split, roots_of
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
+from consilience.protocols.debate.objections import objections_of
 from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, Framing, SystemMetrics
-from consilience.protocols.debate.replies import ClosingReply, ClosingSide
+from consilience.protocols.debate.replies import ClosingReply, ClosingSide, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import Regime, regime_of
+from consilience.protocols.debate.sections import state_of
 from consilience.protocols.debate.settings import DebateSettings
+from consilience.protocols.debate.single import added_sentence, single_record
 from consilience.protocols.debate.stipulations import Stipulations, told_facts
 
 
@@ -37,6 +41,9 @@ class Course:
     told: list[Sequence[Reply[Any] | Failure]] = field(default_factory=list)
     """Ballots on each new fact."""
     closing: Reply[ClosingReply] | Failure | None = None
+    single: Reply[SingleReply] | Failure | None = None
+    compared: Reply[Any] | Failure | None = None
+    """Which questions of the single call are cruxes of the debate."""
     stipulations: Stipulations = field(default_factory=Stipulations)
 
     @property
@@ -65,7 +72,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     if told:
         final = [*told[-1].ballots]
         ballots = [*(ballot for ballot in ballots if ballot.step == 0), *final]
-    cruxes = _final_cruxes(floor, final)
+    cruxes = final_cruxes(floor)
     regime = regime_of(_sides(framing, final), {crux.thread for crux in cruxes if crux.validated})
     description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids))
     if floor is not None and final:
@@ -78,7 +85,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     _warn(session, course, framing)
     primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
     coalitions = _coalitions(floor, final)
-    return await session.report(
+    report = await session.report(
         DebateReport,
         first=course.opening or ([course.framing] if isinstance(course.framing, Failure) else []),
         stop_reason=stop,
@@ -88,7 +95,9 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         closing=drawn_on(answer, course.failures),
         **declared,
         dissent=tuple(_dissent(decided, final)),
+        objections=tuple(objections_of(floor.messages, session.shown())) if floor else (),
         decided=decided if answer else (),
+        first_step=_first_step(answer),
         position_changes=(*changes, *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
         framing=framing,
@@ -104,14 +113,23 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         **_graph(floor, course, cruxes, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
-        tests=tuple(course.stipulations.tests),
-        placebo=course.stipulations.placebo,
-        flip_records=course.stipulations.flips,
+        **_test_fields(course.stipulations),
         told=tuple(told),
         coalitions=coalitions.found,
         coalition_finding=coalitions.finding,
         system_metrics=floor.metrics() if floor else SystemMetrics(),
+        single_call=single_record(session, course.single, course.compared, cruxes, propositions),
     )
+    return report.model_copy(update={"added": added_sentence(report, state_of(report).cruxes)})
+
+
+def _test_fields(shown: Stipulations) -> dict[str, Any]:
+    return {"tests": tuple(shown.tests), "placebo": shown.placebo, "flip_records": shown.flips}
+
+
+def _first_step(answer: Reply[ClosingReply] | None) -> str:
+    step = answer.value.first_step.strip() if answer else ""
+    return "" if is_empty_remark(step) else step
 
 
 def _ballots(session: Session, course: Course) -> list[DebateBallot]:
@@ -153,7 +171,7 @@ def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, 
     return found
 
 
-def _final_cruxes(floor: Floor | None, final: Sequence[DebateBallot]) -> list[Crux]:
+def final_cruxes(floor: Floor | None) -> list[Crux]:
     """Cruxes of threads, the highest score first."""
     if floor is None:
         return []
@@ -185,8 +203,9 @@ def _graph(
     ]
     answers: dict[str, dict[str, Side]] = {}
     for crux in cruxes:
-        sides = {agent: position.side for agent, position in crux.positions.items()}
-        answers[crux.thread] = sides | {b.agent: b.questions[crux.thread] for b in final if crux.thread in b.questions}
+        cast = {b.agent: b.questions[crux.thread] for b in final if crux.thread in b.questions}
+        public = {agent: position.side for agent, position in crux.positions.items() if agent not in cast}
+        answers[crux.thread] = cast | public
     related = floor.settings.crystallization_level > 1
     return {
         "irreducible_cruxes": tuple(_irreducible(floor, cruxes, final)),

@@ -20,7 +20,7 @@ from consilience.protocols.debate.floor import Floor, Member
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
-from consilience.protocols.debate.outcome import Course, common_ground, conclude
+from consilience.protocols.debate.outcome import Course, common_ground, conclude, final_cruxes
 from consilience.protocols.debate.records import DebateBallot, Falsifier, Framing
 from consilience.protocols.debate.replies import (
     ClosingReply,
@@ -35,6 +35,7 @@ from consilience.protocols.debate.replies import (
 )
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.settings import DebateSettings, proposition
+from consilience.protocols.debate.single import compare_questions, start_single
 from consilience.protocols.debate.stipulations import run_tests, run_told, voters
 from consilience.protocols.debate.watch import watch
 
@@ -68,11 +69,14 @@ class Debate(DebateSettings):
         course.opening = await self._open(floor)
         if not session.quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in course.opening]):
             return await conclude(session, self, course, exhaustion(course.failures) or StopReason.FAILED)
+        single = await start_single(floor) if self.single_call else None
         await self._debate(floor)
+        course.single = await single if single else None
         course.final = await self._vote(floor)
         asked = floor.asked
         course.told = await run_told(floor, voters(course.final), asked, self.new_facts)
         course.closing = await self._close(floor, course)
+        course.compared = await compare_questions(floor, course.single, final_cruxes(floor))
         course.stipulations = await run_tests(floor, voters(course.final), asked)
         return await conclude(session, self, course, self._stop(floor, course))
 

@@ -8,7 +8,7 @@ from consilience.domain.messages import Quotation
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import Grade, Horizon, Move, Side, Stage, Status, TopSide
-from consilience.protocols.debate.replies import CommonKind, CruxKind, DependencyKind, Form
+from consilience.protocols.debate.replies import ClosingSide, CommonKind, CruxKind, DependencyKind, Form
 
 Crystallized = Literal["", "crux", "null", "NEEDS_CLARIFICATION"]
 """Result of crystallizing a thread: a crux, no disagreement, or a dispute too confused to extract; empty before."""
@@ -70,6 +70,11 @@ class DebateBallot(Frozen):
     cause: str | None = None
     """The message that changed the position, in a final ballot."""
     falsifier: Falsifier | None = None
+
+    @property
+    def key(self) -> str:
+        """The call that cast it."""
+        return f"{'final' if self.step else 'opening'}/{self.agent}"
 
 
 class DebateMessage(Frozen):
@@ -173,6 +178,8 @@ class Flip(Frozen):
     would_flip: bool
     confidence: float
     why: str = ""
+    message: str = ""
+    """The call or message that declared it."""
 
 
 class CruxScore(Frozen):
@@ -267,6 +274,34 @@ class Coalition(Frozen):
     """What members declared for those sides."""
     cohesion: float
     """Mean similarity of its members in pairs, 0.7 to 1 as a rule; average linkage allows less."""
+
+
+class SingleCall(Frozen):
+    """One structured call on the task and the documents, which saw nothing of the debate."""
+
+    key: str
+    """Of the call."""
+    model: str
+    positions: tuple[ClosingSide, ...]
+    """Its answer to each proposition."""
+    confidence: float
+    answer: str
+    cruxes: tuple[str, ...] = ()
+    """The questions that decide, by its own account."""
+    against: tuple[str, ...] = ()
+    would_change: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    named: dict[str, int | None] = {}
+    """For each crux of the debate, by thread: the number from 1 of its own question that asks the same, None if none does. Empty
+    if the questions were not compared."""
+    compared_by: str = ""
+    """The key of the call that compared the questions."""
+    cut: bool = False
+    """Whether its reply ended at the token limit."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+    """US dollars; None if the price is unknown."""
 
 
 class StageRecord(Frozen):

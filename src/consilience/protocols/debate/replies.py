@@ -28,6 +28,7 @@ CruxKind = Literal["identity", "causal", "value", "prediction", "measurement"]
 CommonKind = Literal["factual", "empirical", "causal", "value"]
 DependencyKind = Literal["ENTAILS", "CONTRADICTS", "SUPPORTS"]
 Topics = Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_TOPICS})]
+UpToFour = Annotated[list[str], Field(json_schema_extra={"maxItems": 4})]
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -122,6 +123,19 @@ class ToldReply(StipulatedReply):
 
 class ClosingReply(Conclusion):
     """The answer of the closing call. Its own positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
+
+    first_step: str = ""
+
+
+class SingleReply(BaseModel):
+    """The answer of one call that takes no part in the debate; positions are fields `p1`, `p2`, `p3` of a subclass."""
+
+    confidence: ConfidenceLevel = "unsure"
+    cruxes: UpToFour = Field(default_factory=list)
+    against: UpToFour = Field(default_factory=list)
+    would_change: UpToFour = Field(default_factory=list)
+    unknown: UpToFour = Field(default_factory=list)
+    text: FreeText
 
 
 class FlipReply(BaseModel):
@@ -332,6 +346,20 @@ def closing_type(propositions: int) -> type[ClosingReply]:
     """Return the closing reply over that many propositions."""
     fields: dict[str, Any] = {f"p{n}": (ClosingSide, ...) for n in range(1, propositions + 1)}
     return _extended("Closing", ClosingReply, fields, last=("claims", "against", "would_change", "unknown", "text"))
+
+
+@lru_cache(maxsize=64)
+def single_type(propositions: int) -> type[SingleReply]:
+    """Return the reply of the single call over that many propositions."""
+    fields: dict[str, Any] = {f"p{n}": (ClosingSide, ...) for n in range(1, propositions + 1)}
+    return _extended("Single", SingleReply, fields, last=("against", "would_change", "unknown", "text"))
+
+
+@lru_cache(maxsize=64)
+def named_type(cruxes: int, questions: int) -> type[BaseModel]:
+    """Return the reply that names for each crux the question, from 1 to `questions`, that asks the same; 0 for none."""
+    fields: dict[str, Any] = {f"q{n}": (Literal[tuple(range(questions + 1))], ...) for n in range(1, cruxes + 1)}
+    return create_model("Named", **fields)
 
 
 def _extended(name: str, base: type[M], fields: dict[str, Any], last: tuple[str, ...]) -> type[M]:

@@ -22,6 +22,7 @@ from consilience.protocols.debate.records import (
     FlipRecord,
     Framing,
     PlaceboTest,
+    SingleCall,
     SystemMetrics,
     ThreadRecord,
     ToldFact,
@@ -35,7 +36,9 @@ class DebateReport(Report):
     """The header, and what a debate adds to it."""
 
     step: ClassVar[str] = "message"
-    asides: ClassVar[frozenset[str]] = frozenset({"ballot", "test", "framing", "comparison", "crystallization"})
+    asides: ClassVar[frozenset[str]] = frozenset(
+        {"ballot", "test", "framing", "comparison", "crystallization", "single"}
+    )
     asks_for_dissent: ClassVar[bool] = True
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
 
@@ -56,6 +59,8 @@ class DebateReport(Report):
     threads: tuple[ThreadRecord, ...] = ()
     decided: tuple[ClosingSide, ...] = ()
     """The answer's own side on each proposition; empty without an answer."""
+    first_step: str = ""
+    """What to find out before anything that cannot be undone, by the closing call."""
     regime: Regime = "inconclusive"
     regime_description: str = ""
     irreducible_cruxes: tuple[str, ...] = ()
@@ -87,6 +92,10 @@ class DebateReport(Report):
     told: tuple[ToldFact, ...] = ()
     """Facts told after the end, in order; the final ballots are those cast on the last one."""
     system_metrics: SystemMetrics = SystemMetrics()
+    single_call: SingleCall | None = None
+    """One structured call on the same documents; None where it was not asked for or failed."""
+    added: str = ""
+    """What the debate added to the single call, in a sentence that follows from the figures."""
 
     def presentation(self) -> Presentation:
         return presentation(self)

@@ -77,7 +77,14 @@ def validation_failures(
 def declared_flips(thread: Thread) -> dict[str, Flip]:
     """Whether top claims hang on the question, as agents declared last: after the evidence, else with their commitment."""
     return thread.flips or {
-        agent: Flip(agent=agent, side=c.side, would_flip=c.would_flip, confidence=c.flip_confidence, why=c.why)
+        agent: Flip(
+            agent=agent,
+            side=c.side,
+            would_flip=c.would_flip,
+            confidence=c.flip_confidence,
+            why=c.why,
+            message=c.message,
+        )
         for agent, c in thread.commitments.items()
     }
 

@@ -6,13 +6,14 @@ resolved, and how far the debate can be trusted. A label in brackets names the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.sections import (
     Block,
     Bullets,
+    Details,
     HeldPosition,
     Item,
     KeyFigure,
@@ -23,19 +24,17 @@ from consilience.domain.sections import (
     Section,
     Table,
 )
-from consilience.protocols._common.presenting import bullets, extend_presentation, format_share, key_figures, plural
+from consilience.protocols._common.presenting import bullets, extend_presentation, key_figures, plural
 from consilience.protocols.debate.attention import NOTICED
+from consilience.protocols.debate.brief import headline
 from consilience.protocols.debate.crux_sections import crux_blocks
-from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
+from consilience.protocols.debate.ground_sections import ground_sections
 from consilience.protocols.debate.state import DebateState, thread_name
-from consilience.protocols.debate.tested_sections import tested_sections, told_headline
+from consilience.protocols.debate.told_sections import told_blocks, told_headline
+from consilience.protocols.debate.trust_sections import SINGLE_HEADING, single_blocks, trust_items
 from consilience.protocols.debate.views import transcript_blocks, views
 from consilience.protocols.debate.words import (
-    BLOCKED,
-    CRITERIA,
     ENDINGS,
-    REGIMES,
-    SIDES,
     STAGES,
     ballot_words,
     certainty,
@@ -65,9 +64,15 @@ def presentation(report: DebateReport) -> Presentation:
     state = state_of(report)
     ordinary = (StopReason.SETTLED, StopReason.STALLED, StopReason.EXHAUSTED_STEPS)
     sections = (
-        Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(state))),
-        *tested_sections(report, state),
-        Section(name="changes", part="differences", heading="Changes of position", blocks=tuple(_moves(state))),
+        Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(report, state))),
+        Section(
+            name="told",
+            part="differences",
+            heading="What the new fact changed",
+            blocks=tuple(told_blocks(report, state)),
+        ),
+        Section(name="changes", part="differences", heading="Changes of position", blocks=tuple(_moves(report, state))),
+        *ground_sections(report, state),
         Section(name="dissent", part="differences", heading="Dissent", blocks=tuple(_dissent(report, state))),
         Section(
             name="unresolved",
@@ -75,7 +80,8 @@ def presentation(report: DebateReport) -> Presentation:
             heading="Unresolved threads",
             blocks=bullets(_unresolved(report, state)),
         ),
-        Section(name="debate", part="trust", blocks=bullets(_trust(report, state))),
+        Section(name="debate", part="trust", blocks=bullets(trust_items(report, state))),
+        Section(name="single-call", part="trust", heading=SINGLE_HEADING, blocks=tuple(single_blocks(report, state))),
         Section(
             name="transcript",
             part="figures",
@@ -88,7 +94,7 @@ def presentation(report: DebateReport) -> Presentation:
         report,
         max_steps="max_messages",
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
-        above_answer=(*told_headline(report, state), *_headline(report, state)),
+        above_answer=(*told_headline(report, state), *headline(report, state)),
         sections=sections,
         figures=tuple(_figures(report)),
         views=views(state),
@@ -97,107 +103,37 @@ def presentation(report: DebateReport) -> Presentation:
     )
 
 
-# --- above the answer
-
-
-def _headline(report: DebateReport, state: DebateState) -> Iterator[Block]:
-    """What limits the result first, then the ballots on each proposition with what the answer decided, then the regime."""
-    limits = [*_shortcomings(report, state)]
-    if limits:
-        yield Paragraph(lead="Incomplete:", text=" ".join(limits))
-    if report.framing is not None and not state.propositions:
-        reason = report.framing.reason or "no yes/no question was found in it"
-        yield Paragraph(lead="Nothing to debate:", text=f"the task holds no dispute ({reason.rstrip('.')}).")
-    if not state.final:
-        return
-    several = len(state.propositions) > 1
-    models = {agent.model for agent in report.agents if agent.id in state.letters}
-    on = f" on {plural(len(models), 'model')}" if all(models) else ""
-    for n, text in enumerate(state.propositions):
-        sides = [ballot.positions[n] for ballot in state.final.values()]
-        voted = f"sealed final ballots of {len(sides)} of {plural(len(state.debaters), 'agent')}{on}"
-        which = f"Proposition {n + 1}: {text}" if several else text
-        decided = _decided(report.decided[n] if report.decided else None, sides)
-        yield Paragraph(lead=f"{_verdict(sides, len(state.debaters))}: {tally(sides)}", text=f"({voted}). {which}")
-        yield Paragraph(text=decided)
-    yield Paragraph(text=REGIMES[report.regime])
-
-
-def _shortcomings(report: DebateReport, state: DebateState) -> Iterator[str]:
-    """Sentences on why the debate did not come to its end."""
-    open_threads = [thread for thread in report.threads if thread.status in ACTIVE]
-    where = ", ".join(f"{thread_name(t.id)} in its stage {STAGES[t.stage]}" for t in open_threads)
-    left = f" Still open: {where}." if open_threads else ""
-    if report.ended_by == "stalled" or report.stop_reason is StopReason.STALLED:
-        yield f"The debate stalled: messages brought no question, no lock and no crux any more.{left}"
-    elif report.ended_by == "max_messages":
-        yield f"The limit on messages ended the debate after {report.steps}.{left}"
-    elif report.ended_by == "max_duration":
-        yield f"The limit on virtual time ended the debate after {report.duration // 1000} s.{left}"
-    elif report.ended_by == "limit" or report.stop_reason in (
-        StopReason.EXHAUSTED_BUDGET,
-        StopReason.EXHAUSTED_TIME,
-    ):
-        yield f"A limit on what the session may spend cut the debate short.{left}"
-    silent = [state.names[agent] for agent in state.debaters if agent not in state.final]
-    if state.propositions and silent and len(silent) == len(state.debaters):
-        yield "No final ballot was cast, so nothing shows where the agents stand."
-    elif state.propositions and silent:
-        yield f"No final ballot from {' and '.join(silent)}; the counts below leave {plural(len(silent), 'agent')} out."
-
-
-def _verdict(sides: list[Side], agents: int) -> str:
-    """Return how ballots stand to one another, in a word. One side with undecided or missing agents is no unanimity."""
-    firm = {side for side in sides if side in FIRM}
-    if len(firm) == 2:
-        return "SPLIT"
-    if not firm:
-        return "UNDECIDED"
-    return "UNANIMOUS" if "UNCERTAIN" not in sides and len(sides) == agents else "ONE-SIDED"
-
-
-def _decided(decided: str | None, sides: list[Side]) -> str:
-    """Return what the answer decided and whether more firm ballots are on its side."""
-    yes, no = (sides.count(side) for side in FIRM)
-    if decided is None:
-        return "There is no answer to compare with the ballots."
-    if decided == "UNDECIDED":
-        return "The answer takes neither side."
-    own, other = (yes, no) if decided == "YES" else (no, yes)
-    word = SIDES[decided]
-    if own == other:
-        return f"The answer decides {word}; {'no ballot is firm' if not own else 'the firm ballots are tied'}."
-    with_most = (
-        "as most firm ballots do" if own > other else f"against most firm ballots ({own} for it, {other} against)"
-    )
-    if own > other and not other:
-        with_most = "as all firm ballots do"
-    return f"The answer decides {word}, {with_most}."
-
-
 # --- who moved, dissent, what was never resolved
 
 
-def _moves(state: DebateState) -> Iterator[Block]:
+def _moves(report: DebateReport, state: DebateState) -> Iterator[Block]:
     """Where each agent stood at first and in the end; of every change the message that caused it, quoted."""
     if not state.opening:
         return
     several = len(state.propositions) > 1
-    rows = []
+    rows, refs = [], []
     for agent in state.debaters:
-        before, after = state.opening.get(agent), state.final.get(agent)
-        claim = after.claim if after and after.claim else before.claim if before else ""
+        ballots = (state.opening.get(agent), state.final.get(agent))
+        claims = [ballot.claim for ballot in ballots if ballot and ballot.claim]
         cells = (
             "no ballot" if ballot is None else f"{ballot_words(ballot, several)}, {certainty(ballot.confidence)}"
-            for ballot in (before, after)
+            for ballot in ballots
         )
-        rows.append((state.names[agent], *cells, claim))
-    yield Table(heads=("agent", "opening ballot", "final ballot", "argues for"), rows=tuple(rows), left=4)
-    items = [*_ballot_changes(state, several), *_crux_changes(state)]
-    if items:
-        yield Bullets(items=tuple(items))
-    if state.final and not any(True for _ in _ballot_changes(state, several)):
-        yield Paragraph(text="No agent changed its position on the task between its two ballots.")
+        rows.append((state.names[agent], *cells, claims[-1] if claims else ""))
+        refs.append(tuple(ballot.key for ballot in ballots if ballot))
+    yield Table(
+        heads=("agent", "opening ballot", "final ballot", "argues for"), rows=tuple(rows), left=4, refs=tuple(refs)
+    )
+    yield from bullets([*_ballot_changes(state, several), *_crux_changes(state), *_public_and_private(state)])
+    if not state.final:
+        return
+    if report.position_changes:
+        unargued = sum(change.conformity for change in report.position_changes)
+        yield Paragraph(lead="Changes without a named argument:", text=f"{unargued}.", refs=state.ballot_refs)
+    else:
+        yield Paragraph(
+            text="No agent changed its position on the task between its two ballots.", refs=state.ballot_refs
+        )
 
 
 def _ballot_changes(state: DebateState, several: bool) -> Iterator[Item]:
@@ -213,6 +149,7 @@ def _ballot_changes(state: DebateState, several: bool) -> Iterator[Item]:
             lead=f"{state.names[agent]}: {ballot_words(before, several)} → {ballot_words(after, several)},",
             text=why,
             note=f"its reason: {excerpt(after.reason)}" if after.reason else "",
+            refs=(before.key, after.key, *((cause.id,) if cause else ())),
         )
 
 
@@ -220,9 +157,9 @@ def _crux_changes(state: DebateState) -> Iterator[Item]:
     """Changes on the question of a thread: said in public, or seen only in the sealed ballot."""
     for n, crux in enumerate(state.cruxes, 1):
         for agent in crux.positions:
-            before, _ = state.committed_side(agent, crux.thread)
+            before, committed = state.committed_side(agent, crux.thread)
             now = state.final_side(agent, crux)
-            if before is None or now is None or before == now:
+            if before is None or committed is None or now is None or before == now:
                 continue
             said = [m for m in state.said_in(crux.thread) if m.agent == agent and m.move == "UPDATE_POSITION"]
             text = "only in its sealed ballot; in public it kept its position"
@@ -230,24 +167,72 @@ def _crux_changes(state: DebateState) -> Iterator[Item]:
                 text = f"said in public [{said[-1].label}]: “{excerpt(said[-1].text)}”"
             elif said:
                 text = f"in its sealed ballot; in public it last said {side_word(said[-1].new_side)} [{said[-1].label}]"
-            yield Item(lead=f"{state.names[agent]} on crux {n}: {side_word(before)} → {side_word(now)},", text=text)
+            lead = f"{state.names[agent]} on crux {n}: {side_word(before)} → {side_word(now)},"
+            ballot = (state.final[agent].key,) if agent in state.final else ()
+            yield Item(lead=lead, text=text, refs=(committed.id, *(m.id for m in said[-1:]), *ballot))
+
+
+def _public_and_private(state: DebateState) -> Iterator[Item]:
+    """Cruxes on which the last public positions count otherwise than the sealed ballots."""
+    for n, crux in enumerate(state.cruxes, 1):
+        public = state.public_positions(crux.thread)
+        cast = [
+            agent for agent in public if crux.thread in (state.final[agent].questions if agent in state.final else ())
+        ]
+        voted = [state.final[agent].questions[crux.thread] for agent in cast]
+        said = [public[agent].new_side or "UNCERTAIN" for agent in cast]
+        if sorted(said) != sorted(voted):
+            text = f"{tally(said)} when last said in public; {tally(voted)} in the sealed ballots of the same agents."
+            refs = (*(public[agent].id for agent in cast), *(state.final[agent].key for agent in cast))
+            yield Item(lead=f"On crux {n}:", text=text, refs=refs)
 
 
 def _dissent(report: DebateReport, state: DebateState) -> Iterator[Block]:
     """Final ballots against the answer; against the larger side where the answer is undecided, on a tie those of both."""
     if report.dissent and "UNDECIDED" in report.decided:
-        yield Paragraph(
-            text="Where the answer takes no side, these are the ballots of the smaller side, on a tie of both."
-        )
+        text = "Where the answer takes no side, these are the ballots of the smaller side, on a tie of both."
+        yield Paragraph(text=text, refs=("closing",))
     for dissent in report.dissent:
         position = (dissent.position or "").rpartition(" ")[2]
         which = (dissent.position or "").partition(":")[0].removeprefix("p") if ":" in (dissent.position or "") else ""
         of = f"proposition {which}: " if which else ""
-        yield QuoteBlock(text=dissent.text, by=f"{state.names[dissent.agent]}, {of}{side_word(position)}")
+        by = f"{state.names[dissent.agent]}, {of}{side_word(position)}"
+        yield QuoteBlock(text=dissent.text, by=by, refs=(f"final/{dissent.agent}",))
     if not report.dissent and report.answer is not None and state.final:
         undecided = sum("UNCERTAIN" in ballot.positions for ballot in state.final.values())
         rest = f"; {plural(undecided, 'agent')} stayed undecided" if undecided else ""
-        yield Paragraph(text=f"No sealed final ballot is against the answer{rest}.")
+        yield Paragraph(text=f"No sealed final ballot is against the answer{rest}.", refs=state.final_refs)
+    yield from _objections(report, state)
+
+
+def _objections(report: DebateReport, state: DebateState) -> Iterator[Block]:
+    """Those that were never answered in full; the others folded, each with what met it."""
+    unanswered = [objection for objection in report.objections if objection.fate == "unanswered"]
+    yield from bullets(
+        Item(
+            lead="Open objection, never answered:",
+            text=f"“{objection.text}”",
+            by=f"{state.names[objection.agent]}{state.mark(objection.id)} → {state.names.get(objection.to, objection.to)}",
+            note="" if objection.read else "no agent read it",
+            refs=(objection.id,),
+        )
+        for objection in unanswered
+    )
+    met = [objection for objection in report.objections if objection.fate != "unanswered"]
+    if not met:
+        return
+    items = (
+        Item(
+            lead="Conceded:" if objection.fate == "yielded" else "Answered:",
+            text=f"“{excerpt(objection.text)}” — {state.names[objection.agent]}{state.mark(objection.id)}; the reply: "
+            f"“{excerpt(objection.how)}”{state.mark(objection.answer)}",
+            refs=(objection.id, *([objection.answer] if objection.answer else [])),
+        )
+        for objection in met
+    )
+    yielded = sum(objection.fate == "yielded" for objection in met)
+    summary = f"{plural(len(met), 'objection')} met: {yielded} conceded, {len(met) - yielded} answered otherwise"
+    yield Details(summary=summary, blocks=(Bullets(items=tuple(items)),))
 
 
 def _unresolved(report: DebateReport, state: DebateState) -> Iterator[Item]:
@@ -267,69 +252,11 @@ def _unresolved(report: DebateReport, state: DebateState) -> Iterator[Item]:
             lead=f"{thread.question or thread.topic}",
             text=f"({thread_name(thread.id)}) {why}",
             note=f"{plural(len(spoken), 'message')}{last}",
+            refs=tuple(message.id for message in (said[:1] + spoken[-1:])) or state.last_refs,
         )
 
 
-# --- trust, figures
-
-
-def _trust(report: DebateReport, state: DebateState) -> Iterator[Item]:
-    """What the mechanics of the debate say about its worth."""
-    metrics = report.system_metrics
-    evidence = [m for m in state.messages if m.move == "PROVIDE_EVIDENCE"]
-    if evidence:
-        memory = [m for m in evidence if m.from_memory]
-        which = f": {state.marks(memory)}" if memory else ""
-        verified = len(evidence) - len(memory)
-        yield Item(
-            text=f"Evidence: {plural(len(evidence), 'message')}; {verified} quote a document with verified words, "
-            f"{len(memory)} rest on the model's memory{which}."
-        )
-    elif state.messages:
-        yield Item(text="Evidence: no message gave any.")
-    if metrics.attended:
-        how = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
-        yield Item(
-            text=f"Attention by {how}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
-            f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
-            f"({format_share(metrics.attended_highly / metrics.attended)})."
-        )
-    if metrics.messages_blocked:
-        reasons = _counted(metrics.reasons_blocked, BLOCKED)
-        yield Item(text=f"Replies blocked before any agent read them: {metrics.messages_blocked} ({reasons}).")
-    yield from _lock_items(report, state)
-    if asked := [message for message in state.messages if message.opposing]:
-        who = ", ".join(f"{state.names[message.agent]} [{message.label}]" for message in asked)
-        yield Item(text=f"Asked to argue the other side, since nobody challenged anything: {who}.")
-
-
-def _lock_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
-    metrics = report.system_metrics
-    if metrics.crux_lock_attempts:
-        text = f"Crux locks: {plural(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
-        reasons = _counted(metrics.failure_reasons, CRITERIA)
-        yield Item(text=f"{text} ({reasons})." if reasons else f"{text}.")
-    for thread in report.threads:
-        for n, attempt in enumerate(thread.lock_attempts, 1):
-            if not attempt.success:
-                failures = "; ".join(_named(failure, state) for failure in attempt.failures)
-                yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.")
-    if metrics.steelman_attempts:
-        rate = metrics.steelman_accuracy_rate
-        graded = "none was graded" if rate is None else f"{format_share(rate)} of the graded ones accepted"
-        retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
-        yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.")
-
-
-def _named(failure: str, state: DebateState) -> str:
-    """Return a failure of a lock with its grade in plain words."""
-    for grade in ("INCOMPLETE", "WRONG", "PENDING"):
-        failure = failure.replace(f": {grade}", f": {grade.lower()}")
-    return failure.replace("commits to YES", "commits to yes").replace("commits to NO", "commits to no")
-
-
-def _counted(numbers: Mapping[str, int], words: Mapping[str, str]) -> str:
-    return ", ".join(f"{number} {words.get(name, name)}" for name, number in numbers.items())
+# --- figures
 
 
 def _figures(report: DebateReport) -> Iterator[KeyFigure]:

@@ -31,6 +31,7 @@ SERVICE = (
     ("moderator", "sets topic and process"),
     ("crystallizer", "writes what the debate came to"),
     ("second_opinion", "compares questions"),
+    ("single_call", "answers the task alone, to compare the debate with"),
 )
 MAX_FRAMINGS_PER_THREAD = 2
 BRIEF_REPLY_TOKENS = 512
@@ -96,6 +97,9 @@ class DebateSettings(PanelSeats):
     stagnation: Annotated[int, Field(ge=5, le=1_000, description="max messages per active thread without progress")] = (
         50
     )
+    single_call: Annotated[
+        bool, Field(description="one structured call on the same documents as well, to compare the debate with")
+    ] = True
     anonymous_peers: Annotated[bool, Field(description="agents see each other under letters, not names")] = True
     new_facts: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=MAX_FACT_CHARS)], ...],
@@ -206,14 +210,14 @@ class DebateSettings(PanelSeats):
 
     def estimate(self) -> Estimate:
         """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's and the crystallizer's calls, the
-        closing one, ballots of tested cruxes and on new facts. Further reviews of a crux are attempts. The least is a debate in
-        which nothing is published."""
-        seats, threads = len(self.seat_ids), MAX_THREADS
+        closing one, ballots of tested cruxes and on new facts, the single call with its comparison. Further reviews of a crux are
+        attempts. The least is a debate in which nothing is published."""
+        seats, threads, single = len(self.seat_ids), MAX_THREADS, int(self.single_call)
         moderator = self.max_framings + threads + self.max_comparisons
         ballots = 2 + (2 * self.test_cruxes + 1 if self.test_cruxes else 0) + len(self.new_facts)
         most = int(self.frames) + ballots * seats + self.max_attempts + seats * threads + moderator
-        most += self.max_crystallizations + 1
-        return Estimate(min=1 if self.frames else 2 * seats + 1, max=most)
+        most += self.max_crystallizations + 1 + 2 * single
+        return Estimate(min=1 if self.frames else 2 * seats + 1 + single, max=most)
 
 
 def proposition(task: str) -> str:

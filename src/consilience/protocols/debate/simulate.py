@@ -240,6 +240,8 @@ def _service(kind: str, request: ModelRequest, world: World) -> Answer:
         case "closing":
             decided: Answer = {f"p{n}": "UNDECIDED" for n in (1, 2, 3)}
             return {**decided, "claims": [], "against": [], "would_change": [], "unknown": [], "text": "It depends."}
+        case "single":
+            return {"p1": "UNDECIDED", "p2": "UNDECIDED", "p3": "UNDECIDED", "text": "It depends."}
     raise AssertionError(f"a service seat of a debate is asked nothing of the kind {kind!r}")
 
 

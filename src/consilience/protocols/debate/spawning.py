@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 from typing import Protocol as Structural
@@ -22,7 +22,6 @@ from consilience.protocols.debate.moves import (
     SPAWN_MIN_AGENTS,
     SPAWN_MIN_MENTIONS,
     THINK_MS,
-    Horizon,
     dominant_horizon,
 )
 from consilience.protocols.debate.notes import SpawnProposed
@@ -182,10 +181,12 @@ class Spawning:
         await self.moderator.open(proposal.question, proposal.supporters, question=proposal.question, parent=parent.id)
         floor.progress()
 
-    async def split_by_horizon(self, thread: Thread, horizons: Mapping[str, Horizon]) -> bool:
+    async def split_by_horizon(self, thread: Thread) -> bool:
         """Where more than three agents judge over months and more than three over years, give the latter a thread of their own.
         Return whether it was split; both then ask the question over their own horizon."""
         floor, question = self.floor, thread.question or thread.topic
+        ballots = ((agent, floor.openings.get(agent)) for agent in thread.members)
+        horizons = {agent: ballot.horizon for agent, ballot in ballots if ballot is not None and ballot.horizon}
         months = {agent: horizon for agent, horizon in horizons.items() if horizon in MONTHS}
         years = {agent: horizon for agent, horizon in horizons.items() if horizon not in MONTHS}
         full = len(floor.active) >= MAX_ACTIVE_THREADS or len(floor.threads) >= MAX_THREADS

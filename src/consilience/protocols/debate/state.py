@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from consilience.domain.agents import Agent, voices
-from consilience.protocols.debate.moves import Side
+from consilience.domain.sections import Refs
+from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.records import (
     Crux,
     DebateBallot,
@@ -64,6 +65,45 @@ class DebateState:
         found = [thread.crux for thread in self.threads if thread.crux]
         return sorted(found, key=lambda crux: (not crux.validated, -crux.score.score))
 
+    @property
+    def final_refs(self) -> Refs:
+        """The calls that cast the final ballots."""
+        return tuple(ballot.key for ballot in self.final.values())
+
+    @property
+    def ballot_refs(self) -> Refs:
+        return tuple(ballot.key for ballot in self.ballots)
+
+    @property
+    def last_refs(self) -> Refs:
+        """The last message; without one the ballots."""
+        return (self.messages[-1].id,) if self.messages else self.ballot_refs
+
+    def positions_on(self, n: int) -> list[Side]:
+        """Final positions on a proposition, from 0."""
+        return [ballot.positions[n] for ballot in self.final.values()]
+
+    def number_of(self, thread: str) -> int:
+        """The number of a thread's crux in the report."""
+        return next(n for n, crux in enumerate(self.cruxes, 1) if crux.thread == thread)
+
+    def crux_refs(self, crux: Crux) -> Refs:
+        """What was declared on a crux: commitments and flips, then the final ballots that answer it."""
+        commitments = [c.message for c in self.thread(crux.thread).commitments]
+        ballots = [ballot.key for ballot in self.final.values() if crux.thread in ballot.questions]
+        found = _refs(*commitments, *(flip.message for flip in crux.flips.values()), *ballots)
+        return found or tuple(message.id for message in self.said_in(crux.thread)[-1:]) or self.last_refs
+
+    def agent_refs(self, agent: str, crux: Crux) -> Refs:
+        """What one agent declared on a crux, and its final ballot."""
+        committed = [c.message for c in self.thread(crux.thread).commitments if c.agent == agent]
+        flips = [crux.flips[agent].message] if agent in crux.flips else []
+        own = _refs(*committed, *flips, *([self.final[agent].key] if agent in self.final else []))
+        return own or self.crux_refs(crux)
+
+    def flip_refs(self, crux: Crux, agents: Iterable[str]) -> Refs:
+        return _refs(*(crux.flips[agent].message for agent in agents)) or self.crux_refs(crux)
+
     def thread(self, id: str) -> ThreadRecord:
         return next(thread for thread in self.threads if thread.id == id)
 
@@ -82,6 +122,11 @@ class DebateState:
         agents = dict.fromkeys((*crux.positions, *self.final))
         return [side for agent in agents if (side := self.final_side(agent, crux))]
 
+    def public_positions(self, thread: str) -> dict[str, DebateMessage]:
+        """The message in which each agent last declared its position on the question of a thread."""
+        moves = ("COMMIT_POSITION", "UPDATE_POSITION")
+        return {m.agent: m for m in self.said_in(thread) if m.move in moves and m.new_side is not None}
+
     def committed_side(self, agent: str, thread: str) -> tuple[Side | None, DebateMessage | None]:
         """The side of an agent's last commitment in a thread, before later updates, with its message."""
         for message in reversed(self.said_in(thread)):
@@ -97,6 +142,15 @@ class DebateState:
     def marks(self, messages: Sequence[DebateMessage]) -> str:
         """`A2, B3`."""
         return ", ".join(message.label for message in messages)
+
+
+def _refs(*ids: str) -> Refs:
+    return tuple(dict.fromkeys(filter(None, ids)))
+
+
+def tested_refs(thread: str, agents: Iterable[str]) -> Refs:
+    """The calls that cast ballots with the question of a thread stipulated."""
+    return tuple(f"test/{thread}/{side}/{agent}" for agent in agents for side in FIRM)
 
 
 def numbered_tries(steelmen: Sequence[SteelmanAttempt]) -> Iterator[tuple[int, SteelmanAttempt]]:

@@ -248,8 +248,11 @@ class Thread:
         return sides | {agent: flip.side for agent, flip in self.flips.items()}
 
     def await_commitments(self) -> None:
-        """Ask every participant for its commitment. Those who had left for another thread are in this one again."""
-        self.to_commit = [agent for agent in self.participants if agent not in self.left]
+        """Ask every participant for its commitment, in a thread split by horizon every member. Those who had left for another
+        thread are in this one again."""
+        self.to_commit = [
+            agent for agent in (self.members if self.half else self.participants) if agent not in self.left
+        ]
         self.members += [agent for agent in self.to_commit if agent not in self.members]
 
     def invite(self, agents: Sequence[str]) -> None:

@@ -157,3 +157,14 @@ def excerpt(text: str, chars: int = 300) -> str:
     if len(line) <= chars:
         return line
     return f"{line[:chars].rpartition(' ')[0] or line[:chars]} …"
+
+
+def joined(words: Sequence[str]) -> str:
+    """Return `A`, `A and B`, `A, B and C`."""
+    *rest, last = words
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def crux_numbers(numbers: Sequence[int]) -> str:
+    """Return `crux 1`, `cruxes 1 and 3`."""
+    return f"{'crux' if len(numbers) == 1 else 'cruxes'} {joined([str(number) for number in numbers])}"

@@ -1,0 +1,244 @@
+"""The head of the decision brief, above the answer: verdict, independence, what to do today, what would turn it, the worst news.
+
+Every line follows from typed fields of the report and names in `refs` the messages and calls on which it rests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from consilience.domain.outcome import StopReason
+from consilience.domain.sections import Block, Bullets, Item, Paragraph, Refs
+from consilience.protocols._common.presenting import plural
+from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
+from consilience.protocols.debate.records import Crux
+from consilience.protocols.debate.state import DebateState, tested_refs, thread_name
+from consilience.protocols.debate.words import REGIMES, SIDES, STAGES, joined, tally
+
+if TYPE_CHECKING:
+    from consilience.protocols.debate.report import DebateReport
+
+OTHER: dict[str, Side] = {"YES": "NO", "NO": "YES"}
+
+
+def headline(report: DebateReport, state: DebateState) -> Iterator[Block]:
+    """What limits the result first, then the ballots on each proposition with what the answer decided, then the worst news."""
+    if limits := [*_shortcomings(report, state)]:
+        refs = tuple(call.key for call in report.failed_calls) or state.last_refs
+        yield Paragraph(lead="Incomplete:", text=" ".join(limits), refs=refs)
+    if report.framing is not None and not state.propositions:
+        reason = report.framing.reason or "no yes/no question was found in it"
+        text = f"the task holds no dispute ({reason.rstrip('.')})."
+        yield Paragraph(lead="Nothing to debate:", text=text, refs=("framing",))
+    if not state.final:
+        return
+    finals = state.final_refs
+    several = len(state.propositions) > 1
+    for n, text in enumerate(state.propositions):
+        sides = [ballot.positions[n] for ballot in state.final.values()]
+        voted = (
+            f"sealed final ballots of {len(sides)} of {plural(len(state.debaters), 'agent')}{_on_models(report, state)}"
+        )
+        which = f"Proposition {n + 1}: {text}" if several else text
+        verdict = f"{_verdict(sides, len(state.debaters))}: {tally(sides)}"
+        yield Paragraph(lead=verdict, text=f"({voted}). {which}", refs=finals)
+    if shared := _independence(report, state):
+        yield Paragraph(lead="Independence:", text=shared, refs=finals)
+    yield from _today(report, state)
+    yield from _turning_points(report, state)
+    yield Paragraph(text=REGIMES[report.regime], refs=finals)
+    if news := [*_worst_news(report, state)]:
+        yield Paragraph(lead="Before you rely on it:", text="", refs=news[0].refs)
+        yield Bullets(items=tuple(news))
+
+
+def _on_models(report: DebateReport, state: DebateState) -> str:
+    models = {agent.model for agent in report.agents if agent.id in state.letters}
+    return f" on {plural(len(models), 'model')}" if all(models) else ""
+
+
+def _independence(report: DebateReport, state: DebateState) -> str:
+    """Return which agents share a model; nothing if each has its own."""
+    parts = []
+    for shared in report.independence.shared:
+        names = [state.names.get(agent, agent) for agent in shared.agents]
+        who = f"all {len(names)} agents" if len(names) == len(state.debaters) else joined(names)
+        parts.append(f"{who} share the model {shared.model} and are fewer than {len(names)} voices")
+    line = "; ".join(parts)
+    effective = report.independence.effective
+    if line and effective is not None:
+        line += f", about {effective:.1f} in all"
+    return f"{line[:1].upper()}{line[1:]}." if line else ""
+
+
+def _shortcomings(report: DebateReport, state: DebateState) -> Iterator[str]:
+    """Sentences on why the debate did not come to its end."""
+    open_threads = [thread for thread in report.threads if thread.status in ACTIVE]
+    where = ", ".join(f"{thread_name(t.id)} in its stage {STAGES[t.stage]}" for t in open_threads)
+    left = f" Still open: {where}." if open_threads else ""
+    if report.ended_by == "stalled" or report.stop_reason is StopReason.STALLED:
+        yield f"The debate stalled: messages brought no question, no lock and no crux any more.{left}"
+    elif report.ended_by == "max_messages":
+        yield f"The limit on messages ended the debate after {report.steps}.{left}"
+    elif report.ended_by == "max_duration":
+        yield f"The limit on virtual time ended the debate after {report.duration // 1000} s.{left}"
+    elif report.ended_by == "limit" or report.stop_reason in (
+        StopReason.EXHAUSTED_BUDGET,
+        StopReason.EXHAUSTED_TIME,
+    ):
+        yield f"A limit on what the session may spend cut the debate short.{left}"
+    silent = [state.names[agent] for agent in state.debaters if agent not in state.final]
+    if state.propositions and silent and len(silent) == len(state.debaters):
+        yield "No final ballot was cast, so nothing shows where the agents stand."
+    elif state.propositions and silent:
+        yield f"No final ballot from {' and '.join(silent)}; the counts below leave {plural(len(silent), 'agent')} out."
+
+
+def _verdict(sides: list[Side], agents: int) -> str:
+    """Return how ballots stand to one another, in a word. One side with undecided or missing agents is no unanimity."""
+    firm = {side for side in sides if side in FIRM}
+    if len(firm) == 2:
+        return "SPLIT"
+    if not firm:
+        return "UNDECIDED"
+    return "UNANIMOUS" if "UNCERTAIN" not in sides and len(sides) == agents else "ONE-SIDED"
+
+
+# --- what to do today, and what would turn it
+
+
+def _today(report: DebateReport, state: DebateState) -> Iterator[Block]:
+    """The side of the answer against the ballots, and the finding to get first by the closing call's own word."""
+    if not report.decided:
+        yield Paragraph(text="There is no answer to compare with the ballots.", refs=state.final_refs)
+        return
+    several = len(state.propositions) > 1
+    parts = []
+    for n, decided in enumerate(report.decided):
+        sides = [ballot.positions[n] for ballot in state.final.values()]
+        parts.append(f"{f'proposition {n + 1} ' if several else ''}{_decided(decided, sides)}")
+    first = f" First: {report.first_step}" if report.first_step else ""
+    yield Paragraph(
+        lead="If you must decide today:", text=f"{'; '.join(parts)}.{first}", refs=("closing", *state.final_refs)
+    )
+
+
+def _decided(decided: str, sides: list[Side]) -> str:
+    """Return what the answer decides and whether more firm ballots are on its side."""
+    yes, no = (sides.count(side) for side in FIRM)
+    if decided == "UNDECIDED":
+        return "the answer takes neither side"
+    own, other = (yes, no) if decided == "YES" else (no, yes)
+    word = SIDES[decided]
+    if own == other:
+        return f"{word}; {'no ballot is firm' if not own else 'the firm ballots are tied'}"
+    if own > other:
+        return f"{word}, as {'most' if other else 'all'} firm ballots do"
+    return f"{word}, against most firm ballots ({own} for it, {other} against)"
+
+
+def _turning_points(report: DebateReport, state: DebateState) -> Iterator[Block]:
+    """Which answer to a crux would turn the majority behind the answer: by tests where there are any, else by declarations."""
+    several = len(state.propositions) > 1
+    for n, decided in enumerate(report.decided):
+        if decided not in FIRM or _lead(state.positions_on(n), decided) <= 0:
+            continue
+        lead = f"Becomes {SIDES[OTHER[decided]]}{f' on proposition {n + 1}' if several else ''} if"
+        turning = [*_tested(report, state, n, decided)] if report.tests else [*_declared(state, n, decided)]
+        for text, refs in turning:
+            yield Paragraph(lead=lead, text=text, refs=refs)
+        if not turning and state.cruxes:
+            how = "No tested answer to a crux" if report.tests else "By what the agents declared, no answer to a crux"
+            what = f" on proposition {n + 1}" if several else ""
+            refs = _test_refs(report) or state.final_refs
+            yield Paragraph(text=f"{how} turns the majority{what}.", refs=refs)
+
+
+def _lead(sides: Sequence[Side], side: str) -> int:
+    """Return by how many firm ballots a side leads."""
+    return sides.count(side) - sides.count(OTHER[side])
+
+
+def _tested(report: DebateReport, state: DebateState, n: int, decided: str) -> Iterator[tuple[str, Refs]]:
+    for test in report.tests:
+        sides = [ballot.positions[n] for ballot in test.ballots.values()]
+        if _lead(sides, decided) < 0:
+            other = OTHER[decided]
+            text = (
+                f"crux {state.number_of(test.thread)} comes out {SIDES[test.stipulated]}: tested, then {tally(sides)}"
+            )
+            moved = [a for a, ballot in test.ballots.items() if ballot.positions[n] == other]
+            refs = tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for agent in (*moved, *test.ballots))
+            yield f"{text}.", tuple(dict.fromkeys(refs))
+
+
+def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, Refs]]:
+    """Answers to a crux that, by their own word, take enough agents from the answer's side to turn the majority."""
+    behind = [agent for agent, ballot in state.final.items() if ballot.positions[n] == decided]
+    against = len([side for side in state.positions_on(n) if side == OTHER[decided]])
+    for number, crux in enumerate(state.cruxes, 1):
+        for answer in FIRM:
+            moved = [agent for agent in behind if _hangs_on(crux, agent, answer)]
+            if moved and against + len(moved) > len(behind) - len(moved):
+                names = joined([state.names[agent] for agent in moved])
+                text = f"crux {number} comes out {SIDES[answer]}: by their own word the claims of {names} hang on it (not tested)."
+                yield text, state.flip_refs(crux, moved)
+
+
+def _hangs_on(crux: Crux, agent: str, answer: Side) -> bool:
+    flip = crux.flips.get(agent)
+    return flip is not None and flip.would_flip and flip.side != answer
+
+
+def _test_refs(report: DebateReport) -> Refs:
+    return tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for test in report.tests for agent in test.ballots)
+
+
+# --- the worst news
+
+
+def _worst_news(report: DebateReport, state: DebateState) -> Iterator[Item]:
+    yield from _misreported(report, state)
+    idle = report.placebo.ballots if report.placebo else {}
+    if moved := [a for a, ballot in idle.items() if a in state.final and ballot.positions != state.final[a].positions]:
+        text = (
+            f"{len(moved)} of {plural(len(idle), 'agent')} changed position when told a fact that is beside the point."
+        )
+        yield Item(text=text, refs=tuple(f"test/placebo/{agent}" for agent in moved))
+    if unargued := [change for change in report.position_changes if change.conformity]:
+        text = f"{plural(len(unargued), 'agent')} changed position without naming an argument."
+        yield Item(text=text, refs=tuple(f"final/{change.agent}" for change in unargued))
+    if unanswered := [objection for objection in report.objections if objection.fate == "unanswered"]:
+        text = f"{plural(len(unanswered), 'objection')} {'was' if len(unanswered) == 1 else 'were'} never answered."
+        yield Item(text=text, refs=tuple(objection.id for objection in unanswered))
+    if missed := [quotation for quotation in report.quotations if not quotation.verified]:
+        text = f"{len(missed)} of {plural(len(report.quotations), 'quotation')} are not in the documents where claimed."
+        held = [m.id for m in report.messages if not all(quotation.verified for quotation in m.quotations)]
+        yield Item(text=text, refs=tuple(held) or ("closing",))
+    if memory := sum(claim.from_memory for claim in report.claims):
+        text = f"{memory} of {plural(len(report.claims), 'claim')} of the answer quote no document (marked †)."
+        yield Item(text=text, refs=("closing",))
+    single = report.single_call
+    if single and report.decided and report.decided != single.positions:
+        yield Item(text="One call on the same documents came to another answer.", refs=(single.key, "closing"))
+
+
+def _misreported(report: DebateReport, state: DebateState) -> Iterator[Item]:
+    """Agents whose tested ballot contradicts what they had declared, by crux."""
+    for thread, records in report.flip_records.items():
+        asserted = [r for r in records if r.declared and r.observed is not None]
+        stayed = [r.agent for r in asserted if r.observed is False]
+        moved = [r.agent for r in records if r.declared is False and r.observed]
+        number = state.number_of(thread)
+        if stayed:
+            names = joined([state.names[agent] for agent in stayed])
+            text = (
+                f"{len(stayed)} of {len(asserted)} who said that crux {number} would change their minds kept their answer when "
+                f"told so: {names}."
+            )
+            yield Item(text=text, refs=tested_refs(thread, stayed))
+        if moved:
+            names = joined([state.names[agent] for agent in moved])
+            text = f"{names} changed position when told the answer to crux {number}, and had said that it would not."
+            yield Item(text=text, refs=tested_refs(thread, moved))

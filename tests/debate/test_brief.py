@@ -1,0 +1,365 @@
+"""The decision brief: the worst news first, the same figures on every face, and every line followed to its events."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from html import unescape
+from typing import Any
+
+import pytest
+
+import consilience
+from consilience import Source
+from consilience.domain.events import CallCompleted, CallFailed, MessagePublished
+from consilience.domain.sections import AgentText, Block, Bullets, Details, Paragraph, QuoteBlock, Subheading, Table
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.protocols.debate import Debate, DebateReport
+from consilience.protocols.debate.records import (
+    Coalition,
+    CommonGround,
+    Contradiction,
+    CruxTest,
+    Dependency,
+    FlipRecord,
+    PlaceboTest,
+    StipulatedBallot,
+)
+from consilience.reporting.html import page
+from consilience.reporting.markdown import _render
+from consilience.reporting.record import read_record
+from consilience.testing import ScriptedModel
+from kit.debating import Answer, Debaters, moves_of, number_of, side_of
+
+TASK = "Should we move the orders to queues?"
+FACT = "The ferry is red."
+Changes = Mapping[str, Callable[[ModelRequest], Answer]]
+
+
+@pytest.fixture
+def store() -> SqliteStore:
+    return SqliteStore(":memory:")
+
+
+def own_falsifier(request: ModelRequest) -> Answer:
+    return {"metric": f"orders lost in year {number_of(request.agent)}"}
+
+
+def turn(request: ModelRequest) -> Answer:
+    """Evidence, its challenge and a concession where they are open."""
+    for move in ("CHALLENGE_EVIDENCE", "PROVIDE_EVIDENCE", "CONCEDE"):
+        if move in moves_of(request) and len(request.text) % 3:
+            return {"move": move, "conceded": "the peak is short", "text": f'"9,400 a second" [S1:1] {request.key}'}
+    return {}
+
+
+def persuaded(request: ModelRequest) -> Answer:
+    """The third agent changes its mind without an argument."""
+    return {"p1": "NO"} if request.agent == "D3" else {}
+
+
+RICH: Changes = {"commit": own_falsifier, "turn": turn, "final": persuaded, "named": lambda request: {"q1": 0}}
+
+
+async def debate(changes: Changes | None = None, *, store: SqliteStore | None = None, **settings: Any) -> DebateReport:
+    report = await consilience.deliberate(
+        TASK,
+        Debate(**{"debaters": 4, "as_is": True, **settings}),
+        model=ScriptedModel(Debaters(changes)),
+        sources=[Source("The load test sustained 9,400 a second.")],
+        store=store,
+    )
+    assert isinstance(report, DebateReport)
+    return report
+
+
+# --- every line rests on events
+
+
+def lines(blocks: tuple[Block, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every line of a section with the calls and messages on which it rests. Headings are no lines."""
+    for block in blocks:
+        match block:
+            case Paragraph() | QuoteBlock():
+                yield block.text or str(getattr(block, "lead", "")), block.refs
+            case Bullets():
+                yield from ((f"{item.lead} {item.text}", item.refs) for item in block.items)
+            case Table():
+                assert len(block.refs) == len(block.rows), block.heads
+                yield from ((" | ".join(row), refs) for row, refs in zip(block.rows, block.refs, strict=True))
+            case Details():
+                yield from lines(block.blocks)
+            case Subheading() | AgentText():
+                pass
+            case _:
+                raise AssertionError(f"a brief has no {block.kind}")
+
+
+def brief_lines(report: DebateReport) -> list[tuple[str, tuple[str, ...]]]:
+    shown = report.presentation()
+    sections = [section.blocks for section in shown.sections if section.name != "transcript"]
+    return [line for blocks in (shown.above_answer, *sections) for line in lines(blocks)]
+
+
+@pytest.mark.parametrize("changes", [None, RICH], ids=["plain", "rich"])
+async def test_every_line_of_a_brief_is_followed_to_events_of_its_session(
+    store: SqliteStore, changes: Changes | None
+) -> None:
+    report = await debate(changes, store=store)
+    events = store.read(report.session)
+    known = {event.key for event in events if isinstance(event, CallCompleted | CallFailed)}
+    known |= {event.id for event in events if isinstance(event, MessagePublished)}
+    walked = brief_lines(report)
+    assert len(walked) > 25
+    assert [line for line, refs in walked if not refs] == []
+    assert {ref for _, refs in walked for ref in refs} <= known
+
+
+async def test_lines_on_the_page_of_a_session_link_to_its_transcript(store: SqliteStore) -> None:
+    report = await debate(RICH, store=store)
+    html = page(read_record(store, report.session))
+    links = re.findall(r'<span class="refs">(.*?)</span>', html)
+    targets = [anchor for link in links for anchor in re.findall(r'href="#([^"]+)"', link)]
+    assert len(links) >= len(brief_lines(report))
+    assert set(targets) <= set(re.findall(r'<article id="([^"]+)"', html))
+    assert "\ue000" not in html
+    verdict = next(line for line in html.splitlines() if "SPLIT" in line or "UNANIMOUS" in line)
+    assert verdict.count("↗") == 4
+    assert "↗" not in report.html()  # a report alone has no transcript to link to
+
+
+async def test_an_agent_cannot_forge_a_link_or_break_the_page(store: SqliteStore) -> None:
+    report = await debate({"final": lambda request: {"reason": "\ue0000\ue001 \ue000999999999999\ue001"}}, store=store)
+    html = page(read_record(store, report.session))
+    assert set(re.findall(r'href="#([^"]+)"', html)) <= set(re.findall(r'id="([^"]+)"', html))
+
+
+# --- the same figures on every face
+
+
+def faces(report: DebateReport) -> dict[str, str]:
+    """The report as Markdown, as a page without markup, and on a terminal of 80 columns, each in one line."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    _render(report.markdown(), terminal)
+    words = {
+        "markdown": re.sub(r"[\\*]", "", report.markdown()),
+        "html": unescape(re.sub(r"<[^>]+>", " ", report.html())),
+        "terminal": re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()),
+    }
+    return {name: " ".join(text.split()) for name, text in words.items()}
+
+
+def figures(data: dict[str, Any]) -> list[str]:
+    """What a reader must find on every face, from the JSON report alone."""
+    finals = [ballot for ballot in data["ballots"] if ballot["step"] == 1]
+    sides = [ballot["positions"][0] for ballot in finals]
+    names = {"YES": "yes", "NO": "no", "UNCERTAIN": "undecided"}
+    verdict = " · ".join(f"{sides.count(side)} {name}" for side, name in names.items() if side in sides)
+    found = [verdict, f"{len(finals)} of {len(data['letters'])} agents", data["added"]]
+    crux = data["threads"][0]["crux"]
+    score = [crux["score"][name] for name in ("score", "coverage", "polarity", "impact")]
+    found.append("{:.2f} = {:.2f} × {:.2f} × {:.2f}".format(*score))
+    records = data["flip_records"]["thread-1"]
+    declared, observed = (sum(record[name] is True for record in records) for name in ("declared", "observed"))
+    found.append(f"Declared to hang on it: {declared} of {len(records)}")
+    found.append(f"when told its answer: {observed} of {len(records)}")
+    found.append(f"{crux['score']['score']:.2f} declared, {crux['observed_score']['score']:.2f} observed")
+    quoted = data["quotations"]
+    found.append(f"{sum(q['verified'] for q in quoted)} verified, {sum(not q['verified'] for q in quoted)} not found")
+    found.append(
+        f"Changes without a named argument: {sum(change['conformity'] for change in data['position_changes'])}."
+    )
+    single, spent = data["single_call"], data["ledger"]["actual"]
+    found.append(f"{single['tokens_in'] + single['tokens_out']:,}")
+    found.append(f"{spent['calls']} calls · {spent['tokens_in']:,} tokens read")
+    return found
+
+
+async def test_all_four_renderings_hold_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    report = await debate(RICH)
+    wanted = figures(json.loads(report.model_dump_json()))
+    for name, text in faces(report).items():
+        assert [figure for figure in wanted if figure not in text] == [], name
+
+
+# --- worst news first
+
+
+def above_answer(report: DebateReport) -> str:
+    return report.markdown().split("## ", 2)[1]
+
+
+def ballots(sides: Mapping[str, str]) -> dict[str, StipulatedBallot]:
+    return {
+        agent: StipulatedBallot.model_validate({"positions": (side,), "confidence": 1}) for agent, side in sides.items()
+    }
+
+
+async def tested(**records: Any) -> DebateReport:
+    """A debate of four, two on each side, with what tests showed put into its report."""
+    report = await debate({"commit": own_falsifier, "closing": lambda request: {"p1": "NO"}}, test_cruxes=0)
+    return report.model_copy(update=records)
+
+
+async def test_declared_flips_that_the_tests_do_not_show_stand_above_the_answer() -> None:
+    records = tuple(FlipRecord(agent=f"D{n}", declared=True, observed=n < 4, placebo=n == 2) for n in range(1, 5))
+    report = await tested(
+        flip_records={"thread-1": records},
+        placebo=PlaceboTest(fact=FACT, ballots=ballots({"D1": "YES", "D2": "YES", "D3": "YES", "D4": "NO"})),
+    )
+    head = above_answer(report)
+    assert "1 of 4 who said that crux 1 would change their minds kept their answer when told so" in head
+    assert "1 of 4 agents changed position when told a fact that is beside the point." in head
+    crux = report.markdown().split("### Crux 1.")[1].split("### ")[0]
+    assert "Declared to hang on it: 4 of 4; changed position when told its answer: 3 of 4; " in crux
+    assert "; for the placebo (The ferry is red): 1 of 4." in crux
+    assert crux.count("flipped ✔") == 3
+    assert "did not flip ✘" in crux
+    assert "flipped ✔; moved for the placebo, too" in crux
+
+
+async def test_what_would_turn_the_answer_comes_from_the_tests_where_there_are_any() -> None:
+    majority = await debate(
+        {"final": lambda request: {"p1": "NO"}, "closing": lambda request: {"p1": "NO"}}, test_cruxes=0
+    )
+    told = {"D1": "YES", "D2": "YES", "D3": "YES", "D4": "NO"}
+    turned = CruxTest(thread="thread-1", stipulated="YES", ballots=ballots(told))
+    kept = CruxTest(thread="thread-1", stipulated="NO", ballots=ballots(dict.fromkeys(told, "NO")))
+    head = above_answer(majority.model_copy(update={"tests": (turned, kept)}))
+    assert "**Becomes yes if** crux 1 comes out yes: tested, then 3 yes · 1 no." in head
+    assert "comes out no" not in head
+    still = above_answer(majority.model_copy(update={"tests": (kept,)}))
+    assert "No tested answer to a crux turns the majority." in still
+
+
+async def test_without_tests_declared_claims_say_what_would_turn_the_answer_and_that_it_is_not_tested() -> None:
+    report = await debate(
+        {
+            "final": lambda request: {"p1": "NO"},
+            "closing": lambda request: {"p1": "NO"},
+            "flip": lambda request: {"gives_up_if": "YES" if side_of(request.agent) == "NO" else "NO"},
+        },
+        test_cruxes=0,
+    )
+    assert "hang on it (not tested)" not in above_answer(report)  # two of four are no majority
+    no = {name: lambda request: {"p1": "NO"} for name in ("final", "closing")}
+    hanging = await debate({**no, "flip": lambda request: {"side": "NO", "gives_up_if": "YES"}}, test_cruxes=0)
+    head = above_answer(hanging)
+    assert "**Becomes yes if** crux 1 comes out yes: by their own word the claims of" in head
+    assert "hang on it (not tested)." in head
+
+
+async def test_what_to_find_out_first_stands_beside_the_decision() -> None:
+    first = "A load test of two weeks, about $9,000."
+    report = await debate({"closing": lambda request: {"p1": "NO", "first_step": first}})
+    assert re.search(rf"\*\*If you must decide today:\*\* no[^\n]*\. First: {re.escape(first)}", report.markdown())
+
+
+async def test_agents_on_one_model_are_named_under_the_headline() -> None:
+    head = above_answer(await debate())
+    assert re.search(r"\*\*Independence:\*\* All 4 agents share the model \S+ and are fewer than 4 voices", head)
+    assert head.index("SPLIT") < head.index("Independence")
+
+
+async def test_a_change_without_an_argument_is_bad_news_and_counted() -> None:
+    report = await debate({"final": persuaded})
+    assert "1 agent changed position without naming an argument." in above_answer(report)
+    assert "**Changes without a named argument:** 1." in report.markdown()
+
+
+# --- objections
+
+
+async def test_every_challenge_has_a_fate_and_the_unanswered_ones_are_printed_whole() -> None:
+    report = await debate(RICH)
+    challenges = [m for m in report.messages if m.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") and m.reply_to]
+    assert challenges
+    by_id = {message.id: message for message in report.messages}
+    foreign = [m.id for m in challenges if by_id[m.reply_to or ""].agent != m.agent]
+    assert [objection.id for objection in report.objections] == foreign
+    for objection in report.objections:
+        replies = [
+            m
+            for m in report.messages
+            if m.reply_to == objection.id and m.agent != objection.agent and not m.by_moderator
+        ]
+        assert (objection.fate == "unanswered") == (not replies)
+    text = report.markdown()
+    open_ones = [objection for objection in report.objections if objection.fate == "unanswered"]
+    assert text.count("Open objection, never answered:") == len(open_ones) > 0
+    assert f"{len(open_ones)} objection" in above_answer(report)
+
+
+# --- what the other records say
+
+
+async def test_records_across_cruxes_are_shown_with_their_crux_numbers() -> None:
+    report = await debate({"commit": own_falsifier}, debaters=6)
+    thread = report.threads[0]
+    assert thread.crux is not None
+    other = thread.crux.model_copy(update={"thread": "thread-2", "question": "Would it pay?"})
+    second_thread = thread.model_copy(update={"id": "thread-2", "crux": other})
+    report = report.model_copy(update={"threads": (thread, second_thread)})
+    first, second = "thread-1", "thread-2"
+    said = report.messages[1]
+    report = report.model_copy(
+        update={
+            "common_ground": (CommonGround(statement="Kafka ends in March.", kind="factual", sources=(said.id,)),),
+            "coalitions": (
+                Coalition(
+                    label="Queue camp",
+                    members=("D1", "D3"),
+                    positions={first: "YES"},
+                    cohesion=0.9,
+                    shared_beliefs=("It is fast.",),
+                ),
+            ),
+            "coalition_finding": "preliminary: two cruxes",
+            "dependencies": (
+                Dependency(
+                    source=first,
+                    target=second,
+                    kind="ENTAILS",
+                    confidence=0.9,
+                    sketch="Because it follows directly.",
+                    same_model=True,
+                ),
+            ),
+            "contradictions": (Contradiction(source=first, target=second, agents=("D2",)),),
+            "roots": {first: (second,)},
+            "next_questions": ("Who pays for the load test?",),
+        }
+    )
+    text = report.markdown()
+    assert f"### All 6 agents confirmed\n\n- Kafka ends in March. \\[{said.label}\\] — (factual)" in text
+    together = text.split("### Who stands together")[1].split("### ")[0]
+    assert "**Queue camp:**" in together
+    assert "crux 1 yes; cohesion 0.90; “It is fast.”" in together
+    assert "Preliminary: two cruxes." in together
+    hangs = text.split("### What hangs on what")[1].split("## ")[0]
+    assert "**Settle crux 1 first:** crux 2 follows from it." in hangs
+    assert (
+        "a yes entails a yes (0.90; confirmed by the same model, which is no check): Because it follows directly."
+        in hangs
+    )
+    assert "critic of change (B) on cruxes 1 and 2." in hangs
+    assert "Who pays for the load test?" in text.split("### What to ask next")[1]
+    assert [line for line, refs in brief_lines(report) if not refs] == []
+
+
+# --- widths
+
+
+async def test_no_line_on_a_terminal_of_80_columns_is_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    report = await debate(RICH)
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    _render(report.markdown(), terminal)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert max(map(len, shown.splitlines())) <= 80

@@ -1,0 +1,130 @@
+"""The single call beside a debate: made within the run, apart from it, and compared by typed fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import unescape
+from typing import Any
+
+import consilience
+from consilience import Limits, StopReason
+from consilience.domain.outcome import SpendingLimits
+from consilience.models.port import ModelRequest
+from consilience.protocols.debate import Debate, DebateReport
+from consilience.testing import ScriptedModel
+from kit.debating import Answer, Debaters, number_of
+
+TASK = "Should we move the orders to queues?"
+REFUSED = Limits(phases={"single": SpendingLimits(calls=0)})
+
+
+async def run(
+    changes: Mapping[str, Callable[[ModelRequest], Answer]] | None = None, **options: Any
+) -> tuple[DebateReport, list[ModelRequest]]:
+    limits = options.pop("limits", None)
+    model = ScriptedModel(Debaters(changes))
+    settings = {"debaters": 3, "as_is": True, **options}
+    report = await consilience.deliberate(TASK, Debate(**settings), model=model, limits=limits)
+    assert isinstance(report, DebateReport)
+    return report, model.requests
+
+
+def two_falsifiers(request: ModelRequest) -> Answer:
+    """Commitments that make a validated crux: each agent names a finding of its own."""
+    return {"metric": f"orders lost in year {number_of(request.agent)}"}
+
+
+async def test_the_single_call_reads_nothing_of_the_debate_and_no_agent_reads_it() -> None:
+    _, requests = await run()
+    alone = [request for request in requests if request.key == "single"]
+    assert [request.agent for request in alone] == ["single_call"]
+    assert "<message" not in alone[0].text
+    assert "claims YES" not in alone[0].text
+    shown_to = [request.key for request in requests if "Is the old system too slow?" in request.text]
+    assert shown_to == ["named"]
+    assert not [request.key for request in requests if "Alone:" in request.text]
+
+
+async def test_the_report_holds_its_positions_cruxes_and_cost() -> None:
+    report, requests = await run()
+    single = report.single_call
+    assert single is not None
+    assert (single.positions, single.confidence) == (("NO",), 0.7)
+    assert single.cruxes == ("Would queues lose orders at the peak?", "Is the old system too slow?")
+    assert single.named == {"thread-1": 1}
+    assert single.tokens_in > 0
+    assert single.tokens_in + single.tokens_out < report.ledger.actual.tokens_in + report.ledger.actual.tokens_out
+    assert report.ledger.actual.calls == len(requests)
+
+
+async def test_the_single_call_stands_beside_the_debate_on_every_face() -> None:
+    report, requests = await run()
+    for face in (report.markdown(), unescape(report.html())):
+        section = face.split("Compared with one call")[1]
+        assert report.added in section
+        assert f"{len(requests) - 2}" in section
+        assert "asks the same as crux 1" in section
+        assert "asks the same as no crux of the debate" in section
+        assert "Alone: single_call in single" in section
+
+
+async def test_a_crux_that_the_single_call_missed_is_what_the_debate_added() -> None:
+    report, _ = await run({"commit": two_falsifiers, "named": lambda request: {"q1": 0}})
+    crux = report.threads[0].crux
+    assert crux is not None
+    assert crux.validated
+    assert report.single_call is not None
+    assert report.single_call.named == {"thread-1": None}
+    assert "the debate added crux 1, which it did not name" in report.added
+    assert "**It did not name:** crux 1." in report.markdown()
+
+
+async def test_nothing_added_is_said_as_such() -> None:
+    def no(request: ModelRequest) -> Answer:
+        return {"p1": "NO"}
+
+    report, _ = await run({"opening": no, "final": no, "closing": no})
+    assert report.added == (
+        "One call on the same documents came to the same answer (no); by these figures the debate added nothing to it."
+    )
+
+
+async def test_an_answer_against_the_single_call_is_not_called_better() -> None:
+    report, _ = await run({"closing": lambda request: {"p1": "YES"}})
+    assert "another answer (no where the debate's is yes), and no figure here shows which is right" in report.added
+    assert "1 reasoned ballot against the answer" in report.added
+
+
+async def test_a_refused_single_call_leaves_the_debate_as_it_is_and_the_report_says_so() -> None:
+    whole, _ = await run()
+    report, requests = await run(limits=REFUSED)
+    assert not [request for request in requests if request.key in ("single", "named")]
+    assert report.stop_reason is whole.stop_reason is StopReason.SETTLED
+    assert [ballot.positions for ballot in report.ballots] == [ballot.positions for ballot in whole.ballots]
+    assert (report.single_call, report.added) == (None, "")
+    assert "The single call has no reply: budget. Nothing is compared with it." in report.markdown()
+
+
+async def test_a_failed_comparison_of_questions_claims_neither_hit_nor_miss() -> None:
+    report, _ = await run({"named": lambda request: {"q1": 9}})
+    assert report.single_call is not None
+    assert report.single_call.named == {}
+    assert "which it did not name" not in report.added
+    assert "not compared with the cruxes" in report.markdown()
+
+
+async def test_without_the_setting_no_such_call_is_made_or_foreseen() -> None:
+    report, requests = await run(single_call=False)
+    assert not [request for request in requests if request.key in ("single", "named")]
+    assert "Compared with one call" not in report.markdown()
+    asked, spared = (Debate(single_call=on).estimate() for on in (True, False))
+    assert asked.max - spared.max == 2
+
+
+async def test_a_limit_cuts_the_exchange_and_not_the_opening_ballots_for_the_single_call() -> None:
+    for calls in range(4, 20):
+        report, requests = await run(limits=Limits(calls=calls))
+        opened = [request for request in requests if request.key.startswith("opening/")]
+        assert len(opened) == 3
+        assert report.answer is not None
+        assert len(requests) <= calls
