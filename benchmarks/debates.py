@@ -164,18 +164,25 @@ async def _run(
     return _Run(report, model, events, wall, latency)
 
 
+AWAITED: dict[str, tuple[str, ...]] = {
+    "turn": ("opening",),
+    "single": ("opening",),
+    "flip": ("crystallize",),
+    "final": ("single", "synthesize", "flip", "same", "reframe", "spawn", "derive"),
+    "closing": ("final",),
+    "named": ("closing",),
+    "test": ("closing", "named"),
+}
+"""The calls that a call of each kind waits for."""
+
+
 def _longest(events: Sequence[Event], took: dict[str, float]) -> float:
     """Seconds of the longest chain: a call depends on all that was published, and all private replies awaited, before it."""
     ends: dict[str, float] = {}
     known = 0.0
     for event in sorted((event for event in events if event.place), key=lambda event: place_key(event.place)):
         if isinstance(event, CallCompleted):
-            before = {
-                "turn": ("opening",),
-                "final": ("flip", "same", "reframe", "spawn", "derive"),
-                "closing": ("final",),
-            }
-            kinds = before.get(event.key.partition("/")[0], ())
+            kinds = AWAITED.get(event.key.partition("/")[0], ())
             known = max([known, *(end for key, end in ends.items() if key.startswith(kinds))]) if kinds else known
             ends[event.key] = known + took.get(event.key, 0.0)
         elif isinstance(event, MessagePublished) and event.id.endswith("/said"):
