@@ -31,7 +31,7 @@ from kit.debating import Debaters
 from kit.runs import seated, to_the_end
 
 OPENING = re.compile(r"<quote ([0-9a-f]{8,64}) from ([^>\n]+)>\n")
-DEBATED = r"(opening|turn|commit|falsify|steelman|grade|flip|final)/[DF]|closing$"
+DEBATED = r"(opening|turn|commit|falsify|steelman|grade|flip|final)/[DF]|(test|told|crystallize|relate|single)/|(synthesize|single|closing)$"
 """Keys of the calls of `debate`."""
 Script = Callable[[ModelRequest], str]
 
@@ -83,7 +83,7 @@ def saying(said: str, who: Callable[[str], bool] = lambda agent: True) -> Script
         if request.agent in ("framing", "moderator", "second_opinion") or re.match(DEBATED, request.key):
             answer = json.loads(Debaters()(request))
             long = [name for name in answer if name in ("text", "reason", "why", "strongest_reason", "corrections")]
-            return json.dumps(answer | {name: words for name in long if answer[name]})
+            return json.dumps(answer | {n: words if n == "text" else words[:400] for n in long if answer[n]})
         body: dict[str, object] = {}
         fields = request.returns.model_fields  # type: ignore[attr-defined]
         if "points" in fields:
