@@ -31,7 +31,10 @@ from kit.debating import Debaters
 from kit.runs import seated, to_the_end
 
 OPENING = re.compile(r"<quote ([0-9a-f]{8,64}) from ([^>\n]+)>\n")
-DEBATED = r"(opening|turn|commit|falsify|steelman|grade|flip|final)/[DF]|(test|told|crystallize|relate|single)/|(synthesize|single|closing)$"
+DEBATED = (
+    r"(opening|turn|commit|falsify|steelman|grade|flip|final)/[DF]|(test|told|crystallize|relate)/"
+    r"|(synthesize|single|closing)$"
+)
 """Keys of the calls of `debate`."""
 Script = Callable[[ModelRequest], str]
 

@@ -280,7 +280,7 @@ def test_dry_run_needs_no_model_and_records_nothing(cli: Cli, monkeypatch: pytes
     for words in (
         "| L2N1 | specialist | analytical | openai:gpt-4o |",
         "tree, 4 agents on 2 levels",
-        "alls: 15–39",
+        "Calls foreseen: 15–39",
         "at most $",
     ):
         assert words in result.stdout, words

@@ -180,6 +180,7 @@ def test_thread_that_ends_without_a_lock_is_crystallized_from_its_messages(answe
     report, _ = debate(
         {"turn": lost, "reframe": lambda request: {"question": "?"}, "crystallize": lambda request: answer},
         discovery_messages=14,
+        max_duration=900,
     )
     (thread,) = report.threads
     assert (thread.status, thread.crystallized) == ("STALE", crystallized)
@@ -376,7 +377,7 @@ def test_candidates_name_concessions_and_what_is_no_longer_disputed() -> None:
     (request,) = asked(model, "synthesize")
     conceded = [message.label for message in report.messages if message.move == "CONCEDE"]
     assert conceded
-    assert f"{', '.join(conceded)} concede something." in request.text
+    assert f"Concessions stand in {', '.join(conceded)}." in request.text
     assert f"- {QUESTION}" in request.text
 
 

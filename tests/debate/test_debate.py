@@ -13,6 +13,7 @@ import consilience
 from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import StopReason
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import AnyModel, ScriptedModel
 from kit.debating import Debaters, moves_of, number_of, properties
@@ -318,6 +319,31 @@ def test_propositions_that_are_no_options_get_a_thread_each_though_the_same_agen
 
     report = debate(Debate(debaters=3), Debaters({"framing": framing}))
     assert [thread.topic for thread in report.threads[:2]] == ["Is it cheaper?", "Is it safer?"]
+
+
+def test_agents_take_letters_that_name_nothing_in_the_task() -> None:
+    task = "A town must choose site A or (B). Which? Site M is out."
+    protocol, store = Debate(debaters=3, as_is=True), SqliteStore(":memory:")
+    report = consilience.run_sync(task, protocol, model=ScriptedModel(Debaters()), store=store)
+    assert isinstance(report, DebateReport)
+    assert list(report.letters.values()) == ["C", "D", "E"]
+
+
+def test_final_ballots_show_threads_without_a_question_too() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        return {} if "cheaper" in request.text.split("thread on: ")[-1][:40] else {"move": "CLAIM", "question": ""}
+
+    def framing(request: ModelRequest) -> Answer:
+        return {"form": "open", "propositions": ["Is it cheaper?", "Is it safer?"]}
+
+    model = ScriptedModel(Debaters({"framing": framing, "turn": turn, "reframe": lambda request: {"question": ""}}))
+    report = debate(Debate(debaters=4, max_messages=16), model=model)
+    unasked = [t for t in report.threads if not t.commitments and t.participants]
+    assert unasked
+    (ballot,) = [request for request in model.requests if request.key == "final/D1" and request.attempt == 1]
+    for thread in unasked:
+        last = [m for m in report.messages if m.thread == thread.id and not m.by_moderator][-1]
+        assert f"from {last.label}>" in ballot.text
 
 
 def test_task_as_it_stands_needs_no_framing_call() -> None:

@@ -263,7 +263,8 @@ async def test_kill_among_faults_loses_no_recorded_call(case: Case, tmp_path: Pa
     agents = [agent.id for agent in case.protocol.agents(None)]
     script = case.script
     faults = [f for f in FAULTS if f.typed]
-    grid = list(itertools.product(range(1, case.need), faults, (agents[0], agents[-1]), POINTS[:3]))
+    calls = range(1, min(case.need, 40))  # of a debate, whose agents may fall silent, not all that it may need are made
+    grid = list(itertools.product(calls, faults, (agents[0], agents[-1]), POINTS[:3]))
     crashes = 0
     for n, (nth, fault, dead, point) in enumerate(sample(grid, 5, whole=30)):
 

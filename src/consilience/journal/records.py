@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 
@@ -57,6 +58,9 @@ class SqliteRecords:
     def __init__(self, path: str, connection: sqlite3.Connection) -> None:
         self.path = path
         self._reader = connection
+        self._reading = (
+            threading.RLock()
+        )  # a read that shares its transaction with a thread's older one misses the last commit
         self._records_checked = self._all_checked = path == MEMORY
 
     def sessions(self) -> list[str]:
@@ -83,8 +87,9 @@ class SqliteRecords:
 
     def _events(self, sql: str, *values: object) -> list[AnyEvent]:
         try:
-            rows = self._reader.execute(sql, values)  # one by one: all rows together would take as much memory again
-            return [self._event(int(str(seq)), str(body)) for seq, body in rows]
+            with self._reading:
+                rows = self._reader.execute(sql, values)  # one by one: all together would take as much memory again
+                return [self._event(int(str(seq)), str(body)) for seq, body in rows]
         except (sqlite3.Error, ValueError) as error:  # not a text, number or event
             raise store_error(self.path, error) from error
 
@@ -210,6 +215,7 @@ class SqliteRecords:
 
     def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
         try:
-            return self._reader.execute(sql, values).fetchall()
+            with self._reading:
+                return self._reader.execute(sql, values).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise store_error(self.path, error) from error

@@ -83,7 +83,8 @@ class Agenda:
         self.update()
         for id in floor.disputes:
             thread = floor.threads[id]
-            silent = [a for a in floor.openings if a not in thread.commitments and a not in thread.to_commit]
+            asked = thread.members if thread.half else floor.openings
+            silent = [a for a in asked if a not in thread.commitments and a not in thread.to_commit]
             if thread.busy or not thread.active or not silent:
                 continue
             thread.members += [agent for agent in silent if agent not in thread.members]

@@ -163,6 +163,8 @@ class Debater:
         thread = self.floor.threads[message.thread]
         if not thread.active or thread.busy or not thread.has_room:
             return False
+        if message.by_moderator and self.agent not in message.mentions:
+            return False
         if message.by_moderator and any(m.by_moderator for m in thread.messages[thread.messages.index(message) + 1 :]):
             return False  # the moderator has asked for something else since
         if thread.stage == "CRUX_LOCK" and (self.agent not in message.mentions or lock.awaits_delivery(thread)):

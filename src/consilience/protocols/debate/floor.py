@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import BaseModel
@@ -37,6 +39,9 @@ from consilience.protocols.debate.threads import Budgets, Thread
 
 MODERATOR, CRYSTALLIZER, SECOND_OPINION = "moderator", "crystallizer", "second_opinion"
 MAX_REFUSALS = 2
+LETTERS = "ABCDEFGHIJKLNOPQRSTUVWXYZ"
+"""Names of agents in prompts; M is the moderator."""
+_NAMING_LETTER = re.compile(r"(?:(?<=\()|(?<=[a-z,;/] )|^(?=.[):]))[A-Z](?![\w'’])", re.MULTILINE)
 WINDOW_MIN, WINDOW_MAX = 8, 24
 """Messages of a thread that a prompt shows: the anchor moves in jumps, so that prompts share their beginning."""
 
@@ -56,6 +61,13 @@ def window(messages: list[DebateMessage]) -> list[DebateMessage]:
     step = WINDOW_MAX - WINDOW_MIN
     jumps = max(0, -(-(len(messages) - WINDOW_MAX) // step))
     return messages[jumps * step :]
+
+
+def letters_for(agents: Sequence[str], given: Iterable[str]) -> dict[str, str]:
+    """Return a letter for each agent, none that names something in the texts, as in "site A", while there are enough others."""
+    taken = {letter for text in given for letter in _NAMING_LETTER.findall(text)}
+    free = [letter for letter in LETTERS if letter not in taken]
+    return dict(zip(agents, free if len(free) >= len(agents) else LETTERS, strict=False))
 
 
 @dataclass
@@ -87,7 +99,8 @@ class Floor:
     def __init__(self, session: Session, settings: DebateSettings, mode: Mode, framing: Framing) -> None:
         self.session, self.settings, self.mode, self.framing = session, settings, mode, framing
         self.debaters = settings.seat_ids
-        self.letters = {agent: chr(ord("A") + n) for n, agent in enumerate(self.debaters)}
+        given = (session.task, *framing.propositions, *(document.text for document in session.sources))
+        self.letters = letters_for(self.debaters, given)
         self.agent_of = {letter: agent for agent, letter in self.letters.items()}
         self.names = seat_names(session.agents)
         self.readers = (*self.debaters, MODERATOR, CRYSTALLIZER, SECOND_OPINION)
@@ -236,6 +249,14 @@ class Floor:
     def quotes(self, thread: Thread) -> tuple[Quote, ...]:
         """The window of a thread, the same for all its readers."""
         return tuple(Quote(message.id, message.label) for message in window(thread.messages))
+
+    def overview(self, asked: Sequence[Thread]) -> tuple[Quote, ...]:
+        """The windows of the threads that a ballot asks about, and the last messages of every other thread."""
+        found: list[Quote] = []
+        for thread in self.threads.values():
+            quotes = self.quotes(thread)
+            found += quotes if thread in asked else quotes[-WINDOW_MIN:]
+        return tuple(found)
 
     def own_quotes(self, thread: Thread, agent: str) -> tuple[Quote, ...]:
         """The last messages of an agent that the window of the thread shows no more."""

@@ -328,7 +328,9 @@ class Moderator:
         thread, then force another binary framing; after the third derive falsifiers from the dialogue; else name what is missing.
         """
         outside = (
-            [a for a in self.floor.openings if a not in thread.participants] if sides and not thread.invited else []
+            [a for a in self.floor.openings if a not in thread.participants]
+            if sides and not thread.invited and not thread.half
+            else []
         )
         if outside:
             thread.invite(outside)

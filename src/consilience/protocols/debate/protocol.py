@@ -194,7 +194,7 @@ class Debate(DebateSettings):
                                 claim=floor.openings[agent].claim,
                                 opening=floor.openings[agent].positions,
                             ),
-                            tuple(quote for thread in asked for quote in floor.quotes(thread)),
+                            floor.overview(asked),
                         ),
                         key=f"final/{agent}",
                         returns=final_type(len(propositions), len(asked), len(common)),

@@ -192,7 +192,7 @@ def _ask(
         agent,
         Prompt(
             words,
-            (*(quote for thread in asked for quote in floor.quotes(thread)), Quote(last.key, OWN_BALLOT)),
+            (*floor.overview(asked), Quote(last.key, OWN_BALLOT)),
         ),
         key=key,
         returns=returns,

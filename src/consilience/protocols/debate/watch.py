@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import IDLE_MS, QUIET_MS, STALE_MS
@@ -50,6 +52,8 @@ async def _call_on_the_quietest(floor: Floor, moderator: Moderator) -> None:
     if not quiet:
         return
     thread = min(quiet, key=lambda t: t.last_at)
-    agent = min(thread.members, key=lambda id: floor.members[id].spoken)
+    said = Counter(message.agent for message in thread.spoken)
+    last = thread.spoken[-1].agent if thread.spoken else None
+    agent = min(thread.members, key=lambda id: (id == last, said[id], floor.members[id].spoken))
     await moderator.intervene(thread, "call", (agent,))
     thread.called = True  # once: a thread in which nobody answers goes stale
