@@ -13,7 +13,6 @@ import consilience
 from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import StopReason
-from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import AnyModel, ScriptedModel
 from kit.debating import Debaters, moves_of, number_of, properties
@@ -323,8 +322,7 @@ def test_propositions_that_are_no_options_get_a_thread_each_though_the_same_agen
 
 def test_agents_take_letters_that_name_nothing_in_the_task() -> None:
     task = "A town must choose site A or (B). Which? Site M is out."
-    protocol, store = Debate(debaters=3, as_is=True), SqliteStore(":memory:")
-    report = consilience.run_sync(task, protocol, model=ScriptedModel(Debaters()), store=store)
+    report = consilience.run_sync(task, Debate(debaters=3, as_is=True), model=ScriptedModel(Debaters()))
     assert isinstance(report, DebateReport)
     assert list(report.letters.values()) == ["C", "D", "E"]
 
