@@ -40,8 +40,10 @@ Changes = Mapping[str, Callable[[ModelRequest], Answer]]
 
 
 @pytest.fixture
-def store() -> SqliteStore:
-    return SqliteStore(":memory:")
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore(":memory:")
+    yield store
+    store.close()
 
 
 def own_falsifier(request: ModelRequest) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import pytest
@@ -38,8 +38,10 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
-def store() -> SqliteStore:
-    return SqliteStore(":memory:")
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore(":memory:")
+    yield store
+    store.close()
 
 
 SIDES: dict[str, Side] = {"Y": "YES", "N": "NO", "?": "UNCERTAIN"}

@@ -20,6 +20,7 @@ def debated(world: World) -> tuple[DebateReport, SimulatedModel]:
     model, store = SimulatedModel(world, simulate), SqliteStore(":memory:")
     protocol = Debate(debaters=len(world.minds), as_is=True, max_duration=900)
     report = asyncio.run(consilience.deliberate(PROPOSITION, protocol, model=model, store=store, seed=world.seed))
+    store.close()
     assert isinstance(report, DebateReport)
     return report, model
 

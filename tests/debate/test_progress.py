@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from rich.console import Console
@@ -22,8 +22,10 @@ from kit.debating import Debaters
 
 
 @pytest.fixture
-def store() -> SqliteStore:
-    return SqliteStore(":memory:")
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore(":memory:")
+    yield store
+    store.close()
 
 
 async def recorded(store: SqliteStore) -> Sequence[AnyEvent]:

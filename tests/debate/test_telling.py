@@ -138,8 +138,9 @@ async def test_agent_without_a_ballot_on_the_fact_has_not_moved(store: SqliteSto
 
 
 async def test_debate_that_a_limit_ended_is_not_continued(store: SqliteStore) -> None:
-    free = await begin(SqliteStore(":memory:"))
-    calls = free.ledger.actual.calls
+    other = SqliteStore(":memory:")
+    calls = (await begin(other)).ledger.actual.calls
+    other.close()
     parent = await begin(store, limits=Limits(calls=calls - 3))
     assert [call.key for call in parent.failed_calls if call.key.startswith("test/")]
 
