@@ -45,6 +45,8 @@ from consilience.protocols.debate.turns import record_turn, spoken_words
 
 Kind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
+STANDING_COMMITMENTS = 6
+"""Commitments quoted before the window, those of agents who put one another's case first; the side of everybody is stated."""
 """The last concessions, and proposed threads, that a prompt shows beside its window."""
 """Failed deliveries after which the process asks no more."""
 _MOVE_OF: dict[Kind, Move] = {
@@ -411,7 +413,9 @@ class Debater:
     def _dropped(self, thread: Thread) -> tuple[list[str], list[str], list[str]]:
         """Messages that matter and that the window shows no more: commitments, the last concessions, open proposals."""
         shown = {message.id for message in window(thread.messages)}
-        committed = [c.message for c in thread.commitments.values() if c.message not in shown]
+        opposed = {agent for pair in thread.required or () for agent in pair}
+        ranked = sorted(thread.commitments.values(), key=lambda commitment: commitment.agent not in opposed)
+        committed = [c.message for c in ranked if c.message not in shown][:STANDING_COMMITMENTS]
         conceded = [c.message for c in thread.concessions if c.message not in shown][-STATE_LINES:]
         proposed = [id for id, _ in self.moderator.spawning.open_in(thread)][-STATE_LINES:]
         return committed, conceded, proposed
