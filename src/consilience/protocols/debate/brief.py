@@ -6,23 +6,20 @@ Every line follows from typed fields of the report and names in `refs` the messa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Refs
 from consilience.protocols._common.presenting import plural
 from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
 from consilience.protocols.debate.records import Crux
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.state import DebateState, tested_refs, thread_name
 from consilience.protocols.debate.words import REGIMES, SIDES, STAGES, joined, tally
-
-if TYPE_CHECKING:
-    from consilience.protocols.debate.report import DebateReport
 
 OTHER: dict[str, Side] = {"YES": "NO", "NO": "YES"}
 
 
-def headline(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
     """What limits the result first, then the ballots on each proposition with what the answer decided, then the worst news."""
     if limits := [*_shortcomings(report, state)]:
         refs = tuple(call.key for call in report.failed_calls) or state.last_refs
@@ -53,12 +50,12 @@ def headline(report: DebateReport, state: DebateState) -> Iterator[Block]:
         yield Bullets(items=tuple(news))
 
 
-def _on_models(report: DebateReport, state: DebateState) -> str:
+def _on_models(report: DebateData, state: DebateState) -> str:
     models = {agent.model for agent in report.agents if agent.id in state.letters}
     return f" on {plural(len(models), 'model')}" if all(models) else ""
 
 
-def _independence(report: DebateReport, state: DebateState) -> str:
+def _independence(report: DebateData, state: DebateState) -> str:
     """Return which agents share a model; nothing if each has its own."""
     parts = []
     for shared in report.independence.shared:
@@ -72,7 +69,7 @@ def _independence(report: DebateReport, state: DebateState) -> str:
     return f"{line[:1].upper()}{line[1:]}." if line else ""
 
 
-def _shortcomings(report: DebateReport, state: DebateState) -> Iterator[str]:
+def _shortcomings(report: DebateData, state: DebateState) -> Iterator[str]:
     """Sentences on why the debate did not come to its end."""
     open_threads = [thread for thread in report.threads if thread.status in ACTIVE]
     where = ", ".join(f"{thread_name(t.id)} in its stage {STAGES[t.stage]}" for t in open_threads)
@@ -108,7 +105,7 @@ def _verdict(sides: list[Side], agents: int) -> str:
 # --- what to do today, and what would turn it
 
 
-def _today(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def _today(report: DebateData, state: DebateState) -> Iterator[Block]:
     """The side of the answer against the ballots, and the finding to get first by the closing call's own word."""
     if not report.decided:
         yield Paragraph(text="There is no answer to compare with the ballots.", refs=state.final_refs)
@@ -138,7 +135,7 @@ def _decided(decided: str, sides: list[Side]) -> str:
     return f"{word}, against most firm ballots ({own} for it, {other} against)"
 
 
-def _turning_points(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def _turning_points(report: DebateData, state: DebateState) -> Iterator[Block]:
     """Which answer to a crux would turn the majority behind the answer: by tests where there are any, else by declarations."""
     several = len(state.propositions) > 1
     for n, decided in enumerate(report.decided):
@@ -160,7 +157,7 @@ def _lead(sides: Sequence[Side], side: str) -> int:
     return sides.count(side) - sides.count(OTHER[side])
 
 
-def _tested(report: DebateReport, state: DebateState, n: int, decided: str) -> Iterator[tuple[str, Refs]]:
+def _tested(report: DebateData, state: DebateState, n: int, decided: str) -> Iterator[tuple[str, Refs]]:
     for test in report.tests:
         sides = [ballot.positions[n] for ballot in test.ballots.values()]
         if _lead(sides, decided) < 0:
@@ -191,14 +188,14 @@ def _hangs_on(crux: Crux, agent: str, answer: Side) -> bool:
     return flip is not None and flip.would_flip and flip.side != answer
 
 
-def _test_refs(report: DebateReport) -> Refs:
+def _test_refs(report: DebateData) -> Refs:
     return tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for test in report.tests for agent in test.ballots)
 
 
 # --- the worst news
 
 
-def _worst_news(report: DebateReport, state: DebateState) -> Iterator[Item]:
+def _worst_news(report: DebateData, state: DebateState) -> Iterator[Item]:
     yield from _misreported(report, state)
     idle = report.placebo.ballots if report.placebo else {}
     if moved := [a for a, ballot in idle.items() if a in state.final and ballot.positions != state.final[a].positions]:
@@ -224,7 +221,7 @@ def _worst_news(report: DebateReport, state: DebateState) -> Iterator[Item]:
         yield Item(text="One call on the same documents came to another answer.", refs=(single.key, "closing"))
 
 
-def _misreported(report: DebateReport, state: DebateState) -> Iterator[Item]:
+def _misreported(report: DebateData, state: DebateState) -> Iterator[Item]:
     """Agents whose tested ballot contradicts what they had declared, by crux."""
     for thread, records in report.flip_records.items():
         asserted = [r for r in records if r.declared and r.observed is not None]

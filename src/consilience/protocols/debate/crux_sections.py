@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
 from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.records import Crux, CruxPosition, FlipRecord, ThreadRecord
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.state import DebateState, numbered_tries, tested_refs, thread_name
 from consilience.protocols.debate.words import (
     SIDES,
@@ -21,11 +21,8 @@ from consilience.protocols.debate.words import (
     validation_failure,
 )
 
-if TYPE_CHECKING:
-    from consilience.protocols.debate.report import DebateReport
 
-
-def crux_blocks(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def crux_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
     for n, crux in enumerate(state.cruxes, 1):
         thread = state.thread(crux.thread)
         records = {record.agent: record for record in report.flip_records.get(crux.thread, ())}
@@ -85,7 +82,7 @@ def _when_told(record: FlipRecord | None) -> str:
     return f"{told}; moved for the placebo, too" if record.placebo else told
 
 
-def _tested(crux: Crux, report: DebateReport, records: Mapping[str, FlipRecord]) -> str:
+def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -> str:
     declared = sum(record.declared is True for record in records.values())
     observed = sum(record.observed is True for record in records.values())
     tested = sum(record.observed is not None for record in records.values())

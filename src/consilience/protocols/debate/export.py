@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from consilience.protocols.debate.moves import Stage
 from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.state import numbered_tries
-
-if TYPE_CHECKING:
-    from consilience.protocols.debate.report import DebateReport
 
 Json = dict[str, object]
 
@@ -24,7 +20,7 @@ _KEPT = frozenset({"positions", "counterfactual", "horizon_by_agent"})
 """Objects whose keys are ids of agents, which stay as they are."""
 
 
-def final_json(report: DebateReport) -> Json:
+def final_json(report: DebateData) -> Json:
     """Return the seed's final JSON in snake_case."""
     metrics = report.system_metrics
     return {

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from consilience.domain.sections import Block, Item, Paragraph, Section
 from consilience.protocols._common.presenting import bullets
 from consilience.protocols.debate.records import Coalition, Dependency
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.state import DebateState
 from consilience.protocols.debate.words import SIDES, crux_numbers, joined
-
-if TYPE_CHECKING:
-    from consilience.protocols.debate.report import DebateReport
 
 _KINDS = {
     "ENTAILS": "a yes entails a yes",
@@ -21,7 +18,7 @@ _KINDS = {
 }
 
 
-def ground_sections(report: DebateReport, state: DebateState) -> tuple[Section, ...]:
+def ground_sections(report: DebateData, state: DebateState) -> tuple[Section, ...]:
     """Return the sections; those without content have no blocks and are left out."""
     return (
         Section(
@@ -51,7 +48,7 @@ def ground_sections(report: DebateReport, state: DebateState) -> tuple[Section, 
     )
 
 
-def _common_ground(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def _common_ground(report: DebateData, state: DebateState) -> Iterator[Block]:
     yield from bullets(
         Item(
             text=f"{ground.statement}{''.join(map(state.mark, ground.sources))}",
@@ -62,7 +59,7 @@ def _common_ground(report: DebateReport, state: DebateState) -> Iterator[Block]:
     )
 
 
-def _coalitions(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def _coalitions(report: DebateData, state: DebateState) -> Iterator[Block]:
     yield from bullets(
         Item(lead=f"{coalition.label}:", text=_together(coalition, state), refs=_votes(coalition, state))
         for coalition in report.coalitions
@@ -88,7 +85,7 @@ def _votes(coalition: Coalition, state: DebateState) -> tuple[str, ...]:
     return tuple(state.final[agent].key for agent in coalition.members if agent in state.final) or state.last_refs
 
 
-def _dependencies(report: DebateReport, state: DebateState) -> Iterator[Item]:
+def _dependencies(report: DebateData, state: DebateState) -> Iterator[Item]:
     """Roots first, then each dependency with its argument, then answers that contradict one another."""
     cruxes = {crux.thread: crux for crux in state.cruxes}
     numbers = {thread: n for n, thread in enumerate(cruxes, 1)}

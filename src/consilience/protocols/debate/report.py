@@ -6,33 +6,16 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from consilience.domain.events import Noted
-from consilience.domain.report import Forecast, Report, UnfinishedSession
+from consilience.domain.report import Forecast, UnfinishedSession
 from consilience.domain.sections import Presentation
 from consilience.protocols.debate.export import camel_case, final_json
 from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.progress import note_line, progress_parts
-from consilience.protocols.debate.records import (
-    Coalition,
-    CommonGround,
-    Contradiction,
-    CruxTest,
-    DebateBallot,
-    DebateMessage,
-    Dependency,
-    FlipRecord,
-    Framing,
-    PlaceboTest,
-    SingleCall,
-    SystemMetrics,
-    ThreadRecord,
-    ToldFact,
-)
-from consilience.protocols.debate.replies import ClosingSide
-from consilience.protocols.debate.scoring import Regime
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.sections import presentation, state_of
 
 
-class DebateReport(Report):
+class DebateReport(DebateData):
     """The header, and what a debate adds to it."""
 
     step: ClassVar[str] = "message"
@@ -41,61 +24,6 @@ class DebateReport(Report):
     )
     asks_for_dissent: ClassVar[bool] = True
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
-
-    protocol: str = "debate"
-    framing: Framing | None = None
-    """None where the framing failed."""
-    letters: dict[str, str] = {}
-    """The letter of each debater, by which prompts name it."""
-    attention_mode: str = ""
-    """`keyword` or `embedding`."""
-    ended_by: str = ""
-    """`settled`, `stalled`, `max_messages`, `max_duration`, or `limit` for a limit of the session."""
-    duration: int = 0
-    """Virtual milliseconds."""
-    messages: tuple[DebateMessage, ...] = ()
-    ballots: tuple[DebateBallot, ...] = ()
-    """Opening ballots (step 0), then final ones (step 1)."""
-    threads: tuple[ThreadRecord, ...] = ()
-    decided: tuple[ClosingSide, ...] = ()
-    """The answer's own side on each proposition; empty without an answer."""
-    first_step: str = ""
-    """What to find out before anything that cannot be undone, by the closing call."""
-    regime: Regime = "inconclusive"
-    regime_description: str = ""
-    irreducible_cruxes: tuple[str, ...] = ()
-    """Threads of validated cruxes on which final ballots are split, the highest score first."""
-    primary_crux: str | None = None
-    """The thread of the validated crux with the highest score."""
-    primary_crux_reason: str = ""
-    coalitions: tuple[Coalition, ...] = ()
-    """By final ballots; preliminary where the exchange ended before they were stable."""
-    coalition_finding: str = ""
-    """Why there is no coalition, or why those found are preliminary; empty for stable ones."""
-    common_ground: tuple[CommonGround, ...] = ()
-    """Statements that every agent confirmed in its final ballot; none if a ballot is missing."""
-    dependencies: tuple[Dependency, ...] = ()
-    """Confirmed dependencies between cruxes, by thread."""
-    duplicates: tuple[tuple[str, str], ...] = ()
-    """Threads whose cruxes ask the same, the earlier first; the later one is left out of roots and irreducible cruxes."""
-    contradictions: tuple[Contradiction, ...] = ()
-    roots: dict[str, tuple[str, ...]] = {}
-    """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
-    next_questions: tuple[str, ...] = ()
-    """What to debate or find out next, if the debate were to go on."""
-    tests: tuple[CruxTest, ...] = ()
-    """Each tested crux with YES stipulated, then with NO."""
-    placebo: PlaceboTest | None = None
-    """None if no crux was tested."""
-    flip_records: dict[str, tuple[FlipRecord, ...]] = {}
-    """Declared, observed and placebo flips of every voter, by the thread of each tested crux."""
-    told: tuple[ToldFact, ...] = ()
-    """Facts told after the end, in order; the final ballots are those cast on the last one."""
-    system_metrics: SystemMetrics = SystemMetrics()
-    single_call: SingleCall | None = None
-    """One structured call on the same documents; None where it was not asked for or failed."""
-    added: str = ""
-    """What the debate added to the single call, in a sentence that follows from the figures."""
 
     def presentation(self) -> Presentation:
         return presentation(self)

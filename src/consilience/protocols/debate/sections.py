@@ -7,7 +7,6 @@ resolved, and how far the debate can be trusted. A label in brackets names the m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.sections import (
@@ -29,6 +28,7 @@ from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline
 from consilience.protocols.debate.crux_sections import crux_blocks
 from consilience.protocols.debate.ground_sections import ground_sections
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.state import DebateState, thread_name
 from consilience.protocols.debate.told_sections import told_blocks, told_headline
 from consilience.protocols.debate.trust_sections import SINGLE_HEADING, single_blocks, trust_items
@@ -43,11 +43,8 @@ from consilience.protocols.debate.words import (
     tally,
 )
 
-if TYPE_CHECKING:
-    from consilience.protocols.debate.report import DebateReport
 
-
-def state_of(report: DebateReport) -> DebateState:
+def state_of(report: DebateData) -> DebateState:
     return DebateState(
         agents=report.agents,
         letters=report.letters,
@@ -59,7 +56,7 @@ def state_of(report: DebateReport) -> DebateState:
     )
 
 
-def presentation(report: DebateReport) -> Presentation:
+def presentation(report: DebateData) -> Presentation:
     """Return how a finished debate is shown."""
     state = state_of(report)
     ordinary = (StopReason.SETTLED, StopReason.STALLED, StopReason.EXHAUSTED_STEPS)
@@ -106,7 +103,7 @@ def presentation(report: DebateReport) -> Presentation:
 # --- who moved, dissent, what was never resolved
 
 
-def _moves(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def _moves(report: DebateData, state: DebateState) -> Iterator[Block]:
     """Where each agent stood at first and in the end; of every change the message that caused it, quoted."""
     if not state.opening:
         return
@@ -187,7 +184,7 @@ def _public_and_private(state: DebateState) -> Iterator[Item]:
             yield Item(lead=f"On crux {n}:", text=text, refs=refs)
 
 
-def _dissent(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def _dissent(report: DebateData, state: DebateState) -> Iterator[Block]:
     """Final ballots against the answer; against the larger side where the answer is undecided, on a tie those of both."""
     if report.dissent and "UNDECIDED" in report.decided:
         text = "Where the answer takes no side, these are the ballots of the smaller side, on a tie of both."
@@ -205,7 +202,7 @@ def _dissent(report: DebateReport, state: DebateState) -> Iterator[Block]:
     yield from _objections(report, state)
 
 
-def _objections(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def _objections(report: DebateData, state: DebateState) -> Iterator[Block]:
     """Those that were never answered in full; the others folded, each with what met it."""
     unanswered = [objection for objection in report.objections if objection.fate == "unanswered"]
     yield from bullets(
@@ -235,7 +232,7 @@ def _objections(report: DebateReport, state: DebateState) -> Iterator[Block]:
     yield Details(summary=summary, blocks=(Bullets(items=tuple(items)),))
 
 
-def _unresolved(report: DebateReport, state: DebateState) -> Iterator[Item]:
+def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
     """Threads that ended without a crux that holds: failed, stale, merged, or still open at the end."""
     for thread in report.threads:
         if thread.status == "CONVERGED":
@@ -259,7 +256,7 @@ def _unresolved(report: DebateReport, state: DebateState) -> Iterator[Item]:
 # --- figures
 
 
-def _figures(report: DebateReport) -> Iterator[KeyFigure]:
+def _figures(report: DebateData) -> Iterator[KeyFigure]:
     metrics = report.system_metrics
     names = {
         "messages": "Messages of agents",

@@ -7,7 +7,7 @@ figures: neither an agent of the debate nor its closing call judges its own wort
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
@@ -17,10 +17,8 @@ from consilience.protocols._common.presenting import plural
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.records import Crux, SingleCall
 from consilience.protocols.debate.replies import SingleReply, named_type, single_type
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.words import SIDES, crux_numbers, joined
-
-if TYPE_CHECKING:
-    from consilience.protocols.debate.report import DebateReport
 
 SEAT, KEY, COMPARED = "single_call", "single", "named"
 MAX_QUESTIONS = 4
@@ -109,7 +107,7 @@ def _refuse_empty(reply: SingleReply) -> None:
 # --- what the debate added
 
 
-def added_sentence(report: DebateReport, cruxes: Sequence[Crux]) -> str:
+def added_sentence(report: DebateData, cruxes: Sequence[Crux]) -> str:
     """Return what the debate has that the single call has not, in one sentence; empty without the call.
 
     `cruxes` are those of the report in the order in which it numbers them. The sentence counts and does not judge: which of two
@@ -123,7 +121,7 @@ def added_sentence(report: DebateReport, cruxes: Sequence[Crux]) -> str:
     return f"One call on the same documents {_compared(report, single)}; {more}."
 
 
-def _compared(report: DebateReport, single: SingleCall) -> str:
+def _compared(report: DebateData, single: SingleCall) -> str:
     if not report.decided:
         return "has an answer, and the debate has none"
     differing = [
@@ -143,7 +141,7 @@ def _compared(report: DebateReport, single: SingleCall) -> str:
     return f"came to another answer ({'; '.join(parts)}), and no figure here shows which is right"
 
 
-def _additions(report: DebateReport, single: SingleCall, cruxes: Sequence[Crux]) -> Iterator[str]:
+def _additions(report: DebateData, single: SingleCall, cruxes: Sequence[Crux]) -> Iterator[str]:
     missed = [n for n, crux in enumerate(cruxes, 1) if single.named.get(crux.thread, 0) is None and crux.validated]
     if missed:
         yield f"{crux_numbers(missed)}, which it did not name"

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from consilience.domain.sections import Block, Bullets, Item, Paragraph
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.state import DebateState, thread_name
 
 if TYPE_CHECKING:
     from consilience.protocols.debate.records import DebateBallot, ToldFact
-    from consilience.protocols.debate.report import DebateReport
 
 
-def told_headline(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def told_headline(report: DebateData, state: DebateState) -> Iterator[Block]:
     """Return the last new fact with those who moved, for the top of the report."""
     if report.told:
         fact = report.told[-1]
@@ -21,7 +21,7 @@ def told_headline(report: DebateReport, state: DebateState) -> Iterator[Block]:
         yield Paragraph(lead="New fact:", text=f"{fact.fact} {_count(fact, state)}", refs=refs)
 
 
-def told_blocks(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def told_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
     for n, fact in enumerate(report.told, 1):
         refs = tuple(f"told/{n}/{ballot.agent}" for ballot in fact.ballots)
         yield Paragraph(lead="Fact:", text=fact.fact, refs=refs)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from consilience.domain.sections import AgentText, Block, Details, Item, Paragraph, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.records import SingleCall
+from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.state import DebateState, thread_name
 from consilience.protocols.debate.words import BLOCKED, CRITERIA, SIDES, certainty, crux_numbers, tally
-
-if TYPE_CHECKING:
-    from consilience.protocols.debate.report import DebateReport
 
 SINGLE_HEADING = "Compared with one call"
 
 
-def trust_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
+def trust_items(report: DebateData, state: DebateState) -> Iterator[Item]:
     """What the mechanics of the debate say about its worth."""
     metrics = report.system_metrics
     evidence = [m for m in state.messages if m.move == "PROVIDE_EVIDENCE"]
@@ -56,7 +53,7 @@ def trust_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
         )
 
 
-def _lock_items(report: DebateReport, state: DebateState) -> Iterator[Item]:
+def _lock_items(report: DebateData, state: DebateState) -> Iterator[Item]:
     metrics = report.system_metrics
     if metrics.crux_lock_attempts:
         text = f"Crux locks: {plural(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
@@ -91,7 +88,7 @@ def _counted(numbers: Mapping[str, int], words: Mapping[str, str]) -> str:
 # --- the single call
 
 
-def single_blocks(report: DebateReport, state: DebateState) -> Iterator[Block]:
+def single_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
     """The single call beside the debate: both answers, both costs, which cruxes it named, and what the debate added."""
     single = report.single_call
     if single is None:
@@ -108,7 +105,7 @@ def single_blocks(report: DebateReport, state: DebateState) -> Iterator[Block]:
     yield Details(summary="The answer of the single call", blocks=(AgentText(text=single.answer or " "),))
 
 
-def _beside(report: DebateReport, state: DebateState, single: SingleCall) -> Iterator[tuple[str, str, str]]:
+def _beside(report: DebateData, state: DebateState, single: SingleCall) -> Iterator[tuple[str, str, str]]:
     spent = report.ledger.actual
     several = len(state.propositions) > 1
     for n, position in enumerate(single.positions):
