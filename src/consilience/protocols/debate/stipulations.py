@@ -1,4 +1,4 @@
-"""Sealed ballots cast again under something stipulated: tested cruxes, the placebo, and facts told after the end (design §3).
+"""Sealed ballots cast again under something stipulated: tested cruxes, the placebo, and facts told after the end.
 
 What agents say would change their minds is checked by asking them. Each of the top cruxes is taken as answered, both ways, and
 every voter votes again; an irrelevant fact shows how many move for nothing. A fact that `tell` brings is asked in the same way, but
