@@ -19,6 +19,7 @@ import prompts
 import startup
 import vectors
 import walls
+import workspaces
 from rows import Results, machine, print_markdown, print_table
 
 Measure = Callable[[Results, Path, int, bool], None]
@@ -32,6 +33,7 @@ GROUPS: dict[str, Measure] = {
     prompts.GROUP: prompts.measure,
     debates.GROUP: debates.measure,
     vectors.GROUP: vectors.measure,
+    workspaces.GROUP: workspaces.measure,
 }
 TITLES = {
     cost.GROUP: "Cost of a call",
@@ -42,6 +44,7 @@ TITLES = {
     prompts.GROUP: "Prompts",
     debates.GROUP: "Debate",
     vectors.GROUP: "Vectors",
+    workspaces.GROUP: "Workspace",
 }
 DEFAULT_JSON = Path(__file__).parent / "results.json"
 

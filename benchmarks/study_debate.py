@@ -1,7 +1,8 @@
 """What a debate recovers of planted worlds: `make study-debate`, or `python benchmarks/study_debate.py [--worlds N] [--json PATH]`.
 
 Worlds are planted from fixed seeds: `REPORTED` for what is published, `DEVELOPED` (`--develop`) for work on the protocol, so that
-nothing is tuned on what is reported. A quarter of the worlds agree on everything; the others are divided. Sycophancy, ballot
+nothing is tuned on what is reported. A quarter of the worlds agree on everything; the others are divided. Half as many further
+worlds have one dissenter. Sycophancy, ballot
 noise and misreport go round their grids, independently of the seed. Every figure is a mean over worlds with an interval of 95 %.
 """
 
@@ -29,6 +30,8 @@ from consilience.simulation.worlds import PROPOSITION
 
 REPORTED, DEVELOPED = 20_261_123, 1
 """First seeds."""
+DISSENTERS = 10_000_000
+"""Added to the first seed for worlds in which one agent stands against all others: half as many as the rest."""
 SYCOPHANCY, NOISE, MISREPORT = (0.0, 0.3, 0.6, 0.9), (0.0, 0.1, 0.2, 0.3), (0.0, 0.2)
 MAX_TEST_CALLS = 48
 
@@ -46,6 +49,8 @@ class Recovery:
     """Of CPU."""
     calls: int
     test_calls: int
+    rechecks: int
+    """Calls that asked answers of final ballots again."""
     messages: int
     threads: int
     planted: int
@@ -85,6 +90,16 @@ def world_of(n: int, first: int) -> World:
     )
 
 
+def dissenter_of(n: int, first: int) -> World:
+    """The n-th world in which one agent stands against all others."""
+    return plant(
+        first + DISSENTERS + n,
+        dissenter=True,
+        sycophancy=SYCOPHANCY[n % 4],
+        ballot_noise=NOISE[(n // 4) % 4],
+    )
+
+
 async def run(world: World) -> Recovery:
     """Debate a world and compare."""
     agents = len(world.minds)
@@ -96,11 +111,10 @@ async def run(world: World) -> Recovery:
     seconds = time.process_time() - began
     store.close()
     assert isinstance(report, DebateReport)
-    tested = sum(request.key.startswith("test/") for request in model.requests)
-    return compare(model, report, seconds, tested)
+    return compare(model, report, seconds)
 
 
-def compare(model: SimulatedModel, report: DebateReport, seconds: float, tested: int) -> Recovery:
+def compare(model: SimulatedModel, report: DebateReport, seconds: float) -> Recovery:
     world = model.world
     cruxes = {thread.id: thread.crux for thread in report.threads if thread.crux}
     asked = {id: question for id, crux in cruxes.items() if (question := question_of(world, crux.question))}
@@ -125,7 +139,8 @@ def compare(model: SimulatedModel, report: DebateReport, seconds: float, tested:
         misreport=world.misreport,
         seconds=seconds,
         calls=len(model.requests),
-        test_calls=tested,
+        test_calls=sum(request.key.startswith("test/") for request in model.requests),
+        rechecks=sum(request.key.startswith("recheck/") for request in model.requests),
         messages=report.steps,
         threads=len(report.threads),
         planted=len(world.cruxes),
@@ -193,8 +208,8 @@ def flips(world: World, report: DebateReport, asked: dict[str, str]) -> tuple[fl
     return tuple(sum(found) / len(found) if found else None for found in (declared, observed))  # type: ignore[return-value]
 
 
-def rows(found: Sequence[Recovery]) -> list[tuple[str, Interval | None, str]]:
-    """Name, figure and target of every line that is printed."""
+def rows(found: Sequence[Recovery], alone: Sequence[Recovery]) -> list[tuple[str, Interval | None, str]]:
+    """Name, figure and target of every line that is printed; `alone` are the worlds with one dissenter."""
 
     def mean(name: str, of: Sequence[Recovery] = found) -> Interval | None:
         values = [getattr(one, name) for one in of]
@@ -207,6 +222,8 @@ def rows(found: Sequence[Recovery]) -> list[tuple[str, Interval | None, str]]:
         ("false consensus, noise 0.1 to 0.3", mean("consensus", _split(noisy)), "≤ 0.05"),
         ("recall of true consensus, noiseless ballots", mean("consensus", _agreed(quiet)), "≥ 0.95"),
         ("recall of true consensus, noise 0.1 to 0.3", mean("consensus", _agreed(noisy)), "≥ 0.95"),
+        ("the same with one dissenter", mean("consensus", [one for one in alone if one.noise]), ""),
+        ("calls that ask ballots again, noise 0.1 to 0.3", mean("rechecks", noisy), ""),
         ("unanimous in public though divided", mean("public", _split(found)), ""),
         ("crux precision", mean("precision"), ""),
         ("crux recall", mean("recall"), ""),
@@ -251,13 +268,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="PATH", help="write every world's figures")
     given = parser.parse_args()
     first = DEVELOPED if given.develop else REPORTED
+    worlds = [world_of(n, first) for n in range(given.worlds)]
+    worlds += [dissenter_of(n, first) for n in range(given.worlds // 2)]
     found = []
-    for n in range(given.worlds):
-        found.append(asyncio.run(run(world_of(n, first))))
+    for n, world in enumerate(worlds, 1):
+        found.append(asyncio.run(run(world)))
         if sys.stderr.isatty():
-            print(f"\r{n + 1} of {given.worlds} worlds", end="", file=sys.stderr, flush=True)
+            print(f"\r{n} of {len(worlds)} worlds", end="", file=sys.stderr, flush=True)
     print(f"{given.worlds} worlds from seed {first}\n")
-    for name, figure, target in rows(found):
+    for name, figure, target in rows(found[: given.worlds], found[given.worlds :]):
         print(f"{name:<48} {figure or '–'!s:<42} {f'target {target}' if target else ''}".rstrip())
     if given.json:
         given.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")

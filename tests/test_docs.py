@@ -230,7 +230,17 @@ COSTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "least", "most"), COSTS, ids=lambda value: value or "same")
+INDEX = [
+    (name, options, *calls)
+    for name, cell in re.findall(
+        r"^\| \[`(\w+)`\].* \| ([^|]+) \|$", (ROOT / "docs" / "protocols" / "index.md").read_text(), re.MULTILINE
+    )
+    for *calls, options in re.findall(r"(?:^|; )(\d+)(?: to (\d+))?(?: with `([^`]+)`)?(?=;|$)", cell)
+]
+"""Each number of calls in the table of all protocols; prose in it is left out."""
+
+
+@pytest.mark.parametrize(("name", "options", "least", "most"), COSTS + INDEX, ids=lambda value: value or "same")
 def test_calls_of_a_protocols_page_are_those_of_its_dry_run(name: str, options: str, least: str, most: str) -> None:
     from typer.testing import CliRunner
 
@@ -240,6 +250,10 @@ def test_calls_of_a_protocols_page_are_those_of_its_dry_run(name: str, options: 
     result = CliRunner().invoke(app, [name, "Why?", *settings, "--model", "openai:gpt-5-mini", "--dry-run", "--json"])
     calls = json.loads(result.stdout)["estimate"]
     assert (calls["min"], calls["max"]) == (int(least), int(most or least))
+
+
+def test_table_of_all_protocols_has_the_calls_of_each() -> None:
+    assert {name for name, *_ in INDEX} == {name for name, *_ in COSTS}
 
 
 def test_every_protocol_has_a_page_with_its_costs() -> None:

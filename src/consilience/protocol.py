@@ -33,6 +33,7 @@ from consilience.domain.topology import Topology, complete, hierarchy, independe
 from consilience.engine.conditions import StopCondition
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import PanelSeats, Protocol, register
+from consilience.engine.quorum import Quorum
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, drawn_on, exhaustion
 
@@ -72,6 +73,7 @@ __all__ = [
     "Procedure",
     "Prompt",
     "Protocol",
+    "Quorum",
     "Quote",
     "Reply",
     "Report",

@@ -240,9 +240,9 @@ def test_compare_dry_run_prints_calls_and_cost_and_records_nothing(cli: Cli, tow
 
 
 def test_compare_never_exceeds_its_estimate(cli: Cli, town: Town) -> None:
-    foreseen = json.loads(cli(*ASKED, "--dry-run", "--json").stdout)
+    planned = json.loads(cli(*ASKED, "--dry-run", "--json").stdout)
     cli(*ASKED)
-    assert foreseen["estimate"]["min"] <= len(town.requests) <= foreseen["estimate"]["max"]
+    assert planned["estimate"]["min"] <= len(town.requests) <= planned["estimate"]["max"]
 
 
 def test_compare_with_paid_model_without_consent_is_refused(

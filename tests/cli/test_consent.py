@@ -223,13 +223,13 @@ def test_resume_with_a_program_as_fallback_needs_consent(cli: Cli, town: Town) -
 
 
 def test_max_cost_of_a_chain_is_that_of_its_most_expensive_link(cli: Cli, town: Town) -> None:
-    def foreseen(model: str) -> float:
+    def max_cost(model: str) -> float:
         return float(json.loads(cli("solo", TASK, "--model", model, "--dry-run", "--json").stdout)["most_money"])
 
-    cheap, dear = foreseen("openai:gpt-4o-mini"), foreseen("openai:gpt-4o")
+    cheap, dear = max_cost("openai:gpt-4o-mini"), max_cost("openai:gpt-4o")
     assert 0 < cheap < dear
     for chain in ("openai:gpt-4o-mini|openai:gpt-4o", f"{MODEL}|openai:gpt-4o|openai:gpt-4o-mini"):
-        assert foreseen(chain) == dear
+        assert max_cost(chain) == dear
 
 
 @pytest.mark.parametrize("chain", ["human|ollama:town", "human:Anna|exec:cat", "ollama:town|human"])

@@ -15,7 +15,9 @@ from consilience.cli.main import app
 from consilience.cli.options import LISTED, REPEATED
 
 NAMES = {
+    "--agents": ["red", "blue", "lead"],
     "--critical-flags": ["goal_mismatch", "needs_reframing", "resource_request"],
+    "--gates": ["specific_examples", "own:gate", "balance"],
     "--models": ["local", "openai:a", "openai:b|local"],
     "--only": ["quick", "split", "task-1"],
     "--protect": ["code", "front_matter", "code"],

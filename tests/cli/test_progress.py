@@ -184,7 +184,7 @@ def test_run_screen_shows_levels_if_there_are_more_agents_than_lines(clock: Cloc
 
 
 def test_time_left_is_estimated_from_the_first_reply_on(clock: Clock) -> None:
-    """At the pace so far, for the calls that are still foreseen: 7 to 15."""
+    """At the pace so far, for the estimated calls that are left: 7 to 15."""
     progress = RunProgress()
     progress.take(STARTED)
     clock.now = 5.0

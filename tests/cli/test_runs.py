@@ -36,7 +36,7 @@ def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town
     (session,) = recorded()
     first, second, *progress = result.stderr.splitlines()
     size = "replies up to 4,096 tokens, plus up to 4,096 for thinking (low)"
-    assert first == f"emergence with {MODEL} · 4 agents · full prompts · {size} · 15 calls foreseen · costs nothing"
+    assert first == f"emergence with {MODEL} · 4 agents · full prompts · {size} · 15 calls estimated · costs nothing"
     assert second == f"emergence {session} begins"
     assert "round 1 · leaf_respond · critical (L2N3) 0.0 s, 20 tokens" in progress
     assert any(line.startswith("check after round 2: declared ") for line in progress)
@@ -50,7 +50,7 @@ def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town
     assert f"`consilience show {session} --view figures`" in out
     assert f"`consilience replay {session}`" in out
     assert "15 calls · " in out.splitlines()[-1]
-    assert "Calls: 15 of 15 foreseen" in cli("show", session, "--view", "figures").stdout
+    assert "Calls: 15 of 15 estimated" in cli("show", session, "--view", "figures").stdout
     assert "All 4 agents share the model ollama:scripted" in out
 
 
@@ -280,7 +280,7 @@ def test_dry_run_needs_no_model_and_records_nothing(cli: Cli, monkeypatch: pytes
     for words in (
         "| L2N1 | specialist | analytical | openai:gpt-4o |",
         "tree, 4 agents on 2 levels",
-        "Calls foreseen: 15–39",
+        "Calls estimated: 15–39",
         "at most $",
     ):
         assert words in result.stdout, words
@@ -341,7 +341,7 @@ def test_stdin_named_twice_is_refused(cli: Cli, town: Town, second: tuple[str, s
 
 def test_plan_of_one_call_uses_the_singular(cli: Cli, town: Town) -> None:
     first = cli("solo", TASK, "--model", MODEL).stderr.splitlines()[0]
-    assert " · 1 call foreseen · " in first
+    assert " · 1 call estimated · " in first
 
 
 def test_conflicting_settings_error_has_no_pydantic_prefix(cli: Cli, town: Town) -> None:

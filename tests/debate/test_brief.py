@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,7 +132,36 @@ async def test_lines_on_the_page_of_a_session_link_to_its_transcript(store: Sqli
     assert "\ue000" not in html
     verdict = next(line for line in html.splitlines() if "SPLIT" in line or "UNANIMOUS" in line)
     assert verdict.count("↗") == 4
-    assert "↗" not in report.html()  # a report alone has no transcript to link to
+
+
+async def test_lines_of_a_saved_report_link_to_its_messages(tmp_path: Path) -> None:
+    report = await debate(RICH)
+    saved = next(path for path in report.save(tmp_path) if path.name == "report.html").read_text()
+    targets = set(re.findall(r'<span class="refs">.*?href="#([^"]+)"', saved))
+    places = re.findall(r'<span id="([^"]+)"', saved)
+    assert len(places) == len(set(places)) == len(report.messages)
+    assert targets
+    assert targets <= set(places)
+    assert "\ue000" not in saved
+
+
+async def test_a_seat_has_one_name_throughout() -> None:
+    cited = {"claims": [{"text": "It loses orders.", "ids": ["A4"]}], "against": [{"text": "It pays.", "ids": ["B5"]}]}
+    report = await debate({**RICH, "closing": lambda request: {"p1": "NO", **cited}})
+    text = report.markdown()
+    assert "It loses orders. — *" in text
+    for agent in report.letters:
+        assert not re.search(rf"\({agent}\)", text)
+
+
+async def test_last_line_splits_the_calls_and_names_the_command_for_a_new_fact(store: SqliteStore) -> None:
+    report = await debate(RICH, store=store)
+    kinds = Counter(event.key.split("/")[0] for event in store.read(report.session) if isinstance(event, CallCompleted))
+    single = kinds["single"] + kinds["named"]
+    debate_calls = kinds.total() - kinds["test"] - single
+    last = report.markdown().strip().splitlines()[-1]
+    assert f"{kinds.total()} calls (debate {debate_calls}, tests {kinds['test']}, single call {single})" in last
+    assert f'new fact: `consilience tell {report.session} "…"`' in last
 
 
 async def test_an_agent_cannot_forge_a_link_or_break_the_page(store: SqliteStore) -> None:
@@ -177,7 +208,11 @@ def figures(data: dict[str, Any]) -> list[str]:
     )
     single, spent = data["single_call"], data["ledger"]["actual"]
     found.append(f"{single['tokens_in'] + single['tokens_out']:,}")
-    found.append(f"{spent['calls']} calls · {spent['tokens_in']:,} tokens read")
+    tests = sum(len(test["ballots"]) for test in [*data["tests"], data["placebo"]])
+    found.append(f"{spent['calls']} calls (debate {spent['calls'] - tests - 2}, tests {tests}, single call 2)")
+    found.append(f"{spent['tokens_in']:,} tokens read")
+    placebo = [record["placebo"] for record in records]
+    found.append(f"is {data['placebo']['fact'].rstrip('.').rpartition(' ')[2]}): {sum(placebo)} of {len(placebo)}")
     return found
 
 

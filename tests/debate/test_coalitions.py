@@ -120,9 +120,9 @@ def test_final_ballots_count_and_not_what_was_said_in_public() -> None:
     found = detect_coalitions(public, final)
     assert members(found) == ["AB", "CD"]
     first, second = found.found
-    assert first.positions == {"thread-1": "YES", "thread-2": "YES", "thread-3": "YES"}
+    assert first.positions == {"p1": "YES", "thread-1": "YES", "thread-2": "YES", "thread-3": "YES"}
     assert first.shared_beliefs == tuple(f"{agent} on {n}" for n in (1, 2, 3) for agent in "AB")
-    assert second.positions == {"thread-1": "NO", "thread-2": "NO", "thread-3": "NO"}
+    assert second.positions == {"p1": "YES", "thread-1": "NO", "thread-2": "NO", "thread-3": "NO"}
     assert second.shared_beliefs == ()  # they declared the other side in public
 
 

@@ -14,6 +14,7 @@ from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import StopReason
 from consilience.models.port import ModelRequest
+from consilience.protocols.debate.coalitions import STABLE_AFTER
 from consilience.testing import AnyModel, ScriptedModel
 from kit.debating import Debaters, moves_of, number_of, properties
 
@@ -550,6 +551,48 @@ def test_second_agent_that_supports_a_question_opens_its_thread() -> None:
     assert "same" in kinds(model)
 
 
+def test_question_that_two_agents_wanted_in_the_discovery_gets_a_thread_once_another_is_adopted() -> None:
+    """D1 proposes one question and D2 another; D3 supports both, the adopted one last."""
+
+    def turn(request: ModelRequest) -> Answer:
+        proposed = dict(re.findall(r"from ([A-Z]\d+)>\nPROPOSE_CRUX.*?\nQuestion: (.*?)\n", request.text, re.DOTALL))
+        mine = {"D1": "Would the staff leave over it?", "D2": "Would queues lose orders at the peak?"}
+        question = mine.get(request.agent)
+        if "PROPOSE_CRUX" in moves_of(request) and question and question not in proposed.values():
+            return {"move": "PROPOSE_CRUX", "question": question}
+        for label, other in proposed.items():
+            if other != question and label in json.dumps(properties(request).get("supports", {})):
+                return {"move": moves_of(request)[0], "supports": label}
+        return {"move": moves_of(request)[0]}
+
+    report = debate(Debate(debaters=3), Debaters({"turn": turn}))
+    first, *others = report.threads
+    assert {first.question, *(thread.question for thread in others)} == {
+        "Would the staff leave over it?",
+        "Would queues lose orders at the peak?",
+    }
+    assert others[0].parent == first.id
+
+
+def test_agent_whose_turn_was_blocked_is_shown_it_and_the_reason() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        shown = [label for label in re.findall(r"from ([A-Z]\d+)>", request.text) if label[0] != "M"]
+        return {
+            "move": "CLAIM" if "CLAIM" in moves_of(request) else moves_of(request)[0],
+            "reply_to": min(shown, key=number_of, default=None),
+        }
+
+    model = ScriptedModel(Debaters({"turn": turn}))
+    report = debate(Debate(debaters=5, max_messages=24), model=model)
+    assert report.system_metrics.reasons_blocked["reply_limit"]
+    told = [request for request in model.requests if '"unpublished"' in request.text]
+    assert told
+    assert all(request.key.startswith("turn/") for request in told)
+    assert all(
+        "a third reply to one message" in request.text and "from unpublished>" in request.text for request in told
+    )
+
+
 def test_agents_who_support_another_thread_stay_in_one_that_awaits_their_commitments() -> None:
     def turn(request: ModelRequest) -> Answer:
         proposed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)
@@ -589,9 +632,111 @@ def test_many_agents_in_many_threads_leave_no_option_unheard_and_no_lock_for_wan
     options = ("the first way", "the second way", "the third way")
     report = debate(Debate(debaters=12, option=options, max_messages=150, max_duration=7_200), model=Talkers())
     for thread in report.threads:
-        assert thread.participants or thread.closed_at is None, f"nobody took up {thread.topic}"
+        if thread.parent is None:
+            assert thread.participants or thread.closed_at is None, f"nobody took up {thread.topic}"
         if thread.status == "STALE" and thread.stage == "CRUX_LOCK":
             assert {c.agent for c in thread.commitments} == set(thread.participants), thread.id
+
+
+def test_agents_may_support_only_questions_that_others_have_proposed() -> None:
+    def proposes(request: ModelRequest) -> Answer:
+        moves = moves_of(request)
+        move = "PROPOSE_CRUX" if "PROPOSE_CRUX" in moves and request.agent in ("D1", "D2") else moves[0]
+        return {"move": move, "question": f"Would {request.agent} lose orders at the peak?", "conceded": "the peak"}
+
+    model = ScriptedModel(Debaters({"turn": proposes}))
+    debate(Debate(debaters=5, as_is=True), model=model)
+    offered = 0
+    for request in model.requests:
+        if not request.key.startswith("turn/"):
+            continue
+        options = json.dumps((request.schema or {})["properties"].get("supports", {}))
+        own = re.findall(r"You are ([A-Z]);", request.text)[-1]
+        for label in re.findall(r"[A-Z]\d+", options):
+            assert re.search(rf"from {label}>\nPROPOSE_CRUX.*\nQuestion: ", request.text)
+            assert not label.startswith(own)
+            offered += 1
+    assert offered
+
+
+def test_question_that_two_agents_wanted_and_no_thread_asked_is_reported() -> None:
+    wanted, taken = "Would the vendor lose orders?", "Would queues lose orders at the peak?"
+    supporters = {"D3": wanted, "D4": taken, "D5": taken}
+
+    def turn(request: ModelRequest) -> Answer:
+        if "PROPOSE_CRUX" not in moves_of(request) or "CLAIM" not in moves_of(request):
+            return {}
+        if (own := {"D1": taken, "D2": wanted}.get(request.agent)) and own not in request.text:
+            return {"move": "PROPOSE_CRUX", "question": own}
+        if taken not in request.text or wanted not in request.text:
+            return {"move": "nothing"}
+        label = re.findall(
+            rf"from ([A-Z]\d+)>\n.*\nQuestion: {re.escape(supporters.get(request.agent, '-'))}", request.text
+        )
+        return {"move": "CLAIM", "supports": label[0] if label and label[0] in str(request.schema) else None}
+
+    report = debate(Debate(debaters=5, as_is=True, max_messages=8), Debaters({"turn": turn}))
+    assert taken in [thread.question for thread in report.threads]
+    (unopened,) = report.unopened
+    assert (unopened.question, unopened.agent) == (wanted, "D2")
+    assert {id.split("/")[1] for id in unopened.supports} == {"D3"}
+    assert f"**{wanted}** (proposed by " in report.markdown()
+    assert "no thread was opened: the debate is over" in report.markdown()
+
+
+def test_debate_whose_cruxes_and_coalitions_stay_as_they_are_ends_though_a_thread_wanders() -> None:
+    def about_first(request: ModelRequest) -> bool:
+        return "options: the first" in request.text.split("the thread on:")[-1]
+
+    def turn(request: ModelRequest) -> Answer:
+        if about_first(request):
+            return {}
+        return {"move": "CLAIM"} if "CLAIM" in moves_of(request) else {}
+
+    def opening(request: ModelRequest) -> Answer:
+        return {"p2": "YES" if number_of(request.agent) < 3 else "NO"}
+
+    script = Debaters(
+        {
+            "turn": turn,
+            "opening": opening,
+            "commit": lambda request: {"metric": f"orders lost in year {number_of(request.agent)}"},
+            "reframe": lambda request: {"question": "?"},
+        }
+    )
+    settings = {"option": ("the first", "the second"), "discovery_messages": 40, "max_duration": 900}
+    report = debate(Debate(debaters=4, **settings), script)
+    converged, wandering = report.threads
+    assert (converged.status, wandering.stage) == ("CONVERGED", "DISCOVERY")
+    assert (report.ended_by, report.stop_reason) == ("stable", StopReason.SETTLED)
+    since = sum(m.at > (converged.closed_at or 0) and not m.by_moderator for m in report.messages)
+    assert since >= STABLE_AFTER
+    assert "no new crux and the same coalitions for 30 messages" in report.markdown()
+
+
+def test_moderator_asks_once_whether_it_is_settled_where_the_signal_is_below_the_threshold() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        if "CONCEDE" not in moves_of(request):
+            return {}
+        return {"move": "CONCEDE" if request.agent == "D3" else "PROPOSE_CRUX", "conceded": "the peak is short"}
+
+    def asked(threshold: float) -> list[tuple[str, ...]]:
+        settings = Debate(debaters=3, as_is=True, evidence_messages=30, convergence_threshold=threshold)
+        report = debate(settings, Debaters({"turn": turn}))
+        return [message.mentions for message in report.messages if "few still speak here" in message.text]
+
+    (mentions,) = asked(1.0)
+    assert len(mentions) == 2
+    assert asked(0.75) == []
+
+
+def test_failed_call_of_the_crystallizer_has_a_warning_of_its_own() -> None:
+    script = Debaters({"crystallize": lambda request: {"outcome": "?"}, "synthesize": lambda request: {"common": 1}})
+    report = debate(Debate(debaters=3, as_is=True), script)
+    assert report.threads[0].crux is not None
+    warnings = " ".join(report.warnings)
+    assert "the crystallizer did not write down thread 1: question and falsifiers stand" in warnings
+    assert "the search for common ground failed" in warnings
 
 
 def test_question_that_an_active_thread_asks_opens_no_thread() -> None:
@@ -615,3 +760,33 @@ def test_command_says_before_a_call_how_the_task_will_be_framed() -> None:
     options = CliRunner().invoke(app, [*arguments, "--option", "Kafka", "--option", "Postgres"]).stdout
     assert "frames the task" in " ".join(plain.split())
     assert "Debates 2 options: Kafka, Postgres" in " ".join(options.split())
+
+
+def test_where_no_opening_ballot_takes_a_side_the_moderator_asks_what_would_turn_the_agents() -> None:
+    against = {"opening": lambda request: {"p1": "NO"}, "commit": lambda request: {"side": "NO"}}
+    model = ScriptedModel(Debaters(against))
+    report = debate(Debate(debaters=3), model=model)
+    opened = next(message for message in report.messages if message.by_moderator)
+    assert "none of your sealed ballots takes the other side" in opened.text
+    framed = [request for request in model.requests if request.key.startswith("reframe/")]
+    assert framed
+    assert all("none answers YES" in request.text for request in framed)
+
+
+def test_second_question_of_a_framing_after_a_failed_lock_gets_a_thread() -> None:
+    def reframe(request: ModelRequest) -> Answer:
+        return {"question": "Do queues lose orders in practice?", "second": "Would the staff leave over it?"}
+
+    def commit(request: ModelRequest) -> Answer:
+        return {"side": "YES"}
+
+    report = debate(Debate(debaters=3), Debaters({"reframe": reframe, "commit": commit}))
+    assert "Would the staff leave over it?" in [thread.question for thread in report.threads]
+
+
+def test_quotations_in_replies_of_several_fields_are_verified() -> None:
+    def opening(request: ModelRequest) -> Answer:
+        return {"p1": "YES", "reason": 'The memo says "12 orders were lost" [S1:1].'}
+
+    report = debate(script=Debaters({"opening": opening}), sources=(Source("In 2025 12 orders were lost.", "memo"),))
+    assert [(q.words, q.verified) for q in report.quotations] == [("12 orders were lost", True)] * 2

@@ -148,7 +148,7 @@ async def test_the_limit_on_virtual_time_is_named_before_the_count() -> None:
 
 async def test_a_limit_on_calls_is_named_before_the_count() -> None:
     report = await debate(limits=Limits(calls=16))
-    assert "A limit on what the session may spend cut the debate short." in report.markdown()
+    assert "The limit on calls cut the debate short." in report.markdown()
 
 
 # --- cruxes

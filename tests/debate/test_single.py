@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from html import unescape
 from typing import Any
@@ -13,6 +14,12 @@ from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.testing import ScriptedModel
 from kit.debating import Answer, Debaters, number_of
+
+
+def common_prefix(texts: list[str]) -> str:
+    shortest = min(texts, key=len)
+    return next(shortest[:n] for n in range(len(shortest), -1, -1) if all(t.startswith(shortest[:n]) for t in texts))
+
 
 TASK = "Should we move the orders to queues?"
 REFUSED = Limits(phases={"single": SpendingLimits(calls=0)})
@@ -64,7 +71,7 @@ async def test_the_single_call_stands_beside_the_debate_on_every_face() -> None:
         assert report.added in section
         assert f"{len(requests) - 2}" in section
         assert "asks the same as crux 1" in section
-        assert "asks the same as no crux of the debate" in section
+        assert "on the subject of no crux" in section
         assert "Alone: single_call in single" in section
 
 
@@ -77,6 +84,38 @@ async def test_a_crux_that_the_single_call_missed_is_what_the_debate_added() -> 
     assert report.single_call.named == {"thread-1": None}
     assert "the debate added crux 1, which it did not name" in report.added
     assert "**It did not name:** crux 1." in report.markdown()
+
+
+async def test_a_question_on_the_subject_of_a_crux_is_neither_named_nor_missed() -> None:
+    report, _ = await run({"commit": two_falsifiers, "named": lambda request: {"q1": 2, "same1": False}})
+    single = report.single_call
+    assert single is not None
+    assert (single.named, single.touched) == ({"thread-1": None}, {"thread-1": 2})
+    assert "the debate added crux 1, where it asks something else about the same subject" in report.added
+    text = report.markdown()
+    assert "Is the old system too slow? — on the subject of crux 1, and another question" in text
+    assert "It did not name" not in text
+
+
+async def test_only_those_who_speak_in_the_debate_are_shown_its_moves() -> None:
+    _, requests = await run()
+    kinds = {request.key.partition("/")[0] for request in requests}
+    told = {request.key.partition("/")[0] for request in requests if "- PROPOSE_CRUX: " in request.text}
+    assert told == {"turn", "commit", "steelman", "grade", "flip"}
+    assert {"opening", "crystallize", "final", "test", "closing", "named", "single"} <= kinds - told
+    assert len({request.system for request in requests}) == 1
+    assert not re.search("debate|participant|moderator", next(r.text for r in requests if r.key == "single").lower())
+
+
+async def test_what_all_calls_share_comes_before_what_only_debaters_share() -> None:
+    _, requests = await run()
+    turns = [request for request in requests if request.key.startswith(("turn/", "commit/"))]
+    openings = [request for request in requests if request.key.startswith("opening/")]
+    common = common_prefix([request.user for request in (*turns, *openings)])
+    rules = common_prefix([request.user for request in turns])
+    assert common.strip().endswith(TASK)
+    assert "- PROPOSE_CRUX: " in rules.removeprefix(common)
+    assert all(len(common) in request.shared for request in turns)
 
 
 async def test_nothing_added_is_said_as_such() -> None:

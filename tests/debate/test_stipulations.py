@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from consilience.domain.outcome import SpendingLimits, StopReason
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.stipulations import PLACEBO
 from consilience.testing import ScriptedModel
-from kit.debating import Debaters, side_of
+from kit.debating import CONTROL, Debaters, side_of
 
 Answer = dict[str, object]
 TASK = "Should we move the orders to queues?"
@@ -54,8 +55,9 @@ def test_every_voter_is_asked_both_ways_about_each_top_crux_and_once_about_the_p
     }
     for request in asked:
         placebo = request.key.startswith("test/placebo")
-        stipulated = PLACEBO if placebo else f'The answer to "{thread.crux.question}" is {request.key.split("/")[2]}.'
-        assert stipulated in request.text.splitlines()
+        question = CONTROL if placebo else thread.crux.question
+        (stipulated,) = re.findall(r'^The answer to "(.*)" is (?:YES|NO)\.$', request.text, re.MULTILINE)
+        assert stipulated == question
     assert [(test.thread, test.stipulated, set(test.ballots)) for test in report.tests] == [
         ("thread-1", side, {"D1", "D2", "D3"}) for side in ("YES", "NO")
     ]
@@ -85,6 +87,39 @@ def test_observed_flips_and_their_score_stand_beside_the_declared_ones() -> None
     assert crux.observed_score.score == pytest.approx(2 / 3 * crux.score.polarity * 0.95)
 
 
+def test_crux_over_which_nobody_moves_when_tested_is_no_longer_valid_and_says_so() -> None:
+    def own_falsifier(request: ModelRequest) -> Answer:
+        return {"metric": f"orders lost in year {request.agent}"}
+
+    declared = debate({"commit": own_falsifier})
+    crux = declared.threads[0].crux
+    assert crux is not None
+    assert crux.validated
+    assert declared.primary_crux == "thread-1"
+    assert "(observed: " in declared.primary_crux_reason
+
+    tested = debate({"commit": own_falsifier, "test": lambda request: {"p1": side_of(request.agent)}})
+    crux = tested.threads[0].crux
+    assert crux is not None
+    assert crux.score.coverage == 1
+    assert crux.validation_failures == ("top claims that hang on it: 0 when tested, at least 2 are needed",)
+    assert tested.primary_crux is None
+    assert "0 of its agents change position over it when tested, two are needed" in tested.markdown()
+
+
+def test_agent_that_the_placebo_moves_as_well_shows_nothing_about_a_crux() -> None:
+    report = debate(
+        {
+            "commit": lambda request: {"metric": f"orders lost in year {request.agent}"},
+            "flip": lambda request: {"gives_up_if": "neither"},
+            "test": lambda request: {"p1": "UNCERTAIN"},
+        }
+    )
+    crux = report.threads[0].crux
+    assert crux is not None
+    assert crux.validation_failures == ("top claims that hang on it: 0 when tested, at least 2 are needed",)
+
+
 def test_flip_that_was_not_declared_is_observed() -> None:
     report = debate({"flip": lambda request: {"gives_up_if": "neither"}})
     (records,) = report.flip_records.values()
@@ -104,9 +139,27 @@ def test_agent_that_moves_with_the_answer_it_holds_has_not_flipped() -> None:
 def test_move_for_the_placebo_is_recorded_as_such() -> None:
     report = debate({"test": lambda request: {"p1": "UNCERTAIN"} if "placebo" in request.key else {}})
     assert report.placebo is not None
-    assert report.placebo.fact == PLACEBO
+    assert report.placebo.fact.startswith(f'The answer to "{CONTROL}" is ')
     (records,) = report.flip_records.values()
     assert {record.placebo for record in records} == {True}
+
+
+def test_nothing_but_the_stipulated_question_tells_the_placebo_from_a_crux() -> None:
+    model = ScriptedModel(Debaters())
+    debate(model=model)
+    shown = {
+        (request.system, re.sub(r'The answer to ".*" is (YES|NO)', "The answer", request.user))
+        for request in stipulated_asks(model)
+        if request.agent == "D1"
+    }
+    assert len(shown) == 1
+
+
+@pytest.mark.parametrize("control", ["", "Would queues lose orders at the peak?", TASK])
+def test_placebo_is_no_question_of_the_debate_and_there_is_always_one(control: str) -> None:
+    report = debate({"crystallize": lambda request: {"control": control}})
+    assert report.placebo is not None
+    assert PLACEBO in report.placebo.fact
 
 
 def test_zero_cruxes_to_test_asks_nothing_further() -> None:
@@ -158,4 +211,4 @@ def test_report_shows_declared_observed_and_placebo_flips_of_each_agent() -> Non
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [row.endswith("flipped ✔ |") for row in rows if "(A" in row or "(B" in row] == [True, True]
     assert [row.endswith("did not flip ✘ |") for row in rows if "(C" in row] == [True]
-    assert PLACEBO.rstrip(".") in text
+    assert CONTROL in text

@@ -9,7 +9,8 @@ import pytest
 
 from consilience import Debate, DebateReport, Deliberation, Limits, Solo, Source, SqliteStore
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import AnyEvent
+from consilience.domain.events import AnyEvent, CallCompleted
+from consilience.domain.sections import Paragraph
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.runner import Options
 from consilience.models.port import ModelRequest
@@ -74,6 +75,18 @@ async def test_exactly_those_move_whose_typed_answer_changes(store: SqliteStore,
     before = {ballot.agent: ballot.positions for ballot in parent.ballots if ballot.step == 1}
     assert {agent for agent in final if final[agent] != before[agent]} == set(agents)
     assert f"{len(agents)} of 3 moved" in report.markdown().split("## ", 2)[1]
+
+
+async def test_lines_of_a_told_debate_rest_on_the_ballots_on_the_fact(store: SqliteStore) -> None:
+    await begin(store)
+    report = await tell(store)
+    calls = {event.key for event in store.read(report.session) if isinstance(event, CallCompleted)}
+    blocks = report.presentation().above_answer
+    refs = {ref for block in blocks if isinstance(block, Paragraph) for ref in block.refs}
+    kinds = {ref.split("/")[0] for ref in refs if not ref.endswith("/said")}
+    assert kinds == {"told", "closing"}
+    assert {ref for ref in refs if not ref.endswith("/said")} <= calls
+    assert {ballot.key for ballot in report.told[0].before} <= calls
 
 
 async def test_change_of_confidence_or_words_alone_is_no_move(store: SqliteStore) -> None:

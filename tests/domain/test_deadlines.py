@@ -39,6 +39,37 @@ def test_deadline_is_the_last_day_of_the_latest_period_that_is_named(text: str, 
 
 
 @pytest.mark.parametrize(
+    ("text", "day"),
+    [
+        ("in six weeks", "2026-12-14"),
+        ("within 3 months of today", "2027-02-02"),
+        ("within a year", "2027-11-02"),
+        ("in the next 10 days", "2026-11-12"),
+        ("next quarter", "2027-03-31"),
+        ("by the end of this month", "2026-11-30"),
+        ("end of the year", "2026-12-31"),
+        ("by year-end", "2026-12-31"),
+        ("next year", "2027-12-31"),
+        ("next week", "2026-11-15"),
+        ("by 13 November", "2026-11-13"),
+        ("before March 4th", "2027-03-04"),
+        ("in six weeks, at the latest on 1 March 2027", "2027-03-01"),
+    ],
+)
+def test_deadline_without_a_year_counts_from_the_day_on_which_it_was_written(text: str, day: str) -> None:
+    assert deadline_of(text, date(2026, 11, 2)) == date.fromisoformat(day)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["within six weeks of the start", "six weeks after the start", "in the ten weeks after it", "soon", "next spring",
+     "by 31 February", "in 9999 years", "in two years from the opening"],
+)  # fmt: skip
+def test_time_that_runs_from_something_else_has_no_date(text: str) -> None:
+    assert deadline_of(text, date(2026, 11, 2)) is None
+
+
+@pytest.mark.parametrize(
     "text", ["", "soon", "in six months", "next spring", "before 12,400 events", "2027-02-31", "Q5", "maybe"]
 )
 def test_words_that_name_no_date_have_none(text: str) -> None:

@@ -231,7 +231,7 @@ async def test_stopping_wakes_no_coroutine_again_and_records_what_is_in_flight_a
     report = await play(body)
     assert woken == ["A2"]
     assert report.ledger.actual.calls == 1
-    assert "a result of speak 1 came and was not read" in report.warnings
+    assert "a result of speak 1 was not used" in report.warnings
 
 
 # --- the toy debate

@@ -182,7 +182,7 @@ async def test_plain_prompts_serve_both_details_and_a_folder_of_one_detail_repla
             __module__ = "outside"
 
             async def run(self, session: Session) -> Report:
-                reply = await session.ask("A1", Prompt(session.words("say")), key="say", closing=True)
+                reply = await session.ask("A1", Prompt(session.render_template("say")), key="say", closing=True)
                 return await session.report(Report, first=[reply], stop_reason=StopReason.SETTLED, steps=1)
 
         for detail, expected in (("full", "Plain."), ("brief", "Short.")):

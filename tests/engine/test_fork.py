@@ -204,7 +204,7 @@ async def test_an_inherited_reply_that_the_new_settings_cannot_read_is_asked_for
 async def test_inherited_replies_without_a_place_are_listed() -> None:
     store, _ = await parent()
     report = await fork("p", store=store, at="end", settings={"max_rounds": 1}, models=ScriptedModel(emergent))
-    (warning,) = [w for w in report.warnings if "had no place in this run" in w]
+    (warning,) = [w for w in report.warnings if "not used by this run" in w]
     assert "round-2/" in warning
     asked = {k for k in replies(store, "p") if k.startswith("round-1/") and "/signal/" not in k}
     assert report.ledger.actual.inherited == len(asked)
@@ -252,7 +252,7 @@ async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script,
     taken = {key: call for key, call in replies(store, "c", inherited=True).items() if key not in live}
     assert taken
     assert not any(shown(store, call) & live.keys() for call in taken.values())
-    (warning,) = [w for w in report.warnings if "asked for again, said of other texts" in w]
+    (warning,) = [w for w in report.warnings if "about other texts; asked for again" in w]
     assert closing in warning
     again = await runner.replay("c", store=store)
     assert (again.digest(), again.warnings) == (report.digest(), report.warnings)

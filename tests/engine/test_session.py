@@ -313,7 +313,7 @@ async def test_templates_are_those_of_the_journal(tmp_path: Path, monkeypatch: p
     from consilience.engine.templates import Templates
 
     async def body(session: Session) -> object:
-        return await session.ask("A1", Prompt(session.words("seat")), key="k")
+        return await session.ask("A1", Prompt(session.render_template("seat")), key="k")
 
     monkeypatch.setattr(
         Made,
@@ -339,7 +339,7 @@ async def test_what_is_started_and_not_read_is_awaited_recorded_and_warned_about
 
     report, _ = await play(body, ScriptedModel(lambda r: "t", latency=0.01))
     assert report.ledger.actual.calls == 1
-    assert "a result of aside 3 came and was not read" in report.warnings
+    assert "a result of aside 3 was not used" in report.warnings
 
 
 async def test_a_message_that_must_be_read_and_no_call_reads_is_a_warning() -> None:
@@ -564,6 +564,22 @@ async def test_a_replay_that_asks_less_than_is_recorded_is_refused() -> None:
     report, store = await play(two)
     Made.body = staticmethod(fewer)  # type: ignore[assignment]
     with pytest.raises(RequestMismatch, match="two"):
+        await runner.replay(report.session, store=store)
+
+
+async def test_replay_accepts_a_reworded_warning_and_no_additional_one() -> None:
+    warnings = ["the price is unknown"]
+
+    async def body(session: Session) -> object:
+        for warning in warnings:
+            session.warn(warning)
+        return await session.ask("A1", Prompt("x"), key="one")
+
+    report, store = await play(body)
+    warnings[:] = ["no price is known"]
+    assert (await runner.replay(report.session, store=store)).warnings == ("the price is unknown",), "as recorded"
+    warnings.append("another one")
+    with pytest.raises(RequestMismatch, match=r"another report: .*warnings"):
         await runner.replay(report.session, store=store)
 
 

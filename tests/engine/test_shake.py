@@ -55,7 +55,11 @@ class Panel(Protocol):
     async def opinions(self, session: Session) -> list[Reply[Opinion] | Failure]:
         asks = [
             session.ask(
-                a.id, Prompt(session.words("ask", who=a.id)), key=f"ask/{a.id}", returns=Opinion, audience=("A1",)
+                a.id,
+                Prompt(session.render_template("ask", who=a.id)),
+                key=f"ask/{a.id}",
+                returns=Opinion,
+                audience=("A1",),
             )
             for a in session.agents
         ]
@@ -64,7 +68,7 @@ class Panel(Protocol):
     async def run(self, session: Session) -> Report:
         said = await self.opinions(session)
         quotes = tuple(Quote(reply.key, reply.agent) for reply in said if isinstance(reply, Reply))
-        answer = await session.ask("A1", Prompt(session.words("close"), quotes), key="close", closing=True)
+        answer = await session.ask("A1", Prompt(session.render_template("close"), quotes), key="close", closing=True)
         failures = [result for result in (*said, answer) if isinstance(result, Failure)]
         return await session.report(
             Report,

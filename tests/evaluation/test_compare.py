@@ -171,10 +171,10 @@ async def test_matched_vote_costs_the_same_with_private_documents(store: SqliteS
     spent = {run.row: run.tokens for run in comparison.runs}
     plain = min(estimate_tokens(r.text) + r.max_tokens for r in model.requests)
     assert abs(spent["circle"] - spent["vote"]) <= 0.52 * plain
-    foreseen = estimate_rows(planned)
-    assert len(model.requests) <= sum(row.calls.max for row in foreseen)
-    assert sum(estimate_tokens(r.text) + r.max_tokens for r in model.requests) <= sum(row.tokens for row in foreseen)
-    assert max(map(estimate_tokens, (r.text for r in model.requests))) <= max(row.read for row in foreseen)
+    estimates = estimate_rows(planned)
+    assert len(model.requests) <= sum(row.calls.max for row in estimates)
+    assert sum(estimate_tokens(r.text) + r.max_tokens for r in model.requests) <= sum(row.tokens for row in estimates)
+    assert max(map(estimate_tokens, (r.text for r in model.requests))) <= max(row.read for row in estimates)
 
 
 @pytest.mark.parametrize("tokens", [5_000, 20_000, 60_000])

@@ -119,7 +119,7 @@ async def test_server_that_recovers_costs_only_retries(monkeypatch: pytest.Monke
     assert requests.pop("round-1/leaf_respond/L2N1") == requests.pop("round-1/leaf_respond/L2N2") == 2
     assert requests.pop("round-1/leaf_respond/L2N3") == 2
     assert set(requests.values()) == {1}
-    assert "7 of 7 foreseen; 3 retries" in report.html()
+    assert "7 of 7 estimated; 3 retries" in report.html()
     store.close()
 
 

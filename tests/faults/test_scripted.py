@@ -30,7 +30,6 @@ from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
-from consilience.reporting.formatting import seat_labels
 from consilience.reporting.markdown import markdown
 from consilience.reporting.record import AnyReport
 from consilience.testing import Scripted
@@ -175,6 +174,12 @@ def check_report(report: Report, events: Sequence[Event], struck: Struck) -> Non
     assert any("cut at the token limit" in warning for warning in report.warnings) == bool(cut)
 
 
+def _names(line: str, agent: str, report: Report) -> bool:
+    """Whether a line names an agent, by its id, in words, or by the letter that a debate gives it."""
+    letter = getattr(report, "letters", {}).get(agent)
+    return agent in line or agent.replace("_", " ") in line or (letter is not None and f"({letter})" in line)
+
+
 def check_shown(report: Report) -> None:
     """In Markdown who is missing stands in the report by its name, and the JSON says all that the report does."""
     text = markdown(report)
@@ -187,13 +192,12 @@ def check_shown(report: Report) -> None:
     for call in report.failed_calls:
         where = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
         assert any(
-            line.startswith(f"- {where}: ") and call.agent in line and call.kind.value in line
+            line.startswith(f"- {where}: ") and call.kind.value in line and _names(line, call.agent, report)
             for line in failed.splitlines()
-        )
+        ), (where, call.agent, failed[:300])
     silent = text.partition("### Missing agents\n\n")[2].partition("\n\n")[0].replace("\\", "").splitlines()
-    names = seat_labels(report.agents)
     for one in report.missing:
-        assert any(line.startswith(f"- {names[one.agent]}: silent since {one.since}") for line in silent)
+        assert any(_names(line, one.agent, report) and f": silent since {one.since}" in line for line in silent)
     assert ("## No answer" in text) == (report.answer is None)
     assert markdown(AnyReport.model_validate_json(report.model_dump_json())) == text
 

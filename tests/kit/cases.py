@@ -166,11 +166,15 @@ def refining(request: ModelRequest) -> str:
 
 
 def disputing(request: ModelRequest) -> str:
-    """A debate with a steelman that is graded twice, and some replies malformed the first time, but not the closing, whose second
-    try the least budgets do not cover."""
+    """A debate with a steelman that is graded twice, a ballot that is asked again, and some replies malformed the first time, but
+    not the closing, whose second try the least budgets do not cover."""
     if request.attempt == 1 and request.key != "closing" and (len(request.text) + len(request.key)) % 9 == 0:
         return '{"move": "SHOUT"}'
-    return Debaters({"grade": _graded})(request)
+    return Debaters({"grade": _graded, "final": _slipping})(request)
+
+
+def _slipping(request: ModelRequest) -> dict[str, object]:
+    return {"p1": "UNCERTAIN"} if request.agent == "D3" else {}
 
 
 def _graded(request: ModelRequest) -> dict[str, object]:

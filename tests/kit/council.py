@@ -54,7 +54,7 @@ class Council(PanelSeats):
                 [
                     session.ask(
                         id,
-                        Prompt(session.words("say", seat=session.agent(id).introduction())),
+                        Prompt(session.render_template("say", seat=session.agent(id).introduction())),
                         key=f"say/{id}",
                         audience=everyone,
                     )
@@ -66,7 +66,7 @@ class Council(PanelSeats):
             closing = await session.ask("crystallizer", Prompt("close", quotes), key="close", closing=True)
         spoke = [reply for reply in (opening, *said) if isinstance(reply, Reply)]
         failed = [reply for reply in (opening, *said, closing) if isinstance(reply, Failure)]
-        alive = session.quorate(len(said) - sum(isinstance(reply, Failure) for reply in said), len(said))
+        alive = session.is_quorum(len(said) - sum(isinstance(reply, Failure) for reply in said), len(said))
         return await session.report(
             Report,
             first=[opening, *said],

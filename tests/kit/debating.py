@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from consilience.models.port import ModelRequest
+from consilience.protocols.debate.stipulations import PLACEBO
 
 Answer = dict[str, object]
 Choose = Callable[[ModelRequest, Mapping[str, Any]], Answer]
@@ -50,6 +51,7 @@ def question_of(request: ModelRequest) -> str:
     return found[1] if found else "Would queues lose orders at the peak?"
 
 
+CONTROL = "Were the old queues named after rivers?"
 FALSIFIER: Answer = {"metric": "orders lost in a year", "threshold": "more than 12", "deadline": "2027-12-31"}
 
 
@@ -115,6 +117,7 @@ class Debaters:
                     "supporting": [label for label in labels(request) if not label.startswith("M")][:2],
                     "confidence": "certain",
                     "unclear": "",
+                    "control": CONTROL,
                 }
             case "relate":
                 return {"relations": []}
@@ -131,6 +134,9 @@ class Debaters:
                     "reason": "still",
                     "claim": f"still {side}",
                 }
+            case "recheck":
+                cast = r"^([pq]\d): .* (YES|NO|UNCERTAIN) in your final ballot"
+                return {**dict(re.findall(cast, request.text, re.MULTILINE)), "reason": "as I voted"}
             case "test":
                 return {**fields, **self.tested(request, side), "confidence": "certain", "reason": "it follows"}
             case "told":
@@ -151,7 +157,7 @@ class Debaters:
                 own = {"against": ["it is late"], "would_change": ["more than 12 lost"], "unknown": ["the peak"]}
                 return {**decided, "confidence": "fairly sure", "cruxes": asked, **own, "text": f"Alone: {text}"}
             case "named":
-                return dict.fromkeys(fields, 0) | {"q1": 1}
+                return dict.fromkeys(fields, 0) | {"q1": 1, "same1": True}
             case "reframe" | "spawn":
                 return {"question": f"Would it lose orders, asks {request.key}?", "second": ""}
             case "same":
@@ -162,8 +168,8 @@ class Debaters:
 
     def tested(self, request: ModelRequest, side: str) -> Answer:
         """Its side, unless the other answer to a question is stipulated: then the other side, as it had declared."""
-        stipulated = re.findall(r'^The answer to ".*" is (YES|NO)\.$', request.text, re.MULTILINE)
-        moved = bool(stipulated) and stipulated[-1] != side
+        stipulated = re.findall(r'^The answer to "(.*)" is (YES|NO)\.$', request.text, re.MULTILINE)
+        moved = bool(stipulated) and stipulated[-1][0] not in (CONTROL, PLACEBO) and stipulated[-1][1] != side
         return {name: SIDES[SIDES.index(side) - 1] if moved else side for name in properties(request) if name[0] == "p"}
 
     def turn(self, request: ModelRequest, text: str) -> Answer:

@@ -254,7 +254,7 @@ async def test_a_rating_that_cannot_be_read_never_satisfies(unreadable: object) 
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert all(one.ratings["L2N2"] is None and one.mean is None for one in report.iterations)
     assert report.states["L2N2"].satisfaction is None
-    assert any("ratings that were not given or could not be read: 2 (L2N2)" in w for w in report.warnings)
+    assert any("missing or unreadable ratings: 2 (L2N2)" in w for w in report.warnings)
 
 
 @pytest.mark.parametrize("nonsense", ["", "{}", "null", '{"text": ""}', "prose, no object", '{"properties": {}}'])
@@ -426,7 +426,7 @@ async def test_quoted_flags_are_capped_critical_ones_first() -> None:
     report, record = await recorded(protocol, agents(flags, 8))
     most = max(len([q for q in r.quoted if "/flag-" in q.message]) for r in record.readings.values())
     assert most == 12
-    assert any(w.startswith("flags beyond the 2 that a reply may raise were left out: ") for w in report.warnings)
+    assert any(w.startswith("flags beyond the 2 that a reply may raise, left out: ") for w in report.warnings)
     assert any(w.startswith("flags beyond the 12 that a prompt may quote") for w in report.warnings)
     quoted = [q.message for q in record.readings["synthesize/L1N1"].quoted if "/flag-" in q.message]
     tags = {flag.id: flag.tag for flag in report.flags}
@@ -555,7 +555,7 @@ async def test_a_later_ballot_that_cannot_be_read_leaves_the_earlier_and_is_said
 
     report, _ = await go(Broadcast(children=2, answer_pattern="yes|no", max_iterations=1), agents(reply))
     assert [(b.step, b.position) for b in report.ballots if b.agent == "L2N1"] == [(0, "yes")]
-    assert "not every ballot of L2N1 holds what the answer_pattern looks for; the others stand" in report.warnings
+    assert "some ballots of L2N1 do not match the answer_pattern; the others count" in report.warnings
     assert report.position is None
     assert NO_POSITION in report.warnings
 
@@ -565,7 +565,7 @@ async def test_a_position_that_does_not_match_is_no_ballot() -> None:
         Broadcast(children=2, answer_pattern="yes|no", max_iterations=1), agents(lambda r: {"position": "maybe"})
     )
     assert report.ballots == ()
-    assert "no ballot of L2N1, L2N2 holds what the answer_pattern looks for" in report.warnings
+    assert "no ballot of L2N1, L2N2 matches the answer_pattern" in report.warnings
 
 
 # --- ends

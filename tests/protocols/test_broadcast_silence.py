@@ -51,7 +51,7 @@ async def test_flags_beneath_a_parent_that_cannot_write_still_stand() -> None:
     standing = {flag.tag for flag in report.flags if flag.stands}
     assert "goal_mismatch" in standing
     assert any("wrong in" in one.text for one in report.dissent)
-    assert any("L2N1 did not put together what was written beneath" in warning for warning in report.warnings)
+    assert any("L2N1 did not combine the texts below" in warning for warning in report.warnings)
 
 
 async def test_a_limit_that_cuts_in_leaves_the_check_that_was_made() -> None:
@@ -115,7 +115,7 @@ async def test_silent_family_is_not_synthesized_again() -> None:
     assert "iteration-2/synthesize/L2N1" not in record.readings
     assert {m.rpartition("/")[2] for m in shown(record, "synthesize/L1N1")} >= {"L2N1", "L2N2"}
     assert any("iteration-1/" in m and m.endswith("L2N1") for m in shown(record, "synthesize/L1N1"))
-    assert not any("did not put together" in warning for warning in report.warnings)
+    assert not any("did not combine" in warning for warning in report.warnings)
 
 
 @pytest.mark.parametrize("spelt", ["GOAL_MISMATCH", "goal mismatch", " Goal-Mismatch "])

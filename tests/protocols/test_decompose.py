@@ -96,7 +96,7 @@ async def test_with_fewer_parts_than_children_the_others_are_not_asked() -> None
     report, model, _ = await go(Decompose(children=3), ScriptedModel(splitting(2)))
     assert {r.agent for r in model.requests} == {"L1N1", "L2N1", "L2N2"}
     assert report.idle == ("L2N3",)
-    assert "too few parts were found for all agents; not asked: L2N3" in report.warnings
+    assert "fewer parts than agents; not asked: L2N3" in report.warnings
     assert (report.replied, report.quorum_met, report.degraded) == (2, True, None)
     assert len((await go(Decompose(children=3, depth=3), ScriptedModel(splitting(1))))[1].requests) == 5
     assert Decompose(children=3, depth=3).estimate().min == 5
@@ -105,7 +105,7 @@ async def test_with_fewer_parts_than_children_the_others_are_not_asked() -> None
 async def test_more_parts_than_children_are_left_out_and_counted() -> None:
     report, _, _ = await go(Decompose(children=2), ScriptedModel(splitting(9)))
     assert [part.title for part in report.parts] == ["L1N1's 1", "L1N1's 2"]
-    assert "parts beyond the number of agents were left out: 7" in report.warnings
+    assert "parts beyond the number of agents, left out: 7" in report.warnings
 
 
 @pytest.mark.parametrize("nothing", ["no idea", '{"parts": []}', '{"parts": [{"title": " "}]}', "{}"])
@@ -116,7 +116,7 @@ async def test_failed_split_gives_each_child_the_whole_task(nothing: str) -> Non
         ("L2N1", False, "execute/L2N1 says L2N1"),
         ("L2N2", False, "execute/L2N2 says L2N2"),
     ]
-    assert "L1N1 gave no parts out; those beneath had the task as a whole" in report.warnings
+    assert "L1N1 assigned no parts; the agents below had the whole task" in report.warnings
     shown = {request.key: request.text for request in model.requests}
     assert "from part>" not in shown["execute/L2N1"]
     assert "each does the whole task" in shown["synthesize/L1N1"]
@@ -144,7 +144,7 @@ async def test_claims_name_results_and_an_answer_is_extracted() -> None:
     report, _, _ = await go(Decompose(children=2, answer_pattern="yes|says"), model)
     assert [claim.ids for claim in report.claims] == [("execute/L2N2",)]
     assert report.metrics["dropped_labels"] == 1
-    assert "references to texts that were not shown were dropped: 1" in report.warnings
+    assert "references to texts that the agent was not shown, dropped: 1" in report.warnings
     assert report.position == "says"
 
 

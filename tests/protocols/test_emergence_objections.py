@@ -225,8 +225,8 @@ async def test_void_objections_are_dropped_before_the_cap_and_counted() -> None:
     )
     assert [o.text for o in report.objections] == [f"mistake {n} alone" for n in "wxy"]
     assert report.metrics["void_objections"] == 5
-    assert any("were left out: 5" in warning for warning in report.warnings)
-    assert any("beyond the cap of a reply were left out: 1" in warning for warning in report.warnings)
+    assert any("left out: 5" in warning for warning in report.warnings)
+    assert any("beyond the maximum of a reply, left out: 1" in warning for warning in report.warnings)
 
 
 async def test_the_root_is_asked_for_a_conclusion_and_raises_no_objections() -> None:

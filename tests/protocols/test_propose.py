@@ -52,7 +52,7 @@ async def test_persona_names_are_cleaned_and_unique() -> None:
     assert report.panel is not None
     assert len(report.panel.personas) == 2
     assert all(len(name) <= 80 for name in report.panel.names)
-    assert "2 personas of 3 could be used" in report.warnings
+    assert "only 2 of 3 personas are usable" in report.warnings
 
 
 async def test_fewer_than_two_personas_are_asked_for_again_then_fail() -> None:

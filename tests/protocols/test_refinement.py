@@ -406,7 +406,7 @@ async def test_a_critic_who_talks_nonsense_approves_of_nothing(nonsense: str) ->
     assert report.confidence.level is None
     assert report.answer == prose("coordinator", "pass-1/integrate/coordinator")
     assert len([r for r in model.requests if "/critique/" in r.key]) == 2, "asked once more, then given up"
-    assert any("nobody judged pass 1" in warning for warning in report.warnings)
+    assert any("no judgement of pass 1" in warning for warning in report.warnings)
 
 
 async def test_a_critic_who_fails_later_leaves_the_best_of_what_it_judged() -> None:
@@ -493,7 +493,7 @@ async def test_part_returned_as_its_own_issue_is_warned_of() -> None:
 
     report, model = await refine({"max_passes": 2}, script(judge))
     assert sorted(asked(model, "pass-2/revise/")) == ["pass-2/revise/body", "pass-2/revise/intro"]
-    assert "issues of pass 1 that were the criticised text itself and say nothing of it: 1" in report.warnings
+    assert "issues with pass 1 that only repeat the criticised text: 1" in report.warnings
 
 
 async def test_the_heuristic_critic_is_the_seeds_and_makes_no_call() -> None:
@@ -755,7 +755,7 @@ async def test_whole_too_short_is_asked_for_again_then_replaced_by_its_parts() -
     assert "it has 3 words, the parts have" in again[1].text
     assert report.answer == "\n\n".join(prose(part, f"pass-1/revise/{part}") for part in PARTS)
     assert report.closing is None
-    assert any("no whole together" in warning for warning in report.warnings)
+    assert any("did not integrate the parts" in warning for warning in report.warnings)
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS, "nobody has read this text as a whole"
 
 
@@ -771,7 +771,7 @@ async def test_whole_too_long_is_asked_for_again() -> None:
     assert "add nothing of your own" in again.text
     assert report.answer is not None
     assert "And on it goes" not in report.answer
-    assert any("100% of the whole's sentences stand in none of its parts" in warning for warning in report.warnings)
+    assert any("100% of the whole's sentences are in none of its parts" in warning for warning in report.warnings)
 
 
 async def test_what_somebody_had_written_is_not_new_and_what_no_part_holds_was_not_judged() -> None:
@@ -795,7 +795,7 @@ async def test_what_somebody_had_written_is_not_new_and_what_no_part_holds_was_n
     )
     assert report.metrics["novelty"] == pytest.approx(2 / 14)
     assert report.metrics["beyond_parts"] == pytest.approx(9 / 14)
-    assert any("64% of the whole's sentences stand in none of its parts" in warning for warning in report.warnings)
+    assert any("64% of the whole's sentences are in none of its parts" in warning for warning in report.warnings)
 
 
 async def test_a_heading_of_words_that_somebody_wrote_is_not_new() -> None:
@@ -834,7 +834,7 @@ async def test_repeated_sentence_is_warned_of() -> None:
         return script(lambda r: critique(r, overall=9))(request)
 
     report, _ = await refine({}, reply)
-    assert "the text says one sentence 9 times: They go round." in report.warnings
+    assert "the text repeats one sentence 9 times: They go round." in report.warnings
 
 
 async def test_a_missing_author_leaves_a_hole_that_is_named_and_never_good_enough() -> None:
@@ -848,7 +848,10 @@ async def test_a_missing_author_leaves_a_hole_that_is_named_and_never_good_enoug
     assert report.degraded == "2 of 3 agents; no reply: draft 1 conclusion (malformed); draft 2 conclusion (malformed)"
     assert not report.quality_threshold_met
     assert "conclusion" not in report.passes[0].sections
-    assert any("nobody wrote are missing from the text: conclusion" in warning for warning in report.warnings)
+    assert any(
+        "parts missing from the text, with no usable reply of an author: conclusion" in warning
+        for warning in report.warnings
+    )
     assert set(asked(model, "pass-2/", "draft")) == {"pass-2/draft/conclusion"}, "only the hole is tried again"
     assert not asked(model, "specialist/conclusion")
 

@@ -165,7 +165,7 @@ def test_full_report_has_all_sections_in_order() -> None:
     check_order(text, order)
     assert text.count("Who pays?") == 1, "an objection that is dissent too stands once"
     order = [
-        "| Calls | 9 of 7–15 foreseen |",
+        "| Calls | 9 of 7–15 estimated |",
         "| Rounds | 2 of at most 5 |",
         "| Confidence | 62 % (share of pooled ballots) |",
         "| Stability from round to round (jaccard) | 0.30 → 0.40, needed 0.85 |",

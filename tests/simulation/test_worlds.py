@@ -81,3 +81,10 @@ def test_bootstrap_holds_the_mean_and_bounds_a_share_without_a_hit() -> None:
     assert never is not None
     assert (never.low, never.high) == (0.0, 0.05)
     assert bootstrap([]) is None
+
+
+def test_world_with_a_dissenter_has_one_agent_in_a_camp_of_its_own() -> None:
+    for seed in range(20):
+        world = plant(seed, dissenter=True)
+        assert sorted(world.camps) == [0] * (len(world.camps) - 1) + [1]
+        assert len(world.sides(PROPOSITION)) == 2

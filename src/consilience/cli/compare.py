@@ -148,12 +148,12 @@ def _compare(request: CompareRequest) -> int:
     )
     if request.jobs < 1:
         raise SettingsError(f"invalid number of jobs: {request.jobs}", where="--jobs", do="Give 1 or more.")
-    foreseen = estimate_rows(planned)
-    plan = _plan(planned, foreseen, models, choice)
+    estimates = estimate_rows(planned)
+    plan = _plan(planned, estimates, models, choice)
     if request.match == "cost" and planned.budget.matched and not plan.max_cost:
         why = "no price is known for one of the models" if plan.max_cost is None else "these models cost nothing"
         raise SettingsError(f"nothing can be matched by cost: {why}", where="--match", do="Match tokens or calls.")
-    preview = (_dry_run(planned, foreseen, plan), _dry_run_json(planned, foreseen, plan)) if request.dry_run else None
+    preview = (_dry_run(planned, estimates, plan), _dry_run_json(planned, estimates, plan)) if request.dry_run else None
     if not approve(plan, request, config, summary=[_first_line(planned, plan)], preview=preview):
         return EXIT_OK
     comparison = _execute(request, planned, models)
@@ -337,11 +337,11 @@ def _value(cls: type[Protocol], name: str, text: str) -> object:
     return text
 
 
-def _plan(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], models: Sequence[str], choice: Choice) -> RunPlan:
+def _plan(planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Sequence[str], choice: Choice) -> RunPlan:
     """Return the whole comparison as one plan, for consent to its cost."""
     paid_models = tuple(name for name in links(models) if paid(name))
     max_cost: float | None = 0.0
-    for row in foreseen:
+    for row in estimates:
         call_cost = max_price(dict.fromkeys(paid_models, row.written), row.read)
         row_cost = None if call_cost is None else row.calls.max * call_cost
         if planned.money is not None and row_cost is not None:
@@ -351,9 +351,9 @@ def _plan(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], models: Sequ
         protocol=planned.rows[0].protocol,
         agents=tuple(Agent(id=str(n), role="", model=name) for n, name in enumerate(dict.fromkeys(models))),
         why=choice.why,
-        estimate=Estimate(min=sum(r.calls.min for r in foreseen), max=sum(r.calls.max for r in foreseen)),
+        estimate=Estimate(min=sum(r.calls.min for r in estimates), max=sum(r.calls.max for r in estimates)),
         limits=Limits(money=planned.money),
-        max_tokens=sum(row.tokens for row in foreseen),
+        max_tokens=sum(row.tokens for row in estimates),
         max_cost=max_cost,
         paid=paid_models,
         unspent_keys=choice.unspent_keys,
@@ -366,31 +366,31 @@ def _first_line(planned: ComparisonPlan, plan: RunPlan) -> str:
         f"{', '.join(row.label for row in planned.rows)} with {', '.join(plan.models)}{why}",
         count(len(planned.tasks), "task"),
         count(planned.runs, "run"),
-        f"{describe_calls(plan.estimate)} foreseen",
+        f"{describe_calls(plan.estimate)} estimated",
         cost_words(plan),
         unspent_words(plan),
     ]
     return " · ".join(filter(None, parts))
 
 
-def _dry_run(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: RunPlan) -> str:
+def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: RunPlan) -> str:
     lines = [
         "**Dry run of compare: no model is called, nothing is spent or recorded.**",
         "",
         "| row | runs | calls | tokens at most |",
         "|---|---|---|---|",
-        *(f"| {r.row} | {r.runs:,} | {format_range(r.calls.min, r.calls.max)} | {r.tokens:,} |" for r in foreseen),
+        *(f"| {r.row} | {r.runs:,} | {format_range(r.calls.min, r.calls.max)} | {r.tokens:,} |" for r in estimates),
         "",
         f"- Tasks: {count(len(planned.tasks), 'task')}, seeds {planned.seeds[0]} to {planned.seeds[-1]}",
         f"- Budget: {_budget_words(planned)}",
         f"- Model: {', '.join(plan.models)} ({plan.why})",
-        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
+        f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length",
         f"- Cost: {cost_words(plan)}",
         *(
             f"- **{r.row} may be cut short**: it needs up to {count(r.needs, 'call')} and the budget surely pays for "
             f"{r.allowed:,}; a run that is cut short is compared as it stands"
-            for r in foreseen
+            for r in estimates
             if r.needs
         ),
     ]
@@ -407,7 +407,7 @@ def _budget_words(planned: ComparisonPlan) -> str:
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} per run"
 
 
-def _dry_run_json(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan: RunPlan) -> Mapping[str, object]:
+def _dry_run_json(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: RunPlan) -> Mapping[str, object]:
     return {
         "dry_run": True,
         "rows": [
@@ -419,7 +419,7 @@ def _dry_run_json(planned: ComparisonPlan, foreseen: Sequence[RowEstimate], plan
                 "needs": r.needs,
                 "allowed": r.allowed,
             }
-            for r in foreseen
+            for r in estimates
         ],
         "tasks": [task.id for task in planned.tasks],
         "seeds": list(planned.seeds),

@@ -218,13 +218,13 @@ class RunProgress:
         """Calls out of the estimate, tokens, cost, and whether the reserve for the answer is intact."""
         state = self.state
         estimate = state.started.estimate if state.started else None
-        foreseen = f" of {format_range(estimate.min, estimate.max)}" if estimate else ""
+        out_of = f" of {format_range(estimate.min, estimate.max)}" if estimate else ""
         written = describe_output_tokens(state.tokens_out, state.tokens_thought)
         limits = state.started.limits if state.started else None
         reserve = ""
         if limits is not None and (limits.calls, limits.tokens, limits.money) != (None, None, None):
             reserve = ", reserve drawn" if any(call.reserve for call in state.calls) else ", reserve held"
-        return f"{state.made}{foreseen} calls, {state.tokens_in:,} tokens read, {written}, {money(state.cost)}{reserve}"
+        return f"{state.made}{out_of} calls, {state.tokens_in:,} tokens read, {written}, {money(state.cost)}{reserve}"
 
     @property
     def heartbeat(self) -> str:

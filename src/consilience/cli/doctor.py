@@ -32,6 +32,7 @@ from consilience.models.registry import (
     alternatives,
     is_person,
     is_program,
+    is_workspace,
     paid,
     resolve,
 )
@@ -231,7 +232,7 @@ def _spending(name: str) -> tuple[str, bool]:
         if local_weights([name]):
             need_runtime()
         for link in links([name]):
-            if not (is_person(link) or local_weights([link])):
+            if not (is_person(link) or is_workspace(link) or local_weights([link])):
                 resolve(link)  # fails, as a run would, if the client library is missing
     except UnknownName as error:  # its cost is unknown
         return f"NOT USABLE: {error}", False

@@ -178,6 +178,18 @@ def is_about_output(error: BaseException) -> bool:
     return isinstance(error, BrokenPipeError) or (error.filename is None and error.errno in _OUTPUT_ERRORS)
 
 
+def _describe_waiting(error: SessionWaiting) -> str:
+    tickets = ", ".join(f"{key} by ticket {ticket}" for key, ticket in error.tickets.items())
+    key = next((key for key in error.awaited if key not in error.tickets), error.awaited[0])
+    return (
+        f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. It can be resumed at any "
+        f"time. {f'Outside agents answer {tickets}. ' if tickets else ''}"
+        f"To see the questions: consilience sessions answer {error.session}. "
+        f"To answer: consilience sessions answer {error.session} {key} TEXT (@FILE; - reads standard "
+        f"input). Then: consilience resume {error.session}"
+    )
+
+
 def _described(error: BaseException) -> tuple[int, str, str]:
     """Return the exit code of an error, the paragraph that reports it, and what went wrong in a few words."""
     match error:
@@ -190,13 +202,7 @@ def _described(error: BaseException) -> tuple[int, str, str]:
         case UserError():
             return EXIT_USAGE, f"Error: {error}", error.what
         case SessionWaiting():
-            paragraph = (
-                f"Waiting: session {error.session} needs an answer to {', '.join(error.awaited)}. It can be resumed at any "
-                f"time. To see the questions: consilience sessions answer {error.session}. "
-                f"To answer: consilience sessions answer {error.session} {error.awaited[0]} TEXT (@FILE; - reads standard "
-                f"input). Then: consilience resume {error.session}"
-            )
-            return EXIT_WAITING, paragraph, str(error)
+            return EXIT_WAITING, _describe_waiting(error), str(error)
         case ConsilienceError():
             return EXIT_FAILED, f"Error: {error}", str(error)
         case OSError() if is_about_output(error):

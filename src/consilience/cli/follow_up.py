@@ -49,7 +49,8 @@ def _due(
 ) -> None:
     """List findings that would change an agent's mind and whose deadline is past or near, over all sessions.
 
-    A deadline is in the agent's own words; those that name no date are listed apart. Resolved questions are left out.
+    A deadline is in the agent's own words ("in six weeks" counts from the session); those that name no date are listed apart:
+    ask in the task for dates. Resolved questions are left out.
     """
     today = _day(on)
     with user_store() as store:
@@ -180,4 +181,5 @@ def _follow(store: Store, session: str) -> FollowedSession | None:
     while root in parents:
         root = parents[root]
     forecasts = report.forecasts()
-    return FollowedSession(session, root, report.agents, forecasts) if forecasts else None
+    held = datetime.fromtimestamp(store.created(session), UTC).date()
+    return FollowedSession(session, root, report.agents, forecasts, held) if forecasts else None

@@ -186,6 +186,12 @@ class Commands(LazyGroup):
                 "List, remove or answer sessions; also all commands above.",
             ),
         },
+        "Coordination": {
+            "workspace": (
+                "consilience.cli.workspace:workspace",
+                "Coordinate agents in other processes by tickets in a directory.",
+            ),
+        },
         "Set-up": {
             "models": ("consilience.cli.setup:models", "List, fetch or remove local models."),
             "panels": ("consilience.cli.setup:panels", "List or show panels of personas."),

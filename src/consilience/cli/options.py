@@ -25,7 +25,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from consilience.domain.detail import DetailChoice
-from consilience.domain.messages import FILE, NO_OPTION
 from consilience.domain.outcome import StopReason, ThinkingLevel
 
 if TYPE_CHECKING:
@@ -330,7 +329,7 @@ class RunRequest(SessionRequest):
         ),
     ]
     agent: list[str] | None = option(
-        "Model of one agent: ID=MODEL, ID=exec:COMMAND, ID=human. Repeatable.", MODELS, "ID=MODEL"
+        "Model of one agent: ID=MODEL, or exec:COMMAND, human, workspace:DIR[#NAME]. Repeatable.", MODELS, "ID=MODEL"
     )
     panel: str | None = option(
         "Personas from a panel: a shipped name (consilience panels), a TOML file, or auto for a proposed one.",
@@ -408,11 +407,15 @@ def option_of(cls: type[Protocol], field: str) -> str:
 
 def setting_options(cls: type[Protocol]) -> dict[str, str]:
     """Return the settings of a protocol by the parameter of their option."""
+    from consilience.domain.messages import NO_OPTION
+
     shown = [field for field, info in cls.model_fields.items() if NO_OPTION not in info.metadata]
     return {option_of(cls, field).removeprefix("--").replace("-", "_"): field for field in shown}
 
 
 def setting_parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
+    from consilience.domain.messages import FILE
+
     info = cls.model_fields[field]
     annotation, default = option_type(info.annotation), info.get_default(call_default_factory=True)
     spelling = option_of(cls, field)

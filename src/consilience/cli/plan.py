@@ -35,6 +35,7 @@ from consilience.models.registry import (
     endpoint_key,
     is_person,
     is_program,
+    is_workspace,
     maker_of,
     paid,
     resolve,
@@ -135,6 +136,11 @@ def check_models(names: Iterable[str], *, keys: bool, origin: str = "") -> None:
 def _check_model(name: str, *, keys: bool) -> None:
     provider, _, model = name.partition(":")
     if is_person(name):
+        return
+    if is_workspace(name):
+        from consilience.engine.external import open_seat
+
+        open_seat(name)  # raises the error that names the problem
         return
     if is_program(name):
         resolve(name)  # raises the error that names the problem
@@ -258,7 +264,7 @@ def first_line(plan: RunPlan) -> str:
         f"named by personas: {', '.join(by_persona)}" if by_persona else "",
         f"{plan.detail} prompts",
         plan.replies,
-        f"{describe_calls(plan.estimate)} foreseen{' in all' if plan.preamble else ''}",
+        f"{describe_calls(plan.estimate)} estimated{' in all' if plan.preamble else ''}",
         plan.protocol.outlook,
         cost_words(plan),
         unspent_words(plan),
@@ -332,7 +338,7 @@ def dry_run(plan: RunPlan) -> str:
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Prompts: {plan.detail}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
-        f"- Calls foreseen: {format_range(plan.estimate.min, plan.estimate.max)}"
+        f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}"
         + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
         f"- Cost: {cost_words(plan)}",

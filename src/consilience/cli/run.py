@@ -436,7 +436,7 @@ def _check_recorded(session: str, plan: RunPlan) -> None:
 
 def _resume_line(session: str, course: SessionState, store: Store) -> str:
     line = f"Resuming {session}: {count(course.made, 'call')} recorded, not paid for again"
-    from_outside = (*course.awaited, *course.answered)
+    from_outside = (*course.awaited, *course.answered, *course.tickets)
     in_flight = [flight.key for flight in store.flights(session) if flight.key not in from_outside]
     return f"{line}; {len(in_flight)} in flight when it stopped, repeated." if in_flight else f"{line}."
 

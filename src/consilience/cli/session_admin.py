@@ -335,6 +335,8 @@ def _show_questions(session: str, asked: list[Question], as_json: bool) -> None:
             print(f"The answer is a JSON object. {question.form.words()}")
             if question.form.prose:
                 print(f"Plain text is taken as {question.form.prose}.")
+        if question.ticket:
+            print(f"An outside agent is asked by ticket {question.ticket}; an answer given here withdraws the ticket.")
         if question.until is not None:
             due = datetime.fromtimestamp(question.until, UTC)
             print(f"Answer before {due:%Y-%m-%d %H:%M:%S} UTC; a session resumed later continues without an answer.")
@@ -350,4 +352,5 @@ def _question_json(question: Question) -> dict[str, object]:
         "schema": question.form.schema if question.form else None,
         "answered": question.answered,
         "until": question.until,
+        "ticket": question.ticket,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from calendar import monthrange
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 ORDINALS = {"1st": 1, "first": 1, "2nd": 2, "second": 2, "3rd": 3, "third": 3, "4th": 4, "fourth": 4}
@@ -38,14 +38,79 @@ _FORMS = [
 ]
 """The most exact form first: what one has read is not read again by the next."""
 
+NUMBERS = {
+    word: number
+    for number, word in enumerate(
+        ("a", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 1
+    )
+} | {"an": 1, "one": 1}
+MAX_SPAN, MAX_YEAR = 10_000, 2199
+_UNIT = r"(?P<unit>day|week|month|quarter|year)"
+_SPAN = re.compile(
+    rf"\b(?:in|within)\s+(?:the\s+next\s+)?(?P<number>\d{{1,4}}|{'|'.join(NUMBERS)})\s+{_UNIT}s?\b"
+    rf"(?!\s+(?:of|after|from|following|before|since)\b(?!\s+(?:now|today)\b))"
+)
+_PERIOD = re.compile(
+    r"\b(?:this|next|end of (?:the|this))\s+(?P<unit>week|month|quarter|year)\b(?!\s+(?:of|after|before)\b)"
+)
+_YEAR_END = re.compile(r"\byear[- ]end\b|\bend of year\b")
+_DATES = [re.compile(rf"\b{_DAY}(?:\s+of)?\s+{_MONTH}"), re.compile(rf"\b{_MONTH}\s+{_DAY}\b")]
+"""A day of a month without a year: the next one."""
 
-def deadline_of(text: str) -> date | None:
+
+def deadline_of(text: str, written: date | None = None) -> date | None:
     """Return the last day of the latest period that a text names: a day, month, quarter, half or year. None if it names none.
 
-    "early" and "beginning of" a year are its first quarter, "mid" its first half; "end of" and no word its last day. Periods
-    without a year ("in six months", "next spring") are not read: they would need the day on which they were written.
+    "early" and "beginning of" a year are its first quarter, "mid" its first half; "end of" and no word its last day. A text that
+    names none is read from the day on which it was written, if that is given: "in six weeks", "within a year", "by 15 July",
+    "next quarter", "end of the year". A time that runs from something else ("six weeks after the start") is not read.
     """
-    return max(_days(text.casefold()), default=None)
+    named = max(_days(text.casefold()), default=None)
+    return named if named is not None or written is None else max(_relative(text.casefold(), written), default=None)
+
+
+def _relative(text: str, written: date) -> Iterator[date]:
+    for match in _SPAN.finditer(text):
+        words = match["number"]
+        number = int(words) if words.isdecimal() else NUMBERS[words]
+        if day := _later(written, number, match["unit"]):
+            yield day
+    for match in _PERIOD.finditer(text):
+        if day := _end_of_period(written, match["unit"], 1 if "next" in match[0] else 0):
+            yield day
+    if _YEAR_END.search(text):
+        yield date(written.year, 12, 31)
+    for form in _DATES:
+        for match in form.finditer(text):
+            month = MONTHS.index(match["month"][:3]) + 1
+            days = (_date(year, month, int(match["day"])) for year in (written.year, written.year + 1))
+            yield from [day for day in days if day and day >= written][:1]
+
+
+def _later(day: date, number: int, unit: str) -> date | None:
+    """Return the day so many units later; of a month that is shorter, the last one."""
+    if unit in ("day", "week"):
+        return day + timedelta(days=number * (7 if unit == "week" else 1)) if number <= MAX_SPAN else None
+    months = day.month - 1 + number * {"month": 1, "quarter": 3, "year": 12}[unit]
+    year, month = day.year + months // 12, months % 12 + 1
+    return date(year, month, min(day.day, monthrange(year, month)[1])) if year <= MAX_YEAR else None
+
+
+def _end_of_period(day: date, unit: str, ahead: int) -> date | None:
+    """Return the last day of the period in which a day is, or of the next one."""
+    if unit == "week":
+        return day + timedelta(days=6 - day.weekday() + 7 * ahead)
+    length = {"month": 1, "quarter": 3, "year": 12}[unit]
+    last = (day.month - 1) // length * length + length
+    first = _later(date(day.year, last, 1), ahead * length, "month")
+    return first and first.replace(day=monthrange(first.year, first.month)[1])
+
+
+def _date(year: int, month: int, day: int) -> date | None:
+    try:
+        return date(year, month, day)
+    except ValueError:
+        return None
 
 
 def _days(text: str) -> Iterator[date]:

@@ -5,7 +5,9 @@ ConsilienceError
 │   ├── SettingsError         an invalid setting, size or file
 │   ├── UnknownName           a model, panel, protocol or session that does not exist
 │   ├── UnavailableModel      a model without its key, extra or weights
-│   └── SourceError           a document that cannot be read
+│   ├── SourceError           a document that cannot be read
+│   └── WorkspaceError        a workspace, ticket or file of one that is missing, damaged or not what it should be
+│       └── ClaimLost         the claim of a ticket has ended: it expired, was withdrawn or belongs to another agent
 ├── ProviderError             a model's failure; `Session.ask` turns it into a `Failure`
 │   ├── RateLimited           429, with the provider's `retry_after` if any
 │   ├── ServerError           5xx and overload
@@ -61,6 +63,14 @@ class UnavailableModel(UserError):
 
 
 class SourceError(UserError):
+    pass
+
+
+class WorkspaceError(UserError):
+    pass
+
+
+class ClaimLost(WorkspaceError):
     pass
 
 
@@ -141,10 +151,13 @@ class ProtocolViolation(ConsilienceError):
 
 
 class SessionWaiting(ConsilienceError):
-    """The session is parked until the calls in `awaited` are answered and it is resumed; nothing is lost."""
+    """The session is parked until the calls in `awaited` are answered and it is resumed; nothing is lost.
 
-    def __init__(self, session: str, awaited: tuple[str, ...]) -> None:
-        self.session, self.awaited = session, awaited
+    `tickets`: ids of the tickets that outside agents answer, by key of the call.
+    """
+
+    def __init__(self, session: str, awaited: tuple[str, ...], tickets: Mapping[str, str] | None = None) -> None:
+        self.session, self.awaited, self.tickets = session, awaited, dict(tickets or {})
         super().__init__(f"session {session} waits for an answer to {', '.join(awaited)}; then resume it")
 
 

@@ -304,6 +304,8 @@ class CallAwaited(Event):
     """The field of the reply that plain text fills; "" for none."""
     asked_at: float = 0.0
     """Seconds since the epoch; 0 in sessions recorded before people had a deadline."""
+    ticket: str = ""
+    """Id of the ticket in the workspace that the agent's model names; "" for other agents."""
 
 
 class AnswerReceived(Event):

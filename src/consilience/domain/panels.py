@@ -45,8 +45,11 @@ Description = Annotated[str, Field(min_length=1, max_length=MAX_DESCRIPTION_CHAR
 
 
 def _no_program(name: str) -> str:
-    if any(link.strip().startswith("exec:") for link in name.split("|")):
+    links = [link.strip() for link in name.split("|")]
+    if any(link.startswith("exec:") for link in links):
         raise PydanticCustomError("no_program", "names a program; seat it yourself: --agent ID=exec:COMMAND")
+    if any(link.startswith("workspace:") for link in links):
+        raise PydanticCustomError("no_workspace", "names a workspace; seat it yourself: --agent ID=workspace:DIR")
     return name
 
 

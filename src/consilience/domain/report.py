@@ -354,6 +354,11 @@ class Report(Frozen):
                 return f"{call.exhausted} of {call.limit}" if call.limit else call.exhausted
         return ""
 
+    @property
+    def digested_warnings(self) -> list[str]:
+        """The warnings without lost calls and expired claims, which a run with the same replies may not have."""
+        return [w for w in self.warnings if not w.startswith(("lost calls", "tickets offered again"))]
+
     def digest(self) -> str:
         """Return the SHA-256 (hex) of the report without session id, times, retries and cached tokens.
 
@@ -362,7 +367,7 @@ class Report(Frozen):
         data = self.model_dump(
             mode="json", exclude=INCIDENTAL | dict.fromkeys(self.undigested, True), exclude_defaults=True
         )
-        data["warnings"] = [w for w in self.warnings if not w.startswith("lost calls")]
+        data["warnings"] = self.digested_warnings
         return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
     def presentation(self) -> Presentation:

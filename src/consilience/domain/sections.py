@@ -46,6 +46,8 @@ class Paragraph(_Data):
     """Shown in bold before the text."""
     tone: Literal["plain", "strong", "remark"] = "plain"
     refs: Refs = ()
+    shows: str = ""
+    """Id of the message that the paragraph shows; lines that rest on it link there where the page has no transcript of its own."""
 
 
 class Subheading(_Data):
@@ -367,6 +369,12 @@ class Presentation(_Data):
     figures: tuple[KeyFigure, ...] | None = None
     """Figures of this protocol; None: the report's metrics as they are."""
     views: tuple[View, ...] = ()
+    names: dict[str, str] = {}
+    """Names of agents by id where the protocol's own text names them otherwise than by role and id."""
+    calls: str = ""
+    """What the calls were made for, `debate 36, tests 9`; shown beside their number."""
+    can_tell: bool = False
+    """Whether `consilience tell` adds a fact to a finished session."""
     seats: dict[str, SeatNote] = {}
     seats_legend: str = ""
     positions: tuple[HeldPosition, ...] = ()

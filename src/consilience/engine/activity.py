@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from consilience.engine.ports import PendingAnswer
+
 Phase = tuple[str, int]
 """The label of a call: a name and an index."""
 
@@ -22,8 +24,8 @@ class Activity:
         """Branches that neither wait to join others nor wait for an outside answer."""
         self.generation = 0
         """Changes whenever a branch starts or resumes."""
-        self.outside: dict[str, str] = {}
-        """Agents outside this process that are awaited, by the key of the call."""
+        self.outside: dict[str, PendingAnswer] = {}
+        """Answers from outside this process that are awaited, by the key of the call."""
         self.left: set[str] = set()
         """Those keys whose agent has left without an answer."""
         self.held: dict[str, Phase | None] = {}
@@ -35,7 +37,7 @@ class Activity:
 
     @property
     def idle(self) -> float:
-        """Seconds in which only outside answers were awaited."""
+        """Seconds in which only outside answers were awaited, one of them a person's."""
         return self._idle + (time.monotonic() - self._since if self._since is not None else 0.0)
 
     def enter(self, n: int = 1) -> None:
@@ -47,13 +49,20 @@ class Activity:
     def leave(self) -> None:
         self.running -= 1
         if self.running == 0:
-            if self.outside:
+            if any(answer.person for answer in self.outside.values()):
                 self._since = time.monotonic()
             self.on_still()
 
-    def wait_outside(self, key: str, agent: str) -> None:
-        self.outside[key] = agent
+    def wait_outside(self, key: str, answer: PendingAnswer) -> None:
+        self.outside[key] = answer
         self.leave()
+
+    async def has_live_ticket(self) -> bool:
+        """Return whether an agent outside this process works on an awaited answer now, or has ended it."""
+        for ticket in [answer.ticket for answer in self.outside.values() if answer.ticket is not None]:
+            if await ticket.is_live():
+                return True
+        return False
 
     def mark_departed(self, key: str) -> None:
         """Mark the person answering `key` as departed. The branch keeps waiting, but the session need not stay up for it."""

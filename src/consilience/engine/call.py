@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from pydantic import BaseModel
 
 from consilience.domain.detail import CAPS
-from consilience.domain.errors import ProtocolViolation, ProviderError
+from consilience.domain.errors import ProtocolViolation, ProviderError, replace_surrogates
 from consilience.domain.events import (
     CUT,
     CallAwaited,
@@ -42,6 +42,7 @@ from consilience.engine.ports import (
     PendingAnswer,
     WorkerPort,
     seconds_since_epoch,
+    withdraw_sent,
 )
 from consilience.engine.prompt import (
     Parameters,
@@ -56,7 +57,7 @@ from consilience.engine.sizes import ONE_REQUEST, Usage
 from consilience.engine.state import State
 from consilience.engine.steps import StepLog, run_worker
 from consilience.engine.telemetry import set_outcome, span
-from consilience.engine.timing import TimeLimitReached, await_within
+from consilience.engine.timing import TimeLimitReached, await_within, take_back
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field, without_trace
@@ -87,7 +88,7 @@ class Call(Generic[T]):
         self.budget = CallBudget(state.ledger, branch.budget, place, ask.agent, self.phase, closing=ask.closing)
         self.port = state.ports[ask.agent]
         self.outside = 0.0
-        """Seconds in which the current attempt waited for a person or an outside process."""
+        """Seconds in which the current attempt waited for a person."""
         self.size = state.ledger.sizes.reply(ask.agent, ask.max_tokens)
         self.seed = 0
         """Seed of the current attempt."""
@@ -292,7 +293,9 @@ class Call(Generic[T]):
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, steps: StepLog | None
     ) -> Completion:
         state, ask = self.state, self.ask
+        request_id = digest if isinstance(self.port, ModelPort) else state.digest_in_session(digest)
         if ask.key in state.recorder.answers:
+            await withdraw_sent(self.port, ask.key, request_id)
             return Completion(
                 text=state.recorder.answers.pop(ask.key), model=self.port.name, cost=self.port.price(0, 0)
             )
@@ -312,15 +315,17 @@ class Call(Generic[T]):
             thinking=state.thinking,
             thinking_tokens=self.size.thinking,
             shared=rendered.shared if state.estimate.max > 1 else (),
+            digest=request_id,
+            session=state.id,
         )
         left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
         if steps is not None and isinstance(self.port, WorkerPort):
             return await await_within(left, run_worker(self.port.worker, request, steps), state.cancelled)
-        answer = await await_within(left, self._answer(request, digest), state.cancelled)
+        answer = await await_within(left, self._answer(request), state.cancelled)
         return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
 
-    async def _answer(self, request: ModelRequest, digest: str) -> Completion | PendingAnswer:
-        answer = await self.port.collect(request.key, digest) if self.state.resumed else None
+    async def _answer(self, request: ModelRequest) -> Completion | PendingAnswer:
+        answer = await self.port.collect(request.key, request.digest) if self.state.resumed else None
         return await self.port.send(request) if answer is None else answer
 
     async def _arrival(
@@ -337,19 +342,27 @@ class Call(Generic[T]):
             form=text_id(form) if form else "",
             prose=prose_field(ask.returns) if schema and issubclass(ask.returns, BaseModel) else "",
             asked_at=seconds_since_epoch(),
+            ticket=answer.ticket.id if answer.ticket else "",
         )
         texts = (*rendered.texts, form) if form else rendered.texts
         asked_at = await state.recorder.ask_outside(question, texts, rendered.parts)
         due = AnswerDeadline(asked_at, state.human_deadline if answer.person else None)
-        state.activity.wait_outside(ask.key, ask.agent)
+        left = TimeLeft() if answer.person else self.budget.time_left()
+        state.activity.wait_outside(ask.key, answer)
         asked = time.monotonic()
         try:
-            completion = await due.wait_for(answer.arrival, lambda: state.activity.mark_departed(ask.key))
-        except ProviderError:
+            arrival = due.wait_for(answer.arrival, lambda: state.activity.mark_departed(ask.key))
+            completion = await await_within(left, arrival, state.cancelled)
+        except ProviderError as failure:
             state.activity.answered(ask.key)
-            raise
+            if answer.ticket is None or not isinstance(failure, TimeLimitReached):
+                raise
+            if (late := await take_back(answer.ticket, failure.detail)) is None:
+                raise
+            return late
         finally:
-            self.outside = time.monotonic() - asked  # counts toward no time limit
+            if answer.person:
+                self.outside = time.monotonic() - asked  # counts toward no time limit
         state.activity.answered(ask.key)
         return completion
 
@@ -358,17 +371,18 @@ class Call(Generic[T]):
         ask = self.ask
         full_text = without_trace(completion.text)
         tokens_thought = thinking_of(completion, full_text)
-        text = _replace_surrogates(full_text[: max(8 * self.size.answer, 2000)])
+        text = replace_surrogates(full_text[: max(8 * self.size.answer, 2000)])
         volatile: Volatile = {}
         if completion.requests != 1:
             volatile["requests"] = completion.requests
-        for name, figure in (("cached", completion.tokens_cached), ("waited", round(completion.waited, 3))):
+        waited, requeued = round(completion.waited, 3), completion.requeued
+        for name, figure in (("cached", completion.tokens_cached), ("waited", waited), ("requeued", requeued)):
             if figure:
                 volatile[name] = figure
         if completion.fallback:
             volatile["fallback"] = 1
         if completion.model != self.port.name:
-            volatile["model"] = _replace_surrogates(completion.model)
+            volatile["model"] = replace_surrogates(completion.model)
         figures = {
             "text": text_id(text),
             "tokens_in": completion.tokens_in,
@@ -376,14 +390,14 @@ class Call(Generic[T]):
             "tokens_thought": tokens_thought,
             "cost": completion.cost,
             "reserve": self.budget.from_reserve,
-            "finish": CUT if len(text) < len(full_text) else _replace_surrogates(completion.finish_reason),
+            "finish": CUT if len(text) < len(full_text) else replace_surrogates(completion.finish_reason),
             "volatile": volatile,
         }
         try:
             value = self._value(text)
         except Malformed as malformed:
             error = str(malformed)
-            figures["finish"] = _replace_surrogates(completion.finish_reason)
+            figures["finish"] = replace_surrogates(completion.finish_reason)
             if figures["finish"] == CUT:  # at the model's limit, so more room may help
                 error = self.size.cut_error(text, tokens_thought, error)
             return ReplyRejected(**common, **figures, error=error), text, None
@@ -453,11 +467,6 @@ class Call(Generic[T]):
                 raise ProtocolViolation(
                     f"{ask.key}: {ask.agent} may not be shown {quote.id}, which is for {message.audience}"
                 )
-
-
-def _replace_surrogates(text: str) -> str:
-    """Lone surrogates cannot be encoded as UTF-8; each becomes a question mark."""
-    return text.encode("utf-8", "replace").decode()
 
 
 async def _wait_forever() -> NoReturn:

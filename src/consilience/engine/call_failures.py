@@ -17,6 +17,7 @@ from consilience.domain.errors import (
 from consilience.domain.events import CallFailed, StepCompleted
 from consilience.domain.outcome import FailureKind
 from consilience.engine.ledger import LimitHit
+from consilience.engine.quorum import QuorumReached
 from consilience.engine.steps import StepLog, StepRefused
 from consilience.engine.timing import TimeLimitReached
 from consilience.models.port import Completion
@@ -30,6 +31,7 @@ FAILURE_KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
     (RateLimited, FailureKind.RATE_LIMITED),
     (ServerError, FailureKind.SERVER),
     (Timeout, FailureKind.DEADLINE),
+    (QuorumReached, FailureKind.QUORUM),
     (Unreachable, FailureKind.UNREACHABLE),
     (Refused, FailureKind.REFUSED),
     (Rejected, FailureKind.REJECTED),

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from consilience.domain.detail import DETAIL_CHOICES, Detail, DetailChoice
 from consilience.domain.errors import (
@@ -48,6 +48,8 @@ MAX_REPAIRS = 10
 MAX_DEADLINE_SECONDS = 86_400
 MAX_PACE = 1_000
 MAX_HUMAN_DEADLINE_SECONDS = 31_536_000
+CLAIM_CHECK_SECONDS = 0.2
+"""Min seconds from one check whether a ticket is still claimed to the next."""
 MAX_TEMPERATURE = 2
 """No provider takes a higher temperature."""
 
@@ -179,15 +181,13 @@ async def execute(setup: Setup, state: State) -> Report:
     protocol, options = setup.protocol, setup.options
     session = Session(state)
     loop = asyncio.get_running_loop()
-    still: asyncio.Future[None] = loop.create_future()
-    state.activity.on_still = lambda: _when_still(loop, state, options.patience, still)
     current_branch.set(Branch("", state.ledger.root, max(state.estimate.max - protocol.closing, 0)))
     state.recorder.idle = lambda: state.activity.idle
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
     clock = loop.create_task(_note_time(state))
     try:
-        await asyncio.wait((main, still), return_when=asyncio.FIRST_COMPLETED)
+        await _until_still(main, state, options.patience)
         if not main.done():
             session.raise_defect()
             await _stop(main, session)
@@ -195,9 +195,10 @@ async def execute(setup: Setup, state: State) -> Report:
                 raise SessionHeld(state.id, dict(sorted(state.activity.held.items())))
             if not state.activity.outside:
                 raise ProtocolViolation("deadlock: every branch waits for another one")
-            awaited = tuple(sorted(state.activity.outside))
-            await state.recorder.commit(SessionParked(awaited=awaited))
-            raise SessionWaiting(state.id, awaited)
+            outside = dict(sorted(state.activity.outside.items()))
+            await state.recorder.commit(SessionParked(awaited=tuple(outside)))
+            tickets = {key: answer.ticket.id for key, answer in outside.items() if answer.ticket is not None}
+            raise SessionWaiting(state.id, tuple(outside), tickets)
         return main.result()
     except Crash:  # nothing that still runs can record anything
         state.recorder.journal.abandon()
@@ -209,7 +210,6 @@ async def execute(setup: Setup, state: State) -> Report:
             state.recorder.note_time()
         raise
     finally:
-        still.cancel()
         clock.cancel()
         await state.cancelled.wait()
 
@@ -253,12 +253,28 @@ async def _stop(main: asyncio.Task[Report], session: Session) -> None:
     await session.abandon()
 
 
-def _when_still(
-    loop: asyncio.AbstractEventLoop, state: State, patience: float | None, still: asyncio.Future[None]
-) -> None:
-    """End the run after `patience` without movement, unless waiting calls can be funded. It is parked, held or deadlocked."""
+async def _until_still(main: asyncio.Task[Report], state: State, patience: float | None) -> None:
+    """Return when the run has ended, or when it is to be parked or held, or is deadlocked. A claimed ticket prevents parking."""
+    activity = state.activity
+    while True:
+        still: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        activity.on_still = partial(_when_still, state, patience, still)
+        if not activity.running:
+            activity.on_still()
+        try:
+            await asyncio.wait((main, still), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            still.cancel()
+        stillness = activity.generation
+        if main.done() or not (await activity.has_live_ticket() or activity.generation != stillness):
+            return
+        patience = None if patience is None else max(patience, CLAIM_CHECK_SECONDS)
 
-    stillness = state.activity.generation
+
+def _when_still(state: State, patience: float | None, still: asyncio.Future[None]) -> None:
+    """End the run after `patience` without movement, unless waiting calls can be funded."""
+
+    loop, stillness = asyncio.get_running_loop(), state.activity.generation
 
     def look() -> None:
         if state.activity.running or state.activity.generation != stillness or still.done():

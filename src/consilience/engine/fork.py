@@ -27,7 +27,7 @@ from consilience.domain.events import (
     age_of,
 )
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits
+from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, recorded_protocol
@@ -254,7 +254,8 @@ def inherited_events(
 ) -> list[AnyEvent]:
     """Return replies, failures, answers and this encoder's vectors up to `last`, marked as inherited.
 
-    Events that the parent had inherited and repeated are left out, and refusals by a limit unless they are asked for.
+    Events that the parent had inherited and repeated are left out. So are refusals by a limit and withdrawals at a quorum, unless
+    `refusals` are asked for.
     """
     inherited: list[AnyEvent] = []
     repeated = {e.key for e in events if isinstance(e, Ended) and e.seq <= last and not e.inherited and e.attempt == 1}
@@ -265,7 +266,8 @@ def inherited_events(
             continue
         if not isinstance(event, Ended | AnswerReceived | TextsEmbedded):
             continue
-        if isinstance(event, CallFailed) and event.failure.is_limit and not refusals:
+        ended_early = isinstance(event, CallFailed) and (event.failure.is_limit or event.failure is FailureKind.QUORUM)
+        if ended_early and not refusals:
             continue
         if isinstance(event, TextsEmbedded) and event.encoder != encoder:
             continue

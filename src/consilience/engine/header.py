@@ -203,7 +203,7 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         warnings.append(
             f"{size}, so that the limits last for every agent"
             if state.ledger.sizes.fit > MIN_FIT
-            else f"{size}, and even so the limits may not last for every agent; raise them, or ask fewer agents"
+            else f"{size}, the minimum; the limits may still not last for every agent. Raise them, or ask fewer agents"
         )
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
     if rejected:  # inherited ones too, unlike in the ledger
@@ -212,10 +212,10 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         warnings.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
     if estimated := sum(event.estimated for event in ended):
         warnings.append(
-            f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; theirs are estimated, and limits go by that"
+            f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; limits use an estimate"
         )
     if any(event.cost is None for event in ended):
-        warnings.append("the price of a model is not known; money is not counted in full")
+        warnings.append("the price of a model is not known; the cost is incomplete")
     unanswered = _unanswered(ended)
     timed_out = [
         event for event in unanswered if isinstance(event, CallFailed) and event.detail.startswith(TIME_LIMIT_DETAIL)
@@ -231,19 +231,22 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         warnings.append(
             f"{counted(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
         )
-    warnings += [f"no call fell under the limit of {whose}" for whose in state.ledger.unused_caps()]
+    warnings += [f"no call was made under the limit of {whose}" for whose in state.ledger.unused_caps()]
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
-            f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} had no place in this run: "
+            f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
             + ", ".join(unclaimed[:5])
         )
     if outdated := sorted(state.outdated):
         warnings.append(
-            f"{counted(len(outdated), 'inherited reply', 'inherited replies')} asked for again, said of other texts: "
+            f"{counted(len(outdated), 'inherited reply', 'inherited replies')} about other texts; asked for again: "
             + ", ".join(outdated[:5])
         )
+    if requeued := [event for event in ended if event.volatile.get("requeued")]:
+        calls = ", ".join(f"{event.agent} on {event.key}" for event in requeued[:5])
+        warnings.append(f"tickets offered again after a claim that brought no answer: {calls}")
     if state.lost:
-        warnings.append(f"lost calls: {state.lost} in flight when a process ended, perhaps paid for")
+        warnings.append(f"lost calls: {state.lost} in flight when a process ended, possibly charged")
     return warnings
 
 

@@ -6,11 +6,27 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from consilience.domain.errors import SettingsError, Timeout
+from consilience.domain.errors import ProviderError, SettingsError, Timeout
 from consilience.models.port import Completion, Model, ModelRequest, Worker
+
+
+class OpenTicket(Protocol):
+    """A request that agents of other processes can claim."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def is_live(self) -> bool:
+        """Return whether an agent holds it now, or it has ended, which this process will notice soon."""
+        ...
+
+    async def withdraw(self, reason: str) -> Completion | None:
+        """Take it back, unless it is answered; return the answer then. Raises `ProviderError`s."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +35,9 @@ class PendingAnswer:
 
     arrival: Awaitable[Completion]
     person: bool = False
-    """Whether a person is asked, so that the deadline for people applies."""
+    """Whether a person is asked, so that the deadline for people applies and no limit on time."""
+    ticket: OpenTicket | None = None
+    """The session is not parked while the ticket is live."""
 
 
 class AnswerDeferred(Exception):
@@ -36,12 +54,23 @@ class AgentPort(Protocol):
     async def send(self, request: ModelRequest) -> Completion | PendingAnswer: ...
 
     async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
-        """What has come of a request sent before, perhaps by another process; None when none was sent."""
+        """What has come of a request sent before, perhaps by another process; None when none was sent.
+
+        `digest` is that of the `ModelRequest`.
+        """
         ...
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None: ...
 
     async def close(self) -> None: ...
+
+
+async def withdraw_sent(port: AgentPort, key: str, digest: str) -> None:
+    """Take back the ticket of a call that was answered through the store, if it has one."""
+    with suppress(ProviderError):
+        sent = await port.collect(key, digest)
+        if isinstance(sent, PendingAnswer) and sent.ticket is not None:
+            await sent.ticket.withdraw("answered in the session's journal")
 
 
 class _FreePort:

@@ -1,7 +1,8 @@
 """Prompts as lists of parts. The engine renders them, so it knows what every call was shown.
 
-Parts are ordered from the most shared to the most private: the protocol's instructions, the task, the documents, quotations of
-messages, the request. Quoted text is fenced by a mark from its own digest, which no text can contain of itself.
+Parts are ordered from the most shared to the most private: the protocol's instructions, the task, the documents, what some calls
+share, quotations of messages, the request. Quoted text is fenced by a mark from its own digest, which no text can contain of
+itself.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Prompt:
     """Quotations that open the prompts of several agents alike."""
     documents: tuple[str, ...] | None = None
     """Documents, or lines of them, to show: `("S3", "S4:120-380")`, `()` for none. None: all that are open to the agent."""
+    preface: tuple[str, ...] = ()
+    """Texts between documents and quotations that open the prompts of several agents alike."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +189,12 @@ def render(
         blocks.append((document.numbered, f"document {document.reference}"))
     private = sum(document.agents is not None for document in visible)
     some = len(visible) if prompt.documents is not None else private
-    shared = len(digested) - private if private else len(digested) + len(prompt.shared)
-    common = (len(blocks) - some, len(blocks) + len(prompt.shared))[: 1 if private else 2]
+    following = len(prompt.preface) + len(prompt.shared)
+    shared = len(digested) - private if private else len(digested) + following
+    common = (len(blocks) - some, len(blocks) + following)[: 1 if private else 2]
+    for text in prompt.preface:
+        digested.append(f"t:{text_id(text)}")
+        blocks.append(text)
     labels: dict[str, str] = {}
     kinds: list[tuple[str, str]] = []
     quotes = (*prompt.shared, *prompt.quotes)
@@ -208,7 +215,7 @@ def render(
         digested=tuple(digested),
         opening=shared,
         shown=tuple([quote.id for quote in quotes]),
-        texts=(opening.instructions, *own, HOW_TO_QUOTE) if visible else (opening.instructions, *own),
+        texts=(opening.instructions, *prompt.preface, *own, *((HOW_TO_QUOTE,) if visible else ())),
         labels=labels,
         kinds=tuple(kinds),
         common=common,

@@ -135,12 +135,16 @@ class Protocol(BaseModel, ABC):
         """The agents, in the order in which models are assigned; service seats (`voice=False`) come after the others. A panel
         replaces the protocol's own perspectives.
 
-        By default one agent for each id of the topology, with the personas of the panel assigned to `first_speakers` in turn.
+        By default `agents_without_panel`, with the personas of the panel assigned to `first_speakers` in turn.
         """
-        seats = {id: Agent(id=id, role="agent") for id in self.topology().agents}
+        seats = {seat.id: seat for seat in self.agents_without_panel()}
         for n, id in enumerate(self.first_speakers if panel else ()):
             seats[id] = panel.personas[n % len(panel.personas)].seat(seats[id])  # type: ignore[union-attr]
         return tuple(seats.values())
+
+    def agents_without_panel(self) -> list[Agent]:
+        """The same agents with the protocol's own perspectives, if it has any."""
+        return [Agent(id=id, role="agent") for id in self.topology().agents]
 
     def with_panel(self, panel: Panel | None) -> Self:
         """Return a copy with the settings that a panel decides, which are recorded. See `PanelSeats`."""

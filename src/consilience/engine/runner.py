@@ -258,7 +258,8 @@ async def _rerun(
         if replay and (unreplayed := recorder.unreplayed()):
             raise RequestMismatch(f"the replay of {session} did not reach recorded events: {', '.join(unreplayed[:3])}")
         if replay and finished is not None and finished.report_digest != report.digest():
-            _check_report(session, report, cls.report.model_validate_json(journal.store.text(finished.report)))
+            before = cls.report.model_validate_json(journal.store.text(finished.report))
+            report = _as_recorded(session, report, before)
         return report
 
 
@@ -383,10 +384,15 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
     return AnyReport.recorded(text, store.text(finished.presentation) if finished.presentation else "")
 
 
-def _check_report(session: str, report: Report, before: Report) -> None:
-    """Raise if a replay ended in another report. A field that is missing in an older report has its default."""
+def _as_recorded(session: str, report: Report, before: Report) -> Report:
+    """Return the report of a replay with the recorded wording of its warnings. Raise if the two differ otherwise.
+
+    A field that is missing in an older report has its default.
+    """
+    if len(before.digested_warnings) == len(report.digested_warnings):
+        report = report.model_copy(update={"warnings": before.warnings})
     if before.digest() == report.digest():
-        return
+        return report
     was, now = before.model_dump(mode="json"), report.model_dump(mode="json")
     names = ", ".join(sorted(name for name in now if now[name] != was.get(name))) or "its digest"
     raise RequestMismatch(f"the replay of {session} ended in another report: {names}")

@@ -14,7 +14,7 @@ from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, W
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
 from consilience.models.port import Model, Worker, context_window, thinks
-from consilience.models.registry import SERVER_DEADLINE_SECONDS, is_embedded, is_person, resolve
+from consilience.models.registry import SERVER_DEADLINE_SECONDS, is_embedded, is_person, is_workspace, resolve
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -55,6 +55,10 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
         if isinstance(model, str):
             if is_person(model):
                 return Person(model)
+            if is_workspace(model):
+                from consilience.engine.external import open_seat
+
+                return open_seat(model)
             if model not in opened:
                 opened[model] = resolve(model, deadline=deadline)
             model = opened[model]

@@ -43,6 +43,7 @@ from consilience.engine.embedding import EmbeddingFailed, Embeddings
 from consilience.engine.header import call_usage, quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.quorum import Quorum, count_reply, in_phase
 from consilience.engine.schedule import Clock
 from consilience.engine.similarity import cosine, cosines, jaccard
 from consilience.engine.sizes import UNLIMITED
@@ -112,15 +113,15 @@ class Session:
         window = self._state.windows.get(agent)
         return self._state.render(agent, prompt).tokens / window if window else 0.0
 
-    def quorate(self, alive: int, of: int) -> bool:
+    def is_quorum(self, alive: int, of: int) -> bool:
         """Return whether `alive` agents, at least one, are a quorum of `of`."""
         return alive > 0 and alive >= quorum_of(self._state.quorum, of)
 
-    def quorum(self, seats: Sequence[tuple[object | None, Sequence[Failure]]]) -> bool:
+    def has_quorum(self, seats: Sequence[tuple[object | None, Sequence[Failure]]]) -> bool:
         """Return whether enough seats are still alive. Each seat is (result or None, failures); a seat stopped only by a limit
         counts as alive."""
         dead = sum(result is None and not exhaustion(failures) for result, failures in seats)
-        return self.quorate(len(seats) - dead, len(seats))
+        return self.is_quorum(len(seats) - dead, len(seats))
 
     @property
     def budget(self) -> BranchBudget:
@@ -131,9 +132,12 @@ class Session:
     def activity(self) -> Activity:
         return self._state.activity
 
-    def words(self, template: str, **values: Hashable) -> str:
+    def render_template(self, template: str, **values: Hashable) -> str:
         """Render a prompt template of the protocol."""
         return self._state.templates.render(template, **values)
+
+    words, quorum = render_template, has_quorum
+    """The former names."""
 
     def rng(self, *names: object) -> random.Random:
         """Return a generator seeded by SHA-256 of (seed, place of the branch, names)."""
@@ -187,7 +191,7 @@ class Session:
         """Make a call in the current branch. Awaiting an `Ask` does this."""
         branch = current_branch.get()
         branch.pending_calls -= 1
-        return await Call(self._state, ask, branch, branch.next_place()).run()
+        return count_reply(await Call(self._state, ask, branch, branch.next_place()).run())
 
     @overload
     async def gather(self, works: Sequence[Work[T]], /) -> list[T]: ...
@@ -295,14 +299,13 @@ class Session:
         return pending
 
     @asynccontextmanager
-    async def phase(self, name: str, index: int) -> AsyncIterator[None]:
-        """Label the calls made inside. This is no barrier and no event."""
-        token = current_phase.set((name, index))
-        try:
-            with span(f"{name} {index}", session=self._state.id, phase=name, index=index):
-                yield
-        finally:
-            current_phase.reset(token)
+    async def phase(self, name: str, index: int, *, quorum: Quorum | None = None) -> AsyncIterator[None]:
+        """Label the calls made inside; no barrier and no event. At the `quorum` outstanding tickets are withdrawn."""
+        with (
+            in_phase((name, index), quorum, self._state.timeouts, self._state.recorder.flush),
+            span(f"{name} {index}", session=self._state.id, phase=name, index=index),
+        ):
+            yield
 
     # messages, notes and reports
 
@@ -482,7 +485,7 @@ class Session:
         for pending in sorted(self._started, key=lambda started: place_key(started.place)):
             await pending.drain()
             if not pending.read and pending.phase is not None:
-                self.warn(f"a result of {pending.phase[0]} {pending.phase[1]} came and was not read")
+                self.warn(f"a result of {pending.phase[0]} {pending.phase[1]} was not used")
         await self._state.recorder.flush()  # before the report, which may take longer than a commit
 
     @staticmethod

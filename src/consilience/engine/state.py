@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pydantic import BaseModel
 
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import ProtocolViolation
+from consilience.domain.events import text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Estimate, Limits, ThinkingLevel
 from consilience.domain.topology import Topology
@@ -81,6 +84,8 @@ class State:
     outdated: list[str] = field(default_factory=list)
     """Inherited calls that this fork had to repeat, by key."""
     dropped: int = 0
+    timeouts: Counter[str] = field(default_factory=Counter)
+    """How often outside agents were too late, by agent."""
     cancelled: CancelledTasks = field(default_factory=CancelledTasks)
     _messages: dict[str, Message] = field(default_factory=dict)
 
@@ -102,6 +107,14 @@ class State:
         """Return whether the message exists and another agent sent it."""
         message = self._messages.get(id)
         return message is not None and message.sender != agent
+
+    def digest_in_session(self, digest: str) -> str:
+        """Return a digest that no request of another session has, also one of the same name in another store."""
+        return text_id(f"{self._origin}\n{digest}")
+
+    @cached_property
+    def _origin(self) -> str:
+        return f"{self.id}\n{self.recorder.journal.store.created(self.id)}"
 
     def age(self, prompt: Prompt) -> float:
         """Forks since the youngest message or document that a prompt names was made; infinity if it names none.

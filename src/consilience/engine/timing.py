@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from consilience.domain.errors import ProviderError
 from consilience.engine.ledger import TimeLeft
+from consilience.engine.ports import OpenTicket
 from consilience.models.limiter import Sendings, sendings
+from consilience.models.port import Completion
 
 T = TypeVar("T")
 
@@ -87,3 +90,11 @@ def _ignore_result(task: asyncio.Task[Any]) -> None:
     """Mark an exception as retrieved, else asyncio logs it."""
     if not task.cancelled():
         task.exception()
+
+
+async def take_back(ticket: OpenTicket, reason: str) -> Completion | None:
+    """Withdraw a ticket at a time limit, for a moment at most; return the answer if it came first."""
+    with suppress(ProviderError, TimeoutError):
+        async with asyncio.timeout(CLEANUP_SECONDS):
+            return await ticket.withdraw(reason)
+    return None

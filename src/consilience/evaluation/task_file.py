@@ -16,7 +16,7 @@ from consilience.domain.paths import read_bounded_text
 from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol
 from consilience.evaluation.matching import check_reference
-from consilience.protocols._common.answers import check_pattern
+from consilience.protocols._common.answers import AnswerPattern
 
 Kind = Literal["exact", "number", "magnitude", "choice"]
 
@@ -43,7 +43,7 @@ class Task(BaseModel):
     task: Annotated[str, Field(min_length=1)]
     answer: str | None = None
     """None: the task is not scored."""
-    answer_pattern: Annotated[str, Field(max_length=500)] = ""
+    answer_pattern: AnswerPattern = ""
     """Extracts the answer; also passed to protocols that take one."""
     kind: Kind = "exact"
     """How answers are scored: `exact` and `choice` by their words, `number` and `magnitude` within `tolerance`."""
@@ -72,7 +72,6 @@ class Task(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
-        check_pattern(self.answer_pattern)
         numeric = self.kind in ("number", "magnitude")
         if self.tolerance is not None and not (numeric and self.answer is not None):
             raise ValueError("a tolerance needs a task of kind 'number' or 'magnitude' with an answer: remove it")

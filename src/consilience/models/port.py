@@ -39,6 +39,10 @@ class ModelRequest:
     """Tokens reserved for thinking, on top of `max_tokens`. A model that never thinks ignores it."""
     shared: tuple[int, ...] = ()
     """Lengths in characters of prefixes of `user` that other calls share, shortest first."""
+    session: str = ""
+    """Id of the session."""
+    digest: str = ""
+    """Names this request of this session: the same if a resumed session repeats it."""
 
     @property
     def text(self) -> str:
@@ -71,6 +75,8 @@ class Completion:
     """Seconds spent in the limiter and between retries."""
     fallback: bool = False
     """Whether a model other than the first of a chain answered."""
+    requeued: int = 0
+    """How often the ticket of an outside agent was offered again before it was answered."""
 
 
 @dataclass(frozen=True, slots=True)

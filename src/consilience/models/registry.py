@@ -49,6 +49,14 @@ _MAX_LOCAL_IN_FLIGHT = 4.0
 _OWN_EXTRAS = ("openai", "anthropic", "google", "local")
 
 
+WORKSPACE_PREFIX = "workspace:"
+
+
+def is_workspace(name: str) -> bool:
+    """Return whether the name is `workspace:DIR[#NAME]`: an agent of another process."""
+    return name.lstrip().startswith(WORKSPACE_PREFIX)
+
+
 def is_program(name: str) -> bool:
     return name.startswith("exec:")
 
@@ -59,12 +67,13 @@ def is_person(name: str) -> bool:
 
 
 def check_chain(links: Sequence[str]) -> None:
-    """Raise `SettingsError` for a chain that contains a person: a person may be awaited for days and does not fail over."""
-    if len(links) > 1 and any(map(is_person, links)):
+    """Raise `SettingsError` for a chain with a person or an outside agent: they may be awaited for days and do not fail over."""
+    outside = "a person" if any(map(is_person, links)) else "an outside agent" if any(map(is_workspace, links)) else ""
+    if len(links) > 1 and outside:
         raise SettingsError(
-            "a person cannot be part of a chain of models",
+            f"{outside} cannot be part of a chain of models",
             where="|".join(links),
-            do="Give the seat to the person alone (ID=human), or to models and programs alone.",
+            do="Give it the seat alone (ID=human, ID=workspace:DIR), or give the seat to models and programs alone.",
         )
 
 
@@ -105,7 +114,7 @@ def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
     if len(links := alternatives(name)) > 1:
         return any(paid(link, environ) for link in links)
     provider, _, model = name.partition(":")
-    if provider in ("local", "exec", "human", "sentence-transformers", MINILM):
+    if provider in ("local", "exec", "human", "workspace", "sentence-transformers", MINILM):
         return False
     if provider in SERVERS:
         url = endpoints.base_url(provider, environ)
@@ -127,7 +136,7 @@ def thinks_by_name(name: str) -> Thinks:
     answers: list[Thinks] = []
     for link in alternatives(name):
         provider, _, model = link.partition(":")
-        if provider == "local" or is_program(link) or is_person(link):
+        if provider == "local" or is_program(link) or is_person(link) or is_workspace(link):
             answers.append("never")
             continue
         if is_endpoint(link):

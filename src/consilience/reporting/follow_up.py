@@ -28,6 +28,8 @@ class FollowedSession:
     """The session from which it was forked, in the end; itself if it is no fork."""
     agents: Sequence[Agent]
     forecasts: Sequence[Forecast]
+    held: date
+    """The day on which it began, from which its agents reckon."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ def open_deadlines(sessions: Iterable[FollowedSession], resolutions: Iterable[Re
                 place = (followed.root, forecast.question, agent, finding, words)
                 if is_empty_remark(words) or place in found or (followed.session, forecast.id) in resolved:
                     continue
+                day = deadline_of(words, followed.held)
                 found[place] = Deadline(
-                    followed.session, forecast.id, forecast.question, names[agent], finding, words, deadline_of(words)
+                    followed.session, forecast.id, forecast.question, names[agent], finding, words, day
                 )
     return sorted(found.values(), key=lambda deadline: deadline.day or date.max)
 

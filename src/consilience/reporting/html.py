@@ -14,7 +14,7 @@ from markupsafe import Markup
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected, SessionStarted
 from consilience.domain.report import Report, present
-from consilience.domain.sections import Block, Details
+from consilience.domain.sections import Block, Details, Paragraph
 from consilience.reporting.document import MarkdownBlock, ReportDocument
 from consilience.reporting.formatting import (
     count,
@@ -110,7 +110,7 @@ def report_page(report: Report, *, stored: bool = True) -> str:
         session=report.session,
         style=Markup(_read("page.css")),
         finished=True,
-        report=Markup(document_html(report_document(report, present(report), stored=stored))),
+        report=Markup(document_html(report_document(report, present(report), stored=stored), alone=True)),
         task=report.task,
         settings="\n".join(_named_settings(report.settings)),
         footer=f"Rendered from the report of session {report.session}.",
@@ -177,11 +177,17 @@ def _read(name: str) -> str:
 
 
 def document_html(
-    document: ReportDocument, *, heading: bool = False, down: int = 0, anchors: Mapping[str, str] | None = None
+    document: ReportDocument,
+    *,
+    heading: bool = False,
+    down: int = 0,
+    anchors: Mapping[str, str] | None = None,
+    alone: bool = False,
 ) -> str:
     """Return a document with folded sections that open on demand. Headings are `down` levels lower. `anchors`: places on the page
-    by id of a message or key of a call, to which lines that rest on them are linked."""
-    links = LineLinks(anchors or {})
+    by id of a message or key of a call, to which lines that rest on them are linked; `alone`: the page has no transcript, and lines
+    are linked to paragraphs of the document that show a message."""
+    links = LineLinks(anchors or {}, _own_anchors(document) if alone else {})
     title = f"# {document.title}\n\n" if heading and document.title is not None else ""
     parts = [html_of(f"{title}**{document.status}**", down=down)]
     for chapter in document.chapters:
@@ -190,6 +196,13 @@ def document_html(
     parts.append(html_of(footer_markdown(document), down=down))
     parts += [_block_html(Details(summary=s.heading, blocks=s.blocks), down, links) for s in document.folded]
     return "".join(parts)
+
+
+def _own_anchors(document: ReportDocument) -> dict[str, str]:
+    parts = (*(chapter.blocks for chapter in document.chapters), *(section.blocks for section in document.folded))
+    blocks = (block for part in parts for block in part)
+    shown = (block.shows for block in blocks if isinstance(block, Paragraph) and block.shows)
+    return {id: f"said-{n}" for n, id in enumerate(shown, 1)}
 
 
 def _block_html(block: Block | MarkdownBlock, down: int, links: LineLinks) -> str:

@@ -18,13 +18,19 @@ _MARK = re.compile("\ue000(\\d+)\ue001")
 class LineLinks:
     """Marks the lines of blocks, and replaces the marks by links once the blocks are rendered."""
 
-    def __init__(self, anchors: Mapping[str, str]) -> None:
-        self._anchors = anchors
+    def __init__(self, anchors: Mapping[str, str], own: Mapping[str, str] | None = None) -> None:
+        """`anchors`: places on the page, by id; `own`: those of paragraphs that show a message."""
+        self._own = own or {}
+        self._anchors = {**self._own, **anchors}
         self._lines: list[str] = []
 
     def marked(self, block: Block | MarkdownBlock) -> Block | MarkdownBlock:
-        """Return a block with a mark at the end of each line that rests on calls or messages of the page."""
+        """Return a block with a mark at the end of each line that rests on calls or messages of the page, and before a paragraph to
+        which these link."""
         match block:
+            case Paragraph() if block.shows and block.shows in self._own:
+                name = "lead" if block.lead else "text"
+                return block.model_copy(update={name: self._place(self._own[block.shows]) + getattr(block, name)})
             case Paragraph():
                 return block.model_copy(update={"text": block.text + self._mark(block.refs)})
             case QuoteBlock():
@@ -62,5 +68,11 @@ class LineLinks:
             for ref in known[:MAX_LINKS]
         ]
         more = f" +{len(known) - MAX_LINKS}" if len(known) > MAX_LINKS else ""
-        self._lines.append(f' <span class="refs">{"".join(links)}{more}</span>')
+        return self._replaced_by(f' <span class="refs">{"".join(links)}{more}</span>')
+
+    def _place(self, anchor: str) -> str:
+        return self._replaced_by(f'<span id="{anchor}"></span>')
+
+    def _replaced_by(self, html: str) -> str:
+        self._lines.append(html)
         return f"\ue000{len(self._lines) - 1}\ue001"

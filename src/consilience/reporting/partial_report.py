@@ -76,6 +76,7 @@ def partial_json(record: SessionRecord) -> dict[str, object]:
         "lost": [event.key for event in state.lost],
         "awaited": list(state.awaited),
         "answered": list(state.answered),
+        "tickets": state.tickets,
         "resume": f"consilience resume {record.session}",
     }
 
@@ -104,11 +105,11 @@ def _progress(record: SessionRecord) -> Iterator[str]:
     assert started is not None
     yield (
         f"{started.protocol}, {describe_agents(state.agents)}: "
-        f"{state.made} of {format_range(started.estimate.min, started.estimate.max)} foreseen calls done, "
+        f"{state.made} of {format_range(started.estimate.min, started.estimate.max)} estimated calls done, "
         f"{state.tokens_in:,} tokens read and {describe_output_tokens(state.tokens_out, state.tokens_thought)}, "
         f"{money(state.cost)}, {duration(state.seconds)}."
     )
-    open_calls = [key for key in record.flights if key not in (*state.awaited, *state.answered)]
+    open_calls = [key for key in record.flights if key not in (*state.awaited, *state.answered, *state.tickets)]
     if open_calls and record.holder:
         yield f"In flight: {_as_code(open_calls)}."
     elif open_calls:
@@ -116,6 +117,9 @@ def _progress(record: SessionRecord) -> Iterator[str]:
         yield f"{calls} in flight when it stopped, possibly charged: {_as_code(open_calls)}."
     if state.answered and state.awaited:
         yield f"Answered meanwhile: {_as_code(state.answered)}."
+    if state.tickets:
+        tickets = ", ".join(f"`{ticket}` for `{key}`" for key, ticket in state.tickets.items())
+        yield f"Tickets of outside agents: {tickets}."
     if state.lost:
         yield f"Interrupted earlier, possibly charged: {count(len(state.lost), 'call')}."
     if state.checks and state.checks[-1].check.score is not None:

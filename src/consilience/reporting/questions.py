@@ -196,6 +196,8 @@ class Question:
     """An answer is recorded and will be read when the session resumes."""
     until: float | None = None
     """The deadline for people in seconds since the epoch; None without one."""
+    ticket: str = ""
+    """Id of the ticket by which an outside agent is asked; "" for a person."""
 
 
 def pending_questions(
@@ -227,8 +229,9 @@ def pending_questions(
         words = "\n\n".join(_part(part, started, text_ids, text) for part in parts)
         form = Form(json.loads(text(event.form)), event.prose) if event.form else None
         seconds = started.human_deadline if started is not None else None
-        until = event.asked_at + seconds if seconds is not None and event.asked_at else None
-        pending.append(Question(event.key, event.agent, event.attempt, words, form, event.key in answered, until))
+        until = event.asked_at + seconds if seconds is not None and event.asked_at and not event.ticket else None
+        is_answered = event.key in answered
+        pending.append(Question(event.key, event.agent, event.attempt, words, form, is_answered, until, event.ticket))
     return pending
 
 

@@ -174,7 +174,7 @@ class SessionRecord:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        return seat_labels(self.state.agents)
+        return seat_labels(self.state.agents) | self.presentation.names
 
     @cached_property
     def calls(self) -> list[Ended]:

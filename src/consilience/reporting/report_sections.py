@@ -74,7 +74,9 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
     if stored and report.session:
         figures, *others = [section.name for section in reversed(folded)]
         show = f"consilience show {report.session} --view {figures}"
-        footer += f" · `consilience replay {report.session}` · more: `{show}`"
+        footer += f" · `consilience replay {report.session}`"
+        footer += f' · new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else ""
+        footer += f" · more: `{show}`"
         footer += "".join(f", `--view {name}`" for name in others)
     return ReportDocument(
         title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
@@ -150,7 +152,7 @@ def describe_stop(report: Report, presentation: Presentation) -> str:
 def figures_line(report: Report, presentation: Presentation) -> str:
     """Return calls (with those possibly charged unseen), tokens, money, time and how the run stopped."""
     spent = report.ledger.actual
-    uncounted = ", ".join(_uncounted_calls(spent))
+    uncounted = ", ".join(filter(None, (presentation.calls, *_uncounted_calls(spent))))
     calls = count(spent.calls, "call") + (f" ({uncounted})" if uncounted else "")
     tokens = f"{spent.tokens_in:,} tokens read, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}"
     price = "price not known" if spent.cost is None else money(spent.cost)
@@ -178,7 +180,7 @@ def _degraded(report: Report, degraded: str) -> str:
 
 
 def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
-    names = seat_labels(report.agents)
+    names = seat_labels(report.agents) | presentation.names
     yield Section(name="answer", part="answer", blocks=tuple(_answer(report, presentation)))
     yield Section(name="claims", part="basis", blocks=_list(_claims(report, names)))
     yield Section(name="dissent", part="differences", blocks=tuple(_differences(report, names, presentation)))
@@ -402,8 +404,8 @@ def _figures(report: Report, presentation: Presentation) -> Iterator[KeyFigure]:
 
 
 def _calls(report: Report) -> str:
-    spent, foreseen = report.ledger.actual, report.ledger.estimated
-    text = f"{spent.calls:,} of {format_range(foreseen.min, foreseen.max)} foreseen"
+    spent, estimate = report.ledger.actual, report.ledger.estimated
+    text = f"{spent.calls:,} of {format_range(estimate.min, estimate.max)} estimated"
     extra = [
         f"{spent.repairs} asked again" if spent.repairs else "",
         count(spent.retries, "retry", "retries") if spent.retries else "",

@@ -9,6 +9,7 @@ from itertools import chain
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
     AnswerReceived,
+    CallAwaited,
     CallCompleted,
     CallEvent,
     CallFailed,
@@ -40,6 +41,8 @@ class SessionState:
     """Keys of calls that a person or an outside process still has to answer."""
     answered: tuple[str, ...] = ()
     """Keys of calls answered while no process ran the session, until the answer is read."""
+    tickets: dict[str, str] = field(default_factory=dict)
+    """Ids of the tickets by which outside agents are asked, by key of the call."""
     finished: SessionFinished | None = None
     seconds: float = 0.0
     """Time during which a process held the session."""
@@ -107,6 +110,8 @@ class SessionState:
             self.checks.append(event)
         elif isinstance(event, SessionStarted):
             self.started = event
+        elif isinstance(event, CallAwaited) and event.ticket:
+            self.tickets[event.key] = event.ticket
         elif isinstance(event, SessionParked):
             self.awaited = event.awaited
         elif isinstance(event, AnswerReceived):
@@ -123,6 +128,7 @@ class SessionState:
 
     def _end(self, event: Ended) -> None:
         self.flying.pop(event.key, None)
+        self.tickets.pop(event.key, None)
         self.answered = tuple(key for key in self.answered if key != event.key)
         self._steps.pop(event.key, None)  # the call has their sum
         self.calls.append(event)

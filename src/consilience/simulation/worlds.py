@@ -110,12 +110,13 @@ def plant(
     *,
     agents: int | None = None,
     consensus: bool = False,
+    dissenter: bool = False,
     sycophancy: float = 0.0,
     ballot_noise: float = 0.0,
     misreport: float = 0.0,
 ) -> World:
     """Plant a world: 4 to 8 agents in two or three camps, 3 or 4 cruxes, 1 to 3 distractors, 1 or 2 agreed statements. With
-    `consensus` all agents believe alike."""
+    `consensus` all agents believe alike; with `dissenter` all are of one camp but one agent."""
     draw = random.Random(f"world/{seed}")
     size = draw.randint(4, 8) if agents is None else agents
     subjects = draw.sample(SUBJECTS, len(SUBJECTS))
@@ -133,8 +134,10 @@ def plant(
     views, grounds = _camps(draw, cruxes, 3 if size >= 6 and draw.random() < 0.5 else 2)
     order = [n % len(views) for n in range(size)]
     draw.shuffle(order)
-    if consensus:
+    if consensus or dissenter:
         order = [0] * size
+    if dissenter:
+        order[draw.randrange(size)] = 1
     common: dict[str, Firm] = {one.question: draw.choice(("YES", "NO")) for one in statements if one.kind != "crux"}
     tastes = {one.question: _split(draw, size) for one in statements if one.kind == "distractor" and not consensus}
     minds: dict[str, Mind] = {}

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from unicodedata import normalize
 
+from pydantic import AfterValidator, Field
 
-def check_pattern(pattern: str) -> None:
-    """Raise `ValueError` if it is not a regular expression."""
+
+def _checked(pattern: str) -> str:
+    """Return the pattern. Raises `ValueError` if it is not a regular expression."""
     try:
         re.compile(pattern)  # first by itself, so that the error names the position in what the user wrote
         _compiled(pattern)
     except (re.error, OverflowError) as error:  # OverflowError: a count of more than 4 bytes
-        raise ValueError(f"answer_pattern is not a regular expression: {error}") from None
+        raise ValueError(f"not a regular expression: {error}") from None
+    return pattern
+
+
+AnswerPattern = Annotated[
+    str, Field(max_length=500, description="regular expression of an extractable answer"), AfterValidator(_checked)
+]
+BallotPattern = Annotated[
+    AnswerPattern, Field(description="regular expression of an extractable answer; leaves then cast ballots")
+]
 
 
 def is_choice(pattern: str) -> bool:

@@ -106,9 +106,7 @@ def _quotes_a_document(session: Session, answer: Reply[Any], text: str, ids: Seq
 TextReply = Reply[Any]
 """A reply whose value has a `text`, which others may read."""
 
-NO_POSITION = (
-    "the answer holds nothing that the answer_pattern looks for; dissent is told from what the pooled ballots put first"
-)
+NO_POSITION = "the answer does not match the answer_pattern; dissent is measured against the leading position of the pooled ballots"
 
 
 def publish_from(
@@ -240,7 +238,7 @@ def ballot_fields(result: BallotResult) -> dict[str, Any]:
 
 def warn_dropped_labels(session: Session) -> None:
     if session.dropped:
-        session.warn(f"references to texts that were not shown were dropped: {session.dropped}")
+        session.warn(f"references to texts that the agent was not shown, dropped: {session.dropped}")
 
 
 def warn_failed_review(session: Session, run: TreeRun) -> None:

@@ -152,5 +152,5 @@ def single_call_section(report: Report) -> Section:
 
 
 def _is_outside(model: str) -> bool:
-    """Return whether a person or a program answers, or the model is unknown."""
-    return not model or model.partition(":")[0] in ("human", "exec")
+    """Return whether a person, a program or an outside agent answers, or the model is unknown."""
+    return not model or model.partition(":")[0] in ("human", "exec", "workspace")

@@ -8,16 +8,12 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from consilience.domain.agents import Agent
-from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology, tree
 from consilience.engine.protocol import Protocol
 
 MAX_AGENTS = 500
 ROOT = "L1N1"
 
-BallotPattern = Annotated[
-    str, Field(max_length=500, description="regular expression of an extractable answer; leaves then cast ballots")
-]
 StrangeLoops = Annotated[int, Field(ge=0, le=10, description="self-reviews of the root's answer")]
 LoopInstructions = Annotated[
     str, Field(max_length=20_000, description="instructions for the last of the strange loops")
@@ -54,17 +50,15 @@ class TreeProtocol(Protocol):
     def topology(self) -> Topology:
         return tree(self.children, self.depth)
 
-    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
-        """Leaves get a perspective from the panel, if one is given, else one of the protocol's own, if it has any."""
+    def agents_without_panel(self) -> list[Agent]:
+        """Leaves get a perspective of the protocol's own, if it has any."""
         topology = self.topology()
         root, inner, leaf = self.roles
         seats = {id: Agent(id=id, role=inner if topology.parents.get(id) else root) for id in topology.agents}
         own = self.points_of_view
         for n, id in enumerate(topology.leaves):
             seats[id] = Agent(id=id, role=leaf, perspective=own[n % len(own)] if own else "")
-            if panel is not None:
-                seats[id] = panel.personas[n % len(panel.personas)].seat(seats[id])
-        return tuple(seats.values())
+        return list(seats.values())
 
     @property
     def points_of_view(self) -> Sequence[str]:

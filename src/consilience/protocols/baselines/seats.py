@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Annotated, ClassVar, Self
-
-from pydantic import Field, model_validator
+from typing import ClassVar
 
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import StopReason
-from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology, independent
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
-from consilience.protocols._common.answers import check_pattern, describe_pattern, is_choice
+from consilience.protocols._common.answers import AnswerPattern, describe_pattern, is_choice
 
 
 class Baseline(Protocol):
@@ -24,14 +21,7 @@ class Baseline(Protocol):
 
     name: ClassVar[str]
 
-    answer_pattern: Annotated[str, Field(max_length=500, description="regular expression of an extractable answer")] = (
-        ""
-    )
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        check_pattern(self.answer_pattern)
-        return self
+    answer_pattern: AnswerPattern = ""
 
     @property
     @abstractmethod
@@ -45,12 +35,8 @@ class Baseline(Protocol):
     def topology(self) -> Topology:
         return independent(self.ids)
 
-    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
-        seats = [Agent(id=id, role="respondent") for id in self.ids]
-        if panel is None:
-            return tuple(seats)
-        dealt = [panel.personas[n % len(panel.personas)] for n in range(len(seats))]
-        return tuple(persona.seat(seat) for seat, persona in zip(seats, dealt, strict=True))
+    def agents_without_panel(self) -> list[Agent]:
+        return [Agent(id=id, role="respondent") for id in self.ids]
 
     def prompt(self, session: Session, template: str, agent: str) -> Prompt:
         return Prompt(self.words(session, template, agent))
@@ -58,7 +44,7 @@ class Baseline(Protocol):
     def words(self, session: Session, template: str, agent: str, **values: Hashable) -> str:
         seat = session.agent(agent).introduction()
         pattern, choice = describe_pattern(self.answer_pattern), is_choice(self.answer_pattern)
-        return session.words(template, seat=seat, pattern=pattern, choice=choice, **values)
+        return session.render_template(template, seat=seat, pattern=pattern, choice=choice, **values)
 
 
 def stop_reason_of(session: Session, failures: Sequence[Failure], asked: int) -> StopReason:
@@ -67,4 +53,4 @@ def stop_reason_of(session: Session, failures: Sequence[Failure], asked: int) ->
     if limit is not None:
         return limit
     alive = asked - len(failures)
-    return StopReason.SETTLED if session.quorate(alive, asked) else StopReason.FAILED
+    return StopReason.SETTLED if session.is_quorum(alive, asked) else StopReason.FAILED

@@ -246,10 +246,10 @@ class Solo(Baseline):
         answer = reply.text if reply is not None else None
         value = reply.value if reply is not None and isinstance(reply.value, StructuredReply) else None
         if value and value.model_fields_set <= {"text", "responses"}:
-            session.warn("the answer came in words alone: what it weighed, and how sure it is, was not said")
+            session.warn("the answer is prose only: it states no alternatives and no confidence")
         position = extract(self.answer_pattern, answer) if self.answer_pattern and answer else None
         if self.answer_pattern and answer and position is None:
-            session.warn("the answer holds nothing that the answer_pattern looks for")
+            session.warn("the answer does not match the answer_pattern")
         stop = stop_reason_of(session, [first] if isinstance(first, Failure) else [], 1)
         out_of_steps = StopReason.EXHAUSTED_STEPS if run.out_of_steps else None
         return await session.report(

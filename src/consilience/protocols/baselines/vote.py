@@ -96,11 +96,11 @@ class Vote(Baseline):
         tie = ""
         if len(leading) > 1 and elected is not None:
             tie = f"{len(leading)} answers have {tally[leading[0]]} votes each ({', '.join(leading)})"
-            session.warn(f"{tie}; the text most like all others decided between them")
+            session.warn(f"{tie}; the text most similar to all others decided")
         without = sum(vote.position is None for vote in cast)
         if self.answer_pattern and without:
-            instead = "" if tally else "; the text most like all others was taken"
-            session.warn(f"{without} of {len(cast)} answers hold nothing that the answer_pattern looks for{instead}")
+            instead = "" if tally else "; the text most similar to all others is the answer"
+            session.warn(f"{without} of {len(cast)} answers do not match the answer_pattern{instead}")
         position = elected.position if elected else None
         agreement = Confidence(level=tally[position] / self.votes, kind="agreement") if position else None
         return await session.report(

@@ -285,7 +285,8 @@ class Asks:
     def render(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
         values = {"pattern": describe_pattern(self.settings.answer_pattern), **values}
-        return self.session.words(template, seat=seat.introduction(PERSPECTIVES.get(seat.perspective)), **values)
+        introduction = seat.introduction(PERSPECTIVES.get(seat.perspective))
+        return self.session.render_template(template, seat=introduction, **values)
 
 
 def _labels(quotes: Sequence[Quote]) -> tuple[str, ...]:

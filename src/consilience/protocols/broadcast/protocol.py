@@ -174,7 +174,7 @@ def _publish_conclusion(session: Session, reply: Reply[Any]) -> Message | None:
 def _is_quorum(session: Session, first: IterationResult) -> bool:
     """Return whether enough leaves answered when they were first asked."""
     leaves = first_executions(first, session.topology.leaves)
-    return session.quorum([(execution.response, execution.failures) for execution in leaves])
+    return session.has_quorum([(execution.response, execution.failures) for execution in leaves])
 
 
 async def conclude(
@@ -448,24 +448,22 @@ def _warn(session: Session, run: BroadcastRun, ballots: Sequence[Ballot]) -> Non
             f"in {contrary} of {len(iterations)} iterations the evaluator contradicted the agents' own ratings and flags"
         )
     if surplus := sum(execution.surplus for execution in executions):
-        session.warn(f"flags beyond the {MAX_FLAGS} that a reply may raise were left out: {surplus}")
+        session.warn(f"flags beyond the {MAX_FLAGS} that a reply may raise, left out: {surplus}")
     flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}
     for flag in sorted(flags - session.shown()):
         session.warn(f"the flag {flag} was read by no later call")
     if unquoted := sum(iteration.unquoted for iteration in iterations):
-        session.warn(f"flags beyond the {MAX_QUOTED_FLAGS} that a prompt may quote were left out of it: {unquoted}")
+        session.warn(f"flags beyond the {MAX_QUOTED_FLAGS} that a prompt may quote, left out: {unquoted}")
     if unrated := [e.agent for e in executions if e.text is not None and e.rating is None]:
         who = ", ".join(dict.fromkeys(unrated))
-        session.warn(f"ratings that were not given or could not be read: {len(unrated)} ({who}); they satisfy nobody")
+        session.warn(f"missing or unreadable ratings: {len(unrated)} ({who}); they count as unsatisfied")
     if silent := dict.fromkeys(e.agent for e in executions if e.text is None and has_texts(e.iterations)):
-        session.warn(f"{', '.join(silent)} did not put together what was written beneath; it did not go up")
+        session.warn(f"{', '.join(silent)} did not combine the texts below; the parent did not read them")
     warn_dropped_labels(session)
     read = Counter(ballot.agent for ballot in ballots)
     cast = Counter(execution.agent for execution in executions for _ in _rated_ballots(execution))
     if unread := sorted(cast.keys() - read.keys()):
-        session.warn(f"no ballot of {', '.join(unread)} holds what the answer_pattern looks for")
+        session.warn(f"no ballot of {', '.join(unread)} matches the answer_pattern")
     if partly := sorted(agent for agent in cast if 0 < read[agent] < cast[agent]):
-        session.warn(
-            f"not every ballot of {', '.join(partly)} holds what the answer_pattern looks for; the others stand"
-        )
+        session.warn(f"some ballots of {', '.join(partly)} do not match the answer_pattern; the others count")
     warn_failed_review(session, run)

@@ -13,11 +13,10 @@ from consilience.domain.detail import capped
 from consilience.domain.messages import FreeText, is_empty_remark
 from consilience.domain.outcome import Estimate
 from consilience.domain.positions import ConfidenceLevel
-from consilience.protocols._common.answers import check_pattern
+from consilience.protocols._common.answers import BallotPattern
 from consilience.protocols._common.conclusion import AgainstReply, Conclusion
 from consilience.protocols._common.trees import (
     AnonymousPeers,
-    BallotPattern,
     LoopInstructions,
     Perspectives,
     StrangeLoops,
@@ -256,7 +255,6 @@ class BroadcastSettings(TreeProtocol):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         require_strange_loop(self.strange_loops, self.domain_instructions)
-        check_pattern(self.answer_pattern)
         return self
 
     @property

@@ -84,12 +84,20 @@ def _shortcomings(report: DebateData, state: DebateState) -> Iterator[str]:
         StopReason.EXHAUSTED_BUDGET,
         StopReason.EXHAUSTED_TIME,
     ):
-        yield f"A limit on what the session may spend cut the debate short.{left}"
+        yield f"{_limit(report)} cut the debate short.{left}"
     silent = [state.names[agent] for agent in state.debaters if agent not in state.final]
     if state.propositions and silent and len(silent) == len(state.debaters):
         yield "No final ballot was cast, so nothing shows where the agents stand."
     elif state.propositions and silent:
         yield f"No final ballot from {' and '.join(silent)}; the counts below leave {plural(len(silent), 'agent')} out."
+
+
+def _limit(report: DebateData) -> str:
+    """Return the limit that ran out first, with its agent or phase: `The limit on calls of tests`."""
+    refused = next((call for call in report.failed_calls if call.exhausted), None)
+    if refused is None:
+        return "A limit on what the session may spend"
+    return f"The limit on {refused.exhausted}{f' of {refused.limit}' if refused.limit else ''}"
 
 
 def _verdict(sides: list[Side], agents: int) -> str:
@@ -205,7 +213,8 @@ def _worst_news(report: DebateData, state: DebateState) -> Iterator[Item]:
         yield Item(text=text, refs=tuple(f"test/placebo/{agent}" for agent in moved))
     if unargued := [change for change in report.position_changes if change.conformity]:
         text = f"{plural(len(unargued), 'agent')} changed position without naming an argument."
-        yield Item(text=text, refs=tuple(f"final/{change.agent}" for change in unargued))
+        keys = (f"told/{c.step - 1}/{c.agent}" if c.step > 1 else f"final/{c.agent}" for c in unargued)
+        yield Item(text=text, refs=tuple(keys))
     if unanswered := [objection for objection in report.objections if objection.fate == "unanswered"]:
         text = f"{plural(len(unanswered), 'objection')} {'was' if len(unanswered) == 1 else 'were'} never answered."
         yield Item(text=text, refs=tuple(objection.id for objection in unanswered))

@@ -1,5 +1,8 @@
 """Coalitions: agents who answer the cruxes alike (seed 002, §6). All of it is arithmetic on declared positions.
 
+Answers to the propositions are positions beside those on cruxes: agents who answer the task otherwise do not stand together,
+whatever they share.
+
 Agents are clustered by average linkage (Sokal & Michener 1958), merging the two most similar clusters while their mean
 similarity reaches `MIN_SIMILARITY`.
 """
@@ -21,7 +24,7 @@ STABLE_AFTER = 30
 """Messages for which coalitions must be unchanged before they count as stable."""
 
 Positions = Mapping[str, Mapping[str, Side]]
-"""The side of each agent on each crux, by agent and thread."""
+"""The side of each agent on each crux, by agent and thread; that on a proposition under `p1` …"""
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,21 @@ class Coalitions:
 
 
 def detect_coalitions(
-    cruxes: Sequence[Crux], final: Sequence[DebateBallot] = (), messages: Sequence[DebateMessage] = ()
+    cruxes: Sequence[Crux], ballots: Sequence[DebateBallot] = (), messages: Sequence[DebateMessage] = ()
 ) -> Coalitions:
-    """Return the coalitions over all cruxes; of those with the same words the first counts. A position is that of the final ballot,
-    without one the last declared in the thread. Labels come from the topics of `messages`."""
+    """Return the coalitions over all cruxes; of those with the same words the first counts. `ballots` are the final ones, before
+    the end the opening ones: a position is that of the ballot, without one the last declared in the thread. Labels come from the
+    topics of `messages`."""
     cruxes = list({crux.question.casefold(): crux for crux in reversed(cruxes)}.values())[::-1]
     if len(cruxes) < MIN_CRUXES:
         return Coalitions(finding=f"too few cruxes for coalitions: {len(cruxes)}, at least {MIN_CRUXES} are needed")
-    positions = _positions(cruxes, final)
+    positions = _positions(cruxes, ballots)
     if len(positions) < 2:
         return Coalitions(finding=f"no coalition: fewer than two agents answered {MIN_POSITIONS} cruxes")
-    weights = {crux.thread: crux_confidence(crux) for crux in cruxes}
+    weights = _proposition_weights(ballots) | {crux.thread: crux_confidence(crux) for crux in cruxes}
+    for ballot in ballots:
+        if ballot.agent in positions:
+            positions[ballot.agent] |= {f"p{n}": side for n, side in enumerate(ballot.positions, 1)}
     groups = [group for group in cluster(positions, weights) if len(group) > 1]
     if not groups:
         least = round(100 * MIN_SIMILARITY)
@@ -72,13 +79,19 @@ def detect_coalitions(
     )
 
 
-def _positions(cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> dict[str, dict[str, Side]]:
+def _proposition_weights(ballots: Sequence[DebateBallot]) -> dict[str, float]:
+    """Each proposition weighs like a crux: the mean declared confidence."""
+    count = max((len(ballot.positions) for ballot in ballots), default=0)
+    return {f"p{n}": sum(b.confidence for b in ballots) / len(ballots) for n in range(1, count + 1)}
+
+
+def _positions(cruxes: Sequence[Crux], ballots: Sequence[DebateBallot]) -> dict[str, dict[str, Side]]:
     """Positions of the agents who have at least `MIN_POSITIONS`, in order of their ids."""
     found: dict[str, dict[str, Side]] = {}
-    ballots = {ballot.agent: ballot.questions for ballot in final}
+    cast = {ballot.agent: ballot.questions for ballot in ballots}
     for crux in cruxes:
-        for agent in sorted({*crux.positions, *ballots}):
-            side = ballots.get(agent, {}).get(crux.thread)
+        for agent in sorted({*crux.positions, *cast}):
+            side = cast.get(agent, {}).get(crux.thread)
             if side is None and agent in crux.positions:
                 side = crux.positions[agent].side
             if side is not None:
@@ -130,10 +143,10 @@ def _coalition(
 ) -> Coalition:
     """A coalition with what its members have in common: the firm sides of all, and the statements they declared for them."""
     common: dict[str, Side] = {}
-    for crux in cruxes:
-        sides = {positions[agent].get(crux.thread) for agent in members}
+    for name in weights:
+        sides = {positions[agent].get(name) for agent in members}
         if len(sides) == 1 and (side := sides.pop()) in FIRM:
-            common[crux.thread] = side
+            common[name] = side
     declared = [
         crux.positions[agent].statement
         for crux in cruxes

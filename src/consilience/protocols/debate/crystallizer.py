@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
-from consilience.protocols.debate.floor import CRYSTALLIZER, MODERATOR, SECOND_OPINION, Floor, window
+from consilience.protocols.debate.floor import CRYSTALLIZER, MODERATOR, SECOND_OPINION, Floor, aside, window
 from consilience.protocols.debate.graph import is_split
 from consilience.protocols.debate.moves import MAX_CHARS, MAX_EXTRACTIONS, RELATE_EVERY, THINK_MS
 from consilience.protocols.debate.notes import (
@@ -126,7 +126,7 @@ class Crystallizer:
 
     async def _write(self, thread: Thread, number: int, remarks: tuple[str, ...]) -> Reply[CrystalReply] | Failure:
         floor = self.floor
-        words = floor.session.words(
+        words = floor.session.render_template(
             "crystallize",
             topic=thread.topic,
             question=thread.question or "",
@@ -142,7 +142,7 @@ class Crystallizer:
             return await self._call(
                 floor.session.ask(
                     CRYSTALLIZER,
-                    Prompt(words, thread_quotes(floor, thread), floor.quotes(thread)),
+                    aside(floor.session, words, thread_quotes(floor, thread), floor.quotes(thread)),
                     key=f"crystallize/{thread.id}/{number}",
                     returns=CrystalReply,
                     kind="crystallization",
@@ -177,6 +177,7 @@ class Crystallizer:
             CrystallizedNote(at=floor.now, thread=thread.id, outcome=outcome, extraction=extraction),
         )
         thread.crystallized = outcome
+        thread.control = " ".join(value.control.split())
         return extraction if outcome == "crux" or declared else None
 
     async def _review(self, thread: Thread, draft: Extraction | None, window: int) -> list[CruxChallenge]:
@@ -214,7 +215,7 @@ class Crystallizer:
 
     def _flip_ask(self, thread: Thread, agent: str, window: int, shown: DebateMessage | None) -> Ask[FlipReply]:
         floor = self.floor
-        words = floor.session.words(
+        words = floor.session.render_template(
             "flip",
             letter=floor.letters[agent],
             question=thread.question or "",
@@ -223,7 +224,7 @@ class Crystallizer:
         )
         return floor.session.ask(
             agent,
-            Prompt(words, (), floor.quotes(thread)),
+            Prompt(words, (), floor.quotes(thread), preface=floor.rules),
             key=f"flip/{agent}/{thread.id}" + (f"/{window}" if window > 1 else ""),
             returns=FlipReply,
             kind="ballot",
@@ -271,6 +272,7 @@ class Crystallizer:
             thread.crystallized = "null"
         elif thread.crystallized != "NEEDS_CLARIFICATION":
             thread.crystallized = "crux"
+        floor.crux_since = floor.spoken
         crux = thread.crux = crux_of(thread, len(floor.debaters), draft, tuple(challenges))
         floor.note(
             "crux_extracted",
@@ -319,7 +321,7 @@ class Crystallizer:
         self._compared |= set(new)
         self.runs += 1
         questions = tuple(thread.question or "" for thread in cruxes)
-        words = floor.session.words("relate", questions=questions)
+        words = floor.session.render_template("relate", questions=questions)
         async with floor.session.phase("relations", self.runs):
             reply = await self._call(
                 floor.session.ask(
@@ -380,7 +382,7 @@ class Crystallizer:
         """Return the relations that the second opinion confirms; none if it does not answer."""
         floor = self.floor
         claims = tuple((r.kind, questions[r.source - 1], questions[r.target - 1], r.sketch.strip()) for r in proposed)
-        words = floor.session.words("confirm", claims=claims)
+        words = floor.session.render_template("confirm", claims=claims)
         reply = await self._call(
             floor.session.ask(
                 SECOND_OPINION,
@@ -405,12 +407,12 @@ class Crystallizer:
             return
         agreed = tuple(t.question for t in floor.threads.values() if t.crystallized == "null" and t.question)
         conceded = tuple(floor.by_id[c.message].label for t in floor.threads.values() for c in t.concessions)
-        words = floor.session.words("synthesize", agreed=agreed, conceded=conceded)
+        words = floor.session.render_template("synthesize", agreed=agreed, conceded=conceded)
         async with floor.session.phase("synthesis", 1):
             reply = await self._call(
                 floor.session.ask(
                     CRYSTALLIZER,
-                    Prompt(words, (), floor.key_quotes()),
+                    aside(floor.session, words, (), floor.key_quotes()),
                     key="synthesize",
                     returns=SynthesisReply,
                     kind="crystallization",
@@ -428,6 +430,7 @@ class Crystallizer:
             for statement in value.common
             if statement.statement.strip()
         ]
+        floor.control = " ".join(value.control.split())
         floor.next_questions = [
             " ".join(question.split()) for question in value.next_questions if is_question(question)
         ]

@@ -42,6 +42,7 @@ from consilience.protocols.debate.replies import (
 )
 from consilience.protocols.debate.threads import Thread
 from consilience.protocols.debate.turns import record_turn, spoken_words
+from consilience.protocols.debate.words import BLOCKED
 
 Kind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
@@ -236,6 +237,8 @@ class Debater:
         reason = blocked(thread, self.agent, move, floor.now, target=target, ready_at=self.me.ready_at)
         if reason is not None:
             floor.refuse(reply.key, thread, self.agent, move, reason)
+            if intent.kind == "turn":
+                self.me.unpublished = (thread.id, reply.key, reason)
             self._give_up(intent)
             if reason == "thread_rate_limit" and thread.stage == "EVIDENCE":
                 self.moderator.end_evidence(thread, "its rate limit was reached")
@@ -245,6 +248,7 @@ class Debater:
         floor.attend(message.attention)
         self.me.interests.follow(message.topics)
         self.me.opposing = False
+        self.me.unpublished = None
         record_turn(floor, thread, message, reply, intent.of, intent.steelman)
         await self.moderator.after(thread, message)
 
@@ -315,11 +319,13 @@ class Debater:
         floor, thread = self.floor, intent.thread
         key = f"{intent.kind}/{self.agent}/{self.me.turns}"
         returns, accept, extra = self._request(intent)
-        words = floor.session.words(
+        unpublished = self._unpublished(intent)
+        words = floor.session.render_template(
             intent.kind,
             seat=self._seat(),
             state=self._state(thread),
             question=thread.question or "",
+            provisional=thread.stage == "DISCOVERY",
             topic=thread.topic,
             chars=MAX_CHARS[floor.session.detail],
             own=self._own(thread),
@@ -328,12 +334,27 @@ class Debater:
         )
         return floor.session.ask(
             self.agent,
-            Prompt(words, floor.own_quotes(thread, self.agent), (*self._standing(thread), *floor.quotes(thread))),
+            Prompt(
+                words,
+                (*floor.own_quotes(thread, self.agent), *unpublished),
+                (*self._standing(thread), *floor.quotes(thread)),
+                preface=floor.rules,
+            ),
             key=key,
             returns=returns,
             kind=intent.kind,
             accept=accept,
         )
+
+    def _unpublished(self, intent: Intent) -> tuple[Quote, ...]:
+        """Its last turn, if that was to be in this thread and was blocked."""
+        last = self.me.unpublished
+        here = last is not None and intent.kind == "turn" and last[0] == intent.thread.id
+        return (Quote(last[1], "unpublished"),) if last and here else ()
+
+    def _blocked(self, intent: Intent) -> str:
+        """Why that turn was blocked."""
+        return BLOCKED[self.me.unpublished[2]] if self.me.unpublished and self._unpublished(intent) else ""
 
     def _request(self, intent: Intent) -> tuple[type[SpokenReply], Callable[[Any], None] | None, dict[str, Any]]:
         """The reply type of what is asked, its check, and what its template needs besides."""
@@ -360,17 +381,19 @@ class Debater:
             case "turn":
                 moves = self._moves(thread)
                 others = tuple(letter for agent, letter in floor.letters.items() if agent != self.agent)
-                target = intent.target
+                target, proposals = intent.target, self._supportable(thread)
                 return (
-                    turn_type(moves, others),
+                    turn_type(moves, others, proposals),
                     refuse_incomplete,
                     {
                         "moves": moves,
                         "target": target.label if target else "",
                         "by_moderator": bool(target and target.by_moderator),
                         "opposing": self.me.opposing,
+                        "blocked": self._blocked(intent),
                         "challengeable": self._challengeable(thread),
                         "propositions": floor.framing.propositions,
+                        "proposals": proposals,
                     },
                 )
 
@@ -387,6 +410,16 @@ class Debater:
             if self.agent not in thread.commitments:
                 allowed -= {"UPDATE_POSITION"}
         return tuple(move for move in MOVES if move in allowed)
+
+    def _supportable(self, thread: Thread) -> tuple[str, ...]:
+        """Labels of the messages in the prompt whose question another agent proposed and this one does not support yet."""
+        floor, spawning = self.floor, self.moderator.spawning
+        wanted = (
+            {id: supporters for id, (_, supporters) in thread.proposals.items()} if thread.stage == "DISCOVERY" else {}
+        )
+        wanted |= {id: set(spawning.proposals[id].supporters) for id, _ in spawning.open_in(thread)}
+        shown = (*(quote.id for quote in self._standing(thread)), *(message.id for message in window(thread.messages)))
+        return tuple(floor.by_id[id].label for id in shown if self.agent not in wanted.get(id, {self.agent}))
 
     def _challengeable(self, thread: Thread) -> tuple[str, ...]:
         """Letters of the participants whose evidence this agent may challenge."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from consilience.domain.agents import seat_names
 from consilience.domain.messages import Message
-from consilience.engine.prompt import Quote
+from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
 from consilience.protocols.debate import lock
@@ -28,11 +28,14 @@ from consilience.protocols.debate.moves import BlockReason, Move
 from consilience.protocols.debate.notes import CoalitionDetected, MessageBlocked, TurnNote
 from consilience.protocols.debate.records import (
     CommonGround,
+    Crux,
     DebateBallot,
     DebateMessage,
     Dependency,
     Framing,
+    Recheck,
     SystemMetrics,
+    UnopenedQuestion,
 )
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.threads import Budgets, Thread
@@ -47,6 +50,8 @@ WINDOW_MIN, WINDOW_MAX = 8, 24
 
 
 MAX_KEY_QUOTES = 40
+LAST_OF_THREAD = 3
+"""Last messages of each thread that every ballot shows."""
 _KEY_MOVES: frozenset[Move] = frozenset(
     {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "CONCEDE", "UPDATE_POSITION", "CHALLENGE_EVIDENCE", "PROPOSE_CRUX"}
 )
@@ -85,12 +90,24 @@ class Member:
     composing: bool = False
     opposing: bool = False
     """Whether it was asked to argue the other side in its next turn."""
+    unpublished: tuple[str, str, BlockReason] | None = None
+    """Thread, key and reason of its last turn if that was blocked: shown to it in its next turn there."""
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Failed or blocked deliveries, by thread and kind."""
 
     def gave_up(self, thread: str, kind: str) -> bool:
         """Whether what the process asks of this agent in a thread has failed too often to be asked again."""
         return self.refusals[thread, kind] >= MAX_REFUSALS
+
+
+def aside(
+    session: Session,
+    request: str,
+    quotes: tuple[Quote, ...] = (),
+    shared: tuple[Quote, ...] = (),
+) -> Prompt:
+    """Return the prompt of an ask about messages whose reply is none: it explains labels, and no moves."""
+    return Prompt(request, quotes, shared, preface=(session.render_template("debate"),))
 
 
 class Floor:
@@ -123,6 +140,8 @@ class Floor:
         """As far as they were looked for while the debate runs."""
         self.coalitions_since = 0
         """The number of debaters' messages at their last change."""
+        self.crux_since = 0
+        """The number of debaters' messages at the last extraction of a crux."""
         self.promoted: str | None = None
         self.advocate: str | None = None
         self.over: str | None = None
@@ -137,10 +156,18 @@ class Floor:
         self.candidates: list[CommonGround] = []
         """Statements on which the final ballots vote."""
         self.next_questions: list[str] = []
+        self.control = ""
+        """The question of a placebo that was written at the end."""
+        self.unopened: tuple[UnopenedQuestion, ...] = ()
+        """Questions that two agents wanted and no thread asked."""
+        self.rechecks: list[Recheck] = []
+        """Answers of final ballots that were asked again."""
         self.question_of: dict[str, str] = {}
         """The question in a message that proposes one."""
         self.supports: dict[str, str] = {}
         """The message that a message supports, where it supports one."""
+        self.rules = tuple(filter(None, (session.render_template("debate"), session.render_template("moves"))))
+        """How the debate works, for those who speak in it."""
         self._words: dict[str, frozenset[str]] = {}
         self._cosines: dict[str, dict[str, float]] = {}
 
@@ -199,10 +226,18 @@ class Floor:
         """Note that a question was framed, a lock tried or a crux extracted."""
         self.last_progress = self.spoken
 
+    @property
+    def cruxes(self) -> list[Crux]:
+        """Cruxes by thread; of those that ask the same only the first."""
+        later = {second for _, second in self.duplicates}
+        return [t.crux for t in self.threads.values() if t.crux is not None and t.id not in later]
+
     def find_coalitions(self) -> None:
         """Look who stands with whom after another crux, and record it where it changed."""
-        cruxes = [thread.crux for thread in self.threads.values() if thread.crux is not None]
-        before, self.coalitions = self.coalitions, detect_coalitions(cruxes, messages=self.messages)
+        before, self.coalitions = (
+            self.coalitions,
+            detect_coalitions(self.cruxes, [*self.openings.values()], self.messages),
+        )
         if self.coalitions.partition != before.partition:
             self.coalitions_since = self.spoken
             found, finding = self.coalitions.found, self.coalitions.finding
@@ -250,13 +285,14 @@ class Floor:
         """The window of a thread, the same for all its readers."""
         return tuple(Quote(message.id, message.label) for message in window(thread.messages))
 
-    def overview(self, asked: Sequence[Thread]) -> tuple[Quote, ...]:
-        """The windows of the threads that a ballot asks about, and the last messages of every other thread."""
-        found: list[Quote] = []
+    def overview(self) -> tuple[Quote, ...]:
+        """What a ballot is cast on: what carries the exchange, the last messages of every thread, and what the candidates for
+        common ground are taken from."""
+        chosen = {quote.id for quote in self.key_quotes()}
+        chosen |= {source for candidate in self.candidates for source in candidate.sources}
         for thread in self.threads.values():
-            quotes = self.quotes(thread)
-            found += quotes if thread in asked else quotes[-WINDOW_MIN:]
-        return tuple(found)
+            chosen |= {message.id for message in thread.spoken[-LAST_OF_THREAD:]}
+        return tuple(Quote(message.id, message.label) for message in self.messages if message.id in chosen)
 
     def own_quotes(self, thread: Thread, agent: str) -> tuple[Quote, ...]:
         """The last messages of an agent that the window of the thread shows no more."""
@@ -281,6 +317,14 @@ class Floor:
             topics = sorted({topic for member in self.members.values() for topic in member.interests.topics})
             rows = await session.cosines([message.text], topics) if topics else None
             self._cosines[message.id] = dict(zip(topics, rows[0], strict=True)) if rows else {}
+
+    def untaken(self, topic: str) -> str:
+        """Return the side of a proposition that no opening ballot takes while one takes the opposite side; otherwise ""."""
+        if topic not in self.framing.propositions:
+            return ""
+        n = self.framing.propositions.index(topic)
+        sides = {ballot.positions[n] for ballot in self.openings.values() if ballot.positions}
+        return "NO" if "YES" in sides and "NO" not in sides else "YES" if "NO" in sides and "YES" not in sides else ""
 
     async def moderate(self, thread: Thread, text: str, mentions: tuple[str, ...]) -> DebateMessage:
         """Publish a message of the moderator, which counts toward no budget."""

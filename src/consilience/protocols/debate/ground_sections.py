@@ -71,9 +71,11 @@ def _coalitions(report: DebateData, state: DebateState) -> Iterator[Block]:
 
 def _together(coalition: Coalition, state: DebateState) -> str:
     numbers = {crux.thread: n for n, crux in enumerate(state.cruxes, 1)}
-    sides = [
-        f"crux {numbers[thread]} {SIDES[side]}" for thread, side in coalition.positions.items() if thread in numbers
-    ]
+    names = {thread: f"crux {n}" for thread, n in numbers.items()}
+    names |= {f"p{n}": f"proposition {n}" for n in range(1, len(state.propositions) + 1)}
+    if len(state.propositions) == 1:
+        names["p1"] = "the task"
+    sides = [f"{names[name]} {SIDES[side]}" for name, side in coalition.positions.items() if name in names]
     parts = [joined([state.names[agent] for agent in coalition.members])]
     parts += [f"both or all answer {joined(sides)}"] if sides else []
     parts += [f"cohesion {coalition.cohesion:.2f}"]

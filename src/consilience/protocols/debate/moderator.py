@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from consilience.domain.positions import LEVELS
-from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.prompt import Quote
 from consilience.engine.work import Failure, Pending, Reply
 from consilience.protocols.debate import lock
 from consilience.protocols.debate.agenda import Agenda
 from consilience.protocols.debate.crystallizer import Crystallizer
-from consilience.protocols.debate.floor import MODERATOR, Floor
+from consilience.protocols.debate.floor import MODERATOR, Floor, aside
 from consilience.protocols.debate.moves import (
     ADVOCATE_AFTER,
     ALIGN_AFTER,
@@ -77,7 +77,7 @@ class Moderator:
     ) -> DebateMessage:
         """Say something from the moderator's templates, addressed to `mentions`."""
         floor = self.floor
-        text = floor.session.words(
+        text = floor.session.render_template(
             "moderator",
             **{
                 "kind": kind,
@@ -89,6 +89,7 @@ class Moderator:
                 "hang": (),
                 "criteria": (),
                 "unclear": "",
+                "agreed": floor.untaken(thread.topic),
                 **values,
             },
         )
@@ -126,8 +127,16 @@ class Moderator:
                 self.end_evidence(thread, "the evidence was stable")
             elif thread.signal >= self.floor.settings.convergence_threshold:
                 self.end_evidence(thread, "positions were stable")
+            elif thread.signal and not thread.settling:
+                thread.settling = True
+                await self.intervene(thread, "settling", self._fallen_silent(thread))
             else:
                 await self._remark_on_orbit(thread)
+
+    def _fallen_silent(self, thread: Thread) -> tuple[str, ...]:
+        """The two members of a thread who spoke longest ago."""
+        last = {message.agent: message.number for message in thread.spoken}
+        return tuple(sorted(thread.members, key=lambda agent: last.get(agent, 0))[:2])
 
     async def _remark_on_orbit(self, thread: Thread) -> None:
         """Where a thread goes round in circles, ask its members to take a stand."""
@@ -186,10 +195,13 @@ class Moderator:
             thread.question = thread.question or " ".join(reply.value.question.split())
             floor.progress()
             await self.intervene(thread, "binary", tuple(thread.members))
-            second = " ".join(reply.value.second.split())
-            if second:
-                await self.spawning.split(thread, second)
+            await self._split(thread, reply.value.second)
         await self.lead(thread)
+
+    async def _split(self, thread: Thread, second: str) -> None:
+        """Give the second dispute that the moderator found in a thread a thread of its own; an empty one is none."""
+        if question := " ".join(second.split()):
+            await self.spawning.split(thread, question)
 
     async def ask_question(self, thread: Thread, template: str, **values: str) -> Reply[QuestionReply] | Failure | None:
         """Ask the moderator's model for a yes/no question; None once the debate's framings are used up."""
@@ -197,13 +209,16 @@ class Moderator:
         if floor.framings >= floor.settings.max_framings:
             return None
         floor.framings += 1
-        words = floor.session.words(template, topic=thread.topic, question=thread.question or "", **values)
+        agreed = floor.untaken(thread.topic)
+        words = floor.session.render_template(
+            template, topic=thread.topic, question=thread.question or "", agreed=agreed, **values
+        )
         window = floor.quotes(thread)
         shown = {quote.id for quote in window}
         proposed = [
             Quote(id, floor.by_id[id].label) for id in thread.proposals if id in floor.by_id and id not in shown
         ]
-        prompt = Prompt(words, tuple(proposed), window)
+        prompt = aside(floor.session, words, tuple(proposed), window)
         key = f"{template}/{thread.id}/{floor.framings}"
         async with floor.session.phase("framing", floor.framings + 1):
             pending = floor.session.start(
@@ -265,6 +280,7 @@ class Moderator:
         self._align(thread)
         thread.await_commitments()
         self._transition(thread, "CRUX_LOCK", len(thread.to_commit) + 2, "the question is framed")
+        self.spawning.reconsider(thread)
         await self.intervene(thread, "commit", tuple(thread.to_commit))
 
     def _transition(self, thread: Thread, stage: Literal["CRUX_LOCK", "EVIDENCE"], budget: int, reason: str) -> None:
@@ -356,6 +372,7 @@ class Moderator:
         if isinstance(reply, Reply):
             thread.replace_question(" ".join(reply.value.question.split()))
             await self.intervene(thread, "commit", tuple(thread.to_commit), missing=missing)
+            await self._split(thread, reply.value.second)
         else:
             await self.intervene(thread, "retry", tuple(thread.participants), missing=missing)
             await self.lead(thread)
@@ -365,12 +382,12 @@ class Moderator:
         floor = self.floor
         lacking = lock.without_falsifier(thread)
         letters = tuple(floor.letters[agent] for agent in lacking)
-        words = floor.session.words("derive", question=thread.question or "", names=letters)
+        words = floor.session.render_template("derive", question=thread.question or "", names=letters)
         async with floor.session.phase("falsifiers", int(thread.id.rpartition("-")[2])):
             pending = floor.session.start(
                 floor.session.ask(
                     MODERATOR,
-                    Prompt(words, (), floor.quotes(thread)),
+                    aside(floor.session, words, (), floor.quotes(thread)),
                     key=f"derive/{thread.id}",
                     returns=DerivedReply,
                     kind="framing",

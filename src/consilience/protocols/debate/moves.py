@@ -55,6 +55,7 @@ Intervention = Literal[
     "evidence",
     "review",
     "orbit",
+    "settling",
 ]
 
 MOVES: tuple[Move, ...] = get_args(Move)
@@ -110,6 +111,8 @@ MIN_CRYSTAL_MESSAGES = 12
 """Messages from which a thread that ends without a lock is crystallized."""
 MAX_EXTRACTIONS = 3
 """The first extraction of a thread, and two after challenges or failed tests."""
+MAX_RECHECKS = 2
+"""Times that an agent is asked again for answers of its final ballot."""
 RELATE_EVERY = 20
 """Messages of the debate after which cruxes are related to each other."""
 COMMIT_EVERY = 10

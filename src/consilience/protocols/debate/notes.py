@@ -13,7 +13,15 @@ from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import BlockReason, Grade, Horizon, Intervention, Move, Side, Stage, Status
-from consilience.protocols.debate.records import Coalition, CommonGround, CruxScore, Dependency, Extraction, Framing
+from consilience.protocols.debate.records import (
+    Coalition,
+    CommonGround,
+    CruxScore,
+    Dependency,
+    Extraction,
+    Framing,
+    Recheck,
+)
 
 
 class _Note(Frozen):
@@ -208,6 +216,12 @@ class GlobalConvergence(_Note):
     reason: str
 
 
+class BallotsRechecked(_Note):
+    """Answers of final ballots that were asked again, and what they count as."""
+
+    rechecks: tuple[Recheck, ...]
+
+
 class CruxTested(_Note):
     """How many agents gave up their position once the question was taken as answered against them."""
 
@@ -262,6 +276,7 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "spawn_proposed": SpawnProposed,
     "message_blocked": MessageBlocked,
     "global_convergence": GlobalConvergence,
+    "ballots_rechecked": BallotsRechecked,
     "crux_tested": CruxTested,
     "placebo_tested": PlaceboTested,
     "fact_told": FactTold,

@@ -20,7 +20,7 @@ from consilience.protocols.debate.graph import contradictions_of, irreducible_of
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
 from consilience.protocols.debate.objections import objections_of
-from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, Framing, SystemMetrics
+from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, Framing
 from consilience.protocols.debate.replies import ClosingReply, ClosingSide, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import Regime, regime_of
@@ -83,7 +83,8 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         getattr(answer.value, f"p{n}") if answer else "UNDECIDED" for n in range(1, propositions + 1)
     )
     _warn(session, course, framing)
-    primary = max((c for c in cruxes if c.validated), key=lambda c: c.score.score, default=None)
+    ranked = sorted(cruxes, key=lambda crux: -crux.deciding_score.score)
+    primary = next((crux for crux in ranked if crux.validated), None)
     coalitions = _coalitions(floor, final)
     report = await session.report(
         DebateReport,
@@ -95,36 +96,46 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         closing=drawn_on(answer, course.failures),
         **declared,
         dissent=tuple(_dissent(decided, final)),
-        objections=tuple(objections_of(floor.messages, session.shown())) if floor else (),
         decided=decided if answer else (),
         first_step=_first_step(answer),
         position_changes=(*changes, *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
         framing=framing,
-        letters=dict(floor.letters) if floor else {},
-        attention_mode=floor.mode if floor else "",
-        ended_by=(floor.over or "limit") if floor else "",
         duration=session.clock.now,
-        messages=tuple(floor.messages) if floor else (),
         ballots=tuple(ballots),
-        threads=tuple(thread.record() for thread in floor.threads.values()) if floor else (),
+        **(_exchange(floor) if floor else {}),
         regime=regime,
         regime_description=description,
-        **_graph(floor, course, cruxes, final),
+        **_graph(floor, course, ranked, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
-        **_test_fields(course.stipulations),
+        **_asked_again(floor, course.stipulations),
         told=tuple(told),
         coalitions=coalitions.found,
         coalition_finding=coalitions.finding,
-        system_metrics=floor.metrics() if floor else SystemMetrics(),
         single_call=single_record(session, course.single, course.compared, cruxes, propositions),
     )
     return report.model_copy(update={"added": added_sentence(report, state_of(report).cruxes)})
 
 
-def _test_fields(shown: Stipulations) -> dict[str, Any]:
-    return {"tests": tuple(shown.tests), "placebo": shown.placebo, "flip_records": shown.flips}
+def _exchange(floor: Floor) -> dict[str, Any]:
+    """The fields of the report on what was said."""
+    return {
+        "objections": tuple(objections_of(floor.messages, floor.session.shown())),
+        "letters": dict(floor.letters),
+        "attention_mode": floor.mode,
+        "ended_by": floor.over or "limit",
+        "messages": tuple(floor.messages),
+        "threads": tuple(thread.record() for thread in floor.threads.values()),
+        "unopened": floor.unopened,
+        "system_metrics": floor.metrics(),
+    }
+
+
+def _asked_again(floor: Floor | None, shown: Stipulations) -> dict[str, Any]:
+    """The fields of the report on ballots cast again: rechecks and tests."""
+    rechecks = tuple(floor.rechecks) if floor else ()
+    return {"rechecks": rechecks, "tests": tuple(shown.tests), "placebo": shown.placebo, "flip_records": shown.flips}
 
 
 def _first_step(answer: Reply[ClosingReply] | None) -> str:
@@ -233,11 +244,10 @@ def common_ground(floor: Floor, final: Sequence[Reply[Any] | Failure]) -> tuple[
 def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
     if floor is None:
         return Coalitions()
-    cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
-    found = detect_coalitions(cruxes, final, floor.messages)
+    found = detect_coalitions(floor.cruxes, final, floor.messages)
     live = floor.settings.coalitions == "live"
     unchanged = floor.spoken - floor.coalitions_since if live and found.partition == floor.coalitions.partition else 0
-    return found.at_the_end(settled=floor.over == "settled", unchanged_for=unchanged if live else None)
+    return found.at_the_end(settled=floor.over in ("settled", "stable"), unchanged_for=unchanged if live else None)
 
 
 def tally(sides: Sequence[Side]) -> str:
@@ -268,8 +278,8 @@ def _regime_words(
 def _primary_words(primary: Crux | None, cruxes: Sequence[Crux]) -> str:
     if primary is None:
         return "no crux was validated" if cruxes else ""
-    score = primary.score
-    figures = f"coverage {score.coverage:.2f} × polarity {score.polarity:.2f} × impact {score.impact:.2f}"
+    score, kind = primary.deciding_score, "observed" if primary.observed_score else "declared"
+    figures = f"{kind}: coverage {score.coverage:.2f} × polarity {score.polarity:.2f} × impact {score.impact:.2f}"
     return f"highest crux score of {len([c for c in cruxes if c.validated])}: {score.score:.2f} ({figures})"
 
 
@@ -326,6 +336,17 @@ def _warn(session: Session, course: Course, framing: Framing | None) -> None:
         return
     if floor.failed_turns:
         session.warn(f"turns that failed: {floor.failed_turns} of {floor.attempts}")
+    lost = {failure.key.split("/")[0] for failure in floor.failures}
+    failed = [f.key.split("/")[1].replace("-", " ") for f in floor.failures if f.key.startswith("crystallize/")]
+    if failed:
+        threads = ", ".join(dict.fromkeys(failed))
+        session.warn(
+            f"the crystallizer did not write down {threads}: question and falsifiers stand as they were declared"
+        )
+    if lost & {"relate", "confirm"}:
+        session.warn("a comparison of cruxes failed: duplicates and dependencies may be missing")
+    if "synthesize" in lost:
+        session.warn("the search for common ground failed: no statement was put to the vote")
     silent = [agent for agent in floor.openings if not floor.members[agent].spoken]
     if silent:
         session.warn(f"agents that never spoke in a thread: {', '.join(floor.names[agent] for agent in silent)}")

@@ -16,11 +16,12 @@ from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.debate.attention import Interests, Mode, keywords
 from consilience.protocols.debate.debaters import Debater
-from consilience.protocols.debate.floor import Floor, Member
+from consilience.protocols.debate.floor import Floor, Member, aside
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
 from consilience.protocols.debate.outcome import Course, common_ground, conclude, final_cruxes
+from consilience.protocols.debate.rechecks import again_words, recheck
 from consilience.protocols.debate.records import DebateBallot, Falsifier, Framing
 from consilience.protocols.debate.replies import (
     ClosingReply,
@@ -67,13 +68,13 @@ class Debate(DebateSettings):
         floor = course.floor = Floor(session, self, self._mode(session), framing)
         floor.failures += failed
         course.opening = await self._open(floor)
-        if not session.quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in course.opening]):
+        if not session.has_quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in course.opening]):
             return await conclude(session, self, course, exhaustion(course.failures) or StopReason.FAILED)
         single = await start_single(floor) if self.single_call else None
         await self._debate(floor)
         course.single = await single if single else None
-        course.final = await self._vote(floor)
         asked = floor.asked
+        course.final = await recheck(floor, await self._vote(floor), asked)
         course.told = await run_told(floor, voters(course.final), asked, self.new_facts)
         course.closing = await self._close(floor, course)
         course.compared = await compare_questions(floor, course.single, final_cruxes(floor))
@@ -95,12 +96,12 @@ class Debate(DebateSettings):
         if self.as_is:
             return Framing(form="yes/no", propositions=(proposition(session.task),), given=True)
         if self.option:
-            propositions = tuple(session.words("option", option=option) for option in self.option)
+            propositions = tuple(session.render_template("option", option=option) for option in self.option)
             return Framing(form="choose one", propositions=propositions, given=True)
         async with session.phase("framing", 1):
             reply = await session.ask(
                 "framing",
-                Prompt(session.words("frame")),
+                Prompt(session.render_template("frame")),
                 key="framing",
                 returns=FramingReply,
                 kind="framing",
@@ -126,13 +127,14 @@ class Debate(DebateSettings):
                     session.ask(
                         agent,
                         Prompt(
-                            session.words(
+                            session.render_template(
                                 "opening", seat=session.agent(agent).introduction(), propositions=propositions
                             )
                         ),
                         key=f"opening/{agent}",
                         returns=opening_type(len(propositions)),
                         kind="ballot",
+                        quoted=opening_words,
                     )
                     for agent in floor.debaters
                 ]
@@ -171,6 +173,7 @@ class Debate(DebateSettings):
             moderator.crystallizer.extract(thread)
             thread.end_stage(at)
         await moderator.crystallizer.finish()
+        floor.unopened = moderator.spawning.unopened()
         floor.note("global_convergence", GlobalConvergence(at=at, reason=floor.over or "limit"))
 
     async def _vote(self, floor: Floor) -> list[Reply[Any] | Failure]:
@@ -183,8 +186,9 @@ class Debate(DebateSettings):
                 [
                     session.ask(
                         agent,
-                        Prompt(
-                            session.words(
+                        aside(
+                            session,
+                            session.render_template(
                                 "final",
                                 letter=floor.letters[agent],
                                 seat=session.agent(agent).introduction(),
@@ -194,7 +198,7 @@ class Debate(DebateSettings):
                                 claim=floor.openings[agent].claim,
                                 opening=floor.openings[agent].positions,
                             ),
-                            floor.overview(asked),
+                            floor.overview(),
                         ),
                         key=f"final/{agent}",
                         returns=final_type(len(propositions), len(asked), len(common)),
@@ -214,18 +218,19 @@ class Debate(DebateSettings):
         session = floor.session
         quotes = (*ballot_quotes(floor, course), *floor.key_quotes())
         cruxes = tuple(f"q{n}: {thread.question}" for n, thread in enumerate(floor.asked, 1))
-        words = session.words(
+        words = session.render_template(
             "closing",
             propositions=floor.framing.propositions,
             cruxes=cruxes,
             common=tuple(agreed.statement for agreed in common_ground(floor, course.final)),
             ballots=tuple(floor.letters[r.agent] for r in course.last_ballots if isinstance(r, Reply)),
+            again=self._corrections(floor, course),
             facts=self.new_facts,
         )
         async with session.phase("closing", 1):
             reply = await session.ask(
                 "crystallizer",
-                Prompt(words, (), quotes),
+                aside(session, words, (), quotes),
                 key="closing",
                 returns=closing_type(len(floor.framing.propositions)),
                 kind="closing",
@@ -234,6 +239,11 @@ class Debate(DebateSettings):
         if isinstance(reply, Failure):
             floor.failures.append(reply)
         return reply
+
+    def _corrections(self, floor: Floor, course: Course) -> tuple[tuple[str, str], ...]:
+        """Letter and words of each agent whose final ballot counts otherwise than it was cast; none after a new fact."""
+        found = ((floor.letters[agent], ", ".join(again_words(floor, agent, floor.asked))) for agent in floor.debaters)
+        return () if course.told else tuple((letter, words) for letter, words in found if words)
 
     def _stop(self, floor: Floor, course: Course) -> StopReason:
         """What ended the debate: a limit of the session first, then the reason of the exchange."""
@@ -244,6 +254,7 @@ class Debate(DebateSettings):
             return StopReason.FAILED
         ends: dict[str, StopReason] = {
             "settled": StopReason.SETTLED,
+            "stable": StopReason.SETTLED,
             "stalled": StopReason.STALLED,
             "max_messages": StopReason.EXHAUSTED_STEPS,
             "max_duration": StopReason.EXHAUSTED_STEPS,
@@ -278,6 +289,12 @@ def opening_ballot(agent: str, value: OpeningReply, propositions: int) -> Debate
         reason=value.reason.strip(),
         falsifier=Falsifier(**parts) if parts else None,
     )
+
+
+def opening_words(value: OpeningReply) -> str:
+    """An opening ballot as later prompts quote it."""
+    sides = ", ".join(f"{name} {getattr(value, name)}" for name in ("p1", "p2", "p3") if hasattr(value, name))
+    return f"{sides} ({value.confidence} of p1).\n" + "\n".join(value.points)
 
 
 def final_words(value: FinalReply, propositions: int, asked: int) -> str:

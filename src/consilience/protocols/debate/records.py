@@ -70,11 +70,36 @@ class DebateBallot(Frozen):
     cause: str | None = None
     """The message that changed the position, in a final ballot."""
     falsifier: Falsifier | None = None
+    told: int = 0
+    """The number of the new fact on which it was cast; 0 for none."""
 
     @property
     def key(self) -> str:
         """The call that cast it."""
-        return f"{'final' if self.step else 'opening'}/{self.agent}"
+        return f"{f'told/{self.told}' if self.told else 'final' if self.step else 'opening'}/{self.agent}"
+
+
+class Recheck(Frozen):
+    """An answer of a final ballot that was asked again before it counted."""
+
+    agent: str
+    question: str
+    """`p1` …, or a thread."""
+    why: Literal["differs", "holds out"]
+    """Its agent had answered otherwise before; or, near a consensus, it was alone with it or nearly."""
+    before: dict[str, Side] = {}
+    """What its agent had answered, by message or call, in order; the ballot apart."""
+    ballot: Side
+    again: Side | None = None
+    """None without a reply."""
+    counts: Side
+    """`again` if it repeats an earlier answer, of a lone agent the one that counted until then; else UNCERTAIN."""
+    reason: str = ""
+
+    @property
+    def key(self) -> str:
+        """The call that asked again."""
+        return f"recheck/{1 if self.why == 'differs' else 2}/{self.agent}"
 
 
 class DebateMessage(Frozen):
@@ -259,7 +284,13 @@ class Crux(Frozen):
     """By the flips that its test showed; None without a test."""
     locked: bool
     validated: bool
+    """By the flips that its test showed, as far as it was tested, else by declared ones."""
     validation_failures: tuple[str, ...] = ()
+
+    @property
+    def deciding_score(self) -> CruxScore:
+        """The observed one where there is a test."""
+        return self.observed_score or self.score
 
 
 class Coalition(Frozen):
@@ -269,7 +300,7 @@ class Coalition(Frozen):
     """Two or three words of its members, or `Coalition A`."""
     members: tuple[str, ...]
     positions: dict[str, Side]
-    """The firm sides that all members share, by thread."""
+    """The firm sides that all members share, by thread, and by `p1` … on propositions."""
     shared_beliefs: tuple[str, ...] = ()
     """What members declared for those sides."""
     cohesion: float
@@ -294,6 +325,8 @@ class SingleCall(Frozen):
     named: dict[str, int | None] = {}
     """For each crux of the debate, by thread: the number from 1 of its own question that asks the same, None if none does. Empty
     if the questions were not compared."""
+    touched: dict[str, int] = {}
+    """For cruxes of which no question of its own asks the same: the number of one that has the subject in common."""
     compared_by: str = ""
     """The key of the call that compared the questions."""
     cut: bool = False
@@ -427,6 +460,19 @@ class ToldFact(Frozen):
     """Those cast on it; an agent without a reply is missing."""
     moved: tuple[PositionChange, ...] = ()
     """Agents whose typed answers it changed, to the propositions or to the questions of threads."""
+
+
+class UnopenedQuestion(Frozen):
+    """A question that an agent proposed and another supported, and that no thread asked."""
+
+    question: str
+    message: str
+    """That proposed it."""
+    agent: str
+    supports: tuple[str, ...]
+    """Messages of other agents that support it."""
+    reason: str
+    """Why no thread was opened."""
 
 
 class SystemMetrics(Frozen):

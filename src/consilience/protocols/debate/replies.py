@@ -97,6 +97,11 @@ class OpeningReply(BaseModel):
     reason: str = ""
     claim: str
 
+    @property
+    def points(self) -> list[str]:
+        """What the agent wrote, without field names and choices."""
+        return [text for text in (self.claim, self.reason, self.metric, self.threshold) if text]
+
 
 class FinalReply(BaseModel):
     """A sealed position at the end. Positions are fields `p1` … on propositions, `q1` … on the questions of threads and `c1` … on
@@ -112,6 +117,12 @@ class StipulatedReply(BaseModel):
     """A sealed position under something stipulated. Positions are fields `p1` … on propositions, `q1` … on questions of threads."""
 
     confidence: ConfidenceLevel = "unsure"
+    reason: str = ""
+
+
+class RecheckReply(BaseModel):
+    """Answers of a final ballot given again. They are fields `p1` …, `q1` … of a subclass."""
+
     reason: str = ""
 
 
@@ -171,6 +182,8 @@ class CrystalReply(BaseModel):
     )
     confidence: ConfidenceLevel = "unsure"
     unclear: str = ""
+    control: str = ""
+    """A question on the same subject on which nobody's answer hangs."""
 
 
 class Relation(BaseModel):
@@ -214,6 +227,8 @@ class SynthesisReply(BaseModel):
     next_questions: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_NEXT_QUESTIONS})] = Field(
         default_factory=list
     )
+    control: str = ""
+    """A question on the same subject on which nobody's answer hangs."""
 
 
 class TurnReply(BaseModel):
@@ -267,10 +282,10 @@ class SteelmanTurn(BaseModel):
 
 
 class GradeTurn(BaseModel):
-    """What the represented agent makes of a steelman."""
+    """What the represented agent makes of a steelman: first what is wrong with it, then the grade."""
 
-    grade: Literal["ACCURATE", "INCOMPLETE", "WRONG"]
     corrections: str = ""
+    grade: Literal["ACCURATE", "INCOMPLETE", "WRONG"]
     text: FreeText
 
 
@@ -283,8 +298,9 @@ def would_flip(side: Side, gives_up_if: GivesUpIf) -> bool:
 
 
 @lru_cache(maxsize=256)
-def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...]) -> type[TurnReply]:
-    """Return the reply type of a free turn in which exactly `moves` are open and `letters` name the other participants."""
+def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...], proposals: tuple[str, ...] = ()) -> type[TurnReply]:
+    """Return the reply type of a free turn in which exactly `moves` are open, `letters` name the other participants and
+    `proposals` the messages whose question may be supported."""
     fields: dict[str, Any] = {
         "move": (Literal[moves], ...),
         "reply_to": (Label | None, None),
@@ -294,7 +310,8 @@ def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...]) -> type[TurnRep
         ),
     }
     if {"PROPOSE_CRUX", "REFRAME"} & set(moves):
-        fields |= {"supports": (Label | None, None), "question": (str, "")}
+        fields |= {"supports": (Literal[proposals] | None, None)} if proposals else {}
+        fields |= {"question": (str, "")}
     if "PROVIDE_EVIDENCE" in moves:
         fields |= {"bears_on": (Literal[("nobody", *letters)], "nobody")}
     if {"UPDATE_POSITION", "CONCEDE"} & set(moves):
@@ -341,6 +358,13 @@ def stipulated_type(base: type[StipulatedReply], propositions: int, questions: i
     return _extended("Stipulated", base, fields, last=("reason", "claim") if base is ToldReply else ("reason",))
 
 
+@lru_cache(maxsize=256)
+def recheck_type(names: tuple[str, ...]) -> type[RecheckReply]:
+    """Return the reply that answers the named questions of a final ballot again."""
+    fields: dict[str, Any] = dict.fromkeys(names, (Side, ...))
+    return _extended("Recheck", RecheckReply, fields, last=("reason",))
+
+
 @lru_cache(maxsize=64)
 def closing_type(propositions: int) -> type[ClosingReply]:
     """Return the closing reply over that many propositions."""
@@ -357,8 +381,11 @@ def single_type(propositions: int) -> type[SingleReply]:
 
 @lru_cache(maxsize=64)
 def named_type(cruxes: int, questions: int) -> type[BaseModel]:
-    """Return the reply that names for each crux the question, from 1 to `questions`, that asks the same; 0 for none."""
-    fields: dict[str, Any] = {f"q{n}": (Literal[tuple(range(questions + 1))], ...) for n in range(1, cruxes + 1)}
+    """Return the reply that names for each crux the question, from 1 to `questions`, that comes nearest to it, 0 for none, and
+    whether it asks the same or has only the subject in common."""
+    fields: dict[str, Any] = {}
+    for n in range(1, cruxes + 1):
+        fields |= {f"q{n}": (Literal[tuple(range(questions + 1))], ...), f"same{n}": (bool, False)}
     return create_model("Named", **fields)
 
 

@@ -14,10 +14,12 @@ from consilience.protocols.debate.records import (
     FlipRecord,
     Framing,
     PlaceboTest,
+    Recheck,
     SingleCall,
     SystemMetrics,
     ThreadRecord,
     ToldFact,
+    UnopenedQuestion,
 )
 from consilience.protocols.debate.replies import ClosingSide
 from consilience.protocols.debate.scoring import Regime
@@ -34,12 +36,14 @@ class DebateData(Report):
     attention_mode: str = ""
     """`keyword` or `embedding`."""
     ended_by: str = ""
-    """`settled`, `stalled`, `max_messages`, `max_duration`, or `limit` for a limit of the session."""
+    """`settled`, `stable`, `stalled`, `max_messages`, `max_duration`, or `limit` for a limit of the session."""
     duration: int = 0
     """Virtual milliseconds."""
     messages: tuple[DebateMessage, ...] = ()
     ballots: tuple[DebateBallot, ...] = ()
-    """Opening ballots (step 0), then final ones (step 1)."""
+    """Opening ballots (step 0), then final ones (step 1), with the answers that count."""
+    rechecks: tuple[Recheck, ...] = ()
+    """Answers of final ballots that were asked again; the final ballots hold what they count as."""
     threads: tuple[ThreadRecord, ...] = ()
     decided: tuple[ClosingSide, ...] = ()
     """The answer's own side on each proposition; empty without an answer."""
@@ -50,7 +54,7 @@ class DebateData(Report):
     irreducible_cruxes: tuple[str, ...] = ()
     """Threads of validated cruxes on which final ballots are split, the highest score first."""
     primary_crux: str | None = None
-    """The thread of the validated crux with the highest score."""
+    """The thread of the validated crux with the highest score, observed where it was tested."""
     primary_crux_reason: str = ""
     coalitions: tuple[Coalition, ...] = ()
     """By final ballots; preliminary where the exchange ended before they were stable."""
@@ -67,6 +71,8 @@ class DebateData(Report):
     """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
     next_questions: tuple[str, ...] = ()
     """What to debate or find out next, if the debate were to go on."""
+    unopened: tuple[UnopenedQuestion, ...] = ()
+    """Questions that an agent proposed, another supported, and no thread asked."""
     tests: tuple[CruxTest, ...] = ()
     """Each tested crux with YES stipulated, then with NO."""
     placebo: PlaceboTest | None = None

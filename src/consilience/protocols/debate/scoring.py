@@ -7,7 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from consilience.protocols.debate.moves import Side, dominant_horizon
-from consilience.protocols.debate.records import Crux, CruxChallenge, CruxPosition, CruxScore, Extraction, Flip
+from consilience.protocols.debate.records import (
+    Crux,
+    CruxChallenge,
+    CruxPosition,
+    CruxScore,
+    Extraction,
+    Flip,
+    FlipRecord,
+)
 from consilience.protocols.debate.replies import CruxKind
 from consilience.protocols.debate.threads import Thread
 
@@ -16,6 +24,7 @@ Regime = Literal["inconclusive", "polarized", "partial", "consensus"]
 VAGUE = ("probably", "might", "seems", "feels", "generally")
 MEASUREMENT = ("will correlation", "will volatility", "will price")
 MIN_CRITERIA = MIN_FLIPS = 2
+_HANGING = "top claims that hang on it"
 
 _VAGUE = re.compile(rf"\b({'|'.join(VAGUE)})\b", re.IGNORECASE)
 
@@ -69,9 +78,25 @@ def validation_failures(
     failures += [f'vague falsifier: "{t}"' for t in thresholds if _VAGUE.search(t) and t not in known]
     flipping = sum(flip.would_flip for flip in flips.values())
     if flipping < MIN_FLIPS:
-        failures.append(f"top claims that hang on it: {flipping}, at least {MIN_FLIPS} are needed")
+        failures.append(f"{_HANGING}: {flipping}, at least {MIN_FLIPS} are needed")
     failures += [f"challenged: {objection}" for objection in challenged]
     return tuple(failures)
+
+
+def hanging_on(crux: Crux, records: Sequence[FlipRecord]) -> int:
+    """Return how many top claims hang on a tested crux: what an agent declared, corrected by what its ballots showed. Those of an
+    agent that the placebo moved as well show nothing."""
+    declared = {agent: flip.would_flip for agent, flip in crux.flips.items()}
+    shown = {r.agent: r.observed for r in records if r.observed is not None and not r.placebo}
+    return sum((declared | shown).values())
+
+
+def revalidated(crux: Crux, hanging: int) -> Crux:
+    """Return a crux that was tested, valid or not by the top claims that hang on it in truth."""
+    failures = [failure for failure in crux.validation_failures if not failure.startswith(_HANGING)]
+    if hanging < MIN_FLIPS:
+        failures.append(f"{_HANGING}: {hanging} when tested, at least {MIN_FLIPS} are needed")
+    return crux.model_copy(update={"validated": not failures, "validation_failures": tuple(failures)})
 
 
 def declared_flips(thread: Thread) -> dict[str, Flip]:

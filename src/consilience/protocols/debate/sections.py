@@ -28,6 +28,7 @@ from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline
 from consilience.protocols.debate.crux_sections import crux_blocks
 from consilience.protocols.debate.ground_sections import ground_sections
+from consilience.protocols.debate.recheck_sections import recheck_items
 from consilience.protocols.debate.report_data import DebateData
 from consilience.protocols.debate.state import DebateState, thread_name
 from consilience.protocols.debate.told_sections import told_blocks, told_headline
@@ -39,6 +40,7 @@ from consilience.protocols.debate.words import (
     ballot_words,
     certainty,
     excerpt,
+    joined,
     side_word,
     tally,
 )
@@ -97,6 +99,9 @@ def presentation(report: DebateData) -> Presentation:
         views=views(state),
         positions=tuple(_positions(state)),
         seats=_seats(state),
+        names=state.names,
+        calls=_calls(report),
+        can_tell=bool(state.final),
     )
 
 
@@ -121,7 +126,14 @@ def _moves(report: DebateData, state: DebateState) -> Iterator[Block]:
     yield Table(
         heads=("agent", "opening ballot", "final ballot", "argues for"), rows=tuple(rows), left=4, refs=tuple(refs)
     )
-    yield from bullets([*_ballot_changes(state, several), *_crux_changes(state), *_public_and_private(state)])
+    yield from bullets(
+        [
+            *_ballot_changes(state, several),
+            *_crux_changes(state),
+            *_public_and_private(state),
+            *recheck_items(report, state),
+        ]
+    )
     if not state.final:
         return
     if report.position_changes:
@@ -233,7 +245,8 @@ def _objections(report: DebateData, state: DebateState) -> Iterator[Block]:
 
 
 def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
-    """Threads that ended without a crux that holds: failed, stale, merged, or still open at the end."""
+    """Threads that ended without a crux that holds: failed, stale, merged, or still open at the end; then questions that two agents
+    wanted and no thread asked."""
     for thread in report.threads:
         if thread.status == "CONVERGED":
             continue
@@ -250,6 +263,14 @@ def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
             text=f"({thread_name(thread.id)}) {why}",
             note=f"{plural(len(spoken), 'message')}{last}",
             refs=tuple(message.id for message in (said[:1] + spoken[-1:])) or state.last_refs,
+        )
+    for wanted in report.unopened:
+        supporters = [f"{state.names[state.by_id[id].agent]}{state.mark(id)}" for id in wanted.supports]
+        yield Item(
+            lead=wanted.question,
+            text=f"(proposed by {state.names[wanted.agent]}{state.mark(wanted.message)}, supported by {joined(supporters)}) no "
+            f"thread was opened: {wanted.reason}",
+            refs=(wanted.message, *wanted.supports),
         )
 
 
@@ -275,6 +296,23 @@ def _figures(report: DebateData) -> Iterator[KeyFigure]:
     )
     if report.primary_crux:
         yield KeyFigure(name="Primary crux", value=f"{thread_name(report.primary_crux)}, {report.primary_crux_reason}")
+
+
+def _calls(report: DebateData) -> str:
+    """Return `debate 36, tests 9, single call 2`."""
+    spent = report.ledger.actual
+    failed = [call.key.split("/")[0] for call in report.failed_calls if not call.exhausted]
+    cast = [test.ballots for test in report.tests] + ([report.placebo.ballots] if report.placebo else [])
+    single = report.single_call
+    parts = {
+        "tests": sum(map(len, cast)) + failed.count("test"),
+        "single call": int(single is not None)
+        + int(single is not None and single.compared_by != "")
+        + failed.count("single")
+        + failed.count("named"),
+    }
+    rest = spent.calls + spent.inherited + spent.cached - sum(parts.values())
+    return ", ".join(f"{name} {number}" for name, number in {"debate": rest, **parts}.items() if number)
 
 
 def _positions(state: DebateState) -> Iterable[HeldPosition]:

@@ -13,7 +13,7 @@ from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import PanelSeats
-from consilience.protocols.debate.moves import MAX_AGENTS, MAX_EXTRACTIONS, MAX_THREADS, MIN_AGENTS
+from consilience.protocols.debate.moves import MAX_AGENTS, MAX_EXTRACTIONS, MAX_RECHECKS, MAX_THREADS, MIN_AGENTS
 from consilience.protocols.debate.replies import MAX_PROPOSITIONS, is_question
 
 POINTS_OF_VIEW = (
@@ -209,12 +209,12 @@ class DebateSettings(PanelSeats):
         return 6
 
     def estimate(self) -> Estimate:
-        """Framing, opening and final ballots, attempts, flips after the evidence, the moderator's and the crystallizer's calls, the
-        closing one, ballots of tested cruxes and on new facts, the single call with its comparison. Further reviews of a crux are
-        attempts. The least is a debate in which nothing is published."""
+        """Framing, opening and final ballots, answers asked again, attempts, flips after the evidence, the moderator's and the
+        crystallizer's calls, the closing one, ballots of tested cruxes and on new facts, the single call with its comparison.
+        Further reviews of a crux are attempts. The least is a debate in which nothing is published."""
         seats, threads, single = len(self.seat_ids), MAX_THREADS, int(self.single_call)
         moderator = self.max_framings + threads + self.max_comparisons
-        ballots = 2 + (2 * self.test_cruxes + 1 if self.test_cruxes else 0) + len(self.new_facts)
+        ballots = 2 + MAX_RECHECKS + (2 * self.test_cruxes + 1 if self.test_cruxes else 0) + len(self.new_facts)
         most = int(self.frames) + ballots * seats + self.max_attempts + seats * threads + moderator
         most += self.max_crystallizations + 1 + 2 * single
         return Estimate(min=1 if self.frames else 2 * seats + 1 + single, max=most)

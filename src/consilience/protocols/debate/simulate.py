@@ -73,6 +73,8 @@ class _Voice:
                     "reason": "It follows.",
                     "cause": None,
                 }
+            case "recheck":
+                return {**self._ballot(), "reason": "So I hold it."}
             case "commit":
                 question = self._question()
                 side = self._public(question)
@@ -191,13 +193,16 @@ class _Voice:
     def _proposal(self, current: str | None) -> tuple[str, str] | None:
         """A question that another proposed, with its label, or one to propose; None for neither."""
         read = [(f"{m[1]}{m[2]}", proposed) for m in _QUOTE.finditer(self.text) if (proposed := _last(_PROPOSED, m[3]))]
-        open_ones = [(label, q) for label, text in read if (q := _known(self.world, text)) and q != current]
+        allowed = _allowed(self.fields.get("supports", {}))
+        open_ones = [
+            (label, q) for label, text in read if label in allowed and (q := _known(self.world, text)) and q != current
+        ]
         wanted = [(label, q) for label, q in open_ones if q in self.mind.grounds]
         if wanted or (open_ones and self.random.random() < SUPPORTS):
             return self.random.choice(wanted or open_ones)
         if self.random.random() >= PROPOSES:
             return None
-        known = {current, *(q for _, q in open_ones)}
+        known = {current, *(_known(self.world, text) for _, text in read)}
         idle = self.random.random() < PROPOSES_DISTRACTOR
         pool = (
             [one.question for one in self.world.statements if one.kind == "distractor"]
@@ -225,7 +230,14 @@ def _service(kind: str, request: ModelRequest, world: World) -> Answer:
         case "crystallize":
             question = _known(world, _last(_QUESTION, text)) or PROPOSITION
             criteria = ["more than 40,000 crossings by 2030-12-31", "fewer than 20,000 crossings by 2030-12-31"]
-            body: Answer = {"question": question, "criteria": criteria, "supporting": [], "unclear": ""}
+            control = "Will the plans of the bridge be kept in the new archive?"
+            body: Answer = {
+                "question": question,
+                "criteria": criteria,
+                "supporting": [],
+                "unclear": "",
+                "control": control,
+            }
             return {"outcome": "crux", "kind": "causal", "confidence": "certain", **body}
         case "relate":
             return {"relations": []}
@@ -249,6 +261,12 @@ def _known(world: World, text: str) -> str | None:
     """The question of the world that a text holds."""
     questions = (*(one.question for one in world.statements), PROPOSITION)
     return next((question for question in questions if question in text), None)
+
+
+def _allowed(schema: Mapping[str, Any]) -> list[str]:
+    """The labels that a field takes."""
+    options = schema.get("anyOf", [])
+    return [label for option in options for label in option.get("enum") or [option.get("const")] if label]
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str:

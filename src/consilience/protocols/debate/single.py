@@ -32,7 +32,7 @@ async def start_single(floor: Floor) -> Pending[Reply[SingleReply] | Failure]:
         return session.start(
             session.ask(
                 SEAT,
-                Prompt(session.words("single", propositions=propositions)),
+                Prompt(session.render_template("single", propositions=propositions)),
                 key=KEY,
                 returns=single_type(len(propositions)),
                 kind="single",
@@ -51,10 +51,11 @@ async def compare_questions(
     asked = _stated(single.value.cruxes) if isinstance(single, Reply) else ()
     if not (asked and cruxes):
         return None
+    words = session.render_template("named", questions=tuple(crux.question for crux in cruxes))
     async with session.phase("single", 2):
         return await session.ask(
             "second_opinion",
-            Prompt(session.words("named", questions=tuple(crux.question for crux in cruxes)), (Quote(KEY, "S"),)),
+            Prompt(words, (Quote(KEY, "S"),), documents=()),
             key=COMPARED,
             returns=named_type(len(cruxes), len(asked)),
             kind="comparison",
@@ -73,9 +74,14 @@ def single_record(
         return None
     value = single.value
     tokens_in, tokens_out, cost = session.spent_on(single.key)
-    named = {}
+    named: dict[str, int | None] = {}
+    touched: dict[str, int] = {}
     if isinstance(compared, Reply):
-        named = {crux.thread: getattr(compared.value, f"q{n}") or None for n, crux in enumerate(cruxes, 1)}
+        for n, crux in enumerate(cruxes, 1):
+            nearest, same = getattr(compared.value, f"q{n}"), getattr(compared.value, f"same{n}")
+            named[crux.thread] = nearest if nearest and same else None
+            if nearest and not same:
+                touched[crux.thread] = nearest
     return SingleCall(
         key=single.key,
         model=session.agent(SEAT).model,
@@ -87,6 +93,7 @@ def single_record(
         would_change=_stated(value.would_change),
         unknown=_stated(value.unknown),
         named=named,
+        touched=touched,
         compared_by=compared.key if isinstance(compared, Reply) else "",
         cut=single.cut,
         tokens_in=tokens_in,
@@ -142,9 +149,15 @@ def _compared(report: DebateData, single: SingleCall) -> str:
 
 
 def _additions(report: DebateData, single: SingleCall, cruxes: Sequence[Crux]) -> Iterator[str]:
-    missed = [n for n, crux in enumerate(cruxes, 1) if single.named.get(crux.thread, 0) is None and crux.validated]
-    if missed:
-        yield f"{crux_numbers(missed)}, which it did not name"
+    missed = [
+        (n, crux.thread in single.touched)
+        for n, crux in enumerate(cruxes, 1)
+        if single.named.get(crux.thread, 0) is None and crux.validated
+    ]
+    if unseen := [n for n, touched in missed if not touched]:
+        yield f"{crux_numbers(unseen)}, which it did not name"
+    if asked_otherwise := [n for n, touched in missed if touched]:
+        yield f"{crux_numbers(asked_otherwise)}, where it asks something else about the same subject"
     caused = sum(not change.conformity for change in report.position_changes)
     if caused:
         yield f"{plural(caused, 'change')} of position with a named argument"

@@ -25,10 +25,11 @@ from consilience.protocols.debate.moves import (
     dominant_horizon,
 )
 from consilience.protocols.debate.notes import SpawnProposed
-from consilience.protocols.debate.records import DebateMessage
+from consilience.protocols.debate.records import DebateMessage, UnopenedQuestion
 from consilience.protocols.debate.replies import QuestionReply, SameReply
 from consilience.protocols.debate.threads import Thread
 
+SAME = "asks the same"
 _WHAT_ABOUT = re.compile(r"but what about (.+?)[?.!]", re.IGNORECASE)
 KEYWORD_MESSAGES, REFRAME_MESSAGES = 10, 5
 """The last messages of a thread in which the moderator looks for a shared keyword, and for "but what about X?"."""
@@ -55,6 +56,8 @@ class Proposal:
     supporters: list[str]
     mentions: int
     status: Literal["PROPOSED", "APPROVED", "REJECTED"] = "PROPOSED"
+    reason: str = ""
+    """Why it was rejected."""
 
 
 class Spawning:
@@ -78,14 +81,24 @@ class Spawning:
             self.proposals[message.id] = Proposal(question, thread, [message.agent], 1)
             if self._is_outside(message.id, self.proposals[message.id]):
                 self._note(self.proposals[message.id])
-        supported = self.floor.supports.get(message.id)
-        proposal = self.proposals.get(supported or "")
-        if proposal is not None and proposal.status == "PROPOSED" and self._is_outside(supported or "", proposal):
+        supported = self.floor.supports.get(message.id, "")
+        proposal = self.proposals.get(supported)
+        if proposal is not None and proposal.status == "PROPOSED":
             proposal.mentions += 1
             if message.agent not in proposal.supporters:
                 proposal.supporters.append(message.agent)
-            if len(proposal.supporters) >= SPAWN_MIN_AGENTS and proposal.mentions >= SPAWN_MIN_MENTIONS:
-                self._begin(self._decide(proposal))
+            self._begin_if_wanted(supported, proposal)
+
+    def reconsider(self, thread: Thread) -> None:
+        """Once a thread has its question, decide on the others that were proposed in it and that two agents wanted."""
+        for id, proposal in self.proposals.items():
+            if proposal.parent is thread and proposal.status == "PROPOSED":
+                self._begin_if_wanted(id, proposal)
+
+    def _begin_if_wanted(self, id: str, proposal: Proposal) -> None:
+        wanted = len(proposal.supporters) >= SPAWN_MIN_AGENTS and proposal.mentions >= SPAWN_MIN_MENTIONS
+        if wanted and self._is_outside(id, proposal):
+            self._begin(self._decide(proposal))
 
     def open_in(self, thread: Thread) -> list[tuple[str, str]]:
         """Questions proposed in a thread that wait for a second supporter, by message; not those that are its own question."""
@@ -167,7 +180,7 @@ class Spawning:
         reason = self._obstacle(proposal)
         if not reason:
             same = await self.same_as(proposal.question, self._asked())
-            reason = f"{same.id} asks the same" if same is not None else self._obstacle(proposal)
+            reason = f"{same.id} {SAME}" if same is not None else self._obstacle(proposal)
         self.pending -= 1
         if reason:
             self._reject(proposal, reason)
@@ -194,7 +207,8 @@ class Spawning:
             return False
         over = {half: dominant_horizon(found.values()) for half, found in (("months", months), ("years", years))}
         words = {
-            half: floor.session.words("over", question=question, horizon=horizon) for half, horizon in over.items()
+            half: floor.session.render_template("over", question=question, horizon=horizon)
+            for half, horizon in over.items()
         }
         thread.half, thread.horizon, thread.question = "months", over["months"], words["months"]
         thread.left = frozenset(years)
@@ -215,17 +229,34 @@ class Spawning:
             return "fewer than two agents want it"
         wanted = proposal.question.casefold()
         same = next((thread for thread in self._asked() if (thread.question or "").casefold() == wanted), None)
-        return f"{same.id} asks the same" if same else ""
+        return f"{same.id} {SAME}" if same else ""
 
     def _asked(self) -> list[Thread]:
         """Threads whose question is being debated, or was and came to a crux: nobody needs another one about it."""
         return [thread for thread in self.floor.threads.values() if thread.active or thread.crux is not None]
 
     def _reject(self, proposal: Proposal, reason: str) -> None:
-        proposal.status = "REJECTED"
-        self._note(proposal, reason)
+        proposal.status, proposal.reason = "REJECTED", reason
+        self._note(proposal)
 
-    def _note(self, proposal: Proposal, reason: str = "") -> None:
+    def unopened(self) -> tuple[UnopenedQuestion, ...]:
+        """Return the questions that an agent proposed and another supported, and that no thread asked."""
+        floor = self.floor
+        asked = {text.casefold() for t in floor.threads.values() for text in (t.question, t.locked_question) if text}
+        found = []
+        for id, proposal in self.proposals.items():
+            author = floor.by_id[id].agent
+            supports = [by for by, of in floor.supports.items() if of == id and floor.by_id[by].agent != author]
+            same = proposal.question.casefold() in asked or proposal.reason.endswith(SAME)
+            if supports and not same and proposal.status != "APPROVED":
+                reason = proposal.reason or f"{proposal.parent.id.replace('-', ' ')} took up another question"
+                question = UnopenedQuestion(
+                    question=proposal.question, message=id, agent=author, supports=tuple(supports), reason=reason
+                )
+                found.append(question)
+        return tuple(found)
+
+    def _note(self, proposal: Proposal) -> None:
         data = SpawnProposed(
             at=self.floor.now,
             question=proposal.question,
@@ -233,7 +264,7 @@ class Spawning:
             supporters=tuple(proposal.supporters),
             mentions=proposal.mentions,
             status=proposal.status,
-            reason=reason,
+            reason=proposal.reason,
         )
         self.floor.note("spawn_proposed", data)
 
@@ -245,7 +276,7 @@ class Spawning:
         if not asked or floor.comparisons >= floor.settings.max_comparisons:
             return None
         floor.comparisons += 1
-        words = floor.session.words("same", question=question, questions=tuple(text for _, text in asked))
+        words = floor.session.render_template("same", question=question, questions=tuple(text for _, text in asked))
         session = floor.session
         async with session.phase("comparison", floor.comparisons):
             pending = session.start(

@@ -61,9 +61,9 @@ class DebateState:
 
     @cached_property
     def cruxes(self) -> list[Crux]:
-        """Validated ones first, then by score, ties in the order of their threads."""
+        """Validated ones first, then by the score that decides, ties in the order of their threads."""
         found = [thread.crux for thread in self.threads if thread.crux]
-        return sorted(found, key=lambda crux: (not crux.validated, -crux.score.score))
+        return sorted(found, key=lambda crux: (not crux.validated, -crux.deciding_score.score))
 
     @property
     def final_refs(self) -> Refs:

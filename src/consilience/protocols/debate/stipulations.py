@@ -1,8 +1,9 @@
 """Sealed ballots cast again under something stipulated: tested cruxes, the placebo, and facts told after the end.
 
 What agents say would change their minds is checked by asking them. Each of the top cruxes is taken as answered, both ways, and
-every voter votes again; an irrelevant fact shows how many move for nothing. A fact that `tell` brings is asked in the same way, but
-counts: its ballots replace the final ones. Nothing here is published, and no test is shown to the closing call.
+every voter votes again; a fact of the same form on which nothing hangs shows how many move for nothing. A fact that `tell` brings
+is asked in the same way, but counts: its ballots replace the final ones. Nothing here is published, and no test is shown to the
+closing call.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from consilience.domain.positions import LEVELS, PositionChange
-from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.prompt import Quote
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
-from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.floor import Floor, aside
 from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.notes import CruxTested, FactTold, PlaceboTested
+from consilience.protocols.debate.rechecks import OWN_BALLOT, again_words
 from consilience.protocols.debate.records import (
     Crux,
     CruxTest,
@@ -27,14 +29,12 @@ from consilience.protocols.debate.records import (
     StipulatedBallot,
     ToldFact,
 )
-from consilience.protocols.debate.replies import StipulatedReply, ToldReply, stipulated_type
-from consilience.protocols.debate.scoring import crux_score
+from consilience.protocols.debate.replies import StipulatedReply, ToldReply, is_question, stipulated_type
+from consilience.protocols.debate.scoring import crux_score, hanging_on, revalidated
 from consilience.protocols.debate.threads import Thread
 
-PLACEBO = "On 14 March 1931 it rained for twenty minutes on an uninhabited island."
-"""The stipulated fact that bears on no task. It is the same in every debate, so that placebo flips can be compared."""
-
-OWN_BALLOT = "your last ballot"
+PLACEBO = "Was the first proposal on this matter made in writing?"
+"""The question of the placebo if the crystallizer wrote none."""
 
 Voters = Mapping[str, Reply[Any]]
 """The last ballot of each agent that cast one."""
@@ -73,7 +73,8 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
         floor.session.warn("no crux was tested: a limit had run out")
         return results
     facts = [(f"{c.thread}/{side}", stipulation(c.question, side)) for c in cruxes for side in FIRM]
-    facts.insert(len(FIRM), ("placebo", PLACEBO))
+    placebo = stipulation(control_question(floor, cruxes), floor.session.rng("placebo").choice(FIRM))
+    facts.insert(len(FIRM), ("placebo", placebo))
     base = stipulated_type(StipulatedReply, len(floor.framing.propositions))
     async with floor.session.phase("tests", 1):
         replies = await floor.session.gather(
@@ -86,7 +87,7 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
     _count_failures(floor, replies, "ballots of tested cruxes")
     rows = [replies[n : n + len(final)] for n in range(0, len(replies), len(final))]
     cast = {name: _ballots(floor, row) for (name, _), row in zip(facts, rows, strict=True)}
-    results.placebo = PlaceboTest(fact=PLACEBO, ballots=cast["placebo"])
+    results.placebo = PlaceboTest(fact=placebo, ballots=cast["placebo"])
     results.tests = [
         CruxTest(thread=crux.thread, stipulated=side, ballots=cast[f"{crux.thread}/{side}"])
         for crux in cruxes
@@ -111,6 +112,16 @@ async def run_told(
         _count_failures(floor, replies, f"ballots on the new fact {n}")
         told.append(replies)
     return told
+
+
+def control_question(floor: Floor, cruxes: Sequence[Crux]) -> str:
+    """Return a question that no voter can tell from a crux by its form: the one that the crystallizer wrote beside the first
+    tested crux, else beside another one, else at the end. It is no question that the debate has asked."""
+    threads = list(floor.threads.values())
+    asked = {text.casefold() for t in threads for text in (t.question, t.locked_question, t.topic) if text}
+    written = (floor.threads[crux.thread].control for crux in cruxes)
+    usable = (text for text in (*written, *(t.control for t in threads), floor.control) if is_question(text))
+    return next((text for text in usable if text.casefold() not in asked), PLACEBO)
 
 
 def stipulation(question: str, side: str) -> str:
@@ -156,7 +167,7 @@ def told_facts(
     asked = [thread for thread in floor.threads.values() if thread.question and thread.commitments]
     for n, (fact, replies) in enumerate(zip(floor.settings.new_facts, told, strict=True), 1):
         earlier = {ballot.agent: ballot for ballot in before}
-        ballots = tuple(_told_ballot(floor, reply, asked) for reply in replies if isinstance(reply, Reply))
+        ballots = tuple(_told_ballot(floor, n, reply, asked) for reply in replies if isinstance(reply, Reply))
         moved = tuple(
             PositionChange(agent=b.agent, before=_answers(earlier[b.agent]), after=_answers(b), step=1 + n)
             for b in ballots
@@ -180,20 +191,18 @@ def _ask(
 ) -> Ask[StipulatedReply]:
     """Ask an agent that is shown what its final ballot was cast on, that ballot, and the fact."""
     session, agent = floor.session, last.agent
-    words = session.words(
+    words = session.render_template(
         template,
         letter=floor.letters[agent],
         seat=session.agent(agent).introduction(),
         propositions=floor.framing.propositions,
         questions=tuple(thread.question or "" for thread in asked),
         fact=fact,
+        again=again_words(floor, agent, asked) if last.key.startswith("final/") else (),
     )
     return session.ask(
         agent,
-        Prompt(
-            words,
-            (*floor.overview(asked), Quote(last.key, OWN_BALLOT)),
-        ),
+        aside(session, words, (*floor.overview(), Quote(last.key, OWN_BALLOT))),
         key=key,
         returns=returns,
         kind="ballot" if template == "told" else "test",
@@ -248,7 +257,8 @@ def _evaluate(
         if flips:
             sides = {agent: position.side for agent, position in crux.positions.items()}
             score = crux_score(sides, flips, len(floor.debaters))
-            floor.threads[crux.thread].crux = crux.model_copy(update={"observed_score": score})
+            tested = crux.model_copy(update={"observed_score": score})
+            floor.threads[crux.thread].crux = revalidated(tested, hanging_on(crux, records))
             floor.note(
                 "crux_tested",
                 CruxTested(
@@ -268,7 +278,7 @@ def _positions(floor: Floor, value: Any) -> tuple[Side, ...]:
     return tuple(getattr(value, f"p{n}") for n in range(1, len(floor.framing.propositions) + 1))
 
 
-def _told_ballot(floor: Floor, reply: Reply[Any], asked: Sequence[Thread]) -> DebateBallot:
+def _told_ballot(floor: Floor, fact: int, reply: Reply[Any], asked: Sequence[Thread]) -> DebateBallot:
     value = reply.value
     return DebateBallot(
         agent=reply.agent,
@@ -278,6 +288,7 @@ def _told_ballot(floor: Floor, reply: Reply[Any], asked: Sequence[Thread]) -> De
         confidence=LEVELS[value.confidence],
         claim=value.claim.strip(),
         reason=value.reason.strip(),
+        told=fact,
     )
 
 

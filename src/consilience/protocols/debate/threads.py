@@ -96,8 +96,12 @@ class Thread:
     locked_question: str | None = None
     """The question on which its participants committed themselves."""
     crystallized: Crystallized = ""
+    control: str = ""
+    """A question on its subject on which nobody's answer hangs, as the crystallizer wrote it."""
     orbited_at: int = 0
     """Messages of debaters when the moderator last remarked that it goes round in circles."""
+    settling: bool = False
+    """Whether the moderator has asked if it is settled, at a convergence signal below the threshold."""
     half: Literal["", "months", "years"] = ""
     """The half of a thread that was split by horizon."""
     left: frozenset[str] = frozenset()

@@ -128,10 +128,16 @@ def _single_items(state: DebateState, single: SingleCall) -> Iterator[Item]:
     refs = tuple(filter(None, (single.key, single.compared_by)))
     for n, question in enumerate(single.cruxes, 1):
         same = [numbers[thread] for thread, named in single.named.items() if named == n and thread in numbers]
-        asks = f"asks the same as {crux_numbers(same)}" if same else "asks the same as no crux of the debate"
-        note = asks if single.named else "not compared with the cruxes"
+        near = [numbers[thread] for thread, touched in single.touched.items() if touched == n and thread in numbers]
+        asks = [f"asks the same as {crux_numbers(same)}"] if same else []
+        asks += [f"on the subject of {crux_numbers(near)}, and another question"] if near else []
+        note = "; ".join(asks) or ("on the subject of no crux" if single.named else "not compared with the cruxes")
         yield Item(lead="It named:", text=question, note=note, refs=refs)
-    missed = [numbers[thread] for thread, named in single.named.items() if named is None and thread in numbers]
+    missed = [
+        numbers[thread]
+        for thread, named in single.named.items()
+        if named is None and thread in numbers and thread not in single.touched
+    ]
     if missed:
         yield Item(lead="It did not name:", text=f"{crux_numbers(sorted(missed))}.", refs=refs)
     if single.cut:

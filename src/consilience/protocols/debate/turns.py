@@ -183,7 +183,7 @@ def _grade(floor: Floor, thread: Thread, message: DebateMessage, value: GradeTur
 def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any]) -> None:
     value = reply.value
     question = " ".join(getattr(value, "question", "").split())
-    if is_question(question):
+    if value.move in ("PROPOSE_CRUX", "REFRAME") and is_question(question):
         floor.question_of[message.id] = question
     match value.move:
         case "PROPOSE_CRUX" if thread.stage == "DISCOVERY":

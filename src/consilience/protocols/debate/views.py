@@ -350,6 +350,7 @@ def transcript_blocks(state: DebateState) -> Iterator[Block]:
         yield Paragraph(
             lead=f"{message.label}{memory} {state.names[message.agent]} {_move(message, state)}{asked}",
             text=f"({thread_name(message.thread)}, {virtual_time(message.at)}): {message.text}",
+            shows=message.id,
         )
     if any(message.from_memory for message in state.messages):
         yield Paragraph(text="† evidence from the model's memory: no document is quoted.", tone="remark")

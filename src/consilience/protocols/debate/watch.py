@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from consilience.protocols.debate.coalitions import STABLE_AFTER
 from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.graph import is_split
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import IDLE_MS, QUIET_MS, STALE_MS
 from consilience.protocols.debate.threads import Thread
@@ -28,12 +30,25 @@ async def _look(floor: Floor, moderator: Moderator) -> None:
             moderator.close(thread, "STALE", f"nobody spoke in it for {STALE_MS // 1000} s")
     if not floor.active and not moderator.spawning.pending:
         floor.end("settled")
+    elif _is_stable(floor) and not moderator.spawning.pending:
+        floor.end("stable")
     elif floor.now >= floor.settings.max_duration * 1000:
         floor.end("max_duration")
     elif not floor.can_compose and not floor.in_flight and not any(thread.busy for thread in floor.active):
         floor.end("max_messages")
     else:
         await _call_on_the_quietest(floor, moderator)
+
+
+def _is_stable(floor: Floor) -> bool:
+    """Whether every thread that locked its question has converged, a crux among them is irreducible, and for `STABLE_AFTER`
+    messages there was no new crux and no change in who stands with whom, while the threads left still look for their question."""
+    if floor.settings.coalitions != "live" or any(thread.stage != "DISCOVERY" for thread in floor.active):
+        return False
+    later = {second for _, second in floor.duplicates}
+    cruxes = [t.crux for t in floor.threads.values() if t.status == "CONVERGED" and t.crux and t.id not in later]
+    irreducible = any(c.validated and is_split([p.side for p in c.positions.values()]) for c in cruxes)
+    return irreducible and floor.spoken - max(floor.coalitions_since, floor.crux_since) >= STABLE_AFTER
 
 
 def _is_held(floor: Floor, thread: Thread) -> bool:

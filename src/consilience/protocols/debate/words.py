@@ -62,6 +62,7 @@ REGIMES: Mapping[str, str] = {
 }
 ENDINGS: Mapping[str, str] = {
     "settled": "every thread has ended",
+    "stable": "no new crux and the same coalitions for 30 messages",
     "stalled": "the debate made no progress any more",
     "max_messages": "reached the limit on messages",
     "max_duration": "reached the limit on virtual time",
@@ -138,6 +139,8 @@ def validation_failure(failure: str) -> str:
         return "it asks for a measurement"
     if match := re.fullmatch(r"resolution criteria: (\d+).*", failure):
         return f"two findings that would settle it are needed, {match[1]} {'was' if match[1] == '1' else 'were'} named"
+    if match := re.fullmatch(r"top claims that hang on it: (\d+) when tested.*", failure):
+        return f"{match[1]} of its agents {'changes' if match[1] == '1' else 'change'} position over it when tested, two are needed"
     if match := re.fullmatch(r"top claims that hang on it: (\d+).*", failure):
         return f"by their own word the top claims of {match[1]} of its agents hang on it, two are needed"
     if match := re.fullmatch(r"vague criterion: (.*)", failure, re.DOTALL):

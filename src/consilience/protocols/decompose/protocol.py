@@ -17,7 +17,7 @@ from consilience.domain.topology import Topology
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
-from consilience.protocols._common.answers import check_pattern, describe_pattern
+from consilience.protocols._common.answers import AnswerPattern, describe_pattern
 from consilience.protocols._common.conclusion import Conclusion, TreeRun, publish_from
 from consilience.protocols._common.trees import (
     ROOT,
@@ -50,9 +50,7 @@ class Decompose(TreeProtocol):
     ] = 3
     strange_loops: StrangeLoops = 0
     domain_instructions: LoopInstructions = ""
-    answer_pattern: Annotated[str, Field(max_length=500, description="regular expression of an extractable answer")] = (
-        ""
-    )
+    answer_pattern: AnswerPattern = ""
 
     async def run(self, session: Session) -> DecomposeReport:
         run = TreeRun()
@@ -63,7 +61,7 @@ class Decompose(TreeProtocol):
         works = list(root.walk())
         leaves = [work for work in works if work.agent in session.topology.leaves]
         stop = StopReason.FAILED
-        if session.quorum([(work.text, work.failures) for work in leaves]):
+        if session.has_quorum([(work.text, work.failures) for work in leaves]):
             await self._close(calls, root, run)
             failures = [*(failure for work in works for failure in work.failures), *run.failures]
             stop = exhaustion(failures) or (StopReason.SETTLED if run.closing is not None else StopReason.FAILED)
@@ -96,7 +94,6 @@ class Decompose(TreeProtocol):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         require_strange_loop(self.strange_loops, self.domain_instructions)
-        check_pattern(self.answer_pattern)
         return self
 
     @property
@@ -225,7 +222,7 @@ class DecomposeRun:
     def render(self, template: str, agent: str, **values: Hashable) -> str:
         seat = self.session.agent(agent)
         pattern = describe_pattern(self.settings.answer_pattern)
-        return self.session.words(template, seat=seat.introduction(), pattern=pattern, **values)
+        return self.session.render_template(template, seat=seat.introduction(), pattern=pattern, **values)
 
 
 def _accept(split: Split) -> None:

@@ -134,7 +134,7 @@ async def conclude(
     answer = answer_fields(session, run, failures, run.closing)
     _warn(session, run, works)
     if pattern and run.closing is not None and position is None:
-        session.warn("the answer holds nothing that the answer_pattern looks for")
+        session.warn("the answer does not match the answer_pattern")
     warn_failed_review(session, run)
     return await session.report(
         DecomposeReport,
@@ -183,12 +183,12 @@ def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
     asked = {work.agent for work in works}
     without = [work.agent for work in works if any(not below.part for below in work.below)]
     if without:
-        session.warn(f"{', '.join(without)} gave no parts out; those beneath had the task as a whole")
+        session.warn(f"{', '.join(without)} assigned no parts; the agents below had the whole task")
     if idle := [leaf for leaf in session.topology.leaves if works and leaf not in asked]:
-        session.warn(f"too few parts were found for all agents; not asked: {', '.join(idle)}")
+        session.warn(f"fewer parts than agents; not asked: {', '.join(idle)}")
     if surplus := sum(work.surplus for work in works):
-        session.warn(f"parts beyond the number of agents were left out: {surplus}")
+        session.warn(f"parts beyond the number of agents, left out: {surplus}")
     lost = [work.agent for work in works[1:] if work.text is None and any(below.text for below in work.below)]
     if lost:
-        session.warn(f"{', '.join(lost)} did not put together what was done beneath; it did not go up")
+        session.warn(f"{', '.join(lost)} did not combine the results below; the parent did not read them")
     warn_dropped_labels(session)

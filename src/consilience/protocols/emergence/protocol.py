@@ -23,12 +23,11 @@ from consilience.engine.conditions import ConditionInput, StopCondition, TextSta
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
-from consilience.protocols._common.answers import check_pattern
+from consilience.protocols._common.answers import BallotPattern
 from consilience.protocols._common.conclusion import count_ballots, read_ballot
 from consilience.protocols._common.trees import (
     ROOT,
     AnonymousPeers,
-    BallotPattern,
     Perspectives,
     StrangeLoops,
     TreeProtocol,
@@ -153,9 +152,9 @@ class Emergence(TreeProtocol):
                 for what in dict.fromkeys(_missing_reply(f.key, index) for f in failed if f.agent == agent):
                     lacking.setdefault(what, []).append(agent)
         yield from (f"{what}: {', '.join(agents)}" for what, agents in lacking.items())
-        if not session.quorate(speaking, len(leaves)):
+        if not session.is_quorum(speaking, len(leaves)):
             yield f"only {speaking} of {len(leaves)} specialists spoke in round {index}"
-        if self.answer_pattern and not session.quorate(len(run.ballots[-1]), len(leaves)):
+        if self.answer_pattern and not session.is_quorum(len(run.ballots[-1]), len(leaves)):
             yield f"only {len(run.ballots[-1])} of {len(leaves)} ballots of round {index} could be read"
 
     async def _check_convergence(self, session: Session, run: EmergenceRun, index: int) -> Check | None:
@@ -223,7 +222,6 @@ class Emergence(TreeProtocol):
                 raise ValueError("similarity 'positions' compares ballots, which need an answer_pattern")
         if self.fallback == "vote" and not self.answer_pattern:
             raise ValueError("fallback 'vote' counts ballots, which need an answer_pattern")
-        check_pattern(self.answer_pattern)
         return self
 
     @property
@@ -315,7 +313,7 @@ class PositionsSettled(StopCondition):
     async def check(self, session: Session, progress: ConditionInput) -> Check:
         before, after = progress.ballots[-2:]
         score = unchanged(before, after)
-        quorum = session.quorate(len(after), progress.voters)
+        quorum = session.is_quorum(len(after), progress.voters)
         detail = "" if quorum else f"ballots that could be read: {len(after)} of {progress.voters}, which is no quorum"
         return Check(met=quorum and score == 1.0, kind="positions", score=score, threshold=1.0, detail=detail)
 
@@ -339,7 +337,7 @@ class JudgedSame(StopCondition):
         before, after = progress.texts[-2:]
         reply = await session.ask(
             ROOT,
-            Prompt(session.words("judge"), (session.quote(before, "before"), session.quote(after, "after"))),
+            Prompt(session.render_template("judge"), (session.quote(before, "before"), session.quote(after, "after"))),
             key=f"round-{progress.step}/judge",
             returns=SamenessReply,
             kind="judgement",

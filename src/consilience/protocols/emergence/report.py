@@ -403,18 +403,18 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
     if known and threshold is not None and exact(max(known)) < exact(threshold) - exact(NEAR_THRESHOLD_MARGIN):
         session.warn(
             f"no similarity came within {NEAR_THRESHOLD_MARGIN} of the threshold {threshold}: "
-            f"the greatest was {max(known):.2f}; stability of text alone would hardly have stopped this run"
+            f"the largest was {max(known):.2f}; text similarity alone would hardly have stopped this run"
         )
     copies = [n for n, (a, b) in enumerate(pairwise(run.texts), 2) if a.text.split() == b.text.split()]
     if copies:
         session.warn(
             f"in round {', '.join(map(str, copies))} the root repeated its last text word for word; "
-            "its stability says little"
+            "that its text is stable means little"
         )
     if run.book.surplus:
-        session.warn(f"objections beyond the cap of a reply were left out: {run.book.surplus}")
+        session.warn(f"objections beyond the maximum of a reply, left out: {run.book.surplus}")
     if run.book.void:
-        session.warn(f"objections that were empty, or to no text of another agent, were left out: {run.book.void}")
+        session.warn(f"objections that were empty, or to no text of another agent, left out: {run.book.void}")
     warn_dropped_labels(session)
     last = run.rounds[-1].get(ROOT) if run.rounds else None
     if run.closing is not None and last is not None and last.response is None and not run.exhausted:

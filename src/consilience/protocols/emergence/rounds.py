@@ -247,7 +247,7 @@ class RoundRun:
     def is_quorum(self, turns: Sequence[Turn]) -> bool:
         """Return whether enough leaves answered in the first round."""
         leaves = self.session.topology.leaves
-        return self.index > 1 or self.session.quorum([(t.text, t.failures) for t in turns if t.agent in leaves])
+        return self.index > 1 or self.session.has_quorum([(t.text, t.failures) for t in turns if t.agent in leaves])
 
     def _ask_observation(self, turn: Turn, children: list[Turn]) -> Ask[Any]:
         node, before, nudge = turn.agent, turn.text, turn.nudge
@@ -459,7 +459,7 @@ class RoundRun:
         perspective = meaning or seat.perspective
         if meaning and self.session.detail == "full":
             perspective = f"Your perspective: {seat.perspective}. {meaning}"
-        return self.session.words(template, role=seat.role, seat=seat.introduction(perspective), **values)
+        return self.session.render_template(template, role=seat.role, seat=seat.introduction(perspective), **values)
 
 
 def _raised(turns: Sequence[Turn]) -> list[ObjectionRaised]:

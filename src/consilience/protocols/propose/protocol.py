@@ -74,7 +74,7 @@ class Propose(Protocol):
         async with session.phase("propose", 1):
             reply = await session.ask(
                 SEAT,
-                Prompt(session.words("propose", number=self.personas)),
+                Prompt(session.render_template("propose", number=self.personas)),
                 key=f"propose/{SEAT}",
                 returns=ProposedRoles,
                 accept=_usable,
@@ -85,7 +85,7 @@ class Propose(Protocol):
             return await session.report(ProposeReport, first=[reply], stop_reason=stop, steps=1)
         personas = personas_of(reply.value)[: self.personas]
         if len(personas) < self.personas:
-            session.warn(f"{len(personas)} personas of {self.personas} could be used")
+            session.warn(f"only {len(personas)} of {self.personas} personas are usable")
         panel = Panel(name="proposed", description="Proposed by a model for this task.", personas=tuple(personas))
         return await session.report(
             ProposeReport,

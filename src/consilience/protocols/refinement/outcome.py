@@ -395,22 +395,22 @@ class _Outcome:
             reason = "no later one was judged better" if judged else "no later one was judged"
             yield f"the answer is pass {best.index} of {later[-1].index}: {reason}"
         if best is not None and best.whole is None:
-            yield "the coordinator put no whole together; the text is its parts one after another"
+            yield "the coordinator did not integrate the parts; the text is the parts in order"
         assessments = [("the draft", run.draft_assessment), *((f"pass {p.index}", p.assessment) for p in run.passes)]
         for name, assessment in assessments:
             if assessment is not None:
                 yield from _critic_warnings(name, assessment)
         if best is not None and self.missing:
-            yield f"parts that nobody wrote are missing from the text: {', '.join(self.missing)}"
+            yield f"parts missing from the text, with no usable reply of an author: {', '.join(self.missing)}"
         if self.session.dropped:
-            yield f"references to texts that were not shown were dropped: {self.session.dropped}"
+            yield f"references to texts that the agent was not shown, dropped: {self.session.dropped}"
         if lost:
             parts = "1 protected part was" if len(lost) == 1 else f"{len(lost)} protected parts were"
             yield f"{parts} lost from the text and put back where it fits best"
         whole = best.whole.value.text if best is not None and best.whole is not None else ""
         for sentence, n in Counter(sentences(whole)).most_common(1):
             if n >= LOOP_REPETITIONS:
-                yield f"the text says one sentence {n} times: {sentence[:80]}"
+                yield f"the text repeats one sentence {n} times: {sentence[:80]}"
         target = self.settings.target_words
         if best is not None and target and not self.drafted:
             words = len((document_of(self.settings, best) or "").split())
@@ -420,25 +420,25 @@ class _Outcome:
         if whole and (kept := metrics["parts_kept"]) is not None and kept < MIN_KEPT_SHARE:
             yield f"the coordinator kept only {kept:.0%} of the parts' sentences"
         if (new := metrics["beyond_parts"]) is not None and new > MIN_KEPT_SHARE:
-            yield f"{new:.0%} of the whole's sentences stand in none of its parts"
+            yield f"{new:.0%} of the whole's sentences are in none of its parts"
         shown = metrics["share_kept"]
         cuttable = _cuttable(handed for state in run.passes for handed in state.result.handed)
         if self.settings.filter == "always" and shown is not None and 1 - shown < MIN_FILTERED_SHARE and cuttable:
-            yield (f"filtering by distance has little effect here: it left out {1 - shown:.1%} of what was handed down")
+            yield (f"filtering by distance has little effect: it left out {1 - shown:.1%} of the text handed down")
         if self.drafted:
-            yield "the answer is the draft that was given: no pass had a better mark for the whole text"
+            yield "the answer is the draft: no pass had a better mark for the whole text"
 
 
 def _critic_warnings(name: str, assessment: Assessment) -> Iterator[str]:
     """Yield what is wrong with a judgement."""
     if assessment.failure is not None:
-        yield f"nobody judged {name}: the critic gave no usable reply ({assessment.failure.kind.value})"
+        yield f"no judgement of {name}: the critic gave no usable reply ({assessment.failure.kind.value})"
     for part in assessment.contradictory:
         yield f"in {name} the critic's overall score of {part} contradicts its other scores"
     if assessment.echoes:
-        yield f"issues of {name} that were the criticised text itself and say nothing of it: {assessment.echoes}"
+        yield f"issues with {name} that only repeat the criticised text: {assessment.echoes}"
     if assessment.surplus:
-        yield f"issues beyond those that one part may have were left out of {name}: {assessment.surplus}"
+        yield f"issues beyond the maximum per part, left out of {name}: {assessment.surplus}"
 
 
 def _part_report(state: PassState, name: str, output: RoleOutput, before: RoleOutput | None) -> PartReport:

@@ -345,7 +345,7 @@ class PassWriter:
         critic = tuple(quote.label for quote in critiques)
         later = tuple(label for label in critic if label.startswith("later"))
         apart = (*later, CRITIQUE_OF_DRAFT, CRITIQUE_OF_WHOLE)
-        words = session.words(
+        words = session.render_template(
             template,
             role=name.replace("_", " "),
             duty=settings.hierarchy.by_name[name].description,

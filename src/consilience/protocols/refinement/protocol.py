@@ -97,7 +97,7 @@ class Refinement(RefinementSettings):
         """Ask the coordinator once what the text is for, given the critique of the draft."""
         requests = self._draft_requests(session, run)
         tree = self.hierarchy
-        words = session.words(
+        words = session.render_template(
             "intent",
             duty=tree.by_name[tree.coordinator].description,
             parts=tuple((part, tree.by_name[part].description) for part in tree.sections),
@@ -156,7 +156,7 @@ class Refinement(RefinementSettings):
     def _is_quorum(self, session: Session, state: PassState) -> bool:
         """Return whether enough authors wrote something."""
         outputs = [state.result.first(author, self.hierarchy) for author in self.first_speakers]
-        return session.quorum([(output.text, output.failures) for output in outputs])
+        return session.has_quorum([(output.text, output.failures) for output in outputs])
 
     async def _integrate(self, session: Session, run: RefinementRun, state: PassState) -> None:
         """Ask the coordinator for one text. It may be the answer, so the call may draw on the reserve."""
@@ -165,7 +165,7 @@ class Refinement(RefinementSettings):
         helpers = tuple(name for name in below if name not in parts)
         last = base.whole if base is not None else None
         whole_critiques = state.requests.whole
-        words = session.words(
+        words = session.render_template(
             "integrate",
             duty=self.hierarchy.by_name[lead].description,
             parts=tuple(parts),

@@ -242,7 +242,7 @@ def _ask(
     size: int = 0,
     earlier: EarlierIssues = NO_ISSUES,
 ) -> Ask[Critique]:
-    words = session.words(
+    words = session.render_template(
         "critique",
         parts=tuple((part, settings.hierarchy.by_name[part].description) for part in parts),
         labels=tuple(quote.label for quote in quotes),

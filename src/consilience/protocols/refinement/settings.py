@@ -12,7 +12,6 @@ from consilience.domain.agents import Agent
 from consilience.domain.hierarchies import CRITIC, HierarchySetting
 from consilience.domain.messages import FILE
 from consilience.domain.outcome import Estimate
-from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
 from consilience.engine.prompt import estimate_tokens
 from consilience.engine.protocol import Protocol
@@ -139,18 +138,10 @@ class RefinementSettings(Protocol):
         parents = {**shape.parents, CRITIC: (self.hierarchy.coordinator,)}
         return shape.model_copy(update={"agents": (*shape.agents, CRITIC), "parents": parents})
 
-    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
-        """Return the roles, parents first, then the critic. A panel gives its personas to the authors."""
-        authors = {name: n for n, name in enumerate(self.first_speakers)}
-        seats = []
-        for name in self.hierarchy.shape.agents:
-            seat = Agent(id=name, role=self._kind(name))
-            if panel is not None and name in authors:
-                seat = panel.personas[authors[name] % len(panel.personas)].seat(seat)
-            seats.append(seat)
-        if self.critic == "model":
-            seats.append(Agent(id=CRITIC, role="critic"))
-        return tuple(seats)
+    def agents_without_panel(self) -> list[Agent]:
+        """Return the roles, parents first, then the critic."""
+        critic = [Agent(id=CRITIC, role="critic")] if self.critic == "model" else []
+        return [*(Agent(id=name, role=self._kind(name)) for name in self.hierarchy.shape.agents), *critic]
 
     def _kind(self, name: str) -> str:
         if name == self.hierarchy.coordinator:

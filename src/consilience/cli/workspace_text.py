@@ -1,0 +1,243 @@
+"""What `workspace` commands read, wait for and print."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import typer
+
+from consilience.cli.errors import EXIT_NO_ANSWER, Problem, notify, print_json
+from consilience.domain.errors import SettingsError, SourceError
+from consilience.reporting.formatting import one_line
+
+if TYPE_CHECKING:
+    from consilience.coordination import Ticket, Workspace
+
+T = TypeVar("T")
+
+EXIT_NOTHING_THERE = EXIT_NO_ANSWER
+"""Nothing to claim, or a result is missing."""
+MAX_INPUT_BYTES = 100_000_000
+POLL_SECONDS = 0.2
+
+
+def open_workspace(directory: str) -> Workspace:
+    """Return the workspace at a path, or the one that a text names as [SESSION_DIR:/path]. Raises `UserError`."""
+    from consilience.coordination import Workspace, parse_session_from_prompt
+    from consilience.coordination.workspace import MARKER
+
+    if MARKER not in directory:
+        return Workspace.open(Path(directory).expanduser())
+    try:
+        return Workspace.open(parse_session_from_prompt(directory))
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def make_ticket(id: str, **fields: object) -> Ticket:
+    """Return a ticket, with a new id if it is "". Raises `SettingsError` for an invalid field."""
+    import secrets
+
+    from pydantic import ValidationError
+
+    from consilience.coordination import Ticket
+    from consilience.domain.validation import describe_invalid
+
+    try:
+        return Ticket.model_validate({"id": id or f"t-{secrets.token_hex(4)}", **fields})
+    except ValidationError as error:
+        raise SettingsError(describe_invalid(error, model=Ticket)) from None
+
+
+def claim_string(claimed: Ticket) -> str:
+    return f"{claimed.id}:{claimed.claimed_by}:{claimed.claim_token}"
+
+
+def claimed_ticket(workspace: Workspace, claim: str) -> Ticket:
+    """Return the ticket as its claimer holds it. Raises `UserError` for an invalid claim or an unknown ticket."""
+    parts = claim.strip().removeprefix("claim: ").split(":")
+    if len(parts) != 3 or not all(parts):
+        raise SettingsError(
+            f"invalid claim: {claim!r:.80}",
+            where="--claim",
+            do="Give the first line that `consilience workspace claim` printed.",
+        )
+    ticket_id, agent, token = parts
+    return workspace.ticket(ticket_id).model_copy(update={"claimed_by": agent, "claim_token": token})
+
+
+def check_gates(ids: Iterable[str]) -> None:
+    """Raise `UnknownName` for a gate that does not exist."""
+    for gate_id in ids:
+        from consilience.coordination.gates import load_gate
+
+        load_gate(gate_id)
+
+
+def read_text(argument: str, what: str) -> str:
+    """Return the argument, or the text of standard input for `-` and of a file for `@FILE`. Raises `SourceError`."""
+    if argument != "-" and not argument.startswith("@"):
+        return argument
+    file = argument.removeprefix("@")
+    try:
+        return read_input(file).decode("utf-8")
+    except UnicodeDecodeError:
+        raise SourceError(f"not UTF-8 text: {what}", where=file, do="Save it as UTF-8.") from None
+
+
+def read_input(file: str) -> bytes:
+    """Return the bytes of a file, or of standard input for `-`. Raises `SourceError`, also if they are empty."""
+    from consilience.domain.paths import read_bounded, too_long
+
+    where = "standard input" if file == "-" else file
+    try:
+        if file != "-":
+            data = read_bounded(Path(file).expanduser(), MAX_INPUT_BYTES)
+        elif sys.stdin is None:
+            raise SourceError("standard input is closed", where=where, do="Name a file.")
+        else:
+            if sys.stdin.isatty():
+                notify("Reading from the terminal; end with Ctrl-D.")
+            data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SourceError(f"it cannot be read: {reason}", where=where, do="Name a readable file.") from None
+    if len(data) > MAX_INPUT_BYTES:
+        raise SourceError(too_long(MAX_INPUT_BYTES), where=where, do="Shorten it.")
+    if not data.strip():
+        raise SourceError("it is empty", where=where, do="Write the text into it first.")
+    return data
+
+
+def artifact_of(workspace: Workspace, ticket: Ticket) -> Path | None:
+    """Return the path of a ticket's verified result; None if there is none. A damaged one is reported."""
+    from consilience.coordination import result
+    from consilience.domain.errors import WorkspaceError
+
+    try:
+        found = result(workspace, ticket.id)
+    except WorkspaceError as error:
+        notify(f"The result of {ticket.id} is unusable: {error}")
+        return None
+    return workspace.path / found.ticket.result.artifact_path if found and found.ticket.result else None
+
+
+def exit_empty_handed(what: str, *, where: str, do: str, as_json: bool) -> NoReturn:
+    notify(f"{what[0].upper()}{what[1:]}. {do}")
+    if as_json:
+        print_json(asdict(Problem(EXIT_NOTHING_THERE, what, where, do)))
+    raise typer.Exit(EXIT_NOTHING_THERE)
+
+
+def ticket_json(ticket: Ticket) -> dict[str, Any]:
+    return ticket.model_dump(mode="json", exclude={"claim_token"})
+
+
+def iso_time(at: float | None) -> str | None:
+    if at is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):  # beyond the year 9999
+        return f"{at:.0f}"
+
+
+def shell_command(*arguments: str) -> str:
+    return shlex.join(["consilience", "workspace", *arguments])
+
+
+def submit_command(workspace: Workspace, claimed: Ticket) -> str:
+    return f"{shell_command('submit', str(workspace.path), '--claim', claim_string(claimed))} FILE"
+
+
+def claim_text(workspace: Workspace, claimed: Ticket) -> str:
+    """Return what an agent needs to answer: lines `name: value`, an empty line, and the task."""
+    head = [f"claim: {claim_string(claimed)}", f"submit: {submit_command(workspace, claimed)}"]
+    if expires := iso_time(claimed.expires_at):
+        head.append(f"expires: {expires} ({claimed.ttl_seconds:g} s after the claim)")
+    attempt = f"attempt {claimed.requeue_count + 1} of {claimed.max_requeues + 1}"
+    head.append(f"ticket: {claimed.id}, {claimed.type}, iteration {claimed.iteration}, {attempt}")
+    return "\n".join([*head, "", task_text(claimed)])
+
+
+def task_text(ticket: Ticket) -> str:
+    parts = {
+        "Topic": ticket.topic,
+        "": ticket.instructions,
+        "Focus": ticket.specific_focus,
+        "Context": ticket.prior_context,
+        "Gates": "; ".join(map(_describe_gate, ticket.convergence_gates)),
+    }
+    return "\n\n".join(f"{name}: {text}".removeprefix(": ") for name, text in parts.items() if text)
+
+
+def _describe_gate(gate_id: str) -> str:
+    """Describe a built-in gate. Others would have to be imported, by a name that the asker chose."""
+    from consilience.coordination.gates import BUILT_IN_GATES
+
+    return f"{gate_id} ({BUILT_IN_GATES[gate_id].description})" if gate_id in BUILT_IN_GATES else gate_id
+
+
+def ticket_row(ticket: Ticket) -> str:
+    who = ticket.claimed_by or ticket.assigned_to or "any agent"
+    topic = one_line(ticket.topic or ticket.instructions, 60)
+    return f"{ticket.id}  {who}  iteration {ticket.iteration}  {describe_state(ticket)}  {topic}"
+
+
+def describe_state(ticket: Ticket) -> str:
+    state = ticket.state.replace("_", " ")
+    if ticket.failure_history and ticket.state != "completed":
+        state += f" ({one_line(ticket.failure_history[-1].failure_reason)})"
+    return state
+
+
+def failure_rows(ticket: Ticket) -> list[str]:
+    return [
+        f"  {iso_time(attempt.failed_at)}  {attempt.agent or 'no agent'}: {one_line(attempt.failure_reason)}"
+        + ("; offered again" if attempt.requeued else "")
+        for attempt in ticket.failure_history
+    ]
+
+
+def advice_for(target: Workspace, agent: str, *, waited: bool) -> str:
+    """Return what an agent without a ticket can do."""
+    known = target.agents()
+    if agent not in known:
+        return f"No agent of the workspace has this name; it has {', '.join(known) or 'none'}."
+    return "Try again later." if waited else "Wait for one with --wait SECONDS."
+
+
+# --- waiting
+
+
+def every(seconds: float, work: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that calls `work` unless it did so in the last `seconds`."""
+    last = -seconds
+
+    def call() -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            work()
+            last = time.monotonic()
+
+    return call
+
+
+def poll(attempt: Callable[[], T | None], seconds: float, *, until: Callable[[], bool] = lambda: False) -> T | None:
+    """Return the first result of `attempt`; None after the time is over or when `until` is true. Tries at least once."""
+    deadline = time.monotonic() + seconds
+    while True:
+        begun = time.monotonic()
+        if (found := attempt()) is not None:
+            return found
+        now = time.monotonic()
+        if now >= deadline or until():
+            return None
+        time.sleep(min(max(POLL_SECONDS, 2 * (now - begun)), deadline - now))

@@ -1,0 +1,272 @@
+"""Gates: conditions that the artifacts of a review must meet before it may converge.
+
+The built-in gates judge a written review in Markdown. They read its structure, because counting characters is easily deceived:
+"address" contains "add", and `##` may stand in a code block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from consilience.coordination.files import open_folder
+from consilience.coordination.plugins import load_plugin
+from consilience.domain.errors import UnknownName, UserError, WorkspaceError
+
+GATE_ENTRY_POINTS = "consilience.gates"
+MIN_SECTIONS = 3
+MAX_ARTIFACT_BYTES = 100_000_000
+"""Max size of a file whose gates are checked."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A condition, judged over the artifacts of all agents of one iteration."""
+
+    description: str
+    """What an artifact must have, as a noun phrase: `at least one concrete example`."""
+    add: str
+    """What an agent that missed the gate is asked to do, as a sentence."""
+    missed_by: Callable[[Mapping[str, str]], Collection[str]]
+    """Returns the agents, of the given texts by agent, that miss the gate."""
+
+    def is_met(self, text: str) -> bool:
+        """Return whether one artifact alone meets the gate."""
+        return not self.missed_by({"": text})
+
+
+def gate(description: str, *, add: str = "") -> Callable[[Callable[[str], bool]], Gate]:
+    """Make a gate of a function that returns whether a text meets it. Every agent must meet it.
+
+    `add` is what an agent that missed it is asked to do, by default to provide what `description` names.
+    """
+
+    def make(is_met: Callable[[str], bool]) -> Gate:
+        return balance_gate(description, add=add)(
+            lambda texts: [name for name, text in texts.items() if not is_met(text)]
+        )
+
+    return make
+
+
+def balance_gate(
+    description: str, *, add: str = ""
+) -> Callable[[Callable[[Mapping[str, str]], Collection[str]]], Gate]:
+    """Make a gate of a function over the texts of all agents, by name, that returns the agents that miss it."""
+    return lambda missed_by: Gate(description, add or f"Provide {description}.", missed_by)
+
+
+def load_gate(gate_id: str) -> Gate:
+    """Return a built-in gate, the gate installed under this entry point, or the one at `module:attribute`. Raises `UnknownName`."""
+    if gate_id in BUILT_IN_GATES:
+        return BUILT_IN_GATES[gate_id]
+    try:
+        return load_plugin(gate_id, GATE_ENTRY_POINTS, Gate)
+    except UnknownName as error:
+        do = (
+            error.do
+            or f"Built in: {', '.join(BUILT_IN_GATES)}. A gate of your own is an entry point or module:function."
+        )
+        raise UnknownName(error.what, do=do) from error
+
+
+def check_gate_in_artifact(gate_id: str, artifact_path: Path | str) -> bool:
+    """Return whether the text in this file alone meets the gate; False for an unknown gate.
+
+    Raises `WorkspaceError` unless it is a regular file that can be read.
+    """
+    path = Path(artifact_path)
+    with open_folder(path.parent) as folder:
+        data = folder.read(path.name, MAX_ARTIFACT_BYTES)
+    if data is None:
+        raise WorkspaceError("there is no such artifact", where=str(path))
+    try:
+        known = load_gate(gate_id)
+    except UnknownName:
+        return False
+    return not gate_misses(gate_id, known, {"": data.decode("utf-8", "replace")})
+
+
+def gate_misses(gate_id: str, known: Gate, texts: Mapping[str, str]) -> list[str]:
+    """Return the agents that miss a gate, in the order of `texts`. Raises `UserError` if a gate's function fails."""
+    try:
+        missed = set(known.missed_by(texts))
+    except Exception as error:
+        raise UserError(
+            f"the gate {gate_id!r} failed: {type(error).__name__}: {error}", do="Fix the gate or leave it out."
+        ) from error
+    return [name for name in texts if name in missed]
+
+
+# --- Markdown, as far as gates need it
+
+_FENCE = re.compile(r"^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
+_HEADING = re.compile(r"^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
+_UNDERLINE = re.compile(r"^ {0,3}(=+|-+)[ \t]*$")
+_LIST_ITEM = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
+_PLACEHOLDERS = frozenset({"todo", "tbd", "tba", "fixme", "wip", "placeholder", "n/a"})
+
+
+@dataclass
+class _Section:
+    """A heading with what follows it up to the next heading; the first has level 0 and no heading."""
+
+    level: int = 0
+    heading: str = ""
+    prose: list[str] = field(default_factory=list)
+    """Lines outside code, comments and quotations."""
+    other: list[str] = field(default_factory=list)
+    """Lines of code and quotations."""
+
+    def has_text(self) -> bool:
+        text = " ".join([*self.prose, *self.other])
+        return _has_words(text) and not _is_placeholder(text)
+
+
+@dataclass
+class _Document:
+    sections: list[_Section]
+    has_code: bool = False
+    """Whether a fence has words in it."""
+
+
+def _has_words(text: str) -> bool:
+    return any(map(str.isalnum, text))
+
+
+def _is_placeholder(text: str) -> bool:
+    return text.strip(" .:*_-()[]").casefold() in _PLACEHOLDERS
+
+
+@lru_cache(maxsize=2)  # several gates read the same text
+def _parse(markdown: str) -> _Document:
+    document = _Document([_Section()])
+    fence, previous = "", ""
+    is_comment = in_list = is_indented = in_paragraph = False
+    for line in markdown.splitlines():
+        section = document.sections[-1]
+        if fence:
+            closing = line.strip(" \t>")
+            if closing and set(closing) == {fence[0]} and len(closing) >= len(fence):
+                fence = ""
+            else:
+                section.other.append(line)
+                document.has_code |= _has_words(line)
+            previous, in_paragraph = "", False
+            continue
+        if not is_comment and (opening := _FENCE.match(line)):
+            fence = opening[1]
+            continue
+        line, is_comment = _without_comments(line, is_comment)
+        is_prose = False
+        is_indented = line.startswith(("    ", "\t")) and not in_list and (is_indented or not previous.strip())
+        heading = _HEADING.match(line)
+        if is_indented:
+            section.other.append(line)
+        elif heading:
+            document.sections.append(_Section(len(heading[1]), (heading[2] or "").strip()))
+            line = ""
+        elif in_paragraph and not in_list and (underline := _UNDERLINE.match(line)):
+            document.sections.append(_Section(1 if "=" in underline[1] else 2, section.prose.pop().strip()))
+            line = ""
+        elif line.lstrip().startswith(">"):
+            section.other.append(line)
+        else:
+            section.prose.append(_without_inline_code(line))
+            is_prose = bool(line.strip())
+        in_paragraph = is_prose
+        if _LIST_ITEM.match(line):
+            in_list = True
+        elif line.strip() and not line[0].isspace():
+            in_list = False
+        previous = line
+    return document
+
+
+def _without_comments(line: str, is_comment: bool) -> tuple[str, bool]:
+    """Return the line without HTML comments, and whether one is still open at its end."""
+    kept: list[str] = []
+    position = 0
+    while True:
+        end = line.find("-->" if is_comment else "<!--", position)
+        if not is_comment:
+            kept.append(line[position : end if end >= 0 else None])
+        if end < 0:
+            return "".join(kept), is_comment
+        position = end + (3 if is_comment else 4)
+        is_comment = not is_comment
+
+
+def _without_inline_code(line: str) -> str:
+    parts = re.sub("`+", "`", line).split("`")
+    outside = (
+        parts[::2] if len(parts) % 2 else [*parts[:-1:2], parts[-1]]
+    )  # the last backtick of an odd number opens nothing
+    return " … ".join(outside)
+
+
+# --- the built-in gates
+
+_EXAMPLE = re.compile(r"(?<!\bno )(?<!\bwithout )\bexamples?(?:[ \t]+\d{1,3})?[*_]{0,3}:[*_]{0,3}", re.IGNORECASE)
+_RECOMMENDATION = re.compile(
+    r"\b(?:should|must)(?:n['’]t)?\b"
+    r"|(?<!\bnothing to )(?<!\bthe )(?<!\ba )\b(?:implement|fix|add|remove)\b",
+    re.IGNORECASE,
+)
+
+
+@gate(
+    f"at least {MIN_SECTIONS} headed sections with text",
+    add="Cover every key aspect, each in a section with a heading and text of its own.",
+)
+def comprehensive_coverage(text: str) -> bool:
+    headed = [section for section in _parse(text).sections if _has_words(section.heading)]
+    levels = [section.level for section in headed]
+    if len(levels) > 1 and levels[0] < min(levels[1:]):
+        headed = headed[1:]  # the title of the document
+    # a section that is copied counts once
+    return len({(s.heading, *s.prose, *s.other) for s in headed if s.has_text()}) >= MIN_SECTIONS
+
+
+@gate(
+    'at least one concrete example: a fenced code block with code in it, or "Example:" followed by text',
+    add="Add a concrete example for each finding, in a fenced code block or after 'Example:'.",
+)
+def specific_examples(text: str) -> bool:
+    document = _parse(text)
+    return document.has_code or any(_has_labelled_example(section) for section in document.sections)
+
+
+def _has_labelled_example(section: _Section) -> bool:
+    is_awaited = False
+    for line in (*section.prose, *section.other):
+        for number, part in enumerate(_EXAMPLE.split(line)):
+            is_awaited |= number > 0
+            if is_awaited and _has_words(part):
+                if not _is_placeholder(part):
+                    return True
+                is_awaited = False
+    return False
+
+
+@gate(
+    "at least one recommendation that says what should, must or is to be done (implement, fix, add, remove)",
+    add="Say for each finding what is to be done: what to implement, fix, add or remove.",
+)
+def actionable_recommendations(text: str) -> bool:
+    return any(
+        _RECOMMENDATION.search(line)
+        for section in _parse(text).sections
+        if section.has_text()
+        for line in (section.heading, *section.prose)
+    )
+
+
+BUILT_IN_GATES: Mapping[str, Gate] = {
+    "comprehensive_coverage": comprehensive_coverage,
+    "specific_examples": specific_examples,
+    "actionable_recommendations": actionable_recommendations,
+}

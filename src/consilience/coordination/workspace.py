@@ -1,0 +1,307 @@
+"""A workspace: one directory in which processes coordinate by tickets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self, TypeVar
+
+from pydantic import JsonValue, ValidationError
+
+from consilience.coordination.files import Folder, check_id, is_id, open_folder
+from consilience.coordination.history import HISTORY, all_records, last_record
+from consilience.coordination.records import (
+    STATES,
+    AgentState,
+    Convergence,
+    Record,
+    ReviewType,
+    SessionMetadata,
+    Ticket,
+    TicketState,
+)
+from consilience.domain.errors import WorkspaceError
+from consilience.domain.validation import describe_invalid
+
+R = TypeVar("R", bound=Record)
+
+SESSION_ID = "session_id.txt"
+METADATA = "session_metadata.json"
+CONVERGENCE = "convergence.json"
+PROTOCOL = "protocol.json"
+PLACES = (*(f"tickets/{state}" for state in STATES), HISTORY, "agents", "locks", "artifacts")
+MARKER = "[SESSION_DIR:"
+
+
+def parse_session_from_prompt(prompt: str) -> Path:
+    """Return the workspace that a prompt names as `[SESSION_DIR:/absolute/path]`.
+
+    Raises `ValueError` if it names none, several, or a relative path. The path may hold spaces and paired brackets.
+    """
+    paths = {_marked_path(prompt, match.end()) for match in re.finditer(re.escape(MARKER), prompt)}
+    if not paths:
+        raise ValueError(f"the prompt names no workspace; add {MARKER}/absolute/path]")
+    if len(paths) > 1:
+        raise ValueError(f"the prompt names several workspaces: {', '.join(sorted(paths))}")
+    path = paths.pop()
+    if not os.path.isabs(path) or "\0" in path:
+        raise ValueError(f"the prompt names a workspace by an invalid path: {path!r:.200}; write the absolute path")
+    return Path(path)
+
+
+def _marked_path(prompt: str, begin: int) -> str:
+    line = prompt[begin:].partition("\n")[0]
+    depth = 1
+    for place, character in enumerate(line):
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if not depth:
+            return line[:place].strip()
+    return ""
+
+
+class Workspace:
+    """An existing workspace. It holds nothing open, and any number of processes may use it at once."""
+
+    def __init__(self, path: Path, session_id: str) -> None:
+        self.path = path
+        self.session_id = session_id
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        review_type: ReviewType = "code",
+        agents: Iterable[str] = (),
+        config: Mapping[str, JsonValue] | None = None,
+        convergence: Convergence | None = None,
+        protocol: Mapping[str, JsonValue] | None = None,
+        session_id: str = "",
+        now: float | None = None,
+    ) -> Self:
+        """Make a workspace at a path that does not exist or is an empty directory. It appears complete or not at all.
+
+        `protocol`: content of `protocol.json`. `session_id`: generated if "". Raises `WorkspaceError`.
+        """
+        _check_platform()
+        target = Path(os.path.realpath(path))
+        session = check_id(session_id, "session id") if session_id else f"ws-{secrets.token_hex(8)}"
+        names = tuple(check_id(agent, "name of an agent") for agent in agents)
+        created_at = time.time() if now is None else now
+        settings = dict(config or {})
+        judged = convergence or _convergence(settings)
+        files = {
+            METADATA: SessionMetadata(
+                session_id=session, review_type=review_type, created_at=created_at, agents=names, config=settings
+            ).model_dump_json(indent=1),
+            CONVERGENCE: judged.model_copy(update={"session_id": session, "review_type": review_type}).model_dump_json(
+                indent=1
+            ),
+            PROTOCOL: json.dumps({"version": 1, **(protocol or {})}, indent=1),
+            SESSION_ID: session + "\n",
+        }
+        draft = target.with_name(f".{target.name}.draft-{secrets.token_hex(16)}")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft.mkdir(mode=0o700)
+            for place in PLACES:
+                (draft / place).mkdir(parents=True)
+            with open_folder(draft) as folder:
+                for name, text in files.items():
+                    folder.replace(name, text.encode())
+            workspace = cls(draft, session)
+            for agent in names:
+                workspace.add_agent(agent, now=created_at)
+            os.rename(draft, target)  # fails unless the target is absent or an empty directory
+            with open_folder(target.parent) as parent:
+                parent.sync()
+        except OSError as error:
+            raise WorkspaceError(
+                f"the workspace cannot be made: {error.strerror or error}",
+                where=str(target),
+                do="Name a path that does not exist yet, or an empty directory.",
+            ) from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return cls(target, session)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open an existing workspace. Raises `WorkspaceError` if there is none."""
+        _check_platform()
+        root = Path(os.path.realpath(path))
+        with open_folder(root) as folder:
+            session = _session_id(folder)
+        if not session:
+            raise WorkspaceError(
+                f"not a workspace: it has no {SESSION_ID}",
+                where=str(root),
+                do="Make one with `consilience workspace new`.",
+            )
+        return cls(root, check_id(session, f"session id in {SESSION_ID}"))
+
+    @property
+    def marker(self) -> str:
+        """What to put into a prompt so that its reader finds this workspace. Raises `WorkspaceError` if the path prevents it."""
+        marker = f"{MARKER}{self.path}]"
+        with suppress(ValueError):
+            if parse_session_from_prompt(marker) == self.path:
+                return marker
+        raise WorkspaceError(
+            "a prompt cannot name this path",
+            where=str(self.path),
+            do="Use a path without line breaks, outer spaces and unpaired brackets.",
+        )
+
+    @contextmanager
+    def root(self) -> Iterator[Folder]:
+        """Open the directory. Raises `WorkspaceError` if this workspace is no longer there, or another one is in its place."""
+        with open_folder(self.path) as folder:
+            there = _session_id(folder)
+            if there != self.session_id:
+                what = f"another workspace, {there}, is in its place" if there else f"it has no {SESSION_ID}"
+                raise WorkspaceError(f"workspace {self.session_id} is gone: {what}", where=str(self.path))
+            yield folder
+
+    @contextmanager
+    def folder(self, place: str = "", *, make: bool = False) -> Iterator[Folder]:
+        """Open a directory of this workspace. `place`: names joined by '/'; `make`: create missing ones. Raises as `root`."""
+        with self.root() as root:
+            if not place:
+                yield root
+                return
+            with root.folder(place, make=make) as folder:
+                yield folder
+
+    # --- tickets
+
+    def ticket(self, ticket_id: str) -> Ticket:
+        """Return a ticket as it is now. Raises `WorkspaceError` if there is none or no record of it is readable."""
+        with self.folder(HISTORY) as history:
+            return self.ticket_in(history, ticket_id)
+
+    def ticket_in(self, history: Folder, ticket_id: str) -> Ticket:
+        """Return a ticket as `ticket` does, from the open directory of the histories."""
+        check_id(ticket_id, "ticket id")
+        last, ticket = last_record(history, ticket_id, self.session_id)
+        if ticket is None:
+            what = f"no record of ticket {ticket_id} is readable" if last else f"no ticket {ticket_id}"
+            raise WorkspaceError(what, where=str(self.path), do="`consilience workspace show` lists the tickets.")
+        return ticket
+
+    def tickets(self, state: TicketState | None = None) -> list[Ticket]:
+        """Return all tickets, or those in one state, oldest first. Unreadable ones are left out; a sweep reports them."""
+        with self.folder(HISTORY) as history:
+            tickets, _ = all_records(history, self.session_id)
+        return [ticket for ticket in tickets if state in (None, ticket.state)]
+
+    def unreadable_tickets(self) -> list[str]:
+        """Return the ids of tickets of which no record is readable, sorted."""
+        with self.folder(HISTORY) as history:
+            return all_records(history, self.session_id)[1]
+
+    # --- agents
+
+    def agents(self) -> list[str]:
+        """Return the names of the agents that have a directory, sorted."""
+        with self.folder("agents") as folder:
+            return sorted(name for name in folder.names() if is_id(name) and _is_directory(folder, name))
+
+    def add_agent(self, agent: str, *, now: float | None = None) -> None:
+        """Make the directory of an agent unless it has one."""
+        check_id(agent, "name of an agent")
+        with self.folder(f"agents/{agent}", make=True) as folder:
+            for box in ("inbox", "outbox"):
+                with folder.folder(box, make=True):
+                    pass
+            if folder.status("state.json") is None:
+                state = AgentState(agent=agent, last_heartbeat=time.time() if now is None else now)
+                folder.create("state.json", state.model_dump_json(indent=1).encode(), mode=0o644, durable=False)
+
+    def state_of(self, agent: str) -> AgentState:
+        """Return the state of an agent. Raises `WorkspaceError` if it has none or it is unreadable."""
+        return self.read(f"agents/{check_id(agent, 'name of an agent')}", "state.json", AgentState)
+
+    def save_state(self, state: AgentState) -> None:
+        with self.root() as root:
+            save_state(root, state)
+
+    # --- the session
+
+    def metadata(self) -> SessionMetadata:
+        return self.read("", METADATA, SessionMetadata)
+
+    def convergence(self) -> Convergence:
+        return self.read("", CONVERGENCE, Convergence)
+
+    def save_convergence(self, convergence: Convergence) -> None:
+        self.write("", CONVERGENCE, convergence)
+
+    def protocol(self) -> dict[str, JsonValue]:
+        """Return the content of `protocol.json`."""
+        return dict(self.read("", PROTOCOL, _Anything).model_dump())
+
+    def read(self, place: str, name: str, model: type[R]) -> R:
+        """Return the content of a JSON file. Raises `WorkspaceError` if it is missing or invalid."""
+        with self.folder(place) as folder:
+            data = folder.read(name)
+            where = str(folder.path / name)
+        if data is None:
+            raise WorkspaceError("a file of the workspace is missing", where=where)
+        try:
+            return model.model_validate_json(data)
+        except ValidationError as error:
+            raise WorkspaceError(f"invalid file: {describe_invalid(error, model=model)}", where=where) from None
+
+    def write(self, place: str, name: str, record: Record, *, durable: bool = True) -> None:
+        """Replace a JSON file. Raises `WorkspaceError`."""
+        with self.folder(place) as folder:
+            folder.replace(name, record.model_dump_json(indent=1).encode(), durable=durable)
+
+
+class _Anything(Record):
+    pass
+
+
+def _convergence(config: Mapping[str, JsonValue]) -> Convergence:
+    """Return what the settings of the session say about convergence."""
+    gates = config.get("gates", config.get("convergence_gates"))
+    known = {key: config[key] for key in ("max_iterations", "quality_threshold") if key in config}
+    if isinstance(schedule := known.get("quality_threshold"), list | tuple) and schedule:
+        known["quality_threshold"] = schedule[0]  # of the first iteration
+    try:
+        return Convergence.model_validate(
+            {**known, "convergence_gates": [{"id": gate} if isinstance(gate, str) else gate for gate in gates or ()]}
+            if isinstance(gates, list | tuple)
+            else known
+        )
+    except ValidationError as error:
+        raise WorkspaceError(f"invalid settings: {describe_invalid(error, model=Convergence)}") from None
+
+
+def save_state(root: Folder, state: AgentState) -> None:
+    """Replace the state of an agent in an open workspace. Raises `WorkspaceError`."""
+    with root.folder(f"agents/{state.agent}", make=True) as folder:
+        folder.replace("state.json", state.model_dump_json(indent=1).encode(), durable=False)
+
+
+def _is_directory(folder: Folder, name: str) -> bool:
+    status = folder.status(name)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _session_id(folder: Folder) -> str:
+    return (folder.read(SESSION_ID, limit=1000) or b"").decode("utf-8", "replace").strip()
+
+
+def _check_platform() -> None:
+    if os.link not in os.supports_dir_fd or os.open not in os.supports_dir_fd:
+        raise WorkspaceError("workspaces need a system with directory descriptors, such as Linux or macOS")

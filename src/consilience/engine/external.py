@@ -1,0 +1,258 @@
+"""Outside agents: a seat named `workspace:DIR[#NAME]`, whose requests become tickets in a workspace.
+
+A ticket holds all that an agent of another process needs to answer. It survives this process: its id follows from the session and
+the request, so that a resumed session finds what became of it and asks nothing twice. All files are read and written in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import time
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from consilience.coordination import Ticket, Workspace, WorkspaceError, post, result, sweep, withdraw
+from consilience.coordination.configuration import read_protocol
+from consilience.coordination.files import check_id
+from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS, SWEEP_SECONDS
+from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
+from consilience.engine.ports import PendingAnswer
+from consilience.engine.quorum import QuorumReached, current_replies
+from consilience.engine.timing import TIME_LIMIT_DETAIL
+from consilience.models.port import Completion, ModelRequest
+from consilience.models.program import with_schema
+from consilience.models.registry import WORKSPACE_PREFIX, alternatives, check_chain
+
+T = TypeVar("T")
+
+TTL_SECONDS = 300.0
+"""Time from the claim of a ticket to its expiry, unless `protocol.json` has a `timeout_multiplier`."""
+MAX_UNREADABLE_SECONDS = 10.0
+"""How long a workspace may be unreadable before its seats fail; a network file system may pause."""
+MAX_REPLY_BYTES = 4_000_000
+"""Bytes of a result."""
+MAX_KEY_CHARS = 60
+"""Characters of a call's key in the id of its ticket."""
+QUORUM = "quorum: "
+"""Opens the reason of a ticket that was withdrawn at a quorum."""
+
+
+def open_seat(name: str) -> WorkspacePort:
+    """Return the port of `workspace:DIR[#NAME]`. Raises `SettingsError` for an invalid name, `WorkspaceError` for the directory."""
+    check_chain(alternatives(name))
+    directory, _, agent = name.strip().removeprefix(WORKSPACE_PREFIX).partition("#")
+    make = f"consilience workspace new {shlex.quote(directory or 'DIR')}"
+    if not directory.strip():
+        raise SettingsError(
+            f"{name!r} names no workspace",
+            do=f"Write workspace:DIR or workspace:DIR#NAME. To make a workspace: {make}.",
+        )
+    if agent or name.strip().endswith("#"):
+        check_id(agent, "name of an agent")
+    path = Path(directory).expanduser()
+    if not path.is_dir():
+        raise WorkspaceError("there is no workspace", where=str(path.absolute()), do=f"Make it: {make}.")
+    if "#" in str(path.resolve()):  # the recorded name would be read as another directory
+        raise SettingsError(f"the path {str(path.resolve())!r} has a # in it", do="Move the workspace to one without.")
+    workspace = Workspace.open(path)
+    return WorkspacePort(workspace, agent, TTL_SECONDS * read_protocol(workspace).extensions.timeout_multiplier)
+
+
+class WorkspacePort:
+    """An agent of another process, the one of that name if there is one, which answers tickets of a workspace."""
+
+    def __init__(self, workspace: Workspace, agent: str = "", ttl_seconds: float = TTL_SECONDS) -> None:
+        self.workspace = workspace
+        self.agent = agent
+        self.name = f"{WORKSPACE_PREFIX}{workspace.path}{f'#{agent}' if agent else ''}"
+        self._ttl_seconds = ttl_seconds
+        self._swept_at = 0.0
+
+    async def send(self, request: ModelRequest) -> PendingAnswer:
+        """Post the ticket. Raises `ProviderError`s."""
+        now = time.time()
+        if (replies := current_replies.get()) and (reason := replies.reason_to_withdraw(request.agent, now, now)):
+            raise QuorumReached(reason)
+        return self._pending(await in_thread(lambda: post(self.workspace, self._ticket(request))))
+
+    async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
+        ticket_id = ticket_id_of(key, digest)
+        try:
+            ticket = await asyncio.to_thread(self.look, ticket_id)
+        except WorkspaceError:  # the process ended before it was posted
+            return None
+        return await self.completion(ticket) if ticket.is_final else self._pending(ticket)
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return 0.0
+
+    async def close(self) -> None:
+        return None
+
+    def look(self, ticket_id: str) -> Ticket:
+        """Return the ticket as it is now, after a sweep if its claim has expired or a sweep is due. Blocks on the disk."""
+        ticket = self.workspace.ticket(ticket_id)
+        now = time.time()
+        if (ticket.expires_at or now) >= now and abs(now - self._swept_at) < SWEEP_SECONDS:
+            return ticket
+        self._swept_at = now
+        sweep(self.workspace)
+        return self.workspace.ticket(ticket_id)
+
+    async def completion(self, ticket: Ticket) -> Completion:
+        """Return the answer of a ticket that has ended. Raises the `ProviderError` that it ended in otherwise."""
+        if ticket.result is None:
+            raise _failure_of(ticket)
+        if ticket.result.bytes > MAX_REPLY_BYTES:
+            raise _too_large(ticket.result.bytes)
+        try:
+            answer = await asyncio.to_thread(result, self.workspace, ticket.id)
+        except WorkspaceError as error:
+            raise Rejected(f"the result cannot be used: {error}") from None
+        if answer and len(answer.data) > MAX_REPLY_BYTES:  # the record may say otherwise
+            raise _too_large(len(answer.data))
+        return Completion(
+            text=answer.text.removeprefix("\ufeff").strip() if answer else "",
+            model=self.name if self.agent else f"{self.name}#{ticket.result.submitted_by}",
+            cost=0.0,
+            requeued=ticket.requeue_count,
+        )
+
+    def _pending(self, ticket: Ticket) -> PendingAnswer:
+        waiting = WaitingTicket(self, ticket)
+        return PendingAnswer(_Arrival(waiting.arrive), ticket=waiting)
+
+    def _ticket(self, request: ModelRequest) -> Ticket:
+        id = ticket_id_of(request.key, request.digest)
+        return Ticket(
+            id=id,
+            iteration=request.attempt,
+            assigned_to=self.agent,
+            assigned_by=f"consilience session {request.session}",
+            topic=f"{request.agent}: {request.key}",
+            ttl_seconds=self._ttl_seconds,
+            instructions=f"{with_schema(request.text, request.schema)}\n\n{self._how_to_answer(id)}",
+            data={
+                "session": request.session,
+                "key": request.key,
+                "agent": request.agent,
+                "schema": json.loads(json.dumps(request.schema)),
+            },
+        )
+
+    def _how_to_answer(self, ticket_id: str) -> str:
+        command, directory = "consilience workspace", shlex.quote(str(self.workspace.path))
+        return (
+            "# How to answer\nClaim this ticket, unless you hold it already; the first line printed is the claim:\n"
+            f"{command} claim {directory} {ticket_id} --agent {self.agent or 'NAME'}\n"
+            "Write the reply and nothing else to a file, and submit the file:\n"
+            f"{command} submit {directory} FILE --claim CLAIM\n"
+            "If the claim expires before, the ticket is offered to others again."
+        )
+
+
+def _too_large(size: int) -> Rejected:
+    return Rejected(f"the result has {size:,} bytes; at most {MAX_REPLY_BYTES:,} are read")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return the result of `work`, which blocks on the disk. Raises `Unreachable` instead of `WorkspaceError`."""
+    try:
+        return await asyncio.to_thread(work)
+    except WorkspaceError as error:
+        raise Unreachable(str(error)) from None
+
+
+class WaitingTicket:
+    """A posted ticket."""
+
+    def __init__(self, port: WorkspacePort, ticket: Ticket) -> None:
+        self.id = ticket.id
+        self._port = port
+        self._posted = ticket
+        self._replies = current_replies.get()
+        if self._replies is not None:
+            self._replies.post(ticket.created_at)
+        self._unreadable_since = 0.0
+
+    async def is_live(self) -> bool:
+        try:
+            ticket = await asyncio.to_thread(self._port.look, self.id)
+        except WorkspaceError:
+            return bool(self._unreadable_since)  # until `arrive` gives up
+        if ticket.state == "active" and ticket.expires_at is None:
+            return False  # a person's: nothing tells whether anybody still works on it
+        return ticket.state != "pending" or bool(self._reason_to_withdraw(ticket))
+
+    async def withdraw(self, reason: str) -> Completion | None:
+        ticket = await self._withdrawn(reason)
+        return None if ticket.result is None else await self._port.completion(ticket)
+
+    async def _withdrawn(self, reason: str) -> Ticket:
+        return await in_thread(lambda: withdraw(self._port.workspace, self.id, reason))
+
+    async def arrive(self) -> Completion:
+        """Return the answer once it is there. Raises `ProviderError`s.
+
+        Withdraws the ticket at the quorum of its phase.
+        """
+        last, pause = self._posted, MIN_POLL_SECONDS
+        while True:
+            ticket = await self._read(last)
+            if self._replies is not None and (reason := self._reason_to_withdraw(ticket)):
+                await self._replies.flush()  # what follows from the replies leaves the process
+                ticket = await self._withdrawn(f"{QUORUM}{reason}")
+            if ticket.is_final:
+                return await self._port.completion(ticket)
+            pause = MIN_POLL_SECONDS if ticket.revision != last.revision else min(2 * pause, MAX_POLL_SECONDS)
+            last = ticket
+            await (self._replies.wait(pause) if self._replies is not None else asyncio.sleep(pause))
+
+    def _reason_to_withdraw(self, ticket: Ticket) -> str:
+        if ticket.is_final or self._replies is None:
+            return ""
+        began_at = ticket.claimed_at or ticket.created_at
+        return self._replies.reason_to_withdraw(str(ticket.data.get("agent")), began_at, time.time())
+
+    async def _read(self, last: Ticket) -> Ticket:
+        """Return the ticket as it is now; as it was while the workspace cannot be read, for a while."""
+        try:
+            ticket = await asyncio.to_thread(self._port.look, self.id)
+        except WorkspaceError as error:
+            self._unreadable_since = self._unreadable_since or time.monotonic()
+            if time.monotonic() - self._unreadable_since > MAX_UNREADABLE_SECONDS:
+                raise Unreachable(str(error)) from None
+            return last
+        self._unreadable_since = 0.0
+        return ticket
+
+
+class _Arrival:
+    """Begins to wait only when it is awaited."""
+
+    def __init__(self, wait: Callable[[], Coroutine[Any, Any, Completion]]) -> None:
+        self._wait = wait
+
+    def __await__(self) -> Generator[Any, None, Completion]:
+        return self._wait().__await__()
+
+
+def ticket_id_of(key: str, digest: str) -> str:
+    """Return the id of the ticket for a request."""
+    words = re.sub(r"[^A-Za-z0-9._]+", "-", key).strip("-._")[:MAX_KEY_CHARS]
+    return f"{words or 'call'}-{digest}"
+
+
+def _failure_of(ticket: Ticket) -> ProviderError:
+    if ticket.withdrawn.startswith(QUORUM):
+        return QuorumReached(ticket.withdrawn.removeprefix(QUORUM))
+    if ticket.withdrawn.startswith(TIME_LIMIT_DETAIL):
+        return Timeout(ticket.withdrawn)
+    if ticket.withdrawn:
+        return Rejected(f"the ticket was withdrawn: {ticket.withdrawn}")
+    detail = "; ".join(attempt.failure_reason for attempt in ticket.failure_history)
+    return Timeout(detail) if any(attempt.expired for attempt in ticket.failure_history) else Refused(detail)

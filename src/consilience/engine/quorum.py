@@ -1,0 +1,128 @@
+"""The quorum of a phase: how many agents must reply before its outstanding tickets are withdrawn.
+
+Only tickets are withdrawn: agents in this process and people are always awaited. Which ones depends on who replies first, so each
+withdrawal is recorded as a `Failure(quorum)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from consilience.coordination.waiting import (
+    ADAPTIVE_FACTOR,
+    AGENT_TIMEOUT_SECONDS,
+    TimeoutStrategy,
+    required_after_timeout,
+)
+from consilience.domain.errors import ProviderError, SettingsError
+from consilience.domain.outcome import FailureKind
+from consilience.engine.activity import Phase
+from consilience.engine.branch import current_phase
+from consilience.engine.work import Failure, Reply
+
+T = TypeVar("T")
+Flush = Callable[[], Awaitable[None]]
+"""Makes durable what was recorded so far."""
+
+TIMEOUT_DETAIL = "timeout"
+"""First word of the detail of a ticket that was withdrawn after the timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """What a protocol declares for a phase: `session.phase("read", 1, quorum=Quorum(10))`."""
+
+    agents: int
+    """Agents that must reply."""
+    timeout: float = AGENT_TIMEOUT_SECONDS
+    """Seconds after which 80 % of them suffice."""
+    strategy: TimeoutStrategy = "per_agent"
+    """`per_agent` and `adaptive` count an agent's time from its claim, `total` counts from the first ticket of the phase;
+    `adaptive` gives an agent half as much time again after each timeout."""
+
+    def __post_init__(self) -> None:
+        if self.agents < 1 or self.timeout <= 0:
+            raise SettingsError(
+                f"invalid quorum: {self.agents} agents, timeout {self.timeout:g} s", do="Give positive numbers."
+            )
+
+
+class QuorumReached(ProviderError):
+    """The ticket was withdrawn: enough agents of its phase had replied."""
+
+
+class PhaseReplies:
+    """The agents that have replied in a phase with a quorum."""
+
+    def __init__(self, quorum: Quorum, timeouts: Counter[str], flush: Flush | None = None) -> None:
+        """`timeouts`: how often agents were too late in this session. `flush`: called before a withdrawal."""
+        self._quorum = quorum
+        self._timeouts = timeouts
+        self._flush = flush
+        self._opened_at: float | None = None
+        self._replied: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def add(self, result: Reply[Any] | Failure) -> None:
+        if isinstance(result, Reply):
+            self._replied.add(result.agent)
+            self._changed.set()
+            self._changed = asyncio.Event()
+        elif result.kind is FailureKind.DEADLINE or (
+            result.kind is FailureKind.QUORUM and result.detail.startswith(TIMEOUT_DETAIL)
+        ):
+            self._timeouts[result.agent] += 1
+
+    def post(self, created_at: float) -> None:
+        """Note when a ticket of the phase was posted, in seconds since the epoch."""
+        self._opened_at = min(created_at, self._opened_at or created_at)
+
+    def reason_to_withdraw(self, agent: str, began_at: float, now: float) -> str:
+        """Return why the ticket of `agent`, claimed (or else posted) at `began_at`, is not needed any more; "" if it is."""
+        needed, replied = self._quorum.agents, len(self._replied)
+        if replied >= needed:
+            return f"the quorum of {needed} agents was reached"
+        began_at = self._opened_at or began_at if self._quorum.strategy == "total" else began_at
+        factor = ADAPTIVE_FACTOR ** self._timeouts[agent] if self._quorum.strategy == "adaptive" else 1
+        timeout = self._quorum.timeout * factor
+        if now < began_at + timeout or replied < required_after_timeout(needed):
+            return ""
+        return f"{TIMEOUT_DETAIL}: 80 % of the quorum of {needed} agents was reached"
+
+    async def flush(self) -> None:
+        if self._flush is not None:
+            await self._flush()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when another agent has replied, after `seconds` at the latest."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+
+current_replies: ContextVar[PhaseReplies | None] = ContextVar("current_replies", default=None)
+"""Replies of the current phase, if it has a quorum."""
+
+
+def count_reply(result: Reply[T] | Failure) -> Reply[T] | Failure:
+    """Count the result of a call toward the quorum of its phase, if it has one; return the result."""
+    if (replies := current_replies.get()) is not None:
+        replies.add(result)
+    return result
+
+
+@contextmanager
+def in_phase(phase: Phase, quorum: Quorum | None, timeouts: Counter[str], flush: Flush | None = None) -> Iterator[None]:
+    """Label the calls made inside, and count their replies toward the quorum."""
+    replies = PhaseReplies(quorum, timeouts, flush) if quorum else None
+    tokens = current_phase.set(phase), current_replies.set(replies)
+    try:
+        yield
+    finally:
+        current_phase.reset(tokens[0])
+        current_replies.reset(tokens[1])

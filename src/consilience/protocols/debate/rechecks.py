@@ -1,0 +1,220 @@
+"""Answers of final ballots that are asked again before they count: slips, moves that nobody heard of, lone answers.
+
+First those that differ from what their agent had answered before. Then, near a consensus, those of agents who alone hold out: each
+is asked to put its answer on record. An agent is shown its own answers and nobody else's, and that it holds out is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.moves import FIRM, MAX_RECHECKS, Side
+from consilience.protocols.debate.notes import BallotsRechecked
+from consilience.protocols.debate.records import Recheck
+from consilience.protocols.debate.replies import RecheckReply, recheck_type
+from consilience.protocols.debate.threads import Thread
+
+HOLDOUT_SHARE = 3
+"""Near a consensus, fewer than one in so many agents hold out on a question."""
+OWN_BALLOT = "your last ballot"
+
+Replies = list[Reply[Any] | Failure]
+Answers = Mapping[str, Mapping[str, Side]]
+"""Answers by question (`p1` …, `q1` …) and agent."""
+
+
+@dataclass
+class _Answer:
+    """What one agent answered to one question, in order; keys are the ids of the calls or messages."""
+
+    agent: str
+    name: str
+    """`p1` …, `q1` …: the field of the ballot."""
+    question: str
+    before: dict[str, Side]
+    ballot: Side
+    explained: bool
+    """Whether the ballot names the message that moved it."""
+    rechecks: list[Recheck] = field(default_factory=list)
+
+    @property
+    def counts(self) -> Side:
+        return self.rechecks[-1].counts if self.rechecks else self.ballot
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.before) and [*self.before.values()][-1] != self.ballot and not self.explained
+
+
+async def recheck(floor: Floor, final: Replies, asked: Sequence[Thread]) -> Replies:
+    """Ask again what needs it, and return the ballots with the answers that count. Without a reply the ballot stands; after a limit
+    has refused a call nobody is asked."""
+    answers = {
+        (a.agent, a.name): a for reply in final if isinstance(reply, Reply) for a in _answers(floor, reply, asked)
+    }
+    for number in range(1, MAX_RECHECKS + 1):
+        if exhaustion(floor.failures):
+            break
+        if number == 1:
+            due = [answer for answer in answers.values() if answer.differs]
+        else:
+            due = [answers[agent, name] for agent, name in holdouts(_by_question(answers.values())).items()]
+        if due:
+            await _ask_again(floor, due, asked, number)
+    found = [check for answer in answers.values() for check in answer.rechecks]
+    floor.rechecks = [check.model_copy(update={"question": _subject(check.question, asked)}) for check in found]
+    if floor.rechecks:
+        floor.note("ballots_rechecked", BallotsRechecked(at=floor.now, rechecks=tuple(floor.rechecks)))
+    return [_corrected(reply, found) if isinstance(reply, Reply) else reply for reply in final]
+
+
+def holdouts(answers: Answers) -> dict[str, str]:
+    """Return the agents who alone keep a debate from a consensus, each with its question.
+
+    That is so if on every split question the smaller side has fewer than one in `HOLDOUT_SHARE` agents, and no agent is on it
+    twice: who holds out on several questions does not slip. Empty otherwise.
+    """
+    found: dict[str, str] = {}
+    for name, sides in answers.items():
+        firm = sorted(([a for a, held in sides.items() if held == side] for side in FIRM), key=len)
+        fewer, more = firm
+        if not fewer:
+            continue
+        if len(fewer) == len(more) or len(fewer) * HOLDOUT_SHARE >= len(sides) or not found.keys().isdisjoint(fewer):
+            return {}
+        found |= dict.fromkeys(fewer, name)
+    return found
+
+
+def again_words(floor: Floor, agent: str, asked: Sequence[Thread]) -> tuple[str, ...]:
+    """What an agent's ballot counts as where that is not what it says: `q1 YES (ballot: NO)`."""
+    numbers = {thread.id: f"q{n}" for n, thread in enumerate(asked, 1)}
+    last = {check.question: check for check in floor.rechecks if check.agent == agent}
+    return tuple(
+        f"{numbers.get(question, question)} {check.counts} (ballot: {check.ballot})"
+        for question, check in last.items()
+        if check.counts != check.ballot
+    )
+
+
+def _answers(floor: Floor, reply: Reply[Any], asked: Sequence[Thread]) -> list[_Answer]:
+    agent, value = reply.agent, reply.value
+    opening = floor.openings[agent]
+    moved_by = bool(value.cause and value.cause in reply.labels)
+    found = [
+        _Answer(agent, f"p{n}", question, {opening.key: opening.positions[n - 1]}, getattr(value, f"p{n}"), moved_by)
+        for n, question in enumerate(floor.framing.propositions, 1)
+    ]
+    return found + [
+        _Answer(agent, f"q{n}", thread.question or "", _declared(thread, agent), getattr(value, f"q{n}"), False)
+        for n, thread in enumerate(asked, 1)
+    ]
+
+
+def _declared(thread: Thread, agent: str) -> dict[str, Side]:
+    """What an agent answered to the present question of a thread: in public, then in private after the evidence."""
+    found: dict[str, Side] = {}
+    commitment, flip = thread.commitments.get(agent), thread.flips.get(agent)
+    if commitment is not None and thread.locked_question in (None, thread.question):
+        found[commitment.message] = commitment.side
+    if flip is not None:
+        found[flip.message] = flip.side
+    return found
+
+
+def _by_question(answers: Iterable[_Answer]) -> Answers:
+    found: dict[str, dict[str, Side]] = {}
+    for answer in answers:
+        found.setdefault(answer.name, {})[answer.agent] = answer.counts
+    return found
+
+
+async def _ask_again(floor: Floor, due: Sequence[_Answer], asked: Sequence[Thread], number: int) -> None:
+    by_agent = {agent: [a for a in due if a.agent == agent] for agent in dict.fromkeys(a.agent for a in due)}
+    async with floor.session.phase("rechecks", number):
+        replies = await floor.session.gather(
+            [_ask(floor, agent, answers, asked, number) for agent, answers in by_agent.items()]
+        )
+    failures = [reply for reply in replies if isinstance(reply, Failure)]
+    floor.failures += failures
+    if failures:
+        text = f"ballots asked again without a reply: {len(failures)} of {len(replies)}; their answers count as cast"
+        floor.session.warn(text)
+    for reply, answers in zip(replies, by_agent.values(), strict=True):
+        for answer in answers:
+            answer.rechecks.append(_recheck(answer, reply, number))
+
+
+def _recheck(answer: _Answer, reply: Reply[Any] | Failure, number: int) -> Recheck:
+    """What an answer counts as once it was asked again: what its agent now repeats, without a repetition undecided. An agent that
+    holds out has to repeat what counted until now."""
+    again: Side | None = getattr(reply.value, answer.name) if isinstance(reply, Reply) else None
+    counts = answer.counts
+    if again is not None:
+        repeated = [counts] if number > 1 else [*answer.before.values(), counts]
+        counts = again if again in repeated else "UNCERTAIN"
+    return Recheck(
+        agent=answer.agent,
+        question=answer.name,
+        why="differs" if number == 1 else "holds out",
+        before=answer.before | {check.key: check.again for check in answer.rechecks if check.again},
+        ballot=answer.ballot,
+        again=again,
+        counts=counts,
+        reason=reply.value.reason.strip() if isinstance(reply, Reply) else "",
+    )
+
+
+def _ask(
+    floor: Floor, agent: str, answers: Sequence[_Answer], asked: Sequence[Thread], number: int
+) -> Ask[RecheckReply]:
+    """Ask an agent that is shown what its final ballot was cast on, its own messages on the questions, and that ballot."""
+    session, overview = floor.session, floor.overview()
+    shown = {quote.id for quote in overview}
+    said = dict.fromkeys(key for answer in answers for key in answer.before if key in floor.by_id and key not in shown)
+    own = tuple(Quote(key, floor.by_id[key].label) for key in said)
+    words = session.render_template(
+        "recheck",
+        letter=floor.letters[agent],
+        seat=session.agent(agent).introduction(),
+        record=number > 1,
+        questions=tuple((a.name, a.question, _history(floor, a)) for a in answers),
+    )
+    return session.ask(
+        agent,
+        Prompt(words, (*overview, *own, Quote(f"final/{agent}", OWN_BALLOT))),
+        key=f"recheck/{number}/{agent}",
+        returns=recheck_type(tuple(answer.name for answer in answers)),
+        kind="ballot",
+    )
+
+
+def _history(floor: Floor, answer: _Answer) -> tuple[tuple[Side, str], ...]:
+    """An agent's earlier answers in order, each with where it gave it; the ballot is the last before it was asked again."""
+    told: list[tuple[Side, str]] = []
+    for key, side in answer.before.items():
+        message = floor.by_id.get(key)
+        private = "in your first ballot" if key.startswith("opening/") else "in private after the evidence"
+        told.append((side, f"in {message.label}" if message else private))
+    told.append((answer.ballot, "in your final ballot"))
+    return (*told, *((check.again, "when asked again") for check in answer.rechecks if check.again))
+
+
+def _corrected(reply: Reply[Any], rechecks: Iterable[Recheck]) -> Reply[Any]:
+    """A final ballot with the answers that count. Where one to a proposition changes, the reason is that of the last reply."""
+    own = [check for check in rechecks if check.agent == reply.agent]
+    update: dict[str, object] = {check.question: check.counts for check in own}
+    reasons = [check.reason for check in own if check.question[0] == "p" and check.counts != check.ballot]
+    if reasons:
+        update["reason"] = reasons[-1]
+    return replace(reply, value=reply.value.model_copy(update=update)) if update else reply
+
+
+def _subject(name: str, asked: Sequence[Thread]) -> str:
+    """A question as the report names it: `p1` …, or its thread."""
+    return asked[int(name[1:]) - 1].id if name[0] == "q" else name

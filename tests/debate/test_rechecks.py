@@ -1,0 +1,215 @@
+"""Answers of final ballots that are asked again: who is asked what, what counts, and what the report makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+import consilience
+from consilience import Debate, DebateReport, Limits
+from consilience.models.port import ModelRequest
+from consilience.protocols.debate.moves import MAX_RECHECKS, Side
+from consilience.protocols.debate.rechecks import holdouts
+from consilience.testing import ScriptedModel
+from kit.debating import Debaters, labels, properties
+
+Answer = dict[str, object]
+Change = Callable[[ModelRequest], Answer]
+TASK = "Should we move the orders to queues?"
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def debate(
+    changes: dict[str, Change] | None = None,
+    *,
+    model: ScriptedModel | None = None,
+    limits: Limits | None = None,
+    **settings: object,
+) -> DebateReport:
+    protocol = Debate(**{"debaters": 3, "as_is": True, "test_cruxes": 1, **settings})  # type: ignore[arg-type]
+    report = consilience.run_sync(TASK, protocol, model=model or ScriptedModel(Debaters(changes)), limits=limits)
+    assert isinstance(report, DebateReport)
+    return report
+
+
+def only(agent: str, answer: Answer) -> Change:
+    return lambda request: dict(answer) if request.agent == agent else {}
+
+
+def slips(again: str) -> dict[str, Change]:
+    """D1, who answers yes, votes no on the crux; `again` is what it says when it is asked again."""
+    return {"final": only("D1", {"q1": "NO"}), "recheck": only("D1", {"q1": again, "reason": "I misread it"})}
+
+
+def asked_again(model: ScriptedModel) -> list[ModelRequest]:
+    return [request for request in model.requests if request.key.startswith("recheck/")]
+
+
+def final_side(report: DebateReport, agent: str) -> Side:
+    (ballot,) = [b for b in report.ballots if b.step == 1 and b.agent == agent]
+    return ballot.questions["thread-1"]
+
+
+def test_ballots_as_declared_are_not_asked_again() -> None:
+    model = ScriptedModel(Debaters())
+    report = debate(model=model)
+    assert asked_again(model) == []
+    assert report.rechecks == ()
+    assert "asked again" not in report.markdown()
+
+
+def test_ballot_against_what_its_agent_declared_is_asked_again_with_its_own_words_alone() -> None:
+    sealed: Change = lambda request: {"reason": f"sealed reason of {request.agent}"}  # noqa: E731
+    changes = slips("YES")
+    model = ScriptedModel(Debaters({**changes, "final": lambda r: sealed(r) | changes["final"](r)}))
+    debate(model=model)
+
+    (request,) = asked_again(model)
+    assert request.key == "recheck/1/D1"
+    assert sorted(properties(request)) == ["q1", "reason"]
+    (line,) = re.findall(r"^q1: .*$", request.text, re.MULTILINE)
+    committed = re.search(r"YES in ([A-Z]\d+)", line)
+    assert committed is not None
+    assert committed[1] in labels(request)
+    assert line.endswith("YES in private after the evidence, NO in your final ballot.")
+    assert "sealed reason of D1" in request.text
+    assert "sealed reason of D2" not in request.text
+
+
+@pytest.mark.parametrize(("again", "counts"), [("YES", "YES"), ("NO", "NO"), ("UNCERTAIN", "UNCERTAIN")])
+def test_answer_given_again_counts_if_it_was_given_before(again: str, counts: str) -> None:
+    report = debate(slips(again))
+    assert final_side(report, "D1") == counts
+    (check,) = report.rechecks
+    assert (check.agent, check.question, check.why) == ("D1", "thread-1", "differs")
+    assert (*check.before.values(), check.ballot, check.again, check.counts) == ("YES", "YES", "NO", again, counts)
+    assert check.reason == "I misread it"
+
+
+def test_the_report_says_what_was_asked_again_and_what_counts() -> None:
+    text = " ".join(debate(slips("YES")).markdown().split())
+    assert "no in its final ballot; asked again, it answers yes, which counts." in text
+    assert "I misread it" in text
+    text = " ".join(debate(slips("UNCERTAIN")).markdown().split())
+    assert "asked again, it answers undecided, which counts." in text
+
+
+def test_what_counts_is_what_the_closing_call_and_the_tests_read() -> None:
+    model = ScriptedModel(Debaters(slips("YES")))
+    report = debate(model=model)
+    closing = next(request for request in model.requests if request.key == "closing")
+    assert f"- {report.letters['D1']}: q1 YES (ballot: NO)" in closing.text.splitlines()
+    told = {
+        r.agent: "you answered: q1 YES (ballot: NO)." in r.text for r in model.requests if r.key.startswith("test/")
+    }
+    assert told == {"D1": True, "D2": False, "D3": False}
+
+
+def test_without_a_reply_the_ballot_stands_and_the_report_says_so() -> None:
+    script = Debaters(slips("YES"))
+    report = debate(model=ScriptedModel(lambda r: "nonsense" if r.key.startswith("recheck/") else script(r)))
+    assert final_side(report, "D1") == "NO"
+    (check,) = report.rechecks
+    assert (check.again, check.counts) == (None, "NO")
+    assert any("ballots asked again without a reply: 1 of 1" in warning for warning in report.warnings)
+    assert "asked again, it did not reply: no counts." in " ".join(report.markdown().split())
+
+
+def test_change_on_the_task_is_asked_again_unless_the_ballot_names_what_moved_it() -> None:
+    moved = ScriptedModel(Debaters({"final": only("D1", {"p1": "NO", "cause": None})}))
+    report = debate(model=moved)
+    assert [sorted(properties(request)) for request in asked_again(moved)] == [["p1", "reason"]]
+    assert [change.agent for change in report.position_changes] == ["D1"]
+
+    def moved_by_another(request: ModelRequest) -> Answer:
+        others = [label for label in labels(request) if label[0] not in "MB"]
+        return {"p1": "YES", "cause": others[-1]} if request.agent == "D2" else {}
+
+    explained = ScriptedModel(Debaters({"final": moved_by_another}))
+    report = debate(model=explained)
+    assert asked_again(explained) == []
+    assert [(change.agent, change.conformity) for change in report.position_changes] == [("D2", False)]
+
+
+def test_limit_that_refused_a_call_leaves_ballots_as_they_were_cast() -> None:
+    whole = ScriptedModel(Debaters(slips("YES")))
+    debate(model=whole)
+    place = next(n for n, request in enumerate(whole.requests) if request.key.startswith("recheck/"))
+    counts: set[Side] = set()
+    for calls in range(place - 2, place + 4):
+        report = debate(slips("YES"), limits=Limits(calls=calls))
+        for check in report.rechecks:
+            counts.add(check.counts)
+            assert check.counts == (check.again or check.ballot)
+        assert {check.agent for check in report.rechecks} <= {b.agent for b in report.ballots if b.step == 1}
+    assert "NO" in counts or not counts
+
+
+def test_agents_are_asked_again_at_most_twice_and_the_estimate_holds_it() -> None:
+    seats = 4
+    every: dict[str, Change] = {"final": lambda r: {"p1": "UNCERTAIN", "q1": "UNCERTAIN"}}
+    model = ScriptedModel(Debaters(every))
+    report = debate(model=model, debaters=seats)
+    assert {request.agent for request in asked_again(model)} == {"D1", "D2", "D3", "D4"}
+    assert len(asked_again(model)) <= MAX_RECHECKS * seats
+    assert report.ledger.actual.calls <= Debate(debaters=seats, as_is=True, test_cruxes=1).estimate().max
+
+
+# near a consensus
+
+
+def all_yes_but(agent: str, again: str) -> dict[str, Change]:
+    """Four agents who answer everything alike, but one of them the task."""
+
+    def answer(request: ModelRequest) -> Answer:
+        fields: Answer = {name: "YES" for name in properties(request) if name[0] in "pq"} | {"side": "YES"}
+        return fields | ({"p1": "NO"} if request.agent == agent else {})
+
+    kinds = ("opening", "final", "commit", "flip")
+    return {**dict.fromkeys(kinds, answer), "recheck": only(agent, {"p1": again, "reason": "on record"})}
+
+
+def test_lone_answer_against_a_consensus_is_put_on_record() -> None:
+    model = ScriptedModel(Debaters(all_yes_but("D2", "NO")))
+    report = debate(model=model, debaters=4)
+    (request,) = asked_again(model)
+    assert (request.key, sorted(properties(request))) == ("recheck/2/D2", ["p1", "reason"])
+    (check,) = report.rechecks
+    assert (check.why, check.counts) == ("holds out", "NO")
+    assert report.regime == "partial"
+    assert "on record" in report.markdown()
+
+
+def test_lone_answer_that_is_not_given_again_counts_as_undecided() -> None:
+    report = debate(all_yes_but("D2", "YES"), debaters=4)
+    assert report.regime == "consensus"
+    assert [b.positions[0] for b in report.ballots if b.step == 1] == ["YES", "UNCERTAIN", "YES", "YES"]
+    text = " ".join(report.markdown().split())
+    assert "asked to confirm it, since only such answers stood against a consensus, it answers yes" in text
+    assert "it counts as undecided" in text
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ({"p1": "YYYY"}, {}),
+        ({"p1": "YYYN"}, {"D4": "p1"}),
+        ({"p1": "YYN"}, {}),  # a third is no lone answer
+        ({"p1": "YYYN", "q1": "NYYY"}, {"D4": "p1", "D1": "q1"}),
+        ({"p1": "YYNN"}, {}),
+        ({"p1": "YN"}, {}),
+        ({"p1": "YYYYNN"}, {}),
+        ({"p1": "YYYYYNN"}, {"D6": "p1", "D7": "p1"}),
+        ({"p1": "YYYN", "q1": "YYYN"}, {}),  # no slip: D4 holds out twice
+        ({"p1": "YYYN", "q1": "YYNN"}, {}),  # another question is split
+        ({"p1": "Y??N", "q1": "YYYY"}, {}),
+        ({"p1": "YY?N"}, {"D4": "p1"}),
+    ],
+)
+def test_holdouts_are_those_who_alone_keep_a_debate_from_consensus(rows: dict[str, str], found: dict[str, str]) -> None:
+    sides: dict[str, Side] = {"Y": "YES", "N": "NO", "?": "UNCERTAIN"}
+    answers = {name: {f"D{n}": sides[mark] for n, mark in enumerate(row, 1)} for name, row in rows.items()}
+    assert holdouts(answers) == found
