@@ -19,15 +19,16 @@ from consilience.domain.errors import SessionWaiting, SettingsError, WorkspaceEr
 from consilience.domain.events import CallAwaited, CallFailed, SessionParked, canonical_digest
 from consilience.domain.outcome import FailureKind, Limits, StopReason
 from consilience.engine import external
+from consilience.engine.activity import Activity
 from consilience.engine.external import WaitingTicket
-from consilience.engine.ports import Person
+from consilience.engine.ports import PendingAnswer, Person
 from consilience.engine.prompt import Prompt
 from consilience.engine.quorum import PhaseReplies, Quorum
 from consilience.engine.runner import Options
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.journal.sqlite import SqliteStore
-from consilience.models.port import ModelRequest
+from consilience.models.port import Completion, ModelRequest
 from consilience.protocols.baselines import Vote
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.markdown import markdown
@@ -143,6 +144,56 @@ async def test_an_answer_that_comes_while_the_session_waits_needs_no_parking(
     )
     await work_off_when_there(workspace, "red", answering())
     assert (await run).replied == 3
+
+
+class Delayed:
+    """A seat whose answer comes from outside, some turns of the loop after nothing else in the session moves."""
+
+    name = "delayed"
+
+    def __init__(self, turns: int) -> None:
+        self._turns = turns
+        self.stopped = asyncio.Event()
+
+    async def send(self, request: ModelRequest) -> PendingAnswer:
+        return PendingAnswer(self._arrive())
+
+    async def _arrive(self) -> Completion:
+        await self.stopped.wait()
+        for _ in range(self._turns):
+            await asyncio.sleep(0)
+        return Completion(text="It is.", model=self.name)
+
+    async def collect(self, key: str, digest: str) -> Completion:
+        return Completion(text="It is.", model=self.name)
+
+    def price(self, tokens_in: int, tokens_out: int) -> float | None:
+        return 0.0
+
+    async def close(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_an_answer_that_comes_while_the_session_is_being_parked_is_no_deadlock(
+    turns: int, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seat, leave = Delayed(turns), Activity.leave
+    models = {"A1": model(), "A2": seat, "A3": model()}
+
+    def leave_and_tell(activity: Activity) -> None:
+        leave(activity)
+        if activity.running == 0:
+            seat.stopped.set()
+
+    monkeypatch.setattr(Activity, "leave", leave_and_tell)
+    try:
+        report = await runner.start(
+            TASK, OutsideAgent(), models=models, store=store, session="s", options=Options(patience=0)
+        )
+    except SessionWaiting:
+        report = await runner.resume("s", models=models, store=store)
+    assert report.replied == 3
 
 
 async def test_a_seat_without_a_name_is_answered_by_any_agent_who_is_recorded(

@@ -190,12 +190,12 @@ async def execute(setup: Setup, state: State) -> Report:
         await _until_still(main, state, options.patience)
         if not main.done():
             session.raise_defect()
-            await _stop(main, session)
-            if not state.activity.outside and state.activity.held:
-                raise SessionHeld(state.id, dict(sorted(state.activity.held.items())))
-            if not state.activity.outside:
+            held, outside = dict(sorted(state.activity.held.items())), dict(sorted(state.activity.outside.items()))
+            await _stop(main, session)  # an answer that comes meanwhile is for the process that resumes
+            if not outside and held:
+                raise SessionHeld(state.id, held)
+            if not outside:
                 raise ProtocolViolation("deadlock: every branch waits for another one")
-            outside = dict(sorted(state.activity.outside.items()))
             await state.recorder.commit(SessionParked(awaited=tuple(outside)))
             tickets = {key: answer.ticket.id for key, answer in outside.items() if answer.ticket is not None}
             raise SessionWaiting(state.id, tuple(outside), tickets)
@@ -265,8 +265,10 @@ async def _until_still(main: asyncio.Task[Report], state: State, patience: float
             await asyncio.wait((main, still), return_when=asyncio.FIRST_COMPLETED)
         finally:
             still.cancel()
+        if main.done():
+            return
         stillness = activity.generation
-        if main.done() or not (await activity.has_live_ticket() or activity.generation != stillness):
+        if not (activity.running or await activity.has_live_ticket() or activity.generation != stillness):
             return
         patience = None if patience is None else max(patience, CLAIM_CHECK_SECONDS)
 
