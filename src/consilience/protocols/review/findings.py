@@ -1,0 +1,204 @@
+"""Findings: as a reviewer types them, and as the report has them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from consilience.domain.messages import FreeText
+from consilience.domain.report import Frozen
+
+Severity = Literal["critical", "major", "minor"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "major", "minor")
+"""Worst first."""
+CheckKind = Literal["run", "read", "discuss"]
+Vote = Literal["approve", "changes", "reject"]
+VerdictKind = Literal["confirm", "refute", "unsure"]
+Status = Literal["confirmed", "disputed", "unjudged"]
+"""`confirmed`: found by two agents apart, or confirmed by every agent that judged it. `disputed`: an agent refuted it. `unjudged`:
+no agent but its author decided."""
+
+Confidence = Annotated[float, Field(ge=0, le=1)]
+
+
+# --- as reviewers type them
+
+
+class CheckReply(BaseModel):
+    """How a reader can check a finding."""
+
+    kind: CheckKind = "read"
+    """`run` a command or test, `read` these lines, or `discuss` a question that only people can answer."""
+    text: str = ""
+
+
+class FindingReply(BaseModel):
+    """A defect."""
+
+    severity: Severity
+    category: str
+    """One or two words, such as `bounds`."""
+    document: str
+    """Id of the document that is quoted (`S2`)."""
+    line: int
+    """Where the quotation begins."""
+    quotation: str
+    """The exact words at fault."""
+    claim: str
+    """What is wrong, in a sentence that makes sense on its own."""
+    consequence: str = ""
+    """What follows for a user of the reviewed work."""
+    check: CheckReply = Field(default_factory=CheckReply)
+    recommendation: str = ""
+    replacement: str | None = None
+    """The text that takes the place of the quoted lines, whole; None where the fix is not small."""
+
+
+Findings = Annotated[list[FindingReply], Field(json_schema_extra={"maxItems": 12})]
+
+
+class ReadReply(BaseModel):
+    """A document that was read, or why it was not reviewed."""
+
+    document: str
+    remark: str
+    """What was checked in it, or why it needs no review."""
+
+
+class ReviewReply(BaseModel):
+    """One reviewer's reply on one part of the target."""
+
+    read: list[ReadReply] = Field(default_factory=list)
+    findings: Findings = Field(default_factory=list)
+    vote: Vote
+    """The sealed ballot. Other agents never see it."""
+    confidence: Confidence = 0.5
+    reason: str = ""
+
+
+class WrittenReviewReply(ReviewReply):
+    """The same, with a written review, where gates judge texts."""
+
+    text: FreeText
+
+
+class VerdictReply(BaseModel):
+    """A judgement on one finding of another agent."""
+
+    finding: str
+    """Its id as shown (`F3`)."""
+    verdict: VerdictKind
+    reason: str
+
+
+class CrossReply(BaseModel):
+    """An agent's judgements on the findings of others."""
+
+    verdicts: list[VerdictReply] = Field(default_factory=list)
+
+
+# --- as the report has them
+
+
+class Check(Frozen):
+    """How to check a finding."""
+
+    kind: CheckKind
+    text: str
+
+
+class Judgement(Frozen):
+    """What an agent other than its author said of a finding."""
+
+    agent: str
+    verdict: VerdictKind
+    reason: str
+
+
+class Finding(Frozen):
+    """A defect with a verified quotation."""
+
+    id: str
+    """`F1`, `F2`, … in the order of the report; also where agents judge it."""
+    by: tuple[str, ...]
+    """The agents that found it, each apart from the others."""
+    severity: Severity
+    """The worst that an author gave it."""
+    category: str
+    file: str
+    first_line: int
+    last_line: int
+    side: Literal["new", "old"] = "new"
+    """`old`: the lines were removed by the diff under review and are counted in the old file."""
+    source: str
+    """The document that the words are quoted from (`S2`)."""
+    source_line: int
+    """Where they begin in it, which for a diff is not the line of the file."""
+    quotation: str
+    claim: str
+    consequence: str = ""
+    check: Check
+    recommendation: str = ""
+    fix: str = ""
+    """A unified diff of the file; "" without a small fix, or if the fix does not apply."""
+    changed: bool = True
+    """Whether it touches changed lines; True where the target is no diff."""
+    judgements: tuple[Judgement, ...] = ()
+    status: Status = "unjudged"
+    duplicates: tuple[str, ...] = ()
+    """The claims that were merged into it."""
+    fingerprint: str = ""
+    """Tells the finding again after lines have moved: of the file and the normalised quotation."""
+    refs: tuple[str, ...] = ()
+    """Keys of the calls that it rests on."""
+
+
+DroppedReason = Literal["false quotation", "baseline", "ignored", "unchanged lines", "over the limit"]
+
+
+class DroppedFinding(Frozen):
+    """A finding that the report does not list, and the reason."""
+
+    reason: DroppedReason
+    by: str
+    severity: Severity
+    file: str
+    """As the agent named it, if there is no such document."""
+    line: int
+    quotation: str
+    claim: str
+    detail: str = ""
+    """The reason of an inline comment, or why the quotation is false."""
+
+
+class BallotCast(Frozen):
+    """The sealed ballot of a reviewer on its last reading of a part."""
+
+    agent: str
+    part: int
+    iteration: int
+    vote: Vote
+    confidence: float
+    reason: str = ""
+
+
+class PartRead(Frozen):
+    """A part of the target, and who read it."""
+
+    index: int
+    """From 1."""
+    documents: tuple[str, ...]
+    """As asked for: `S3`, or `S4:120-380` for lines of it."""
+    tokens: int
+    """Estimated tokens of the text."""
+    readers: tuple[str, ...] = ()
+    """Agents that reviewed it in at least one iteration."""
+
+
+class FileRead(Frozen):
+    """What reviewers said about a file: what they checked in it, or why it needs no review."""
+
+    file: str
+    remarks: tuple[tuple[str, str], ...] = ()
+    """Pairs of agent and remark."""
