@@ -168,8 +168,11 @@ class DroppedFinding(Frozen):
     line: int
     quotation: str
     claim: str
+    category: str = ""
     detail: str = ""
     """The reason of an inline comment, or why the quotation is false."""
+    fingerprint: str = ""
+    """As of a finding; "" where the quotation is false."""
 
 
 class BallotCast(Frozen):
@@ -202,3 +205,13 @@ class FileRead(Frozen):
     file: str
     remarks: tuple[tuple[str, str], ...] = ()
     """Pairs of agent and remark."""
+
+
+class DiffHunk(Frozen):
+    """The lines of a file that a hunk of the diff under review shows, changed or not. A range is first and last line, from 1; an
+    empty range ends before it begins."""
+
+    file: str
+    """As findings name it."""
+    old: tuple[int, int]
+    new: tuple[int, int]
