@@ -1,4 +1,4 @@
-"""The gate at publication: what was open when a reply was begun may have closed since. What it blocks, no agent is shown."""
+"""The gate at publication: what was open when a reply was begun may have closed since. What it blocks, only its author is shown."""
 
 from __future__ import annotations
 
