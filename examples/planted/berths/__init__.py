@@ -1,0 +1,1 @@
+"""Bookings of berths for a harbour office."""
