@@ -1,8 +1,9 @@
 """Planted defects: the key of a project, and how findings are matched to it.
 
-A finding is matched by place and by words: it lies in the file and in the lines of a place of the key, or for prose (`by = "words"`)
-shares words with it, and what it says contains one of the stems of the key. A finding at the right place that says something else is counted
-apart, and one that matches nothing is `other`: it may be true, so a person judges it. Nothing is counted as false without being a decoy.
+A finding is matched by place and by words. It lies in the file and in the lines of a place of the key; for prose
+(`by = "words"`), whose lines hold several sentences, it also shares words with it. And it contains one of the
+stems of the key. A finding at such a place that says something else is counted apart. One that matches nothing is
+`other`: it may be true, so a person judges it. Only a finding about a decoy is counted as false.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -183,17 +183,3 @@ def _shared_words(place: str, quotation: str) -> float:
         longest = max(longest, *rows)
     shorter = min(len(one), len(other))
     return longest / shorter if longest >= min(MIN_SHARED_WORDS, shorter) else 0.0
-
-
-def overlapping(key: Key) -> list[tuple[str, str]]:
-    """Return pairs of a defect and a decoy of which a finding could mean both. Empty for a sound key."""
-    places = [
-        (place.file, *key.lines(place), planted.id, planted in key.decoys)
-        for planted in (*key.defects, *key.decoys)
-        for place in planted.places
-    ]
-    return [
-        (one[3], other[3])
-        for one, other in pairwise(sorted(places))
-        if one[0] == other[0] and one[2] >= other[1] and one[4] != other[4]
-    ]
