@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from consilience.domain.outcome import StopReason
 from consilience.domain.report import Report
 from consilience.protocols.review.findings import BallotCast, DiffHunk, DroppedFinding, FileRead, Finding, PartRead
 
@@ -21,3 +22,13 @@ class ReviewData(Report):
     """What the target holds and no agent was shown, each with the reason."""
     hunks: tuple[DiffHunk, ...] = ()
     """Of the diff under review; empty where the target is no diff."""
+
+    @property
+    def unread(self) -> tuple[PartRead, ...]:
+        """The parts that no agent reviewed."""
+        return tuple(part for part in self.parts if not part.readers)
+
+    @property
+    def complete(self) -> bool:
+        """Whether an agent reviewed each part, and the run neither failed nor was cancelled. Otherwise no findings mean nothing."""
+        return self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED) and not self.unread

@@ -1,0 +1,163 @@
+"""A review as GitHub's REST API takes it: the body of `POST /repos/{owner}/{repo}/pulls/{pull_number}/reviews`.
+
+GitHub refuses a whole review if one comment is on a line that the pull request's diff does not show. So only findings inside a
+hunk are comments; the others are in the review's body. The event is always `COMMENT`: models neither approve nor block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from consilience.protocols.review.findings import Check, DiffHunk, Finding
+from consilience.protocols.review.github_text import code_block, code_span, prose, visible
+from consilience.protocols.review.patches import parse_patch
+from consilience.protocols.review.report_data import ReviewData
+
+Json = dict[str, object]
+
+MAX_BODY_CHARS = 60_000
+"""GitHub accepts 65,536."""
+MAX_FIX_CHARS = 8_000
+MAX_CHECK_CHARS = 2_000
+MAX_NOTES = 20
+"""Missing agents, files left out and warnings that the body names."""
+
+
+def github_comments(report: ReviewData) -> Json:
+    """Return the request body: event, body, and one comment for each finding on lines that the diff shows.
+
+    Without hunks (the target was no diff) all findings are in the body. Add `commit_id` to bind the review to a commit.
+    """
+    comments: list[Json] = []
+    others: list[Finding] = []
+    for finding in report.findings:
+        place = _place(finding, report.hunks)
+        if place is None:
+            others.append(finding)
+        else:
+            comments.append(_comment(finding, *place))
+    return {"event": "COMMENT", "body": _body(report, others, len(comments)), "comments": comments}
+
+
+def _place(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int] | None:
+    """Return the finding's lines that a hunk shows, on its side; None if the diff shows none of them."""
+    for hunk in hunks:
+        shown = hunk.new if finding.side == "new" else hunk.old
+        first, last = max(finding.first_line, shown[0]), min(finding.last_line, shown[1])
+        if hunk.file == finding.file and first <= last:
+            return first, last
+    return None
+
+
+def _comment(finding: Finding, first: int, last: int) -> Json:
+    side = "RIGHT" if finding.side == "new" else "LEFT"
+    whole = (first, last) == (finding.first_line, finding.last_line)
+    place = "" if whole else f" · {code_span(_where(finding))}"
+    body = "\n\n".join(
+        [f"{_label(finding)}{place} — {prose(finding.claim)}", *_details(finding, _suggestion(finding, whole))]
+    )
+    comment: Json = {"path": finding.file, "line": last, "side": side, "body": body}
+    if first < last:
+        comment |= {"start_line": first, "start_side": side}
+    return comment
+
+
+def _suggestion(finding: Finding, whole: bool) -> str:
+    """Return a block that GitHub can apply: the commented lines as the fix has them; "" if the fix is not exactly these lines."""
+    if not whole or finding.side == "old" or len(finding.fix) > MAX_FIX_CHARS:
+        return ""
+    lines = parse_patch(finding.fix).replaced(finding.first_line, finding.last_line)
+    text = "\n".join(lines or ())
+    if lines is None or visible(text) != text:  # applying a block without its invisible characters is another fix
+        return ""
+    return code_block(text, "suggestion") if lines else "```suggestion\n```"
+
+
+def _label(finding: Finding) -> str:
+    disputed = " · disputed" if finding.status == "disputed" else ""
+    return f"**{finding.severity} · {prose(finding.category, 60) or 'other'}{disputed}**"
+
+
+def _where(finding: Finding) -> str:
+    lines = (
+        f"{finding.first_line}"
+        if finding.first_line == finding.last_line
+        else f"{finding.first_line}-{finding.last_line}"
+    )
+    return f"{finding.file}:{lines}"
+
+
+def _details(finding: Finding, suggestion: str) -> list[str]:
+    """Return the paragraphs below the claim."""
+    parts = [f"**Consequence:** {prose(finding.consequence)}"] if finding.consequence.strip() else []
+    if finding.recommendation.strip():
+        parts.append(f"**Recommendation:** {prose(finding.recommendation)}")
+    if finding.check.text.strip():
+        parts.append(_check(finding.check))
+    if suggestion:
+        parts.append(suggestion)
+    elif finding.fix and len(finding.fix) <= MAX_FIX_CHARS:
+        parts.append(code_block(finding.fix.rstrip("\n"), "diff"))
+    parts += [
+        f"**Disputed by {prose(judgement.agent, 60)}:** {prose(judgement.reason, 1_000)}"
+        for judgement in finding.judgements
+        if judgement.verdict == "refute"
+    ]
+    parts.append(f"<sub>{finding.id} · {finding.status} · found by {prose(', '.join(finding.by), 200)}</sub>")
+    return parts
+
+
+def _check(check: Check) -> str:
+    label, text = f"**To check ({check.kind}):**", check.text.strip()[:MAX_CHECK_CHARS]
+    if check.kind != "run":
+        return f"{label} {prose(text)}"
+    return f"{label}\n\n{code_block(text)}" if "\n" in text else f"{label} {code_span(text)}"
+
+
+def _body(report: ReviewData, others: Sequence[Finding], commented: int) -> str:
+    parts = [f"**Review by consilience:** {_summary(report, commented, len(others))}"]
+    if report.answer and report.findings:
+        parts += [f"> {prose(paragraph)}" for paragraph in report.answer.split("\n\n") if paragraph.strip()]
+    if others and report.hunks:
+        parts.append("Findings on lines that the diff does not show:")
+    end = _ending(report)
+    room = MAX_BODY_CHARS - sum(len(part) + 2 for part in (*parts, *end))
+    for number, finding in enumerate(others):
+        claim = f"{_label(finding)} · {code_span(_where(finding))} — {prose(finding.claim)}"
+        text = "\n\n".join([claim, *_details(finding, "")])
+        room -= len(text) + 2
+        if room < 100:
+            parts.append(f"{len(others) - number} more in the report.")
+            break
+        parts.append(text)
+    return "\n\n".join([*parts, *end])
+
+
+def _summary(report: ReviewData, commented: int, others: int) -> str:
+    partial = "" if report.complete else f" The review is incomplete ({report.stop_reason.value})."
+    if not report.findings:
+        return f"{prose(report.answer or 'no findings.')}{partial}"
+    kinds = Counter(finding.severity for finding in report.findings)
+    counts = ", ".join(f"{n} {severity}" for severity, n in kinds.items())
+    return f"{counts}; {commented} on lines of the diff, {others} below.{partial}"
+
+
+def _ending(report: ReviewData) -> list[str]:
+    """Return what limits the review: missing agents, what was left out, what was dropped."""
+    notes = [
+        *(f"- Missing: {prose(m.agent, 60)} ({prose(m.reason, 300)})" for m in report.missing),
+        *(f"- Read by no reviewer: {prose(', '.join(part.documents), 300)}" for part in report.unread),
+        *(f"- Not reviewed: {prose(text, 300)}" for text in report.left_out),
+        *(f"- Warning: {prose(text, 300)}" for text in report.warnings),
+    ]
+    if len(notes) > MAX_NOTES:
+        notes = [*notes[:MAX_NOTES], f"- {len(notes) - MAX_NOTES} more in the report"]
+    dropped = Counter(finding.reason for finding in report.dropped)
+    parts = ["\n".join(notes)] if notes else []
+    if dropped:
+        parts.append("Dropped: " + ", ".join(f"{n} {reason}" for reason, n in dropped.items()) + ".")
+    parts.append(
+        f"<sub>Written by models; check a finding before you act on it. Session {code_span(report.session)}.</sub>"
+    )
+    return parts

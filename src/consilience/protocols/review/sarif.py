@@ -1,0 +1,245 @@
+"""The findings of a review as SARIF 2.1.0, the format in which analysis tools exchange results.
+
+Severities map to levels one to one: critical is `error`, major `warning`, minor `note`. A disputed finding has the kind `review`,
+by which SARIF asks for a person's decision, and therefore the level `none`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+from consilience.domain.outcome import StopReason
+from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, Severity
+from consilience.protocols.review.github_text import visible
+from consilience.protocols.review.patches import Edit, parse_patch
+from consilience.protocols.review.report_data import ReviewData
+
+Json = dict[str, object]
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+LEVELS: Mapping[Severity, str] = {"critical": "error", "major": "warning", "minor": "note"}
+FINGERPRINT = "consilienceFinding/v1"
+ROOT = "SRCROOT"
+"""The base of relative paths."""
+UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/")
+EARLY = (StopReason.FAILED, StopReason.CANCELLED, StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
+"""Reasons for which a review ended before its end; running out of iterations is not one of them."""
+
+
+def sarif(report: ReviewData) -> Json:
+    """Return the report as a SARIF log with one run.
+
+    Findings that a baseline or an inline comment dropped are suppressed results; other dropped findings are only counted.
+    GitHub's code scanning does not read suppressions, so remove suppressed results before an upload to it.
+    """
+    suppressed = [finding for finding in report.dropped if finding.reason in ("baseline", "ignored")]
+    rules = {rule_id(category): category for category in _categories(report.findings, suppressed)}
+    numbers = {rule: index for index, rule in enumerate(rules)}
+    results = [
+        *(_result(finding, numbers, report.hunks) for finding in report.findings),
+        *(_suppressed(finding, numbers) for finding in suppressed),
+    ]
+    driver: Json = {
+        "name": "consilience review",
+        "version": version("consilience"),
+        "rules": [_rule(rule, category) for rule, category in rules.items()],
+    }
+    run: Json = {
+        "tool": {"driver": driver},
+        "automationDetails": {"id": f"consilience-review/{_encoded(report.session)}"},
+        "invocations": [_invocation(report)],
+        "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the reviewed repository or directory."}}},
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+        "properties": {
+            "session": report.session,
+            "stopReason": report.stop_reason.value,
+            "votes": dict(Counter(ballot.vote for ballot in report.ballots)),
+            "dropped": dict(Counter(finding.reason for finding in report.dropped)),
+        },
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def rule_id(category: str) -> str:
+    """Return the rule of a category: lower-case words with hyphens, max 60 characters; `other` without words."""
+    words = re.findall(r"[a-z0-9]+", category.lower())
+    return "-".join(words)[:60].strip("-") or "other"
+
+
+def uri(path: str) -> str:
+    """Return a path as a percent-encoded URI: relative to the root, or with the scheme `file` if it is absolute."""
+    return f"file://{_encoded(path)}" if path.startswith("/") else _encoded(path)
+
+
+def _encoded(text: str) -> str:
+    return "".join(chr(b) if b in UNRESERVED else f"%{b:02X}" for b in text.encode("utf-8", "replace"))
+
+
+def _categories(findings: Sequence[Finding], suppressed: Sequence[DroppedFinding]) -> Iterator[str]:
+    """In reverse, so that the wording of the first finding names a rule."""
+    yield from (finding.category for finding in reversed(suppressed))
+    yield from (finding.category for finding in reversed(findings))
+
+
+def _rule(rule: str, category: str) -> Json:
+    name = " ".join(visible(category).split()) or "other"
+    return {
+        "id": rule,
+        "shortDescription": {"text": f"Review finding: {_plain(name)}."},
+        "fullDescription": {
+            "text": f"Reviewers found a defect of the category “{_plain(name)}”. The category is in a reviewer's own words."
+        },
+        "help": {
+            "text": "The quoted words were found in the reviewed text by a program; the claim about them is a model's."
+            " Check it as the message describes before you act on it."
+        },
+        "defaultConfiguration": {"level": "warning"},
+    }
+
+
+def _result(finding: Finding, numbers: Mapping[str, int], hunks: Sequence[DiffHunk]) -> Json:
+    rule = rule_id(finding.category)
+    disputed = finding.status == "disputed"
+    result: Json = {
+        "ruleId": rule,
+        "ruleIndex": numbers[rule],
+        "kind": "review" if disputed else "fail",
+        "level": "none" if disputed else LEVELS[finding.severity],
+        "message": {"text": _message(finding)},
+        "locations": [_location(finding.file, *_lines(finding, hunks))],
+        "properties": {
+            "id": finding.id,
+            "severity": finding.severity,
+            "status": finding.status,
+            "side": finding.side,
+            "quotation": visible(finding.quotation),
+            "by": list(finding.by),
+            "judgements": [judgement.model_dump() for judgement in finding.judgements],
+            "check": finding.check.model_dump(),
+        },
+    }
+    if finding.fingerprint:
+        result["partialFingerprints"] = {FINGERPRINT: finding.fingerprint}
+    if fix := _fix(finding):
+        result["fixes"] = [fix]
+    return result
+
+
+def _suppressed(finding: DroppedFinding, numbers: Mapping[str, int]) -> Json:
+    rule = rule_id(finding.category)
+    in_source = finding.reason == "ignored"
+    justification = finding.detail or ("An inline comment." if in_source else "It is in the baseline.")
+    result: Json = {
+        "ruleId": rule,
+        "ruleIndex": numbers[rule],
+        "kind": "fail",
+        "level": LEVELS[finding.severity],
+        "message": {"text": _plain(finding.claim) or "No claim."},
+        "locations": [_location(finding.file, finding.line, finding.line)],
+        "suppressions": [
+            {
+                "kind": "inSource" if in_source else "external",
+                "status": "accepted",
+                "justification": _plain(justification),
+            }
+        ],
+        "properties": {"severity": finding.severity, "quotation": visible(finding.quotation), "by": [finding.by]},
+    }
+    if finding.fingerprint:
+        result["partialFingerprints"] = {FINGERPRINT: finding.fingerprint}
+    return result
+
+
+def _message(finding: Finding) -> str:
+    parts = [finding.claim]
+    if finding.side == "old":
+        parts.append(f"It is about removed lines, {_range(finding.first_line, finding.last_line)} of the old file.")
+    if finding.consequence:
+        parts.append(f"Consequence: {finding.consequence}")
+    if finding.recommendation:
+        parts.append(f"Recommendation: {finding.recommendation}")
+    if finding.check.text:
+        parts.append(f"How to check ({finding.check.kind}): {finding.check.text}")
+    for judgement in finding.judgements:
+        if judgement.verdict == "refute":
+            parts.append(f"Disputed by {judgement.agent}: {judgement.reason}")
+    return "\n\n".join(filter(None, map(_plain, parts))) or "No claim."
+
+
+def _range(first: int, last: int) -> str:
+    return f"line {first}" if first == last else f"lines {first} to {last}"
+
+
+def _plain(text: str) -> str:
+    """Return text of an agent in which no viewer finds a link: SARIF reads `[words](target)` in messages as one."""
+    return re.sub(r"\](?=\()", "] ", visible(text)).strip()
+
+
+def _lines(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int]:
+    """Return the lines of the new file to show. Removed lines are not in it: their place is the first line of their hunk."""
+    if finding.side == "new":
+        return finding.first_line, finding.last_line
+    for hunk in hunks:
+        if hunk.file == finding.file and hunk.old[0] <= finding.first_line <= hunk.old[1]:
+            return max(hunk.new[0], 1), max(hunk.new[0], 1)
+    return 1, 1
+
+
+def _artifact(path: str) -> Json:
+    return {"uri": uri(path)} if path.startswith("/") else {"uri": uri(path), "uriBaseId": ROOT}
+
+
+def _location(path: str, first: int, last: int) -> Json:
+    start = max(first, 1)
+    region = {"startLine": start, "endLine": max(last, start)}
+    return {"physicalLocation": {"artifactLocation": _artifact(path), "region": region}}
+
+
+def _fix(finding: Finding) -> Json | None:
+    edits = parse_patch(finding.fix).edits if finding.side == "new" else ()
+    if not edits:
+        return None
+    change = {"artifactLocation": _artifact(finding.file), "replacements": [_replacement(edit) for edit in edits]}
+    return {
+        "description": {"text": _plain(finding.recommendation) or "The fix that a reviewer proposed."},
+        "artifactChanges": [change],
+    }
+
+
+def _replacement(edit: Edit) -> Json:
+    """Whole lines with their ends, so that a change of the number of lines is exact."""
+    end = edit.first + edit.removed
+    region = {"startLine": edit.first, "startColumn": 1, "endLine": end, "endColumn": 1}
+    replacement: Json = {"deletedRegion": region}
+    if edit.added:
+        replacement["insertedContent"] = {"text": "".join(f"{line}\n" for line in edit.added)}
+    return replacement
+
+
+def _invocation(report: ReviewData) -> Json:
+    notes: list[Json] = [
+        *(_note("missing-agent", f"{m.agent} gave no reply since {m.since}: {m.reason}") for m in report.missing),
+        *(_note("part-not-read", f"No reviewer read {', '.join(part.documents)}.", "error") for part in report.unread),
+        *(_note("left-out", text, "note") for text in report.left_out),
+        *(_note("warning", text) for text in report.warnings),
+    ]
+    if report.stop_reason in EARLY:
+        notes.append(_note("stopped", f"The review ended early ({report.stop_reason.value}).", "error"))
+    return {"executionSuccessful": report.complete, "toolExecutionNotifications": _unique(notes)}
+
+
+def _note(descriptor: str, text: str, level: str = "warning") -> Json:
+    return {"descriptor": {"id": descriptor}, "level": level, "message": {"text": _plain(text)}}
+
+
+def _unique(notes: Iterable[Json]) -> list[Json]:
+    """SARIF requires distinct notifications."""
+    unique: list[Json] = []
+    for note in notes:
+        if note not in unique:
+            unique.append(note)
+    return unique

@@ -1,0 +1,184 @@
+"""SARIF of reviews: what results say, and what Microsoft's validator says of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from consilience.domain.outcome import StopReason
+from consilience.protocols.review.formats import sarif
+from consilience.protocols.review.report_data import ReviewData
+from review.reports import dropped, finding, review, rich_review
+
+
+def run_of(report: ReviewData) -> dict[str, Any]:
+    (run,) = json.loads(json.dumps(sarif(report)))["runs"]
+    return run  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("severity", "level"), [("critical", "error"), ("major", "warning"), ("minor", "note")])
+def test_severity_of_a_finding_is_the_level_of_its_result(severity: str, level: str) -> None:
+    (result,) = run_of(review(finding(severity=severity)))["results"]
+    assert (result["kind"], result["level"]) == ("fail", level)
+
+
+def test_disputed_finding_is_left_to_people_and_names_the_dispute() -> None:
+    result = run_of(rich_review())["results"][1]
+    assert (result["kind"], result["level"]) == ("review", "none")
+    assert (result["properties"]["severity"], result["properties"]["status"]) == ("critical", "disputed")
+    assert "Disputed by blue: The caller checks it." in result["message"]["text"]
+
+
+def test_message_has_claim_consequence_and_check() -> None:
+    (result,) = run_of(review(finding()))["results"]
+    assert result["message"]["text"].split("\n\n") == [
+        "Every page after the first repeats an item.",
+        "Consequence: Readers see an item twice.",
+        "Recommendation: Do not add 1.",
+        "How to check (run): pytest tests/test_pager.py -k second",
+    ]
+
+
+def test_message_of_an_agent_holds_no_link() -> None:
+    result = run_of(rich_review())["results"][1]
+    assert "](" not in result["message"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("src/a.py", {"uri": "src/a.py", "uriBaseId": "SRCROOT"}),
+        ("b ä#?%:.py", {"uri": "b%20%C3%A4%23%3F%25%3A.py", "uriBaseId": "SRCROOT"}),
+        ("/tmp/a b.py", {"uri": "file:///tmp/a%20b.py"}),
+    ],
+)
+def test_path_of_a_file_is_a_percent_encoded_uri(path: str, location: dict[str, str]) -> None:
+    (result,) = run_of(review(finding(file=path)))["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"] == location
+
+
+def test_categories_of_one_wording_share_a_rule() -> None:
+    run = run_of(
+        review(finding(category="Off by one"), finding(id="F2", category="off-by-one"), finding(id="F3", category="!"))
+    )
+    rules = run["tool"]["driver"]["rules"]
+    assert sorted(rule["id"] for rule in rules) == ["off-by-one", "other"]
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+
+
+def test_fix_replaces_whole_lines() -> None:
+    (result,) = run_of(review(finding()))["results"]
+    ((change,),) = (fix["artifactChanges"] for fix in result["fixes"])
+    assert change["replacements"] == [
+        {
+            "deletedRegion": {"startLine": 11, "startColumn": 1, "endLine": 12, "endColumn": 1},
+            "insertedContent": {"text": "    last = n * size\n"},
+        }
+    ]
+
+
+def test_removed_lines_are_placed_at_their_hunk() -> None:
+    result = run_of(rich_review())["results"][2]
+    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 8, "endLine": 8}
+    assert "lines 9 to 10 of the old file" in result["message"]["text"]
+
+
+def test_known_and_ignored_findings_are_suppressed_and_other_drops_counted() -> None:
+    run = run_of(rich_review())
+    suppressed = [result["suppressions"] for result in run["results"] if "suppressions" in result]
+    assert suppressed == [
+        [{"kind": "external", "status": "accepted", "justification": "It is in the baseline."}],
+        [{"kind": "inSource", "status": "accepted", "justification": "generated code"}],
+    ]
+    assert run["properties"]["dropped"] == {"baseline": 1, "ignored": 1, "false quotation": 1, "over the limit": 1}
+
+
+def test_partial_run_names_what_is_missing() -> None:
+    (invocation,) = run_of(rich_review())["invocations"]
+    assert not invocation["executionSuccessful"]
+    told = {note["descriptor"]["id"]: note["message"]["text"] for note in invocation["toolExecutionNotifications"]}
+    assert told == {
+        "missing-agent": "blue gave no reply since review/1/2: timed out",
+        "part-not-read": "No reviewer read S3:1-200.",
+        "left-out": "logo.png: not a text",
+        "warning": "blue's ticket was offered again",
+        "stopped": "The review ended early (exhausted_time).",
+    }
+
+
+@pytest.mark.parametrize("reason", StopReason)
+def test_only_a_complete_run_is_successful(reason: StopReason) -> None:
+    (invocation,) = run_of(review(stop_reason=reason))["invocations"]
+    assert invocation["executionSuccessful"] == (reason not in (StopReason.FAILED, StopReason.CANCELLED))
+
+
+def test_review_without_findings_has_an_empty_list_of_results() -> None:
+    run = run_of(review())
+    assert (run["results"], run["tool"]["driver"]["rules"]) == ([], [])
+    assert run["invocations"] == [{"executionSuccessful": True, "toolExecutionNotifications": []}]
+
+
+# --- the validator
+
+
+@pytest.fixture(scope="session")
+def validate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, object]], list[str]]:
+    """Microsoft's validator: the official schema, rules of the standard that no schema expresses, and those of GitHub's code
+    scanning. Returns the ids of what it finds, without remarks on style."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed, which installs the SARIF validator")
+    directory = tmp_path_factory.mktemp("multitool")
+    packages = ("@microsoft/sarif-multitool@5.7.0", "@microsoft/sarif-multitool-linux@5.7.0")
+    command = (npm, "install", "--silent", "--ignore-scripts", "--no-save", "--prefix", str(directory), *packages)
+    installed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if installed.returncode:
+        pytest.skip(f"the SARIF validator cannot be installed: {installed.stderr.strip()[-200:]}")
+    home = directory / "node_modules" / "@microsoft" / "sarif-multitool-linux"
+    program = home / "Sarif.Multitool"
+    program.chmod(0o755)
+
+    def check(log: dict[str, object]) -> list[str]:
+        path, out = directory / "log.sarif", directory / "result.sarif"
+        path.write_text(json.dumps(log))
+        options = ("--rule-kind", "Sarif;Ghas", "--level", "Error;Warning", "--log", "ForceOverwrite", "-o", str(out))
+        schema = ("-j", str(home / "sarif-2.1.0.json"))
+        done = subprocess.run(
+            [program, "validate", path, *schema, *options], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        (run,) = json.loads(out.read_text(encoding="utf-8-sig"))["runs"]
+        return [f"{result['ruleId']} {json.dumps(result['message'])}" for result in run["results"]]
+
+    return check
+
+
+EXPECTED = {"SARIF2005"}
+"""It misses an address of the tool's home page, and there is none."""
+
+
+@pytest.mark.packaging
+@pytest.mark.parametrize(
+    "report",
+    [review(), review(finding()), rich_review(), review(finding(file="/tmp/a.py"), dropped=(dropped(),), hunks=())],
+    ids=["clean", "one", "rich", "absolute"],
+)
+def test_log_passes_the_validator_for_the_standard_and_for_github(
+    report: ReviewData, validate: Callable[[dict[str, object]], list[str]]
+) -> None:
+    assert [remark for remark in validate(sarif(report)) if remark.split()[0] not in EXPECTED] == []
+
+
+@pytest.mark.packaging
+def test_validator_finds_what_is_wrong(validate: Callable[[dict[str, object]], list[str]]) -> None:
+    log: dict[str, Any] = sarif(review(finding()))
+    result = log["runs"][0]["results"][0]
+    result["bogus"] = 1
+    result["locations"][0]["physicalLocation"]["region"]["startLine"] = 99
+    assert {"JSON1005", "SARIF1007"} <= {remark.split()[0] for remark in validate(log)}
