@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("server", "evaluation", "integrations"),
     ("__init__",),
     ("api", "testing"),
-    ("deliberation",),
+    ("deliberation", "targets"),
     ("protocols", "protocols.*"),
     ("protocols._common",),
     ("protocol",),

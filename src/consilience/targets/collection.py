@@ -1,0 +1,143 @@
+"""Which files become documents: text within bounds, without lock files, generated and minified files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from consilience.domain.errors import SourceError
+from consilience.domain.messages import Source
+from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text
+from consilience.targets.ignore import Patterns, parse_patterns
+
+MAX_FILES = 1_000
+"""Max files of one target."""
+
+MAX_TOTAL_BYTES = 10_000_000
+"""Max size of all files of one target."""
+
+MAX_FILE_BYTES = 1_000_000
+"""Max size of one file that is not asked for by name."""
+
+MAX_LINE_CHARS = 10_000
+"""Max length of a line; a text with a longer line is minified or data."""
+
+LOCK_FILES = (
+    *("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock", "deno.lock"),
+    *("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "Cargo.lock", "Gemfile.lock"),
+    *("composer.lock", "go.sum", "flake.lock", "mix.lock", "Podfile.lock", "Package.resolved", "gradle.lockfile"),
+)
+GENERATED_FILES = ("*.js.map", "*.css.map", "*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*.pb.go", "*.g.dart")
+MINIFIED_FILES = ("*.min.js", "*.min.mjs", "*.min.css")
+PATCH_FILES = ("*.diff", "*.patch")
+"""Names, in `.gitignore` syntax, of files that are left out unless they are asked for."""
+
+LEFT_OUT_NAMES = {
+    "lock file": LOCK_FILES,
+    "generated": GENERATED_FILES,
+    "minified": MINIFIED_FILES,
+    "patch": PATCH_FILES,
+}
+
+_NAMES_LISTED = 8
+_MARKED_GENERATED = re.compile(r"(?<![\w-])@generated\b|Code generated .* DO NOT EDIT", re.IGNORECASE)
+_MARKER_LINES = 5
+_EXTRA_LINE_ENDS = re.compile("[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
+
+
+def printable_name(path: str) -> str:
+    """Return a path for people and models: lone surrogates (bytes that are not UTF-8) and control characters as `\\ufffd`."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in path)
+
+
+def with_plain_lines(text: str) -> str:
+    """Return text whose lines are those that editors and Git count: characters that only Python takes for a line end (form feed,
+    U+2028 and others) become spaces, so that line numbers of a document and of its diff agree."""
+    return _EXTRA_LINE_ENDS.sub(" ", text.replace("\r\n", "\n"))
+
+
+@dataclass
+class Collection:
+    """Documents taken so far, and what was left out, by reason."""
+
+    include: Patterns
+    """Files that are taken although their name or content says that they are locked, generated, minified or large."""
+    sources: list[Source] = field(default_factory=list)
+    count: int = 0
+    """Files taken."""
+    size: int = 0
+    """Bytes taken."""
+    left: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Names by reason, each once, in order."""
+
+    def leave_out(self, name: str, reason: str) -> None:
+        self.left.setdefault(reason, {})[name] = None
+
+    def is_asked_for(self, name: str) -> bool:
+        return self.include.covers(name)
+
+    def accepts(self, name: str, size: int) -> bool:
+        """Return whether a file of `size` bytes may be read; what is not is left out with its reason."""
+        asked = self.is_asked_for(name)
+        limit = MAX_SOURCE_BYTES if asked else MAX_FILE_BYTES
+        reason = "" if asked else next((why for why, patterns in _LEFT_OUT.items() if patterns.covers(name)), "")
+        if not reason and size > limit:
+            reason = f"larger than {limit / 1e6:g} MB"
+        if not reason and self.count >= MAX_FILES:
+            reason = f"after the first {MAX_FILES:,} files"
+        if not reason and self.size + size > MAX_TOTAL_BYTES:
+            reason = f"after the first {MAX_TOTAL_BYTES / 1e6:g} MB"
+        if reason:
+            self.leave_out(name, reason)
+        return not reason
+
+    def take(self, name: str, size: int, read: Callable[[], bytes | None]) -> str | None:
+        """Return the text of a file; None, with the reason noted, for one that is left out. `read` returns None for no file."""
+        if not self.accepts(name, size):
+            return None
+        data = read()
+        reason, text = ("not readable", "") if data is None else self._checked(name, data)
+        if reason:
+            self.leave_out(name, reason)
+            return None
+        self.count += 1
+        self.size += size
+        return text
+
+    def _checked(self, name: str, data: bytes) -> tuple[str, str]:
+        """Return why the file is left out, empty for no reason, and its text."""
+        try:
+            text = with_plain_lines(decode_text(data, "the file", name))
+        except SourceError:
+            return "not UTF-8 text", ""
+        lines = text.split("\n")
+        if self.is_asked_for(name):
+            return "", text
+        if any(_MARKED_GENERATED.search(line) for line in lines[:_MARKER_LINES]):
+            return "generated", ""
+        return "minified" if max(map(len, lines)) > MAX_LINE_CHARS else "", text
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """A line for each reason: `lock file: uv.lock`."""
+        return tuple(f"{reason}: {_listed(list(names))}" for reason, names in self.left.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(printable_name(name) for name in names[:_NAMES_LISTED])
+    return shown if len(names) <= _NAMES_LISTED else f"{shown} and {len(names) - _NAMES_LISTED:,} more"
+
+
+def decode_path(path: bytes) -> str:
+    """Return a path as text; bytes that are not UTF-8 become replacement characters."""
+    return path.decode("utf-8", "replace")
+
+
+def name_of(path: str) -> str:
+    """Return the name of a file as text that UTF-8 can encode."""
+    return decode_path(os.fsencode(path))
+
+
+_LEFT_OUT = {why: parse_patterns(names) for why, names in LEFT_OUT_NAMES.items()}

@@ -1,0 +1,144 @@
+"""Directories as documents: ignored and hidden files are skipped, links are not followed."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from consilience.domain.errors import SourceError
+from consilience.domain.messages import Source
+from consilience.domain.paths import is_of_journal
+from consilience.engine.sources import MAX_SOURCE_BYTES
+from consilience.targets.collection import Collection, name_of
+from consilience.targets.ignore import Patterns, parse_patterns
+
+MAX_ENTRIES = 50_000
+"""Max entries of directories that are looked at."""
+
+_MAX_IGNORE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class IgnoreFile:
+    """The patterns of one `.gitignore`, which count below its directory."""
+
+    directory: str
+    patterns: Patterns
+
+    def verdict(self, path: str, is_directory: bool) -> bool | None:
+        """Return whether the file at a real path is ignored; None if no pattern matches. The last match decides."""
+        return self.patterns.verdict(os.path.relpath(path, self.directory), is_directory=is_directory)
+
+
+def read_regular(path: Path, limit: int = MAX_SOURCE_BYTES) -> bytes | None:
+    """Return the bytes of a regular file; None for a link, a pipe, a device, a larger file, one of the journal, or one that cannot
+    be read. Never waits for a writer."""
+    if is_of_journal(path):
+        return None
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    with os.fdopen(number, "rb") as file:
+        try:
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                return None
+            data = file.read(limit + 1)
+        except OSError:
+            return None
+    return data if len(data) <= limit else None
+
+
+def add_directory(directory: Path, shown: str, into: Collection) -> None:
+    """Add the text files of a directory and its subdirectories, sorted by name; `shown` is the path that the names begin with.
+
+    Skipped, and noted with the reason: what a `.gitignore` on the way or `.git/info/exclude` names, hidden files, links, what is
+    not a regular file. Raises `SourceError` if the directory cannot be read.
+    """
+    real = os.path.realpath(directory)
+    seen = 0
+    waiting = [(real, shown, _ignore_files_above(real))]
+    while waiting:
+        at, prefix, inherited = waiting.pop()
+        try:
+            entries = sorted(os.scandir(at), key=lambda entry: entry.name)
+        except OSError as error:
+            if at == real:
+                raise SourceError(
+                    f"the directory cannot be read: {error.strerror}", where=str(directory), do="Check your rights."
+                ) from None
+            into.leave_out(name_of(f"{prefix}/"), "not readable")
+            continue
+        rules = [*inherited, *_ignore_file(at, ".gitignore")]
+        below = []
+        for entry in entries:
+            if entry.name == ".git":
+                continue
+            seen += 1
+            if seen > MAX_ENTRIES:
+                into.leave_out(name_of(f"{prefix or '.'}/{entry.name}"), f"after the first {MAX_ENTRIES:,} entries")
+                return
+            path = f"{prefix}/{entry.name}" if prefix else entry.name
+            if not _is_skipped(entry, name_of(path), rules, into):
+                if entry.is_dir(follow_symlinks=False):
+                    below.append((entry.path, path, rules))
+                else:
+                    _add_file(entry, name_of(path), into)
+        waiting += reversed(below)
+
+
+def _add_file(entry: os.DirEntry[str], name: str, into: Collection) -> None:
+    size = entry.stat(follow_symlinks=False).st_size
+    text = into.take(name, size, lambda: read_regular(Path(entry.path)))
+    if text is not None and text.strip():
+        into.sources.append(Source(text=text, name=name))
+
+
+def _is_skipped(entry: os.DirEntry[str], name: str, rules: list[IgnoreFile], into: Collection) -> bool:
+    is_directory = entry.is_dir(follow_symlinks=False)
+    shown = f"{name}/" if is_directory else name
+    if entry.is_symlink():
+        reason = "link"
+    elif _is_ignored(entry.path, is_directory, rules):
+        reason = "ignored by Git"
+    elif entry.name.startswith("."):
+        reason = "hidden"
+    elif is_directory and os.path.lexists(os.path.join(entry.path, ".git")):
+        reason = "another repository"
+    elif is_directory or entry.is_file(follow_symlinks=False):
+        return False
+    else:
+        reason = "not a regular file"
+    into.leave_out(shown, reason)
+    return True
+
+
+def _is_ignored(path: str, is_directory: bool, rules: list[IgnoreFile]) -> bool:
+    """Return whether the innermost file with a matching pattern ignores the path. A directory above it is not ignored."""
+    verdicts = (rule.verdict(path, is_directory) for rule in reversed(rules))
+    return next((verdict for verdict in verdicts if verdict is not None), False)
+
+
+def _ignore_files_above(directory: str) -> list[IgnoreFile]:
+    """Return the rules that count in a directory, from the root of its repository down; none outside a repository, and none if the
+    directory itself is ignored, since its user named it."""
+    parents = [directory, *map(str, Path(directory).parents)]
+    root = next((n for n, parent in enumerate(parents) if os.path.lexists(os.path.join(parent, ".git"))), None)
+    if root is None:
+        return []
+    above = reversed(parents[1 : root + 1])
+    exclude = list(_ignore_file(parents[root], os.path.join(".git", "info", "exclude")))
+    rules = [*exclude, *(rule for parent in above for rule in _ignore_file(parent, ".gitignore"))]
+    on_the_way = parents[:root]
+    return [] if any(_is_ignored(path, True, rules) for path in on_the_way) else rules
+
+
+def _ignore_file(directory: str, name: str) -> Iterator[IgnoreFile]:
+    data = read_regular(Path(directory, name), _MAX_IGNORE_BYTES)
+    if data:
+        lines = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape").split("\n")
+        yield IgnoreFile(directory, parse_patterns(lines))

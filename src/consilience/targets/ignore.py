@@ -1,0 +1,118 @@
+"""Patterns of `.gitignore` files, matched as Git matches them on its way down from a directory (gitignore(5)).
+
+A pattern is asked of one entry at a time. What is below an ignored directory is never asked, because the directory is not entered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "space": r"\s",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
+}
+_BRACKET = re.compile(r"\[([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]", re.DOTALL)
+_ITEM = re.compile(r"\[:(\w+):\]|\\?(.)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One line of a `.gitignore`."""
+
+    regex: re.Pattern[str]
+    """Of the path, relative to the directory of the file; of the name alone if the pattern has no slash but at its end."""
+    of_path: bool
+    of_directories: bool
+    """Whether it ends with a slash, so that it matches directories only."""
+    ignores: bool
+    """False for a pattern that begins with `!`."""
+
+    def matches(self, path: str, is_directory: bool) -> bool:
+        if self.of_directories and not is_directory:
+            return False
+        return self.regex.fullmatch(path if self.of_path else path.rpartition("/")[2]) is not None
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Patterns in order; the last one that matches decides."""
+
+    patterns: tuple[Pattern, ...]
+
+    def verdict(self, path: str, *, is_directory: bool = False) -> bool | None:
+        """Return whether the entry is ignored; None if no pattern matches it. Directories above it are not considered."""
+        deciding = (pattern.ignores for pattern in reversed(self.patterns) if pattern.matches(path, is_directory))
+        return next(deciding, None)
+
+    def covers(self, path: str) -> bool:
+        """Return whether a file, or a directory above it, is matched."""
+        parts = path.split("/")
+        above = ("/".join(parts[:n]) for n in range(1, len(parts)))
+        return any(self.verdict(directory, is_directory=True) for directory in above) or bool(self.verdict(path))
+
+
+def parse_patterns(lines: Sequence[str]) -> Patterns:
+    """Return the patterns of the lines. A line that is not a valid pattern matches nothing, as in Git."""
+    return Patterns(tuple(pattern for line in lines if (pattern := _parse(line)) is not None))
+
+
+def _parse(line: str) -> Pattern | None:
+    text = re.sub(r"(?<!\\) +$", "", line.rstrip("\r\n"))
+    if not text or text.startswith("#"):
+        return None
+    ignores = not text.startswith("!")
+    text = text if ignores else text[1:]
+    of_directories = text.endswith("/")
+    text = text.removesuffix("/")
+    of_path = "/" in text
+    try:
+        regex = re.compile(_translated(text.removeprefix("/") if of_path else text), re.DOTALL)
+    except re.error:
+        return None
+    return Pattern(regex, of_path, of_directories, ignores) if text else None
+
+
+def _translated(glob: str) -> str:
+    """Return a glob as a regular expression."""
+    regex = ""
+    at = 0
+    while at < len(glob):
+        rest = glob[at:]
+        if rest.startswith("**/") and (at == 0 or glob[at - 1] == "/"):
+            regex, at = regex + "(?:.*/)?", at + 3
+        elif rest == "**" and (at == 0 or glob[at - 1] == "/"):
+            regex, at = regex + ".+", at + 2
+        elif rest[0] == "*":
+            regex, at = regex + "[^/]*", at + len(rest) - len(rest.lstrip("*"))
+        elif rest[0] == "?":
+            regex, at = regex + "[^/]", at + 1
+        elif rest[0] == "[":
+            bracket = _BRACKET.match(rest)
+            if bracket is None:
+                raise re.error("an unclosed bracket matches nothing")
+            regex, at = regex + _bracket(bracket), at + bracket.end()
+        elif rest[0] == "\\":
+            if len(rest) == 1:
+                raise re.error("a backslash at the end matches nothing")
+            regex, at = regex + re.escape(rest[1]), at + 2
+        else:
+            regex, at = regex + re.escape(rest[0]), at + 1
+    return regex
+
+
+def _bracket(match: re.Match[str]) -> str:
+    """Return a bracket expression of a glob as one of a regular expression; it never matches a slash."""
+    content = _ITEM.sub(lambda item: _CLASSES.get(item[1], "") if item[1] else _escaped(item), match[2])
+    negated = "^/" if match[1] else ""
+    return f"(?!/)[{negated}{content}]"
+
+
+def _escaped(item: re.Match[str]) -> str:
+    return "-" if item[0] == "-" else re.escape(item[2])

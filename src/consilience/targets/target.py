@@ -1,0 +1,130 @@
+"""Reading a target: what is named becomes source documents, and what is not read is reported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from consilience.domain.errors import SourceError
+from consilience.domain.messages import Source
+from consilience.domain.paths import too_long
+from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
+from consilience.targets.changes import add_changes, compare
+from consilience.targets.collection import Collection, name_of, printable_name, with_plain_lines
+from consilience.targets.files import add_directory
+from consilience.targets.git import Git
+from consilience.targets.ignore import parse_patterns
+
+STANDARD_INPUT = "-"
+
+_NAMES_IN_TITLE = 3
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is reviewed."""
+
+    sources: tuple[Source, ...]
+    """The documents. Of changes: the unified diff, then the new text of each changed file. Empty if nothing changed."""
+    left_out: tuple[str, ...]
+    """What was not read, a line for each reason: `lock file: uv.lock, package-lock.json`."""
+    title: str
+    """What is reviewed, as a noun phrase: `the changes main..HEAD`, `src/ and README.md`."""
+
+
+def read_target(
+    paths: Sequence[str | Path] = (),
+    *,
+    diff: str | None = None,
+    staged: bool = False,
+    include: Sequence[str] = (),
+    directory: Path | None = None,
+    standard_input: Callable[[], str] | None = None,
+) -> Target:
+    """Read files, directories and `-` (standard input), or changes that Git records.
+
+    Changes are read with `diff`, with `staged`, and if nothing is named. `diff` is a range (`main..HEAD`; `main...HEAD` from the
+    common ancestor), a commit (the files against it) or `COMMIT^!` (the changes of one commit); without it the files are compared
+    with the last commit, or with `staged` the index. `paths` then select changed files.
+
+    A file that is named is read whatever its name. Below a directory and in changes, lock files, generated and minified files,
+    patches and files of more than 1 MB are left out unless `include`, in `.gitignore` syntax, names them. At most 1,000 files and
+    10 MB are read. `directory`, default: the current one, is where relative paths and Git begin. `standard_input` returns the text
+    for `-`. Raises `SourceError`.
+    """
+    names = [os.fspath(path) for path in paths]
+    for name in names:
+        if not name or (name.startswith("-") and name != STANDARD_INPUT):
+            raise SourceError(f"{name!r} is not a path", do="Write ./NAME for a file whose name begins with -.")
+    into = Collection(parse_patterns(include))
+    if diff is not None or staged or not names:
+        if STANDARD_INPUT in names:
+            raise SourceError("standard input has no changes", where=STANDARD_INPUT, do="Name paths, or none.")
+        git = Git(directory or Path())
+        compared = compare(git, diff, staged=staged)
+        add_changes(git, compared, names, into)
+        title = f"{compared.title} in {_listed(names)}" if names else compared.title
+    else:
+        _add_named(names, directory or Path(), into, standard_input or _read_standard_input)
+        title = _listed(names)
+    return Target(tuple(into.sources), into.left_out, title)
+
+
+def _add_named(names: Sequence[str], directory: Path, into: Collection, standard_input: Callable[[], str]) -> None:
+    named: set[str] = set()
+    for name in names:
+        path = directory / Path(name).expanduser()
+        real = name if name == STANDARD_INPUT else os.path.realpath(path)
+        if real in named:
+            continue
+        named.add(real)
+        if name == STANDARD_INPUT:
+            _add_text(standard_input(), "standard input", into)
+        elif path.is_dir():
+            before = len(into.sources)
+            add_directory(path, _prefix(name), into)
+            if len(into.sources) == before:
+                reasons = "; ".join(into.left_out) or "it has no files"
+                raise SourceError(f"the directory contains no text to read ({reasons})", where=name, do="Name files.")
+        else:
+            _add_text(read_text_file(path, "the file"), name_of(os.path.normpath(name)), into)
+    _keep_first_of_each_name(into)
+
+
+def _add_text(text: str, name: str, into: Collection) -> None:
+    if not text.strip():
+        raise SourceError("the text is empty", where=name, do="Leave it out or fill it.")
+    into.sources.append(Source(text=with_plain_lines(text), name=name))
+
+
+def _keep_first_of_each_name(into: Collection) -> None:
+    """Drop documents read twice: a file that is named and also below a directory that is named."""
+    by_name: dict[str, Source] = {}
+    for source in into.sources:
+        by_name.setdefault(source.name, source)
+    into.sources[:] = by_name.values()
+
+
+def _prefix(name: str) -> str:
+    """Return what the names of files below a directory begin with; nothing for the current one."""
+    normal = os.path.normpath(name)
+    return "" if normal == os.curdir else normal.rstrip("/")
+
+
+def _listed(names: Sequence[str]) -> str:
+    texts = ["standard input" if name == STANDARD_INPUT else printable_name(name_of(name)) for name in names]
+    if len(texts) > _NAMES_IN_TITLE:
+        texts = [*texts[:_NAMES_IN_TITLE], f"{len(texts) - _NAMES_IN_TITLE} more"]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+
+
+def _read_standard_input() -> str:
+    data = sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1)
+    if len(data) > MAX_SOURCE_BYTES:
+        raise SourceError(
+            f"the text cannot be read: {too_long(MAX_SOURCE_BYTES)}", where="standard input", do="Shorten it."
+        )
+    return decode_text(data, "the text", "standard input")

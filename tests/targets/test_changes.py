@@ -1,0 +1,353 @@
+"""Changes that Git records, as documents."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import SourceError
+from consilience.targets import Target, read_target
+from targets.repository import IDENTITY, Repository
+
+CODE = "".join(f"line {n}\n" for n in range(1, 41))
+
+
+@pytest.fixture(autouse=True)
+def own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in IDENTITY.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    repository = Repository(tmp_path / "top")
+    repository.commit({"a.py": CODE, "old.py": CODE.replace("line", "other"), "gone.py": "gone\n", "same.py": "same\n"})
+    return repository
+
+
+def texts(target: Target) -> dict[str, str]:
+    return {source.name: source.text for source in target.sources}
+
+
+def change(repository: Repository) -> None:
+    repository.write({"a.py": CODE.replace("line 7\n", "line seven\n"), "new.py": "new\n"})
+    repository.git("mv", "old.py", "moved.py")
+    repository.git("rm", "--quiet", "gone.py")
+
+
+def test_range_gives_the_diff_and_the_new_texts(repository: Repository) -> None:
+    repository.git("checkout", "--quiet", "-b", "topic")
+    change(repository)
+    repository.commit()
+    repository.write({"a.py": "not committed\n"})
+    target = read_target(diff="main..HEAD", directory=repository.path)
+    assert target.title == "the changes main..HEAD"
+    assert list(texts(target)) == ["diff main..HEAD", "a.py", "moved.py", "new.py"]
+    assert texts(target)["a.py"] == CODE.replace("line 7\n", "line seven\n")
+    diff = texts(target)["diff main..HEAD"]
+    assert "--- a/a.py\n+++ b/a.py\n@@ -4,7 +4,7 @@" in diff
+    assert "+line seven\n" in diff
+    assert "deleted file mode" in diff
+    assert "rename from old.py\nrename to moved.py\n" in diff
+    assert target.left_out == ()
+
+
+def test_three_dots_compare_with_the_common_ancestor(repository: Repository) -> None:
+    repository.git("checkout", "--quiet", "-b", "topic")
+    repository.commit({"new.py": "new\n"})
+    repository.git("checkout", "--quiet", "main")
+    repository.commit({"main.py": "main\n"})
+    two = read_target(diff="main..topic", directory=repository.path)
+    three = read_target(diff="main...topic", directory=repository.path)
+    assert "a/main.py" in two.sources[0].text
+    assert list(texts(three)) == ["diff main...topic", "new.py"]
+    repository.git("checkout", "--quiet", "--orphan", "alone")
+    repository.commit()
+    with pytest.raises(SourceError, match="no common ancestor"):
+        read_target(diff="main...alone", directory=repository.path)
+
+
+def test_nothing_named_is_the_files_against_the_last_commit(repository: Repository) -> None:
+    change(repository)
+    target = read_target(directory=repository.path)
+    assert target.title == "the uncommitted changes"
+    assert list(texts(target)) == ["diff HEAD", "a.py", "moved.py"]
+    assert target.left_out == ("untracked (git add includes it): new.py",)
+    assert read_target((), diff="HEAD", directory=repository.path / ".").sources == target.sources
+
+
+def test_staged_changes_have_the_text_of_the_index(repository: Repository) -> None:
+    repository.write({"a.py": "staged\n"})
+    repository.git("add", "a.py")
+    repository.write({"a.py": "later\n", "same.py": "not staged\n"})
+    target = read_target(staged=True, directory=repository.path)
+    assert texts(target)["a.py"] == "staged\n"
+    assert list(texts(target)) == ["diff --staged", "a.py"]
+    assert texts(read_target(directory=repository.path))["a.py"] == "later\n"
+
+
+def test_commit_is_compared_with_the_files_and_its_own_changes_are_asked_for(repository: Repository) -> None:
+    first = repository.git("rev-parse", "HEAD").strip()
+    repository.commit({"a.py": "second\n"})
+    repository.write({"a.py": "third\n"})
+    assert texts(read_target(diff="HEAD~1", directory=repository.path))["a.py"] == "third\n"
+    own = read_target(diff="HEAD^!", directory=repository.path)
+    assert texts(own)["a.py"] == "second\n"
+    assert own.title == "the changes of HEAD"
+    assert set(texts(read_target(diff=f"{first}^!", directory=repository.path))) > {
+        "a.py",
+        "gone.py",
+    }  # the first commit
+
+
+def test_paths_select_changed_files(repository: Repository) -> None:
+    repository.commit({"sub/b.py": "b\n", "sub/c.py": "c\n"})
+    repository.write({"a.py": "changed\n", "sub/b.py": "changed\n", "sub/c.py": "changed\n"})
+    target = read_target(["sub"], diff="HEAD", directory=repository.path)
+    assert list(texts(target)) == ["diff HEAD", "sub/b.py", "sub/c.py"]
+    assert "a.py" not in target.sources[0].text
+    inside = read_target(["b.py"], diff="HEAD", directory=repository.path / "sub")
+    assert list(texts(inside)) == ["diff HEAD", "sub/b.py"]
+    assert inside.title == "the uncommitted changes in b.py"
+    everything = read_target(directory=repository.path / "sub")
+    assert list(texts(everything)) == ["diff HEAD", "a.py", "sub/b.py", "sub/c.py"]
+
+
+def test_no_change_is_no_document(repository: Repository) -> None:
+    assert read_target(directory=repository.path) == Target((), (), "the uncommitted changes")
+    repository.write({"uv.lock": "locked\n"})
+    repository.git("add", "uv.lock")
+    assert read_target(staged=True, directory=repository.path) == Target(
+        (), ("lock file: uv.lock",), "the staged changes"
+    )
+
+
+def test_left_out_file_is_in_no_document_unless_included(repository: Repository) -> None:
+    repository.commit({"uv.lock": "locked\n", "a.bin": b"\0", "latin.txt": "ä".encode("latin-1")})
+    repository.write({"uv.lock": "relocked\n", "a.bin": b"\0\0", "latin.txt": "ö".encode("latin-1"), "a.py": "a\n"})
+    target = read_target(directory=repository.path)
+    assert list(texts(target)) == ["diff HEAD", "a.py"]
+    assert "locked" not in target.sources[0].text
+    assert set(target.left_out) == {"lock file: uv.lock", "not UTF-8 text: a.bin, latin.txt"}
+    assert "relocked" in read_target(directory=repository.path, include=["*.lock"]).sources[0].text
+
+
+def test_repository_without_commits_compares_with_nothing(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "top")
+    assert read_target(directory=repository.path).sources == ()
+    repository.write({"a.py": "a\n"})
+    repository.git("add", "a.py")
+    for target in (read_target(directory=repository.path), read_target(staged=True, directory=repository.path)):
+        assert target.sources[1].text == "a\n"
+        assert "new file mode" in target.sources[0].text
+
+
+def test_bare_repository_compares_commits(repository: Repository, tmp_path: Path) -> None:
+    repository.commit({"a.py": "second\n"})
+    bare = tmp_path / "bare"
+    repository.git("clone", "--quiet", "--bare", ".", str(bare))
+    assert texts(read_target(diff="main~1..main", directory=bare))["a.py"] == "second\n"
+    with pytest.raises(SourceError, match="bare"):
+        read_target(directory=bare)
+
+
+def test_shallow_clone_names_the_remedy(repository: Repository, tmp_path: Path) -> None:
+    repository.commit({"a.py": "second\n"})
+    shallow = tmp_path / "shallow"
+    repository.git("clone", "--quiet", "--depth=1", f"file://{repository.path}", str(shallow))
+    with pytest.raises(SourceError, match=r"no commit 'HEAD~1'.*unshallow"):
+        read_target(diff="HEAD~1..HEAD", directory=shallow)
+
+
+def test_merge_in_progress_gives_the_files_as_they_are(repository: Repository) -> None:
+    repository.git("checkout", "--quiet", "-b", "topic")
+    repository.commit({"a.py": "topic\n"})
+    repository.git("checkout", "--quiet", "main")
+    repository.commit({"a.py": "main\n", "b.py": "main\n"})
+    repository.git("merge", "--quiet", "topic", check=False)
+    files = read_target(directory=repository.path)
+    assert "<<<<<<<" in texts(files)["a.py"]
+    staged = read_target(staged=True, directory=repository.path)
+    assert staged.sources == ()
+    assert staged.left_out == ("in a conflict: a.py",)
+
+
+NAMES = [
+    "with space.py",
+    "-dash.py",
+    "new\nline.py",
+    "tab\t.py",
+    'quote".py',
+    "back\\slash.py",
+    "ünï.py",
+    ":(top)x.py",
+    "*.py",
+]
+
+
+def test_file_names_are_not_options_patterns_or_lines(repository: Repository) -> None:
+    repository.commit(dict.fromkeys(NAMES, "one\n"))
+    repository.write(dict.fromkeys(NAMES, "two\n"))
+    target = read_target(directory=repository.path)
+    assert sorted(texts(target)) == sorted(["diff HEAD", *NAMES])
+    assert {text for name, text in texts(target).items() if name != "diff HEAD"} == {"two\n"}
+    assert target.sources[0].text.count("+two\n") == len(NAMES)
+
+
+def test_file_name_that_is_not_utf8_is_readable(repository: Repository) -> None:
+    name = b"b\xfcro.py"
+    (repository.path / os.fsdecode(name)).write_bytes(b"one\n")
+    repository.git("add", "--all")
+    target = read_target(staged=True, directory=repository.path)
+    assert texts(target)["b\N{REPLACEMENT CHARACTER}ro.py"] == "one\n"
+
+
+def test_crlf_and_form_feed_keep_the_line_numbers(repository: Repository) -> None:
+    repository.commit({"dos.py": "a\r\nb\r\nc\r\n", "form.py": "a\n\fb\nc\n"})
+    repository.write({"dos.py": "a\r\nB\r\nc\r\n", "form.py": "a\n\fB\nc\n"})
+    target = read_target(directory=repository.path)
+    assert texts(target)["dos.py"] == "a\nB\nc\n"
+    assert texts(target)["form.py"].splitlines() == ["a", " B", "c"]
+    assert len(target.sources[0].text.splitlines()) == target.sources[0].text.count("\n")
+
+
+def hostile(repository: Repository, marker: Path) -> None:
+    """Let the repository try to run `marker` in every way that a diff knows."""
+    program = repository.path / "evil.sh"
+    program.write_text(f"#!/bin/sh\ntouch {marker}\ncat\n")
+    program.chmod(0o755)
+    repository.write({".gitattributes": "*.py diff=evil filter=evil\n*.txt -diff\n"})
+    for key, value in {
+        **{f"filter.evil.{part}": str(program) for part in ("clean", "smudge", "process")},
+        **{f"diff.evil.{part}": str(program) for part in ("textconv", "command")},
+        **dict.fromkeys(
+            ("core.fsmonitor", "core.pager", "pager.diff", "diff.external", "core.sshCommand"), str(program)
+        ),
+        "filter.evil.required": "true",
+        "core.hooksPath": str(repository.path),
+        "color.ui": "always",
+        "diff.noprefix": "true",
+        "diff.context": "0",
+        "diff.renames": "false",
+        "core.quotePath": "true",
+        "diff.relative": "true",
+        "diff.orderFile": "a.py",
+        "core.attributesFile": "x",
+        "diff.wordRegex": ".",
+    }.items():
+        repository.git("config", key, value)
+
+
+def test_repository_cannot_run_programs_or_change_the_form(repository: Repository, tmp_path: Path) -> None:
+    repository.commit({"a.txt": "one\n", "ü.txt": "ü\n"})
+    change(repository)
+    repository.write({"a.txt": "two\n", "ü.txt": "ö\n"})
+    plain = read_target(directory=repository.path)
+    marker = tmp_path / "ran"
+    hostile(repository, marker)
+    target = read_target(directory=repository.path)
+    assert target.sources == plain.sources
+    assert texts(target)["a.txt"] == "two\n"
+    assert "+two\n" in target.sources[0].text
+    assert not marker.exists()
+
+
+def test_links_lead_nowhere(repository: Repository, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "b.py").write_text("SECRET\n")
+    repository.commit({"sub/b.py": "b\n"})
+    (repository.path / "link.py").symlink_to("/etc/passwd")
+    repository.git("add", "link.py")
+    repository.git("rm", "--quiet", "-r", "--cached", "sub")
+    (repository.path / "sub" / "b.py").unlink()
+    (repository.path / "sub").rmdir()
+    repository.git("reset", "--quiet", "--", "sub")
+    (repository.path / "sub").symlink_to(secret)
+    target = read_target(directory=repository.path)
+    assert list(texts(target)) == ["diff HEAD"]
+    assert "+/etc/passwd\n" in target.sources[0].text
+    assert "SECRET" not in target.sources[0].text
+
+
+def test_files_that_the_configuration_moves_are_not_read(repository: Repository) -> None:
+    repository.git("config", "core.worktree", "/")
+    with pytest.raises(SourceError, match=r"core\.worktree"):
+        read_target(directory=repository.path)
+
+
+def test_fifo_in_place_of_a_file_is_not_opened(repository: Repository) -> None:
+    (repository.path / "a.py").unlink()
+    os.mkfifo(repository.path / "a.py")
+    target = read_target(directory=repository.path)
+    assert [name for name in texts(target) if name == "a.py"] == []
+
+
+def test_submodule_is_not_entered(repository: Repository, tmp_path: Path) -> None:
+    other = Repository(tmp_path / "other")
+    other.commit({"x.py": "x\n"})
+    repository.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.path), "module")
+    target = read_target(directory=repository.path)
+    assert list(texts(target)) == ["diff HEAD", ".gitmodules"]
+    assert target.left_out == ("submodule: module",)
+
+
+def test_large_files_and_many_files_are_bounded(repository: Repository) -> None:
+    repository.write(
+        {"big.txt": "line of text\n" * 4_000_000, **{f"many/{n:04}.py": f"x = {n}\n" for n in range(1_100)}}
+    )
+    repository.git("add", "--all")
+    target = read_target(staged=True, directory=repository.path)
+    assert len(target.sources) == 1_001
+    assert target.left_out[0] == "larger than 1 MB: big.txt"
+    assert target.left_out[1].startswith("after the first 1,000 files: many/1000.py")
+    assert len(target.sources[0].text) < 500_000
+
+
+MISTAKES = {
+    "nowhere..HEAD": "there is no commit 'nowhere'",
+    "HEAD..nowhere": "there is no commit 'nowhere'",
+    "nowhere": "there is no commit 'nowhere'",
+    "nowhere^!": "there is no commit 'nowhere'",
+    "--output=x": "is not a range",
+    "main..--output=x": "there is no commit",
+    "HEAD:a.py": "is not a range",
+    "a\0b": "is not a range",
+    "": "is not a range",
+}
+
+
+@pytest.mark.parametrize(("range", "message"), MISTAKES.items())
+def test_wrong_range_is_one_error(repository: Repository, range: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        read_target(diff=range, directory=repository.path)
+    assert not (repository.path / "x").exists()
+
+
+def test_other_mistakes_are_one_error(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SourceError, match="exclude each other"):
+        read_target(diff="HEAD", staged=True, directory=repository.path)
+    with pytest.raises(SourceError, match="no changes"):
+        read_target(["-"], diff="HEAD", directory=repository.path)
+    with pytest.raises(SourceError, match="did not change"):
+        read_target(["missing.py"], diff="HEAD", directory=repository.path)
+    with pytest.raises(SourceError, match="outside repository"):
+        read_target([tmp_path], diff="HEAD", directory=repository.path)
+    with pytest.raises(SourceError, match="not in a Git repository"):
+        read_target(directory=tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SourceError, match="git was not found"):
+        read_target(directory=repository.path)
+
+
+def test_damaged_text_is_left_out(repository: Repository) -> None:
+    repository.commit({"a.py": "second\n", "b.py": "b\n"})
+    blob = repository.git("rev-parse", "HEAD:a.py").strip()
+    path = repository.path / ".git" / "objects" / blob[:2] / blob[2:]
+    path.chmod(0o644)
+    path.write_bytes(b"damaged")
+    target = read_target(diff="HEAD~1..HEAD", directory=repository.path)
+    assert list(texts(target)) == ["diff HEAD~1..HEAD", "b.py"]
+    assert target.left_out == ("missing in this clone: a.py",)
