@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,25 +69,54 @@ class Document:
     def contains(self, words: str, line: int) -> bool:
         """Return whether the words begin in that line (from 1) and lie within the lines shown. Case, whitespace, quotation marks,
         dashes and final punctuation do not count."""
-        wanted = same_form(words).rstrip(".,;: ")
+        wanted = quoted_form(words)
         first, last = self.lines or (1, len(self._lines))
         if not wanted or not first <= line <= last:
             return False
         collapsed, spans = self._collapsed
-        start, end = spans[line - 1]
-        return collapsed.find(wanted, start, min(end - 1 + len(wanted), spans[last - 1][1])) >= 0
+        start, end = spans[line - first]
+        return collapsed.find(wanted, start, end - 1 + len(wanted)) >= 0
+
+    def find(self, words: str, line: int) -> tuple[int, int] | None:
+        """Return the first and last line, from 1, of the occurrence of the words that begins nearest to `line`; None without any.
+
+        Only the lines shown are searched. Of two occurrences as near, the earlier counts. Forms are equal as in `contains`.
+        Linear in the text.
+        """
+        wanted = quoted_form(words)
+        collapsed, spans = self._collapsed
+        if not wanted or not spans:
+            return None
+        first = (self.lines or (1, 0))[0]
+        start = spans[min(max(line - first, 0), len(spans) - 1)][0]
+        # backwards in the reversed text, since only `str.find` is linear in all cases
+        backward = self._reversed.find(wanted[::-1], max(len(collapsed) - start + 1 - len(wanted), 0))
+        found = [
+            (_line_at(spans, at), _line_at(spans, at + len(wanted) - 1))
+            for at in (len(collapsed) - backward - len(wanted) if backward >= 0 else -1, collapsed.find(wanted, start))
+            if at >= 0
+        ]
+        if not found:
+            return None
+        begin, end = min(found, key=lambda lines: abs(lines[0] + first - line))
+        return begin + first, end + first
 
     @cached_property
     def _lines(self) -> tuple[str, ...]:
         return tuple(self.text.splitlines())
 
     @cached_property
+    def _reversed(self) -> str:
+        return self._collapsed[0][::-1]
+
+    @cached_property
     def _collapsed(self) -> tuple[str, list[tuple[int, int]]]:
-        """The text in normal form, and the span of each line in it; (n, n) for an empty line."""
+        """The lines shown in normal form, and the span of each of them in it; (n, n) for an empty line."""
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         at = 0
-        for line in self._lines:
+        first, last = self.lines or (1, None)
+        for line in self._lines[first - 1 : last]:
             part = same_form(line)
             spans.append((at, at + len(part)))
             if part:
@@ -192,6 +223,11 @@ def repeatable_quotations(text: str, found: Sequence[Document], agent: str) -> s
     return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, found, agent) if q.verified}
 
 
+def _line_at(spans: Sequence[tuple[int, int]], at: int) -> int:
+    """Return the index of the line that holds a position of the text in normal form."""
+    return bisect_right(spans, (at, sys.maxsize)) - 1
+
+
 def _quoted(text: str) -> list[tuple[str, str, int]]:
     return [(words, source, _line(line)) for words, source, line in _QUOTATION.findall(text)]
 
@@ -199,6 +235,11 @@ def _quoted(text: str) -> list[tuple[str, str, int]]:
 def _line(digits: str) -> int:
     """Return a line number; 0, which no document has, if it has ten digits or more."""
     return int(digits) if len(digits) < 10 else 0
+
+
+def quoted_form(words: str) -> str:
+    """Return the normal form of quoted words, in which final punctuation does not count."""
+    return same_form(words).rstrip(".,;: ")
 
 
 def same_form(text: str) -> str:

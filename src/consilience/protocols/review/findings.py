@@ -16,8 +16,8 @@ CheckKind = Literal["run", "read", "discuss"]
 Vote = Literal["approve", "changes", "reject"]
 VerdictKind = Literal["confirm", "refute", "unsure"]
 Status = Literal["confirmed", "disputed", "unjudged"]
-"""`confirmed`: found by two agents apart, or confirmed by every agent that judged it. `disputed`: an agent refuted it. `unjudged`:
-no agent but its author decided."""
+"""`confirmed`: found by two agents apart, or confirmed by every agent that decided on it. `disputed`: an agent refuted it.
+`unjudged`: no agent but its author decided."""
 
 Confidence = Annotated[float, Field(ge=0, le=1)]
 
@@ -145,6 +145,8 @@ class Finding(Frozen):
     changed: bool = True
     """Whether it touches changed lines; True where the target is no diff."""
     judgements: tuple[Judgement, ...] = ()
+    found_apart: bool = False
+    """Whether two agents found it, each apart from the other: under the same category, or merged as the same defect."""
     status: Status = "unjudged"
     duplicates: tuple[str, ...] = ()
     """The claims that were merged into it."""

@@ -1,0 +1,352 @@
+"""Reading a unified diff: the changed lines of each file, and which line of which file a line of the diff shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+from consilience.engine.sources import Document
+from consilience.protocols.review.diff_paths import end_paths, header_paths, path_of
+from consilience.protocols.review.findings import DiffHunk
+
+Side = Literal["new", "old"]
+Place = tuple[Side, int]
+"""A line of the new or of the old file, from 1."""
+
+_HUNK = re.compile(r"(@@+) ((?:-\d{1,9}(?:,\d{1,9})? )+)\+(\d{1,9})(?:,(\d{1,9}))? \1")
+_RANGE = re.compile(r"-(\d+)(?:,(\d+))?")
+_START = re.compile(r"diff (--git|--cc|--combined|-\S+) (.*)")
+_OPENING = re.compile(r"diff -|--- .|Index: .|commit [0-9a-f]{7}|From [0-9a-f]{7}|From: ")
+"""The first line of a diff, of the output of `git show`, or of a patch by mail."""
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """A file that a diff changes."""
+
+    path: str
+    """The new path; of a deleted file, the old one."""
+    old_path: str
+    """"" if the diff adds the file."""
+    document: str | None
+    """Id of the document with its new text."""
+    added: tuple[tuple[int, int], ...]
+    """Ranges of changed lines in the new file. If lines were only removed, the lines next to them count as changed."""
+    diff_lines: tuple[int, int]
+    """First and last line of the diff, from 1, that are about this file."""
+    hunks: tuple[DiffHunk, ...] = ()
+    places: Mapping[int, Place] = field(default_factory=dict)
+    """The place of each line in a hunk, by its line in the document with the diff."""
+    new_lines: Mapping[int, str] = field(default_factory=dict)
+    """The lines of the new file that the diff shows, by number, without line ends."""
+    ends_without_newline: bool = False
+    """Whether the diff shows that the last line of the new file has no line end."""
+
+    def place(self, diff_line: int) -> Place | None:
+        """Return where a line of the diff is in the file; None for a line in no hunk. Unchanged lines are on the side `new`."""
+        return self.places.get(diff_line)
+
+    def is_changed(self, first: int, last: int) -> bool:
+        """Return whether a range of lines of the new file holds a changed line."""
+        return any(start <= last and first <= end for start, end in self.added)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A unified diff, parsed from the text of a document."""
+
+    document: str
+    """Id of that document."""
+    files: tuple[FileChange, ...]
+    texts: Mapping[Side, str] = field(default_factory=dict)
+    """The diff as either file has it: without marks, each line that only the other file has is empty. Lines keep their numbers."""
+
+    def file_at(self, diff_line: int) -> FileChange | None:
+        """Return the file that a line of the diff is about."""
+        return next((file for file in self.files if file.diff_lines[0] <= diff_line <= file.diff_lines[1]), None)
+
+    def files_named(self, path: str) -> tuple[FileChange, ...]:
+        """Return the changes of a file: several if the diff is of several commits."""
+        return tuple(file for file in self.files if file.path == path)
+
+    @property
+    def hunks(self) -> tuple[DiffHunk, ...]:
+        return tuple(hunk for file in self.files for hunk in file.hunks)
+
+
+def parse_changes(documents: Sequence[Document]) -> Changes | None:
+    """Return the diff that the first document is, with the other documents as the new texts of its files; None if it is none.
+
+    A document is a diff if it has a file header and if its name (`diff main..HEAD`, `x.diff`) or its first line says so. If none
+    of the other documents is one of its files, it is a file among others. Any text is accepted: what is no diff is skipped.
+    Linear in the text.
+    """
+    return _parse(tuple(documents))
+
+
+@lru_cache(maxsize=4)
+def _parse(documents: tuple[Document, ...]) -> Changes | None:
+    if not documents:
+        return None
+    diff, others = documents[0], {document.name: document.id for document in documents[1:]}
+    is_named = diff.name.startswith("diff ") or diff.name.endswith((".diff", ".patch"))
+    if not is_named and not _OPENING.match(diff.text.lstrip()):
+        return None
+    parser = _Parser(diff.text, frozenset(others))
+    files = tuple(file.result(others) for file in parser.parse())
+    if not files or (others and not diff.name.startswith("diff ") and others.keys().isdisjoint(f.path for f in files)):
+        return None
+    texts: dict[Side, str] = {"new": parser.text_of("new"), "old": parser.text_of("old")}
+    return Changes(diff.id, files, texts)
+
+
+@dataclass
+class _File:
+    """A file while it is parsed."""
+
+    first: int
+    """Of its lines in the diff."""
+    last: int
+    from_header: tuple[str, str] | None = None
+    """Old and new path of the line `diff --git`."""
+    old: str | None = None
+    """As in the line `---` or `rename from`, without prefix; "" for `/dev/null`."""
+    new: str | None = None
+    hunks: list[DiffHunk] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+    places: dict[int, Place] = field(default_factory=dict)
+    new_lines: dict[int, str] = field(default_factory=dict)
+    is_added: bool = False
+    is_deleted: bool = False
+    is_renamed: bool = False
+    ends_without_newline: bool = False
+
+    @property
+    def path(self) -> str:
+        header = self.from_header or ("", "")
+        if self.is_deleted or self.new == "":
+            return self.old or header[0] or header[1]
+        return self.new or header[1] or self.old or header[0]
+
+    def result(self, documents: Mapping[str, str]) -> FileChange:
+        old = self.old if self.old is not None else (self.from_header or ("",))[0]
+        path = self.path
+        return FileChange(
+            path=path,
+            old_path="" if self.is_added else old,
+            document=None if self.is_deleted or self.new == "" else documents.get(path),
+            added=tuple(_ranges(self.changed)),
+            diff_lines=(self.first, self.last),
+            hunks=tuple(hunk.model_copy(update={"file": path}) for hunk in self.hunks),
+            places=self.places,
+            new_lines=self.new_lines,
+            ends_without_newline=self.ends_without_newline,
+        )
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges that sorted or nearly sorted line numbers form."""
+    first = last = 0
+    for number in sorted(set(numbers)):
+        if first and number == last + 1:
+            last = number
+            continue
+        if first:
+            yield first, last
+        first = last = number
+    if first:
+        yield first, last
+
+
+class _Parser:
+    """Reads a diff line by line. `_File` objects come out in the order of the diff."""
+
+    def __init__(self, text: str, names: frozenset[str]) -> None:
+        self._lines = text.split("\n")
+        self._names = names
+        self._files: list[_File] = []
+        self._shown: dict[Side, list[str]] = {"new": [], "old": []}
+        self._next_line = 1  # of the document: a line that `str.splitlines` cuts is several there
+        self._open = False  # whether the last file still takes header lines
+
+    def parse(self) -> list[_File]:
+        at = 0
+        while at < len(self._lines):
+            header = _HUNK.match(self._lines[at]) if self._files else None
+            if header:
+                at = self._hunk(at, header)
+            else:
+                self._header_line(at)
+                at += 1
+        return [file for file in self._files if file.path]
+
+    def text_of(self, side: Side) -> str:
+        return "\n".join(self._shown[side]) + "\n"
+
+    def _take(self, at: int, mark: int = 0, sides: Sequence[Side] = ("new", "old")) -> range:
+        """Count a line, show it on these sides without its first `mark` characters, and return its lines in the document."""
+        line = self._lines[at]
+        pieces = (line[mark:] + "\n").splitlines()
+        for side, shown in self._shown.items():
+            shown += pieces if side in sides else [""] * len(pieces)
+        taken = range(self._next_line, self._next_line + len(pieces))
+        self._next_line += len(pieces)
+        return taken
+
+    # lines outside of hunks
+
+    def _header_line(self, at: int) -> None:
+        line = self._lines[at].rstrip("\r")
+        number = self._next_line
+        self._take(at)
+        if start := _START.fullmatch(line):
+            paths = header_paths(start[2], self._names) if start[1] == "--git" else None
+            if start[1] in ("--cc", "--combined"):
+                paths = (path_of(start[2]),) * 2
+            self._files.append(_File(number, number, from_header=paths))
+            self._open = True
+        elif self._is_named(at):
+            if not self._open:
+                self._files.append(_File(number, number))
+                self._open = True
+            self._names_line(at)
+        elif self._open and self._extended_header(line):
+            self._files[-1].last = number
+
+    def _is_named(self, at: int) -> bool:
+        """Whether the names of a file begin in line `at`, with a hunk behind them."""
+        triple = self._lines[at : at + 3]
+        return len(triple) == 3 and all(map(str.startswith, triple, ("--- ", "+++ ", "@@")))
+
+    def _names_line(self, at: int) -> None:
+        """Read the names in `--- old` and the line after it."""
+        file = self._files[-1]
+        old, new = (self._lines[n].rstrip("\r")[4:] for n in (at, at + 1))
+        file.last = self._next_line
+        file.is_added = file.is_added or path_of(old) == ""
+        file.is_deleted = file.is_deleted or path_of(new) == ""
+        if not file.is_renamed:
+            file.old, file.new = end_paths(old, new, self._names)
+
+    def _extended_header(self, line: str) -> bool:
+        """Read a line such as `rename to x.py`; return whether it is one."""
+        file = self._files[-1]
+        what, _, rest = line.partition(" ")
+        if what in ("rename", "copy"):
+            end, _, path = rest.partition(" ")
+            if end == "from":
+                file.old, file.is_renamed = path_of(path, dated=False), True
+            elif end == "to":
+                file.new, file.is_renamed = path_of(path, dated=False), True
+            return True
+        file.is_added = file.is_added or line.startswith("new file mode")
+        file.is_deleted = file.is_deleted or line.startswith("deleted file mode")
+        known = ("new file", "deleted file", "old mode", "new mode", "mode ", "similarity", "dissimilarity", "index ")
+        return line.startswith((*known, "Binary files", "GIT binary patch", "literal ", "delta ", "+++ "))
+
+    # hunks
+
+    def _hunk(self, at: int, header: re.Match[str]) -> int:
+        """Read a hunk whose header is line `at`; return the line after it. It ends where its header says, or before the first line
+        that cannot be in it."""
+        ranges = [(int(first), int(count or 1)) for first, count in _RANGE.findall(header[2])]
+        marks = len(header[1]) - 1
+        if len(ranges) != marks:
+            self._take(at)
+            return at + 1
+        file = self._files[-1]
+        self._open = False
+        self._take(at)
+        hunk = _Hunk(file, ranges, (int(header[3]), int(header[4] or 1)))
+        at += 1
+        while at < len(self._lines) and (hunk.ends_after_two or not self._is_named(at)):
+            line = self._lines[at].rstrip("\r")
+            if line.startswith("\\"):
+                hunk.note_no_newline()
+                file.last = self._take(at, sides=())[-1]
+                at += 1
+                continue
+            mark = line[:marks].ljust(marks)
+            place = hunk.place(mark)
+            if place is None:
+                break
+            taken = self._take(at, marks, hunk.sides(mark))
+            file.places.update(dict.fromkeys(taken, place))
+            if place[0] == "new":
+                file.new_lines[place[1]] = line[marks:]
+            file.last = taken[-1]
+            at += 1
+        hunk.close()
+        return at
+
+
+class _Hunk:
+    """Line numbers while a hunk is read, of one old file or, in the diff of a merge, of several."""
+
+    def __init__(self, file: _File, old: Sequence[tuple[int, int]], new: tuple[int, int]) -> None:
+        self._file = file
+        # an empty range names the line before it
+        self._old = [first + (count == 0) for first, count in old]
+        self._old_left = [count for _, count in old]
+        self._new = new[0] + (new[1] == 0)
+        self._new_left = new[1]
+        self._first = self._old[0], self._new
+        self._has_removed = self._has_added = False  # since the last unchanged line
+        self._last: Side | None = None
+
+    @property
+    def ends_after_two(self) -> bool:
+        """Whether one removed and one added line are left, so that `--- x` and `+++ y` may be these."""
+        return self._old_left == [1] and self._new_left == 1
+
+    def place(self, mark: str) -> Place | None:
+        """Count a line with these marks, one for each old file, and return its place; None if the hunk does not hold it."""
+        if set(mark) - set(" +-") or {"+", "-"} <= set(mark):
+            return None
+        is_removed = "-" in mark
+        within = [n for n, char in enumerate(mark) if char == ("-" if is_removed else " ")]
+        if any(self._old_left[n] < 1 for n in within) or (not is_removed and self._new_left < 1):
+            return None
+        place: Place = ("old", self._old[within[0]]) if is_removed else ("new", self._new)
+        for n in within:
+            self._old[n] += 1
+            self._old_left[n] -= 1
+        if is_removed:
+            self._has_removed = True
+        else:
+            self._new += 1
+            self._new_left -= 1
+            self._note_changed("+" in mark, place[1])
+        self._last = place[0]
+        return place
+
+    def _note_changed(self, is_added: bool, number: int) -> None:
+        if is_added:
+            self._file.changed.append(number)
+            self._has_added = True
+            return
+        if self._has_removed and not self._has_added:
+            self._file.changed += [number - 1, number] if number > 1 else [number]
+        self._has_removed = self._has_added = False
+
+    @staticmethod
+    def sides(mark: str) -> tuple[Side, ...]:
+        if "-" in mark:
+            return ("old",)
+        return ("new",) if "+" in mark else ("new", "old")
+
+    def note_no_newline(self) -> None:
+        """Note that the line before has no line end."""
+        if self._last == "new":
+            self._file.ends_without_newline = True
+
+    def close(self) -> None:
+        """Add what the hunk shows to the file."""
+        file = self._file
+        if self._has_removed and not self._has_added and not (file.is_deleted and self._new == 1):
+            file.changed.append(max(self._new - 1, 1))
+        (old, new) = self._first
+        file.hunks.append(DiffHunk(file="", old=(old, self._old[0] - 1), new=(new, self._new - 1)))

@@ -1,0 +1,344 @@
+"""Vetting findings: from what reviewers hand in to what a report lists. Pure functions; nothing handed in is lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from consilience.engine.sources import Document
+from consilience.protocols.review.baseline import Baseline, fingerprint, overlap
+from consilience.protocols.review.findings import (
+    SEVERITIES,
+    Check,
+    DroppedFinding,
+    DroppedReason,
+    Finding,
+    FindingReply,
+    Judgement,
+    ReviewReply,
+    Status,
+)
+from consilience.protocols.review.fixes import make_fix
+from consilience.protocols.review.locating import Location, Locator
+
+T = TypeVar("T")
+_IGNORE = re.compile(r"(?:#|//|/\*|\*|--|<!--|;|%|\{#)\s*consilience:\s*ignore\b[:\s]*(.*)", re.IGNORECASE)
+_COMMENT_ENDS = re.compile(r"\s*(?:\*/|-->|#\})\s*$")
+_STATUS_RANK: Mapping[Status, int] = {"confirmed": 0, "unjudged": 1, "disputed": 2}
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What one call handed in."""
+
+    agent: str
+    part: int
+    iteration: int
+    key: str
+    """Of the call."""
+    reply: ReviewReply
+    shown: tuple[Document, ...]
+    """The documents, or parts of them, that the call was shown."""
+
+
+@dataclass(frozen=True)
+class Vetted:
+    """The findings that stand, and those that were dropped. Every finding handed in is one of `findings` or `dropped`, or one of
+    the `duplicates` of a finding."""
+
+    findings: tuple[Finding, ...]
+    dropped: tuple[DroppedFinding, ...]
+    warnings: tuple[str, ...]
+
+
+def vet(
+    submitted: Sequence[Submitted], documents: Sequence[Document], *, baseline: Baseline, changed_lines_only: bool
+) -> Vetted:
+    """Locate, filter and merge the findings; ids are F1, F2, … in the order of place.
+
+    Dropped are, in this order: false quotations, findings that an inline comment ignores, known ones, and, where the target is a
+    diff and `changed_lines_only`, those on unchanged lines. `submitted` may be in any order.
+    """
+    vetting = _Vetting(Locator(documents), baseline, changed_lines_only)
+    for handed_in in sorted(submitted, key=lambda one: (one.agent, one.part, one.iteration, one.key)):
+        for reply in handed_in.reply.findings:
+            vetting.add(reply, handed_in)
+    order = {name: n for n, name in enumerate(vetting.locator.files)}
+    placed = sorted(_merge_duplicates(vetting.kept), key=lambda f: (order.get(f.file, len(order)), *_place(f)))
+    return Vetted(_numbered(placed), tuple(vetting.dropped), tuple(dict.fromkeys(vetting.warnings)))
+
+
+def misses(submitted: Submitted, documents: Sequence[Document]) -> tuple[FindingReply, ...]:
+    """Return the findings whose quotation is not in the documents that the call was shown."""
+    locator = Locator(documents)
+    return tuple(f for f in submitted.reply.findings if isinstance(locator.locate(f, submitted.shown), str))
+
+
+def judged(findings: Sequence[Finding], judgements: Mapping[str, Sequence[Judgement]]) -> tuple[Finding, ...]:
+    """Return the findings with the judgements on them, by id. Authors do not judge their own. Of several judgements by one agent
+    the most negative counts."""
+    negative = ("refute", "unsure", "confirm")
+    result = []
+    for finding in findings:
+        by_agent = {judgement.agent: judgement for judgement in finding.judgements}
+        for judgement in judgements.get(finding.id, ()):
+            before = by_agent.get(judgement.agent, judgement)
+            if judgement.agent not in finding.by:
+                by_agent[judgement.agent] = min(before, judgement, key=lambda one: negative.index(one.verdict))
+        if by_agent:
+            finding = _with_judgements(finding, tuple(by_agent.values()), found_apart=finding.found_apart)
+        result.append(finding)
+    return tuple(result)
+
+
+def merged(findings: Sequence[Finding], groups: Sequence[Sequence[str]]) -> tuple[Finding, ...]:
+    """Return the findings with each group of ids merged into one, which keeps the id and place of the group's worst finding.
+
+    Unknown ids are skipped. Merged are only findings of one file. Findings by different agents are then found by two agents apart.
+    """
+    by_id = {finding.id: finding for finding in findings}
+    links = [
+        (group[0].id, other.id)
+        for ids in groups
+        if (group := [by_id[id] for id in dict.fromkeys(ids) if id in by_id])
+        for other in group[1:]
+        if other.file == group[0].file
+    ]
+    sets = _components([finding.id for finding in findings], links)
+    kept = {one.id: one for ids in sets for one in [_combined([by_id[id] for id in ids], same_defect=True)]}
+    return tuple(kept[finding.id] for finding in findings if finding.id in kept)
+
+
+def listed(findings: Sequence[Finding], limit: int) -> tuple[tuple[Finding, ...], tuple[DroppedFinding, ...]]:
+    """Return the first `limit` findings by status, severity and place, renumbered F1, F2, …, and the others as dropped.
+
+    `ranked` has the findings in the same order with their ids as they were.
+    """
+    order = ranked(findings)
+    return _numbered(order[:limit]), tuple(_dropped_finding(f, "over the limit") for f in order[limit:])
+
+
+def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings in the order of a report: confirmed before unjudged before disputed, worst first, then by place."""
+    order = {name: n for n, name in enumerate(dict.fromkeys(finding.file for finding in findings))}
+    return tuple(
+        sorted(findings, key=lambda f: (_STATUS_RANK[f.status], _severity(f), order[f.file], f.first_line, f.last_line))
+    )
+
+
+# --- from a reply to a finding
+
+
+@dataclass
+class _Vetting:
+    """The findings of all replies so far."""
+
+    locator: Locator
+    baseline: Baseline
+    changed_lines_only: bool
+    kept: list[Finding] = field(default_factory=list)
+    dropped: list[DroppedFinding] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, reply: FindingReply, source: Submitted) -> None:
+        location = self.locator.locate(reply, source.shown)
+        if isinstance(location, str):
+            named = next((d.name for d in source.shown if d.name and reply.document in (d.id, d.reference)), "")
+            self.dropped.append(
+                DroppedFinding(
+                    reason="false quotation",
+                    by=source.agent,
+                    severity=reply.severity,
+                    file=named or reply.document,
+                    line=reply.line,
+                    quotation=reply.quotation,
+                    claim=reply.claim,
+                    category=reply.category,
+                    detail=location,
+                )
+            )
+            return
+        finding = self._finding(reply, location, source)
+        why = self._why_dropped(finding, location)
+        if why is None:
+            self.kept.append(finding)
+        else:
+            self.dropped.append(_dropped_finding(finding, *why))
+
+    def _finding(self, reply: FindingReply, location: Location, source: Submitted) -> Finding:
+        fix = ""
+        if location.side == "new":
+            known = self.locator.known_lines(location)
+            fix = make_fix(known, location.first, location.last, location.words, reply.replacement)
+        return Finding(
+            id="",
+            by=(source.agent,),
+            severity=reply.severity,
+            category=" ".join(reply.category.split()) or "other",
+            file=location.file,
+            first_line=location.first,
+            last_line=location.last,
+            side=location.side,
+            source=location.document.id,
+            source_line=location.line,
+            quotation=location.words,
+            claim=reply.claim,
+            consequence=reply.consequence,
+            check=Check(kind=reply.check.kind, text=reply.check.text),
+            recommendation=reply.recommendation,
+            fix=fix,
+            changed=location.changed,
+            fingerprint=fingerprint(location.file, location.words),
+            refs=(source.key,),
+        )
+
+    def _why_dropped(self, finding: Finding, location: Location) -> tuple[DroppedReason, str] | None:
+        ignored = self._ignored(finding, location) if finding.side == "new" else None
+        if ignored:
+            return "ignored", ignored
+        if self.baseline.match(finding.file, finding.quotation, finding.fingerprint):
+            return "baseline", ""
+        if self.changed_lines_only and not finding.changed:
+            return "unchanged lines", ""
+        return None
+
+    def _ignored(self, finding: Finding, location: Location) -> str | None:
+        """Return the reason of an inline comment on the lines or the line above; None without one."""
+        lines = self.locator.known_lines(location).lines
+        for number in range(finding.first_line - 1, finding.last_line + 1):
+            if comment := _IGNORE.search(lines.get(number, "")):
+                if reason := _COMMENT_ENDS.sub("", comment[1]).strip():
+                    return reason
+                self.warnings.append(
+                    f"{finding.file}:{number}: `consilience: ignore` has no reason, so it ignores no finding"
+                )
+        return None
+
+
+def _dropped_finding(finding: Finding, reason: DroppedReason, detail: str = "") -> DroppedFinding:
+    return DroppedFinding(
+        reason=reason,
+        by=", ".join(finding.by),
+        severity=finding.severity,
+        file=finding.file,
+        line=finding.first_line,
+        quotation=finding.quotation,
+        claim=finding.claim,
+        category=finding.category,
+        detail=detail,
+        fingerprint=finding.fingerprint,
+    )
+
+
+# --- duplicates
+
+
+def _merge_duplicates(findings: Sequence[Finding]) -> list[Finding]:
+    """Merge findings of the same lines of a file, each set to one. The order of `findings` does not matter."""
+    ordered = sorted(findings, key=lambda f: (f.file, f.side, *_place(f)))
+    sets = _components(range(len(ordered)), _duplicates(ordered))
+    return [_combined([ordered[n] for n in numbers]) for numbers in sets]
+
+
+def _duplicates(ordered: Sequence[Finding]) -> Iterator[tuple[int, int]]:
+    """Yield pairs, by index, of the same file with overlapping lines and the same category or overlapping quotations."""
+    for n, finding in enumerate(ordered):
+        for m in range(n + 1, len(ordered)):
+            other = ordered[m]
+            if (other.file, other.side) != (finding.file, finding.side) or other.first_line > finding.last_line:
+                break
+            if _same_category(finding, other) or overlap(finding.quotation, other.quotation):
+                yield n, m
+
+
+def _same_category(one: Finding, other: Finding) -> bool:
+    return one.category.casefold() == other.category.casefold()
+
+
+def _components(items: Iterable[T], links: Iterable[tuple[T, T]]) -> list[list[T]]:
+    """Return the sets of items that links join, each in the order of `items`."""
+    root = {item: item for item in items}
+
+    def find(item: T) -> T:
+        while root[item] != item:
+            root[item] = root[root[item]]
+            item = root[item]
+        return item
+
+    for one, other in links:
+        root[find(other)] = find(one)
+    sets: dict[T, list[T]] = {}
+    for item in root:
+        sets.setdefault(find(item), []).append(item)
+    return list(sets.values())
+
+
+def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Finding:
+    """Return one finding for several: the worst, with the authors, claims, judgements and calls of all.
+
+    It counts as found apart if two agents without an author in common have the same category, or with `same_defect`.
+    """
+    first, *rest = sorted(findings, key=lambda f: (_severity(f), *_place(f)))
+    if not rest:
+        return first
+    authors = tuple(sorted({author for finding in findings for author in finding.by}))
+    by_agent: dict[str, Judgement] = {}
+    for finding in (first, *rest):
+        for judgement in finding.judgements:
+            if by_agent.get(judgement.agent, judgement).verdict != "refute":
+                by_agent[judgement.agent] = judgement
+    is_found_apart = any(finding.found_apart for finding in findings) or any(
+        set(one.by).isdisjoint(other.by) and (same_defect or _same_category(one, other))
+        for n, one in enumerate(findings)
+        for other in findings[n + 1 :]
+    )
+    whole = first.model_copy(
+        update={
+            "by": authors,
+            "changed": any(finding.changed for finding in findings),
+            "fix": first.fix or next((finding.fix for finding in rest if _lines(finding) == _lines(first)), ""),
+            "duplicates": (*first.duplicates, *(claim for f in rest for claim in (f.claim, *f.duplicates))),
+            "refs": tuple(sorted({ref for finding in findings for ref in finding.refs})),
+        }
+    )
+    return _with_judgements(whole, tuple(by_agent.values()), found_apart=is_found_apart)
+
+
+def _with_judgements(finding: Finding, judgements: tuple[Judgement, ...], *, found_apart: bool) -> Finding:
+    verdicts = {judgement.verdict for judgement in judgements if judgement.agent not in finding.by}
+    status: Status = "unjudged"
+    if "refute" in {judgement.verdict for judgement in judgements}:
+        status = "disputed"
+    elif found_apart or "confirm" in verdicts:
+        status = "confirmed"
+    return finding.model_copy(update={"judgements": judgements, "status": status, "found_apart": found_apart})
+
+
+# --- order
+
+
+def _numbered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding.model_copy(update={"id": f"F{n}"}) for n, finding in enumerate(findings, 1))
+
+
+def _severity(finding: Finding) -> int:
+    return SEVERITIES.index(finding.severity)
+
+
+def _lines(finding: Finding) -> tuple[int, int]:
+    return finding.first_line, finding.last_line
+
+
+def _place(finding: Finding) -> tuple[object, ...]:
+    """Sorts by lines first; findings that are equal in it are equal."""
+    return (
+        *_lines(finding),
+        _severity(finding),
+        finding.category,
+        finding.claim,
+        finding.by,
+        finding.quotation,
+        finding.refs,
+    )
