@@ -38,6 +38,7 @@ ALLOWED: dict[str, str] = {
     "seats": "of a panel, which the engine fills",
     "similarity": "of texts, which the engine compares",
     "threshold": "of a check, in the domain",
+    "timeout": "of a phase with a quorum",
 }
 """Ordinary words that some protocol uses as a name too, each with what it means in the engine or in `reporting`."""
 

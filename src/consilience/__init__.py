@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from consilience.protocols.emergence import EmergenceReport as EmergenceReport
     from consilience.protocols.refinement import Refinement as Refinement
     from consilience.protocols.refinement import RefinementReport as RefinementReport
+    from consilience.protocols.review import Review as Review
+    from consilience.protocols.review import ReviewReport as ReviewReport
 
 _NAMES = {
     "consilience.api": (
@@ -79,6 +81,7 @@ _NAMES = {
     "consilience.protocols.decompose": ("Decompose", "DecomposeReport"),
     "consilience.protocols.emergence": ("Emergence", "EmergenceReport"),
     "consilience.protocols.refinement": ("Refinement", "RefinementReport"),
+    "consilience.protocols.review": ("Review", "ReviewReport"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

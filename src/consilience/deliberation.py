@@ -266,17 +266,15 @@ class Deliberation(Generic[R]):
             return False
         detail = started.detail if choice in (None, "auto") else choice
         protocol = protocol.with_detail(started.detail)
+        documents = number_documents(validation.load_sources(self.sources))
+        protocol = protocol.with_documents(documents, min(started.windows.values(), default=None))
         for difference, recorded, now in (
             ("another detail", started.detail, detail),
             ("another protocol", started.protocol, protocol.name),
             ("other settings", started.settings, protocol.model_dump(mode="json")),
             ("another seed", started.seed, self.seed),
             ("another task", store.text(started.task), task),
-            (
-                "other documents",
-                started.sources,
-                document_refs(number_documents(validation.load_sources(self.sources))),
-            ),
+            ("other documents", started.sources, document_refs(documents)),
             ("other limits", started.limits, self._limits),
             ("another quorum", started.quorum, self.quorum),
             ("another panel", _seats(started.agents), _seats(protocol.agents(panel))),

@@ -40,6 +40,7 @@ from consilience.models.registry import (
     paid,
     resolve,
     thinks_by_name,
+    window_by_name,
 )
 from consilience.models.weights import CATALOGUE, verify
 from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
@@ -159,6 +160,15 @@ def _check_model(name: str, *, keys: bool) -> None:
     keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
     if not known or not model or "," in model or keyless:
         resolve(name)  # raises the error that names the problem
+
+
+def with_documents(protocol: Protocol, sources: Sequence[Source], models: Iterable[str]) -> Protocol:
+    """Return the protocol with the settings that follow from the documents, as a run will have them."""
+    if not sources:
+        return protocol
+    windows = (window_by_name(name) for name in dict.fromkeys(models))
+    window = min((window for window in windows if window is not None), default=None)
+    return protocol.with_documents(number_documents(sources), window)
 
 
 def make_plan(

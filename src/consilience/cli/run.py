@@ -50,6 +50,7 @@ from consilience.cli.plan import (
     dry_run_json,
     first_line,
     make_plan,
+    with_documents,
 )
 from consilience.cli.sessions import find_session, user_store
 from consilience.deliberation import AUTO_PANEL, Deliberation
@@ -186,7 +187,7 @@ def _prepare(cls: type[Protocol], request: RunRequest, settings: Mapping[str, ob
     check_models(models.values(), keys=keys, origin=choice.why if choice.name else "")
     check_models(unassigned_models(request, agents), keys=False)
     detail = choose_detail(request.detail, agents, models)
-    protocol = protocol.with_detail(detail)
+    protocol = with_documents(protocol.with_detail(detail), sources, models.values())
     deliberation: Deliberation[Report] = Deliberation(
         protocol,
         model=models,
@@ -292,6 +293,8 @@ def _changes(request: InheritingRequest) -> forks.ForkChanges:
 def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, where: str) -> int:
     config = load_config(env_file=request.env_file)
     planned, models = _with_models(request, planned)
+    sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
+    planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values()))
     check_models(models.values(), keys=not request.dry_run, origin="as recorded")
     check_models(unassigned_models(request, planned.agents), keys=False)
     if request.encoder is not None:
@@ -304,7 +307,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
         Choice("", "as in the parent"),
         limits=planned.limits,
         task=planned.task,
-        sources=[Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents],
+        sources=sources,
         prompts=request.prompts,
         encoder=request.encoder or planned.started.encoder,
         thinking=request.thinking or planned.started.thinking,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -24,6 +24,7 @@ from consilience.domain.panels import MAX_PERSONAS, Panel
 from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
 from consilience.domain.validation import describe_invalid
+from consilience.engine.sources import Document
 from consilience.engine.templates import Templates, load
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ class Protocol(BaseModel, ABC):
         """Max tokens per reply; before `with_detail` that of detailed prompts, unless one is set."""
         return REPLY_TOKENS["full"] if self.reply_tokens is None else self.reply_tokens
 
+    def with_documents(self, documents: Sequence[Document], window: int | None) -> Self:
+        """Return a copy with the settings that follow from the documents, which are recorded. Called when all else is settled, with
+        the smallest known context window (tokens) of the models. It must not change the agents or the topology."""
+        return self
+
     @abstractmethod
     def topology(self) -> Topology: ...
 
@@ -173,6 +179,12 @@ class Protocol(BaseModel, ABC):
     @property
     def readers(self) -> tuple[str, ...] | None:
         """The agents that are shown the documents open to all; None for every agent. Others may still repeat a quotation."""
+        return None
+
+    @property
+    def shown_together(self) -> tuple[tuple[str, ...], ...] | None:
+        """The groups of documents, or of lines of them (`S4:120-380`), of which one call shows at most one; None if a call may show
+        all that are open to its agent. Sizes of calls follow from it."""
         return None
 
     @property

@@ -104,13 +104,13 @@ async def begin(
     setup: Setup, *, store: Store, session: str | None = None, inherited: Inheritance | None = None
 ) -> Report:
     """Run a new session to its report. Raises `UserError`s before anything is spent, `SessionWaiting` if it is parked."""
-    async with _recorded(setup, store, session, inherited) as state:
-        return await execute(setup, state)
+    async with _recorded(setup, store, session, inherited) as (settled, state):
+        return await execute(settled, state)
 
 
 async def prepare(setup: Setup, *, store: Store, session: str | None = None) -> str:
     """Record the start of a new session without a call, and return its id; `resume` runs it."""
-    async with _recorded(setup, store, session, None) as state:
+    async with _recorded(setup, store, session, None) as (_, state):
         return state.id
 
 
@@ -127,10 +127,15 @@ class Inheritance:
 @asynccontextmanager
 async def _recorded(
     setup: Setup, store: Store, session: str | None, inherited: Inheritance | None
-) -> AsyncIterator[State]:
-    """Record the start of a session with its texts and inherited events, and hold the session."""
+) -> AsyncIterator[tuple[Setup, State]]:
+    """Record the start of a session with its texts and inherited events, and hold the session.
+
+    Yields also the setup with the settings that follow from documents and models.
+    """
     async with aclosing(setup.seats):
         _check(setup)
+        window = min(windows_by_agent(setup.seats.ports).values(), default=None)
+        setup = replace(setup, protocol=setup.protocol.with_documents(setup.documents, window))
         started = _start_event(setup)
         if inherited is not None:
             started = started.model_copy(update={"parent": inherited.parent, "forked_at": inherited.forked_at})
@@ -147,7 +152,7 @@ async def _recorded(
             recorder = Recorder(journal, events, replay=False, observer=setup.options.observer)
             texts = [setup.task, *(d.text for d in setup.documents), *setup.templates.sources.values()]
             await recorder.begin(started, texts)
-            yield build_state(setup, started, recorder)
+            yield setup, build_state(setup, started, recorder)
 
 
 def _start_event(setup: Setup) -> SessionStarted:

@@ -11,6 +11,7 @@ from typing import Protocol
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import THINKING_TOKENS, Estimate, Limits, LimitUnit, SpendingLimits
 from consilience.engine.prompt import Opening, estimate_tokens
+from consilience.engine.sources import parse_reference
 
 MONEY_DIGITS = 12
 """Decimal places of US dollars that sums keep, so that three times 0.10 fit into 0.30."""
@@ -128,6 +129,8 @@ class SizedProtocol(Protocol):
     def longest_reply(self) -> int: ...
     @property
     def first_speakers(self) -> tuple[str, ...]: ...
+    @property
+    def shown_together(self) -> tuple[tuple[str, ...], ...] | None: ...
     def estimate(self) -> Estimate: ...
 
 
@@ -218,11 +221,19 @@ class CallSizes:
         text += "".join(value for value in vars(self.protocol).values() if isinstance(value, str))
         text += max((_description(agent) for agent in self.agents), key=len, default="")
         common = estimate_tokens(text)
+        if (groups := self.protocol.shown_together) is not None:
+            largest = max((self._group_tokens(group) for group in groups), default=0)
+            return {agent.id: common + largest for agent in self.agents}
         documents = {document.id: estimate_tokens(document.numbered) for document in self.opening.documents}
         return {
             agent.id: common + sum(documents[shown.id] for shown in self.opening.documents_for(agent.id))
             for agent in self.agents
         }
+
+    def _group_tokens(self, group: Sequence[str]) -> int:
+        documents = self.opening.documents
+        parts = (parse_reference(reference, documents) for reference in group)
+        return sum(estimate_tokens(part.numbered) + _QUOTE_TOKENS for part in parts)
 
 
 def _description(agent: Agent) -> str:

@@ -174,25 +174,28 @@ def select_documents(references: Iterable[str], found: Sequence[Document], agent
 
     Raises `ProtocolViolation` for a reference to no document or no lines of it, or to one that the agent may not see.
     """
-    by_id = {document.id: document for document in found}
     parts: dict[str, Document] = {}
     for reference in references:
-        match = _REFERENCE.fullmatch(reference)
-        document = by_id.get(match[1]) if match else None
-        if match is None or document is None:
-            known = ", ".join(by_id) or "there are none"
-            raise ProtocolViolation(f"{reference!r} is not a document of this session ({known})")
+        document = parse_reference(reference, found)
         if document.agents is not None and agent not in document.agents:
             raise ProtocolViolation(f"{agent} may not be shown document {document.id}, which is for {document.agents}")
-        if match[2] is not None:
-            lines = int(match[2]), int(match[3] or match[2])
-            if not lines[0] <= lines[1] <= document.line_count:
-                raise ProtocolViolation(
-                    f"{reference!r} is not in the document: {document.id} has {document.line_count} lines"
-                )
-            document = replace(document, lines=lines)
         parts[document.reference] = document
     return tuple(parts.values())
+
+
+def parse_reference(reference: str, found: Sequence[Document]) -> Document:
+    """Return the document that a reference names, or the part of it. Raises `ProtocolViolation` if it names none."""
+    match = _REFERENCE.fullmatch(reference)
+    document = next((document for document in found if match and document.id == match[1]), None)
+    if match is None or document is None:
+        known = ", ".join(document.id for document in found) or "there are none"
+        raise ProtocolViolation(f"{reference!r} is not a document of this session ({known})")
+    if match[2] is None:
+        return document
+    lines = int(match[2]), int(match[3] or match[2])
+    if not lines[0] <= lines[1] <= document.line_count:
+        raise ProtocolViolation(f"{reference!r} is not in the document: {document.id} has {document.line_count} lines")
+    return replace(document, lines=lines)
 
 
 def find_quotations(

@@ -155,6 +155,30 @@ def thinks_by_name(name: str) -> Thinks:
     return max(answers, key=("never", "optionally", "always").index)
 
 
+def window_by_name(name: str) -> int | None:
+    """Return the context window (tokens) of the model of that name, the smallest known one of a chain; None if unknown.
+
+    Needs no key. Those of remote models are from the price data, whose import takes about 0.1 s.
+    """
+    return min((window for link in alternatives(name) if (window := _window(link)) is not None), default=None)
+
+
+def _window(link: str) -> int | None:
+    provider, _, model = link.partition(":")
+    if provider == "local":
+        from consilience.models.local import CONTEXT_TOKENS
+
+        return CONTEXT_TOKENS
+    if is_program(link) or is_person(link) or is_workspace(link) or is_endpoint(link):
+        return None
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+
+        return get_snapshot().find_provider_model(model, None, provider, None)[1].context_window
+    except (ImportError, LookupError):
+        return None
+
+
 def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
     """Return the model of that name, behind the limiter of its account unless it runs in a process of ours.
 

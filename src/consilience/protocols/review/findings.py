@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from consilience.domain.messages import FreeText
 from consilience.domain.report import Frozen
@@ -83,13 +83,19 @@ class WrittenReviewReply(ReviewReply):
     text: FreeText
 
 
+FINDING = "finding"
+"""The kind of the messages that findings are published as."""
+FindingLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": FINDING})]
+"""The label of a quoted finding (`F3`)."""
+
+
 class VerdictReply(BaseModel):
     """A judgement on one finding of another agent."""
 
-    finding: str
-    """Its id as shown (`F3`)."""
+    finding: FindingLabel
+    reason: str = ""
+    """It precedes the verdict, which is to follow from it."""
     verdict: VerdictKind
-    reason: str
 
 
 class CrossReply(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from consilience.coordination.convergence import Evaluation
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Report
 from consilience.protocols.review.findings import BallotCast, DiffHunk, DroppedFinding, FileRead, Finding, PartRead
@@ -14,6 +15,8 @@ class ReviewData(Report):
     findings: tuple[Finding, ...] = ()
     """The listed findings, ranked."""
     dropped: tuple[DroppedFinding, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    """Of each iteration of red and blue: which gates were met, by whom, and what followed."""
     ballots: tuple[BallotCast, ...] = ()
     """The last ballot of each agent on each part."""
     parts: tuple[PartRead, ...] = ()

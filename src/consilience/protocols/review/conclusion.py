@@ -1,0 +1,157 @@
+"""The report of a run of `review`: what is listed, what was dropped, and what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from consilience.domain.outcome import StopReason
+from consilience.domain.report import Claim, Dissent
+from consilience.engine.prompt import estimate_tokens
+from consilience.engine.sources import parse_reference
+from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
+from consilience.protocols._common.conclusion import warn_dropped_labels
+from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedFinding, FileRead, Finding, PartRead
+from consilience.protocols.review.interim import ReviewReport, listed
+from consilience.protocols.review.parts import missing_lines
+from consilience.protocols.review.rounds import ReviewRun
+
+
+async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
+    session = run.session
+    findings, over = listed(run.findings, run.settings.max_findings)
+    dropped = (*run.dropped, *over)
+    missing = tuple(f"no review by {agent} ({reason})" for agent, reason in run.missing_by_agent.items())
+    parts = _parts_read(run)
+    unread = tuple(f"nobody reviewed part {part.index}" for part in parts if not part.readers)
+    if run.unjudged:
+        session.warn(f"findings that did not fit into the prompt of a judge, and were not judged: {run.unjudged}")
+    for name in missing_lines(session.sources, run.settings.parts):
+        session.warn(f"{name} is in no part and was not reviewed")
+    claims = _claims(run)
+    warn_dropped_labels(session)
+    evaluation = run.evaluations[-1] if run.evaluations else None
+    text = run.closing.text if run.closing is not None else None
+    return await session.report(
+        ReviewReport,
+        first=_first_results(run),
+        stop_reason=stop,
+        unmet=(*missing, *unread),
+        check=run.check,
+        steps=len(run.evaluations) or min(len(run.replies), 1),
+        answer=text if text is not None else _answer(run, findings, dropped) if run.replies else None,
+        answer_cut=run.closing is not None and run.closing.cut,
+        closing=drawn_on(run.closing, run.failures),
+        claims=claims,
+        dissent=tuple(
+            Dissent(agent=said.agent, text=f"{finding.file}:{finding.first_line} is no defect: {said.reason}")
+            for finding in findings
+            for said in finding.judgements
+            if said.verdict == "refute"
+        ),
+        metrics={
+            "findings": len(findings),
+            "false_quotations": sum(one.reason == "false quotation" for one in dropped),
+            "quality": evaluation.quality if evaluation else None,
+            "dropped_labels": session.dropped,
+        },
+        findings=findings,
+        dropped=dropped,
+        ballots=_ballots(run),
+        evaluations=tuple(run.evaluations),
+        parts=parts,
+        files=_files_read(run),
+        left_out=run.settings.left_out,
+    )
+
+
+def _first_results(run: ReviewRun) -> list[Reply[object] | Failure]:
+    """Return a reply of each reviewer, of its failures the first if there is none."""
+    results: list[Reply[object] | Failure] = []
+    for agent in run.settings.plan.reviewers:
+        replies = [reply for (of, _), reply in run.replies.items() if of == agent]
+        failures = [failure for failure in run.failures if failure.agent == agent]
+        results += replies[:1] or failures[:1]
+    return results
+
+
+def _answer(run: ReviewRun, findings: tuple[Finding, ...], dropped: tuple[DroppedFinding, ...]) -> str:
+    """Return the answer of a run without a closing text: numbers, and what is missing."""
+    files = _count(len(_files_read(run)), "file")
+    by_severity = Counter(finding.severity for finding in findings)
+    of_each = ", ".join(f"{by_severity[severity]} {severity}" for severity in SEVERITIES if by_severity[severity])
+    sentences = [
+        f"{_count(len(findings), 'finding')} in {files}: {of_each}." if findings else f"No findings in {files}."
+    ]
+    if dropped:
+        reasons = Counter(one.reason for one in dropped)
+        words = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
+        sentences.append(f"{_count(len(dropped), 'finding')} not listed ({words}).")
+    if missing := run.missing_by_agent:
+        sentences.append(f"No review by {', '.join(missing)}: this covers the others only.")
+    return " ".join(sentences)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _claims(run: ReviewRun) -> tuple[Claim, ...]:
+    """Return what the closing text stands on. A claim that names a finding rests on its verified quotation."""
+    if run.closing is None:
+        return ()
+    claims = [claim for claim in run.closing.value.claims if claim.text.strip()][: run.session.caps.claims]
+    published = {message.id for message in run.messages.values()}
+    named = [[id for id in run.session.named(run.closing, claim.ids) if id in published] for claim in claims]
+    return tuple(
+        Claim(text=claim.text, ids=tuple(ids), from_memory=not ids) for claim, ids in zip(claims, named, strict=True)
+    )
+
+
+def _ballots(run: ReviewRun) -> tuple[BallotCast, ...]:
+    return tuple(
+        BallotCast(
+            agent=one.agent,
+            part=one.part,
+            iteration=one.iteration,
+            vote=one.reply.vote,
+            confidence=one.reply.confidence,
+            reason=one.reply.reason,
+        )
+        for one in run.submitted.values()
+    )
+
+
+def _parts_read(run: ReviewRun) -> tuple[PartRead, ...]:
+    documents = run.session.sources
+    return tuple(
+        PartRead(
+            index=index,
+            documents=references,
+            tokens=sum(estimate_tokens(parse_reference(reference, documents).numbered) for reference in references),
+            readers=tuple(agent for agent in run.settings.plan.reviewers if (agent, index) in run.replies),
+        )
+        for index, references in enumerate(run.settings.parts, 1)
+    )
+
+
+def _files_read(run: ReviewRun) -> tuple[FileRead, ...]:
+    """Return the documents with what reviewers said of each; the diff only if it is all that there is."""
+    remarks: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for one in run.submitted.values():
+        ids = {name: shown.id for shown in one.shown for name in (shown.id, shown.reference, shown.name)}
+        for read in one.reply.read:
+            if (id := ids.get(read.document.strip(" []`"))) and read.remark.strip():
+                remarks[id].append((one.agent, read.remark.strip()))
+    shown = {parse_reference(reference, run.session.sources).id for part in run.settings.parts for reference in part}
+    if run.changes and shown != {run.changes.document}:
+        shown.discard(run.changes.document)
+    return tuple(
+        FileRead(file=document.name or document.id, remarks=tuple(dict.fromkeys(remarks[document.id])))
+        for document in run.session.sources
+        if document.id in shown
+    )
+
+
+def stop_reason(run: ReviewRun, stop: StopReason) -> StopReason:
+    """Return the stop reason: a limit that refused a call comes before any other."""
+    return exhaustion(run.failures) or stop

@@ -1,0 +1,64 @@
+"""`review`: review apart → gates → refine, up to `max_iterations`; then judge each other's findings → close (seed 003).
+
+Readers of `parallel_decomposition` and workers of `hierarchical` review once.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from consilience.coordination.convergence import CoordinationFailure
+from consilience.domain.outcome import StopReason
+from consilience.engine.quorum import Quorum
+from consilience.engine.session import Session
+from consilience.protocols.review.conclusion import conclude, stop_reason
+from consilience.protocols.review.interim import ReviewReport
+from consilience.protocols.review.rounds import Place, ReviewRun
+from consilience.protocols.review.settings import ReviewSettings
+
+
+class Review(ReviewSettings):
+    """Reviewers that do not read each other, judges of their findings, and a lead that writes the review."""
+
+    version: ClassVar[int] = 1
+    report: ClassVar[type[ReviewReport]] = ReviewReport
+
+    async def run(self, session: Session) -> ReviewReport:
+        run = ReviewRun(session, self)
+        if session.limits.steps == 0:
+            return await conclude(run, StopReason.EXHAUSTED_STEPS)
+        stop = await (self._iterate(run) if self.plan.is_iterative else self._read(run))
+        await run.review_from_reserve()
+        try:
+            run.require_results()
+        except CoordinationFailure as failure:
+            session.warn(str(failure))
+            return await conclude(run, stop_reason(run, StopReason.FAILED))
+        await run.judge()
+        await run.close()
+        return await conclude(run, stop_reason(run, stop))
+
+    async def _iterate(self, run: ReviewRun) -> StopReason:
+        """Red and blue review every part; who misses a gate is asked again, with its own review and what it missed."""
+        steps = run.session.limits.steps
+        last = self.max_iterations if steps is None else min(self.max_iterations, steps)
+        due = run.places
+        for iteration in range(1, last + 1):
+            await run.review(iteration, due)
+            evaluation = run.evaluate(iteration, last)
+            if evaluation.outcome == "converged":
+                return StopReason.CONVERGED
+            if evaluation.outcome != "continue":
+                break
+            due = run.due
+        return StopReason.EXHAUSTED_STEPS
+
+    async def _read(self, run: ReviewRun) -> StopReason:
+        """Every reader reviews its parts, one at a time; a quorum of readers is enough."""
+        for places in run.shifts:
+            await run.review(1, places, self._quorum(places))
+        return StopReason.SETTLED
+
+    def _quorum(self, places: list[Place]) -> Quorum:
+        needed = self.quorum_of_reviewers or len(self.plan.reviewers)
+        return Quorum(min(needed, len(places)), self.timeout, "total")

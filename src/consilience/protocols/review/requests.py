@@ -1,0 +1,207 @@
+"""The calls of a review: what each agent is shown and asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from consilience.domain.messages import Message
+from consilience.engine.prompt import Prompt, Quote, estimate_tokens
+from consilience.engine.session import Session
+from consilience.engine.sources import Document, select_documents
+from consilience.engine.work import Ask, Reply
+from consilience.protocols.review.findings import FINDING, CrossReply, Finding, ReviewReply, WrittenReviewReply
+from consilience.protocols.review.gates import artifact
+from consilience.protocols.review.interim import Changes, FileChange
+from consilience.protocols.review.replies import BriefReviewReply, BriefWrittenReviewReply, ClosingReply
+from consilience.protocols.review.settings import QUOTED_REPLIES, ReviewSettings
+from consilience.protocols.review.strategies import LEAD
+
+MAX_RANGES = 12
+"""Ranges of changed lines of a file that a prompt names."""
+WINDOW_SHARE = 0.75
+"""Max share of a context window that a prompt with quoted findings takes; the rest is for the reply."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Makes the calls of a run."""
+
+    session: Session
+    settings: ReviewSettings
+    changes: Changes | None
+
+    def references(self, agent: str, part: int) -> tuple[str, ...]:
+        """Return what of a part, from 1, is open to an agent."""
+        closed = {d.id for d in self.session.sources if d.agents is not None and agent not in d.agents}
+        return tuple(r for r in self.settings.parts[part - 1] if r.partition(":")[0] not in closed)
+
+    def shown(self, agent: str, part: int) -> tuple[Document, ...]:
+        return select_documents(self.references(agent, part), self.session.sources, agent)
+
+    def review(
+        self,
+        agent: str,
+        part: int,
+        *,
+        key: str,
+        prior: Reply[ReviewReply] | None = None,
+        refinement: str = "",
+        closing: bool = False,
+    ) -> Ask[ReviewReply]:
+        """A review of one part; with `refinement`, again, beside the agent's own review of it so far."""
+        settings, parts = self.settings, len(self.settings.parts)
+        shown = self.shown(agent, part)
+        words = self.session.render_template(
+            "review",
+            seat=self.session.agent(agent).introduction(),
+            side=agent if settings.plan.is_iterative else "",
+            lens=settings.plan.lens(agent, parts, settings.review_type),
+            kind=settings.review_type,
+            part=part,
+            parts=parts,
+            documents=tuple(self._describe(document) for document in shown),
+            diff=next((d.reference for d in shown if self.changes and d.id == self.changes.document), ""),
+            changed_only=settings.changed_lines_only,
+            written=settings.review_gates.are_written and settings.plan.is_iterative,
+            again=refinement,
+            prior=prior is not None,
+        )
+        quotes = (self.session.quote(prior, "you"),) if prior is not None else ()
+        return self.session.ask(
+            agent,
+            Prompt(words, quotes, documents=self.references(agent, part)),
+            key=key,
+            returns=self._review_type,
+            kind="review",
+            closing=closing,
+            quoted=artifact,
+        )
+
+    @property
+    def _review_type(self) -> type[ReviewReply]:
+        is_brief = self.session.detail == "brief"
+        if self.settings.review_gates.are_written and self.settings.plan.is_iterative:
+            return BriefWrittenReviewReply if is_brief else WrittenReviewReply
+        return BriefReviewReply if is_brief else ReviewReply
+
+    def _describe(self, document: Document) -> str:
+        """Return the line about a document in a request: its reference, name and lines, and which of them changed."""
+        name = f" {' '.join(document.name.split())}" if document.name else ""
+        lines = f", lines {document.lines[0]}-{document.lines[1]} of {document.line_count}" if document.lines else ""
+        if self.changes is None:
+            return f"{document.reference}{name}{lines}"
+        if document.id == self.changes.document:
+            return f"{document.reference}{name}{lines}, the diff"
+        file = next((file for file in self.changes.files if file.document == document.id), None)
+        return f"{document.reference}{name}{lines}{_changed_words(file, document)}"
+
+    def judging(self, judge: str, part: int, findings: Mapping[str, Message]) -> tuple[Ask[CrossReply], int]:
+        """A call that judges findings of others, by label, on the documents of one part; and how many of them fit into it."""
+        quotes = tuple(Quote(message.id, label) for label, message in findings.items())
+        n = self._fitting(judge, "judge", quotes, self.references(judge, part))
+        prompt = self._with_findings("judge", judge, quotes[:n], self.references(judge, part))
+        key = f"judge/part-{part}/{judge}"
+        return self.session.ask(
+            judge, prompt, key=key, returns=CrossReply, kind="judgement", audience=(LEAD,), quoted=_verdicts
+        ), n
+
+    def closing(
+        self, findings: Mapping[str, Message], judgements: Sequence[Reply[CrossReply]], missing: Sequence[str]
+    ) -> Ask[ClosingReply]:
+        """The call that writes the review for its reader. Findings are in order of weight; those that do not fit are left out."""
+        said = tuple(Quote(reply.key, f"judgements {n}") for n, reply in enumerate(judgements, 1))
+        quotes = tuple(Quote(message.id, label) for label, message in findings.items())
+        n = self._fitting(LEAD, "closing", quotes, (), said, missing=tuple(missing))
+        prompt = self._with_findings("closing", LEAD, quotes[:n], (), said, missing=tuple(missing))
+        return self.session.ask(LEAD, prompt, key="closing", returns=ClosingReply, kind="closing", closing=True)
+
+    def _with_findings(
+        self,
+        template: str,
+        agent: str,
+        quotes: tuple[Quote, ...],
+        documents: tuple[str, ...],
+        said: tuple[Quote, ...] = (),
+        **values: tuple[str, ...],
+    ) -> Prompt:
+        words = self.session.render_template(
+            template,
+            seat=self.session.agent(agent).introduction(),
+            labels=tuple(quote.label for quote in quotes),
+            judged=bool(said),
+            **values,
+        )
+        return Prompt(words, (*quotes, *said), documents=documents)
+
+    def _fitting(
+        self,
+        agent: str,
+        template: str,
+        quotes: tuple[Quote, ...],
+        documents: tuple[str, ...],
+        said: tuple[Quote, ...] = (),
+        **values: tuple[str, ...],
+    ) -> int:
+        """Return how many of the findings a prompt may quote, at least one, by their size and by the window of the model."""
+        room = QUOTED_REPLIES * self.session.reply_tokens - sum(self._tokens(quote) for quote in said)
+        n = 0
+        for quote in quotes:
+            room -= self._tokens(quote)
+            if room < 0 and n:
+                break
+            n += 1
+        while n > 1:
+            prompt = self._with_findings(template, agent, quotes[:n], documents, said, **values)
+            if self.session.window_share(agent, prompt) <= WINDOW_SHARE:
+                break
+            n -= 1
+        return n
+
+    def _tokens(self, quote: Quote) -> int:
+        return estimate_tokens(self.session.message(quote.id).text)
+
+    def publish(self, finding: Finding, sender: str, audience: Iterable[str]) -> Message:
+        """Publish a finding of a reply, for those who judge it and for the lead."""
+        message = Message(
+            id=f"{finding.refs[0]}/{FINDING}-{finding.id[1:]}",
+            sender=sender,
+            kind=FINDING,
+            text=finding_text(finding),
+            audience=(*audience, LEAD),
+            reply_to=finding.refs[0],
+        )
+        self.session.publish(message)
+        return message
+
+
+def finding_text(finding: Finding) -> str:
+    """Return a finding as other agents read it."""
+    lines = f"{finding.first_line}" + (f"-{finding.last_line}" if finding.last_line > finding.first_line else "")
+    removed = " (removed)" if finding.side == "old" else ""
+    fields = {
+        f"{finding.file}:{lines}{removed}": f"{finding.severity}, {finding.category}",
+        f"Quoted from {finding.source}:{finding.source_line}": f"\n{finding.quotation}",
+        "Claim": finding.claim,
+        "Consequence": finding.consequence,
+        f"Check ({finding.check.kind})": finding.check.text,
+        "Recommendation": finding.recommendation,
+    }
+    return "\n".join(f"{name}: {text}" for name, text in fields.items() if text.strip())
+
+
+def _verdicts(value: object) -> str:
+    assert isinstance(value, CrossReply)
+    return "\n".join(f"{one.finding}: {one.verdict}. {one.reason}".rstrip() for one in value.verdicts) or "none"
+
+
+def _changed_words(file: FileChange | None, document: Document) -> str:
+    if file is None:
+        return ""
+    if file.old_path in ("", "/dev/null"):
+        return ", a new file"
+    first, last = document.lines or (1, document.line_count)
+    ranges = [(a, b) for a, b in file.added if a <= last and b >= first]
+    words = ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in ranges[:MAX_RANGES])
+    more = f" and {len(ranges) - MAX_RANGES} more" if len(ranges) > MAX_RANGES else ""
+    return f", changed lines: {words}{more}" if words else ""

@@ -1,0 +1,264 @@
+"""A review as far as it has come: who has reviewed what, how each iteration was judged, and what became of the findings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from consilience.coordination.convergence import (
+    Evaluation,
+    Outcome,
+    evaluate_partial,
+    quality_of,
+    refinement,
+    threshold_at,
+)
+from consilience.domain.messages import Message
+from consilience.domain.outcome import Check
+from consilience.engine.quorum import Quorum
+from consilience.engine.session import Session
+from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.protocols.review.findings import CrossReply, DroppedFinding, Finding, Judgement, ReviewReply
+from consilience.protocols.review.interim import Submitted, judged, merged, parse_baseline, parse_changes, vet
+from consilience.protocols.review.replies import ClosingReply
+from consilience.protocols.review.requests import Requests
+from consilience.protocols.review.settings import ReviewSettings
+from consilience.protocols.review.strategies import ROLES
+
+Place = tuple[str, int]
+"""A reviewer, and a part from 1."""
+SEVERITY_ORDER = {"critical": 0, "major": 1, "minor": 2}
+
+
+@dataclass
+class ReviewRun:
+    """A run. Its methods are the steps of the protocol."""
+
+    session: Session
+    settings: ReviewSettings
+    replies: dict[Place, Reply[ReviewReply]] = field(default_factory=dict)
+    """The latest of each place."""
+    submitted: dict[Place, Submitted] = field(default_factory=dict)
+    """The same, as gates and vetting read it."""
+    missing: dict[Place, str] = field(default_factory=dict)
+    """Places without a reply when they were last asked, each with the reason."""
+    failures: list[Failure] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
+    dropped: tuple[DroppedFinding, ...] = ()
+    messages: dict[str, Message] = field(default_factory=dict)
+    """Findings as published, by id."""
+    judgements: list[Reply[CrossReply]] = field(default_factory=list)
+    unjudged: int = 0
+    """Findings that did not fit into the prompt of a judge."""
+    closing: Reply[ClosingReply] | None = None
+    check: Check | None = None
+    """Of the last iteration."""
+
+    def __post_init__(self) -> None:
+        self.changes = parse_changes(self.session.sources)
+        self.requests = Requests(self.session, self.settings, self.changes)
+        self.parts = range(1, len(self.settings.parts) + 1)
+
+    # --- reviewing
+
+    @property
+    def places(self) -> list[Place]:
+        """All places, by part, without those of which nothing is open to the agent."""
+        plan = self.settings.plan
+        return [
+            (agent, part)
+            for part in self.parts
+            for agent in plan.readers_of(part, len(self.parts))
+            if self.requests.references(agent, part)
+        ]
+
+    @property
+    def shifts(self) -> list[list[Place]]:
+        """The places in the order in which each reviewer, who has one part at a time, reads them."""
+        by_agent: dict[str, list[Place]] = defaultdict(list)
+        for place in self.places:
+            by_agent[place[0]].append(place)
+        longest = max(map(len, by_agent.values()), default=0)
+        return [[places[n] for places in by_agent.values() if n < len(places)] for n in range(longest)]
+
+    async def review(self, iteration: int, places: Sequence[Place], quorum: Quorum | None = None) -> None:
+        """Ask for a review at each place. With partial="fail" those without a reply are asked again."""
+        await self._ask(iteration, places, quorum)
+        for again in range(1, self.settings.max_requeues + 1 if self.settings.partial == "fail" else 1):
+            late = [place for place in places if place in self.missing]
+            if not late or exhaustion(self.failures):
+                break
+            await self._ask(iteration, late, quorum, again)
+
+    async def _ask(self, iteration: int, places: Sequence[Place], quorum: Quorum | None, again: int = 0) -> None:
+        once_more = f"again-{again}/" if again else ""
+        asks = [
+            self.requests.review(
+                agent,
+                part,
+                key=f"review-{iteration}/{once_more}part-{part}/{agent}",
+                prior=self.replies.get((agent, part)),
+                refinement=self._refinement(agent, part),
+            )
+            for agent, part in places
+        ]
+        async with self.session.phase("review", iteration, quorum=quorum):
+            results = await self.session.gather(asks)
+        for place, result in zip(places, results, strict=True):
+            self._receive(iteration, place, result)
+
+    async def review_from_reserve(self) -> None:
+        """If a limit refused every review, let the reserve pay for one: there is nothing else to close with."""
+        if self.replies or not exhaustion(self.failures) or not self.places:
+            return
+        agent, part = self.places[0]
+        async with self.session.phase("review", 1):
+            result = await self.requests.review(agent, part, key=f"reserve/part-{part}/{agent}", closing=True)
+        self._receive(1, (agent, part), result)
+
+    def _receive(self, iteration: int, place: Place, result: Reply[ReviewReply] | Failure) -> None:
+        agent, part = place
+        if isinstance(result, Failure):
+            self.failures.append(result)
+            self.missing[place] = f"{result.kind.value}: {result.detail}" if result.detail else result.kind.value
+            return
+        self.missing.pop(place, None)
+        self.replies[place] = result
+        shown = self.requests.shown(agent, part)
+        self.submitted[place] = Submitted(agent, part, iteration, result.key, result.value, shown)
+
+    # --- convergence
+
+    def evaluate(self, iteration: int, last: int) -> Evaluation:
+        """Judge the gates over the latest reviews of all, and record the check. A missing agent misses every gate."""
+        settings, missing = self.settings, self.missing_by_agent
+        gates = settings.review_gates
+        verdicts = gates.judge(list(self.submitted.values()), self.session.sources, absent=tuple(missing))
+        quality, threshold = quality_of(verdicts), threshold_at(settings.quality_threshold, iteration)
+        outcome: Outcome = "exhausted" if iteration == last or exhaustion(self.failures) else "continue"
+        if missing and settings.partial == "use":
+            outcome = "partial"
+        elif not missing and quality >= threshold:
+            outcome = "converged"
+        met = sum(verdict.met for verdict in verdicts)
+        reason = f"{met} of {len(verdicts)} gates met, quality {quality:.2f}, threshold {threshold:.2f}"
+        if missing:
+            reason += f"; no result from {', '.join(missing)}"
+        evaluation = Evaluation(
+            iteration=iteration,
+            verdicts=verdicts,
+            present=tuple(agent for agent in settings.plan.reviewers if agent not in missing),
+            missing=missing,
+            quality=quality,
+            threshold=threshold,
+            outcome=outcome,
+            reason=reason,
+        )
+        self.evaluations.append(evaluation)
+        check = Check(met=evaluation.converged, kind="gates", score=quality, threshold=threshold, detail=reason)
+        self.session.record_check(check, iteration)
+        self.check = check
+        return evaluation
+
+    @property
+    def missing_by_agent(self) -> dict[str, str]:
+        """Agents without a reply at some place when they were last asked, each with the reason."""
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for (agent, part), reason in self.missing.items():
+            reasons[agent].append(f"part {part}: {reason}" if len(self.parts) > 1 else reason)
+        return {agent: "; ".join(said) for agent, said in reasons.items()}
+
+    @property
+    def due(self) -> list[Place]:
+        """The places to ask again. A written review is deepened by everyone; else only who missed a gate is asked."""
+        if self.settings.review_gates.are_written:
+            return self.places
+        return [place for place in self.places if place in self.missing or self._shortcomings(place)]
+
+    def _shortcomings(self, place: Place) -> list[str]:
+        submitted = self.submitted.get(place)
+        if submitted is None:
+            return []
+        found = self.settings.review_gates.shortcomings(submitted, self.session.sources)
+        return [f"{id}: {lacking}" for id, lackings in found.items() for lacking in lackings]
+
+    def _refinement(self, agent: str, part: int) -> str:
+        """Return what an agent is asked to add to its review of a part, after an iteration."""
+        if not self.evaluations:
+            return ""
+        asked = refinement(self.evaluations[-1], agent, ROLES.get(agent))
+        return "\n".join([asked, *(f"  - {lacking}" for lacking in self._shortcomings((agent, part)))])
+
+    def require_results(self) -> None:
+        """Raise `CoordinationFailure` if no reviewer replied."""
+        reviewers = self.settings.plan.reviewers
+        evaluate_partial(
+            {agent: [key for (of, _), key in self.replies.items() if of == agent] for agent in reviewers},
+            self.settings.partial,
+        )
+
+    # --- cross-reading
+
+    async def judge(self) -> None:
+        """Vet the findings; then each judge says of those by others whether they hold, on the documents that they are about."""
+        vetted = vet(
+            list(self.submitted.values()),
+            self.session.sources,
+            baseline=parse_baseline(self.settings.baseline),
+            changed_lines_only=self.settings.changed_lines_only,
+        )
+        self.findings, self.dropped = vetted.findings, vetted.dropped
+        for warning in vetted.warnings:
+            self.session.warn(warning)
+        places = {one.key: place for place, one in self.submitted.items()}
+        due: dict[Place, dict[str, Message]] = defaultdict(dict)
+        for finding in self.findings:
+            judges = self.settings.plan.judges_of(finding.by)
+            message = self.requests.publish(finding, places[finding.refs[0]][0], judges)
+            self.messages[finding.id] = message
+            for judge in judges:
+                part = places[finding.refs[0]][1]
+                if self.requests.references(judge, part):
+                    due[judge, part][finding.id] = message
+        await self._judge(due)
+
+    async def _judge(self, due: dict[Place, dict[str, Message]]) -> None:
+        calls = [self.requests.judging(judge, part, findings) for (judge, part), findings in sorted(due.items())]
+        self.unjudged = sum(map(len, due.values())) - sum(fitting for _, fitting in calls)
+        async with self.session.phase("judge", 1):
+            results = await self.session.gather([ask for ask, _ in calls])
+        said: dict[str, dict[str, Judgement]] = defaultdict(dict)
+        by_message = {message.id: id for id, message in self.messages.items()}
+        for result in results:
+            if isinstance(result, Failure):
+                self.failures.append(result)
+                continue
+            self.judgements.append(result)
+            for one in result.value.verdicts:
+                for id in self.session.named(result, [one.finding]):
+                    judgement = Judgement(agent=result.agent, verdict=one.verdict, reason=one.reason)
+                    said[by_message[id]].setdefault(result.agent, judgement)
+        self.findings = judged(self.findings, {id: tuple(by_agent.values()) for id, by_agent in said.items()})
+
+    # --- closing
+
+    async def close(self) -> None:
+        """The lead writes the review for its reader. Without a finding there is nothing to write."""
+        if not self.findings:
+            return
+        by_weight = sorted(self.findings, key=lambda f: (f.status == "disputed", SEVERITY_ORDER[f.severity]))
+        shown = {finding.id: self.messages[finding.id] for finding in by_weight}
+        async with self.session.phase("closing", 1):
+            result = await self.requests.closing(shown, self.judgements, list(self.missing_by_agent))
+        if isinstance(result, Failure):
+            self.failures.append(result)
+            return
+        self.closing = result
+        by_message = {message.id: id for id, message in self.messages.items()}
+        groups = [
+            [by_message[id] for id in self.session.named(result, group) if id in by_message]
+            for group in result.value.duplicates
+        ]
+        self.findings = merged(self.findings, [group for group in groups if len(group) > 1])

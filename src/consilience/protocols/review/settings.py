@@ -1,0 +1,197 @@
+"""The settings of `review`, and what follows from them: the strategy, the seats, the parts and the number of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from consilience.coordination.convergence import Partial
+from consilience.domain.agents import Agent
+from consilience.domain.detail import Detail
+from consilience.domain.errors import SettingsError
+from consilience.domain.messages import FILE, NO_OPTION
+from consilience.domain.outcome import Estimate
+from consilience.domain.topology import Topology
+from consilience.engine.protocol import Protocol
+from consilience.engine.sources import Document
+from consilience.protocols.review.gates import ReviewGates, load_gates
+from consilience.protocols.review.interim import parse_baseline, parse_changes
+from consilience.protocols.review.parts import make_parts
+from consilience.protocols.review.strategies import LEAD, STRATEGY_OF, ReviewType, Strategy, make_strategy
+
+PART_TOKENS: dict[Detail, int] = {"full": 12_000, "brief": 1_500}
+MIN_PART_TOKENS = 200
+"""However small the window is."""
+PROMPT_TOKENS = 2_000
+"""Room in a window for instructions, task and request."""
+QUOTED_REPLIES = 2
+"""Max size of the findings that one prompt quotes, in replies of full length."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class InvalidReview(SettingsError, ValueError):
+    """Settings that `review` refuses, such as an unknown strategy."""
+
+
+def _as_schedule(value: object) -> object:
+    return (value,) if isinstance(value, int | float) else value
+
+
+class ReviewSettings(Protocol):
+    """Settings of `review`."""
+
+    name: ClassVar[str] = "review"
+    summary: ClassVar[str] = (
+        "reviewers look for defects in a diff, in files or in documents; every finding has a verified quotation"
+    )
+    closing: ClassVar[bool] = True
+
+    review_type: Annotated[ReviewType, Field(description="what is reviewed, which decides strategy and gates")] = "code"
+    strategy: Annotated[
+        Literal["auto", "adversarial_review", "parallel_decomposition", "hierarchical"],
+        Field(
+            description="who reviews what; auto: adversarial_review for code and skills, hierarchical for architecture"
+        ),
+    ] = "auto"
+    max_iterations: Annotated[int, Field(ge=1, le=20, description="max iterations of red and blue")] = 3
+    quality_threshold: Annotated[
+        tuple[Share, ...],
+        BeforeValidator(_as_schedule),
+        Field(
+            min_length=1, description="share of gates to meet; several: one per iteration, the last for all later ones"
+        ),
+    ] = (0.8,)
+    gates: Annotated[
+        tuple[str, ...],
+        Field(
+            description="conditions that red and blue must meet, by name or module:function; default: by review type"
+        ),
+    ] = ()
+    reviewers: Annotated[int, Field(ge=1, le=64, description="number of reviewers, unless they are red and blue")] = 4
+    quorum_of_reviewers: Annotated[
+        int | None, Field(ge=1, description="reviewers whose replies suffice; default: all of them")
+    ] = None
+    timeout: Annotated[
+        float, Field(gt=0, description="seconds after which 80 % of the quorum suffice, if outside agents are late")
+    ] = 300.0
+    partial: Annotated[
+        Partial,
+        Field(
+            description="if a reviewer is missing: fail asks it again, accept goes on without, use ends the iterations"
+        ),
+    ] = "accept"
+    max_requeues: Annotated[
+        int, Field(ge=0, le=5, description="times a missing reviewer is asked again, with fail")
+    ] = 1
+    max_findings: Annotated[int, Field(ge=1, le=200, description="max findings in the report, the worst first")] = 10
+    changed_lines_only: Annotated[bool, Field(description="of a diff, report only findings on changed lines")] = True
+    baseline: Annotated[str, Field(description="file of known findings, which are not reported again"), FILE] = ""
+    part_tokens: Annotated[
+        int | None,
+        Field(
+            ge=100,
+            le=500_000,
+            description="max tokens of the documents in one call; default: 12000, 1500 with brief prompts",
+        ),
+    ] = None
+    parts: Annotated[
+        tuple[tuple[str, ...], ...],
+        Field(description="documents, or lines of them, that are reviewed in one call; follows from the documents"),
+        NO_OPTION,
+    ] = ()
+    left_out: Annotated[tuple[str, ...], Field(description="what was not read of the target, and why"), NO_OPTION] = ()
+
+    def __init__(self, **settings: object) -> None:
+        try:
+            super().__init__(**settings)
+        except SettingsError as error:
+            raise InvalidReview(error.what, where=error.where, do=error.do) from None
+
+    @field_validator("gates")
+    @classmethod
+    def _gates_exist(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        load_gates(names)
+        return names
+
+    @field_validator("baseline")
+    @classmethod
+    def _baseline_is_readable(cls, text: str) -> str:
+        parse_baseline(text)
+        return text
+
+    def with_detail(self, detail: Detail) -> Self:
+        sized = super().with_detail(detail)
+        return sized if self.part_tokens else sized.model_copy(update={"part_tokens": PART_TOKENS[detail]})
+
+    def with_documents(self, documents: Sequence[Document], window: int | None) -> Self:
+        """Return a copy with the parts. Raises `SettingsError` without a document."""
+        if not documents:
+            raise InvalidReview("there is nothing to review", do="Give files, a directory or a diff.")
+        tokens = self.part_tokens or PART_TOKENS["full"]
+        if window is not None:
+            room = window - 2 * self.max_reply_tokens - PROMPT_TOKENS
+            tokens = max(min(tokens, window // 2, room), MIN_PART_TOKENS)
+        return self.model_copy(update={"parts": make_parts(documents, parse_changes(documents), tokens)})
+
+    # what follows from the settings
+
+    @cached_property
+    def plan(self) -> Strategy:
+        name = STRATEGY_OF[self.review_type] if self.strategy == "auto" else self.strategy
+        return make_strategy(name, self.reviewers)
+
+    @cached_property
+    def review_gates(self) -> ReviewGates:
+        return load_gates(self.gates, self.review_type)
+
+    def topology(self) -> Topology:
+        return self.plan.topology
+
+    def agents_without_panel(self) -> list[Agent]:
+        return [self._seat(id) for id in self.topology().agents]
+
+    def _seat(self, id: str) -> Agent:
+        if id == LEAD:
+            return Agent(id=id, role="lead", voice=False)
+        return Agent(id=id, role="reviewer" if id in self.plan.reviewers else "sub-lead")
+
+    @property
+    def shown_together(self) -> tuple[tuple[str, ...], ...] | None:
+        return self.parts or None
+
+    @property
+    def max_quoted_replies(self) -> int:
+        return QUOTED_REPLIES
+
+    @property
+    def readings(self) -> int:
+        """Calls of one iteration in which every reviewer reviews each of its parts."""
+        parts = max(len(self.parts), 1)
+        return sum(len(self.plan.parts_of(agent, parts)) for agent in self.plan.reviewers)
+
+    @property
+    def judgings(self) -> int:
+        """Max calls in which agents judge findings of others: one for each judge and part."""
+        parts = max(len(self.parts), 1)
+        return sum(
+            len({part for author in authors for part in self.plan.parts_of(author, parts)})
+            for authors in self.plan.judges.values()
+        )
+
+    @property
+    def readings_of_a_part(self) -> int:
+        """Max times that one agent is asked for a review of one part."""
+        iterations = self.max_iterations if self.plan.is_iterative else 1
+        return iterations * (1 + self.max_requeues if self.partial == "fail" else 1)
+
+    def estimate(self) -> Estimate:
+        return Estimate(min=self.readings, max=self.readings * self.readings_of_a_part + self.judgings + 1)
+
+    @property
+    def outlook(self) -> str:
+        n = len(self.parts)
+        return f"{n} parts, each reviewed in calls of its own" if n > 1 else ""

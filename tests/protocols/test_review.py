@@ -1,0 +1,209 @@
+"""`review`: the seed's example, who is asked what, and how runs end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consilience.domain.errors import Rejected, SettingsError, UnknownName
+from consilience.domain.messages import Source
+from consilience.domain.outcome import StopReason
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
+from consilience.protocols.review import Review, ReviewReport
+from kit import runner
+from kit.reviewing import CODE, SOURCES, UNCLOSED, Script, finding, judgement, review, script
+
+
+async def go(
+    protocol: Review, reply: Script, *, sources: Any = SOURCES, window: int | None = None, **options: Any
+) -> tuple[ReviewReport, ScriptedModel]:
+    """A run, which must replay and stay within its estimate."""
+    model = ScriptedModel(reply, context_window=window)
+    store = SqliteStore(":memory:")
+    try:
+        report = await runner.start("Review it.", protocol, models=model, store=store, sources=sources, **options)
+        assert isinstance(report, ReviewReport)
+        assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+        assert len({request.key for request in model.requests}) <= report.ledger.estimated.max
+        return report, model
+    finally:
+        store.close()
+
+
+def keys(model: ScriptedModel) -> list[str]:
+    return sorted({request.key for request in model.requests})
+
+
+def request_of(model: ScriptedModel, key: str) -> ModelRequest:
+    return next(request for request in model.requests if request.key == key)
+
+
+# --- the seed's example
+
+VAGUE = "# Review\n\n## Scope\n\nAll.\n\n## Risks\n\nSome.\n\n## Advice\n\nIt should be fixed."
+CONCRETE = f"{VAGUE}\n\nExample: `values[1]` for `values[0]`."
+
+
+async def test_seed_example_red_lacks_examples_then_both_meet_every_gate() -> None:
+    by = {"red@1": review(text=VAGUE), "red@2": review(text=CONCRETE), "blue": review(text=CONCRETE)}
+    report, model = await go(Review(review_type="skill"), script(by))
+    first, second = report.evaluations
+    assert [(v.id, v.missed_by) for v in first.verdicts] == [
+        ("comprehensive_coverage", ()),
+        ("specific_examples", ("red",)),
+        ("actionable_recommendations", ()),
+    ]
+    assert round(first.quality, 2) == 0.67
+    assert first.threshold == 0.8
+    assert first.outcome == "continue"
+    assert second.quality == 1.0
+    assert report.stop_reason is StopReason.CONVERGED
+    assert keys(model) == ["review-1/part-1/blue", "review-1/part-1/red", "review-2/part-1/blue", "review-2/part-1/red"]
+    red, blue = (request_of(model, f"review-2/part-1/{side}").text for side in ("red", "blue"))
+    assert "Add a concrete example for each finding" in red
+    assert "specific_examples" not in blue
+    assert "Expand on implementation details" in blue
+    assert "from you>" in red
+    assert CONCRETE not in red, "red was shown what blue wrote"
+
+
+# --- what is asked
+
+
+async def test_clean_target_converges_at_once_without_judging_or_closing() -> None:
+    report, model = await go(Review(), script({}))
+    assert keys(model) == ["review-1/part-1/blue", "review-1/part-1/red"]
+    assert report.stop_reason is StopReason.CONVERGED
+    assert report.answer == "No findings in 1 file."
+    assert report.findings == ()
+
+
+async def test_each_side_judges_what_the_other_found_and_nobody_what_both_found() -> None:
+    both = finding()
+    by = {"red": review([both]), "blue": review([both, UNCLOSED])}
+    report, model = await go(Review(), script(by, judgement("refute")))
+    assert keys(model) == ["closing", "judge/part-1/red", "review-1/part-1/blue", "review-1/part-1/red"]
+    assert {f.category: f.status for f in report.findings} == {"bounds": "confirmed", "resources": "disputed"}
+    assert report.answer == "Fix first.py:2 first."
+    assert [entry.agent for entry in report.dissent] == ["red"]
+
+
+async def test_closing_text_cites_only_findings_that_it_was_shown() -> None:
+    report, _ = await go(Review(), script({"red": review([finding()])}))
+    (claim,) = report.claims
+    assert claim.ids == ("review-1/part-1/red/finding-1",)
+    assert any("not shown" in warning for warning in report.warnings)
+
+
+async def test_false_quotation_is_asked_about_again_and_then_dropped() -> None:
+    by = {"red": review([finding("return values[7]")])}
+    report, model = await go(Review(max_iterations=2), script(by))
+    again = request_of(model, "review-2/part-1/red").text
+    assert "return values[7]" in again
+    assert "findings_quoted" in again
+    assert "review-2/part-1/blue" not in keys(model)
+    assert report.findings == ()
+    assert [entry.reason for entry in report.dropped] == ["false quotation"]
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+
+
+async def test_document_without_a_remark_is_asked_about_again() -> None:
+    by = {"blue@1": review(read=[]), "blue@2": review()}
+    report, model = await go(Review(), script(by))
+    assert "S1 (first.py) is not in `read`" in request_of(model, "review-2/part-1/blue").text
+    assert [evaluation.quality for evaluation in report.evaluations] == [pytest.approx(2 / 3), 1.0]
+    assert report.files[0].remarks == (("red", "read line by line"), ("blue", "read line by line"))
+
+
+async def test_threshold_schedule_is_laxer_first() -> None:
+    by = {"blue": review([finding(recommendation="")])}
+    report, _ = await go(Review(quality_threshold=(0.9, 0.6)), script(by))
+    assert [evaluation.outcome for evaluation in report.evaluations] == ["continue", "converged"]
+
+
+# --- who is missing
+
+
+def silent(agent: str) -> dict[str, Script]:
+    return {agent: lambda request: Rejected("no key")}
+
+
+@pytest.mark.parametrize(("partial", "asked"), [("fail", 4), ("accept", 2), ("use", 1)])
+async def test_missing_side_is_named_and_nothing_is_invented_for_it(partial: Any, asked: int) -> None:
+    by = {**silent("blue"), "red": review([finding()])}
+    report, model = await go(Review(partial=partial, max_iterations=2), script(by))
+    assert len([key for key in keys(model) if key.endswith("/blue") and key.startswith("review")]) == asked
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert any("no review by blue" in reason for reason in report.unmet)
+    assert report.evaluations[-1].missing.keys() == {"blue"}
+    assert report.evaluations[-1].outcome == ("partial" if partial == "use" else "exhausted")
+    assert {agent for entry in report.findings for agent in entry.by} == {"red"}
+    assert [ballot.agent for ballot in report.ballots] == ["red"]
+    assert "There is no review by blue" in request_of(model, "closing").text
+
+
+async def test_side_that_comes_back_in_the_second_iteration_converges() -> None:
+    by = {"blue@1": lambda request: Rejected("busy"), "blue@2": review()}
+    report, model = await go(Review(), script(by))
+    assert report.stop_reason is StopReason.CONVERGED
+    assert "review-2/part-1/red" not in keys(model)
+    assert report.unmet == ()
+
+
+async def test_nobody_at_all_is_a_failure_that_says_so() -> None:
+    report, _ = await go(Review(max_iterations=1), script({**silent("red"), **silent("blue")}))
+    assert report.stop_reason is StopReason.FAILED
+    assert report.answer is None
+    assert "no result from any agent: red, blue" in report.warnings
+
+
+# --- settings
+
+
+def test_unknown_strategy_and_type_are_value_errors_and_unknown_gates_are_refused() -> None:
+    for settings in ({"strategy": "purple"}, {"review_type": "poem"}):
+        with pytest.raises(ValueError, match="settings of review"):
+            Review(**settings)
+    with pytest.raises(UnknownName, match="no_such_gate"):
+        Review(gates=("no_such_gate",))
+
+
+async def test_nothing_to_review_is_refused_before_anything_is_asked() -> None:
+    with pytest.raises(SettingsError, match="nothing to review"):
+        await go(Review(), script({}), sources=())
+
+
+# --- parts
+
+
+async def test_hundred_files_fit_a_small_window() -> None:
+    sources = [Source(CODE * (1 + n % 7 * 20), f"file_{n}.py") for n in range(100)]
+    protocol = Review(reply_tokens=500)
+    report, model = await go(protocol, script({"red": review([finding()])}), sources=sources, window=4_000)
+    assert max(len(request.text.encode()) for request in model.requests) / 3.5 + 500 < 4_000
+    assert {name.file for name in report.files} == {source.name for source in sources}
+    assert all(part.readers == ("red", "blue") for part in report.parts)
+
+
+async def test_readers_share_the_parts_and_a_reader_alone_has_no_question_of_its_own() -> None:
+    sources = [Source(CODE, f"file_{n}.py") for n in range(3)]
+    protocol = Review(review_type="documentation", reviewers=2, part_tokens=100)
+    report, model = await go(protocol, script({"R1": review([finding(document="S3")])}), sources=sources)
+    assert keys(model) == ["closing", "review-1/part-1/R1", "review-1/part-2/R2", "review-1/part-3/R1"]
+    assert report.stop_reason is StopReason.SETTLED
+    assert [part.readers for part in report.parts] == [("R1",), ("R2",), ("R1",)]
+
+
+async def test_readers_of_one_part_look_for_different_things() -> None:
+    _, model = await go(Review(review_type="documentation", reviewers=3), script({}))
+    assert len({request.text.rpartition("</quote")[2][:160] for request in model.requests}) == 3
+
+
+async def test_sub_leads_judge_what_their_workers_found() -> None:
+    by = {"R1": review([finding()]), "R6": review([UNCLOSED])}
+    report, model = await go(Review(review_type="architecture", reviewers=6), script(by))
+    assert [key for key in keys(model) if key.startswith("judge")] == ["judge/part-1/S1", "judge/part-1/S2"]
+    assert {entry.status for entry in report.findings} == {"confirmed"}
