@@ -18,7 +18,7 @@ import consilience
 from consilience import protocol as face
 from consilience.domain.events import Noted
 from consilience.journal.sqlite import SqliteStore
-from consilience.testing import shake
+from consilience.testing import ScriptedModel, shake
 
 PAGE = (Path(__file__).parent.parent / "docs" / "authoring.md").read_text()
 FILES = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
@@ -99,6 +99,36 @@ def test_tutorial_protocol_passes_shake(importable: None) -> None:
     shaken = shake(module.Premortem(seats=3), orders=10, kills=10)
     assert shaken.orders > 1
     assert sum(shaken.kills.values()) >= 10
+
+
+async def test_protocol_with_former_session_names_runs() -> None:
+    """The page says that `session.words` and `session.quorum` remain."""
+
+    class Former(face.Protocol):
+        """Asks every agent once."""
+
+        name = "former"
+        closing = False
+        templates = {"instructions": "Be brief.", "question": "What is missing?"}
+
+        def topology(self) -> face.Topology:
+            return face.complete(2)
+
+        def estimate(self) -> face.Estimate:
+            return face.Estimate(min=2, max=2)
+
+        async def run(self, session: face.Session) -> face.Report:
+            prompt = face.Prompt(session.words("question"))
+            replies = await session.gather([session.ask(a.id, prompt, key=f"ask/{a.id}") for a in session.agents])
+            failures = [reply for reply in replies if isinstance(reply, face.Failure)]
+            alive = session.quorum([(reply if isinstance(reply, face.Reply) else None, failures) for reply in replies])
+            stop = face.StopReason.SETTLED if alive else face.StopReason.FAILED
+            return await session.report(face.Report, first=replies, steps=1, stop_reason=stop, answer="Nothing.")
+
+    model = ScriptedModel(lambda request: "Nothing.")
+    with closing(SqliteStore(":memory:")) as store:
+        report = await consilience.deliberate("What is missing?", Former(), model=model, store=store)
+    assert report.stop_reason == "settled"
 
 
 def test_page_names_everything_that_authors_import() -> None:
