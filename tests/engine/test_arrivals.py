@@ -29,7 +29,7 @@ async def test_one_journal_and_one_report_in_any_order_of_arrival(case: Case, wh
 
 @every_case
 async def test_any_budget_ends_in_a_report_and_never_in_pretended_convergence(case: Case, whole: bool, sample) -> None:  # type: ignore[no-untyped-def]
-    budgets = sample(range(case.need + 1), 12)
+    budgets = sample(range(case.need + 1), 12, whole=60)
     await arrivals(case).check_budgets(budgets, range(5 if whole else 3))
     for calls in budgets:
         assert ((await arrivals(case).run(calls=calls)).report.answer is None) == (calls == 0)
@@ -44,8 +44,8 @@ async def test_a_budget_of_the_greatest_need_changes_nothing_but_the_limit_on_re
 async def test_killed_at_every_fault_point_it_ends_the_same_and_asks_nothing_twice(
     case: Case, tmp_path: Path, sample
 ) -> None:  # type: ignore[no-untyped-def]
-    """Every point that a run passes, each time that it passes it."""
-    points = sample(await arrivals(case).fault_points(), 15)
+    """Every point that a run passes, each time that it passes it; of a debate, which passes a thousand, 200."""
+    points = sample(await arrivals(case).fault_points(), 15, whole=200)
     crashed = await arrivals(case).check_kills(points, tmp_path)
     assert crashed["after_commit"] or crashed["before_call"] or crashed["after_reply"]
 

@@ -165,13 +165,13 @@ def shaken(case: Case, workspace: Workspace, *, prompt: bool) -> Arrivals:
 async def test_orders_and_budgets_with_an_outside_agent(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
     arrivals = shaken(case, Workspace.create(tmp_path / "w"), prompt=True)
     await arrivals.check_orders(range(4))
-    await arrivals.check_budgets(sample(range(arrivals.need + 1), 3), range(1))
+    await arrivals.check_budgets(sample(range(arrivals.need + 1), 3, whole=30), range(1))
 
 
 @pytest.mark.matrix(keep=4)
 @every_case
 async def test_killed_while_tickets_are_out_it_asks_nothing_twice(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
-    points = sample(await shaken(case, Workspace.create(tmp_path / "points"), prompt=True).fault_points(), 6)
+    points = sample(await shaken(case, Workspace.create(tmp_path / "points"), prompt=True).fault_points(), 6, whole=60)
     workspace = Workspace.create(tmp_path / "w")
     arrivals = shaken(case, workspace, prompt=True)
     await arrivals.run()
@@ -188,5 +188,5 @@ async def test_answers_in_the_journal_serve_as_well(case: Case, tmp_path: Path, 
     """Of an agent who never claims; what its kind of answer comes to is the protocol's matter."""
     workspace = Workspace.create(tmp_path / "w")
     arrivals = shaken(case, workspace, prompt=False)
-    await arrivals.check_kills(sample(await arrivals.fault_points(), 3), tmp_path)
+    await arrivals.check_kills(sample(await arrivals.fault_points(), 3, whole=30), tmp_path)
     assert all(ticket.withdrawn for ticket in workspace.tickets() if ticket.is_final)
