@@ -11,21 +11,27 @@ from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedFinding, FileRead, Finding, PartRead
-from consilience.protocols.review.interim import ReviewReport, listed
-from consilience.protocols.review.parts import missing_lines
+from consilience.protocols.review.interim import ReviewReport
+from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.rounds import ReviewRun
+from consilience.protocols.review.vetting import listed
 
 
 async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     session = run.session
     findings, over = listed(run.findings, run.settings.max_findings)
     dropped = (*run.dropped, *over)
-    missing = tuple(f"no review by {agent} ({reason})" for agent, reason in run.missing_by_agent.items())
+    withdrawn = {agent for agent, _ in run.withdrawn}
+    missing = {agent: f"no review by {agent} ({reason})" for agent, reason in run.missing_by_agent.items()}
+    for agent in sorted(withdrawn & missing.keys()):
+        session.warn(missing.pop(agent))
     parts = _parts_read(run)
     unread = tuple(f"nobody reviewed part {part.index}" for part in parts if not part.readers)
     if run.unjudged:
         session.warn(f"findings that did not fit into the prompt of a judge, and were not judged: {run.unjudged}")
-    for name in missing_lines(session.sources, run.settings.parts):
+    if run.untold:
+        session.warn(f"findings that did not fit into the prompt of the lead, which wrote without them: {run.untold}")
+    for name in unshown_documents(session.sources, run.settings.parts, run.changes):
         session.warn(f"{name} is in no part and was not reviewed")
     claims = _claims(run)
     warn_dropped_labels(session)
@@ -35,7 +41,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         ReviewReport,
         first=_first_results(run),
         stop_reason=stop,
-        unmet=(*missing, *unread),
+        unmet=(*missing.values(), *unread),
         check=run.check,
         steps=len(run.evaluations) or min(len(run.replies), 1),
         answer=text if text is not None else _answer(run, findings, dropped) if run.replies else None,
@@ -61,6 +67,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         parts=parts,
         files=_files_read(run),
         left_out=run.settings.left_out,
+        hunks=run.changes.hunks if run.changes else (),
     )
 
 
