@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import SourceError
+from consilience.engine.sources import number_documents
+from consilience.protocols.review.changes import parse_changes
 from consilience.targets import Target, read_target
 from targets.repository import IDENTITY, Repository
 
@@ -191,7 +193,12 @@ def test_file_names_are_not_options_patterns_or_lines(repository: Repository) ->
     repository.commit(dict.fromkeys(NAMES, "one\n"))
     repository.write(dict.fromkeys(NAMES, "two\n"))
     target = read_target(directory=repository.path)
-    assert sorted(texts(target)) == sorted(["diff HEAD", *NAMES])
+    printable = [name.replace("\n", "\ufffd").replace("\t", "\ufffd") for name in NAMES]
+    assert sorted(texts(target)) == sorted(["diff HEAD", *printable])
+    changes = parse_changes(number_documents(target.sources))
+    assert changes is not None
+    assert sorted(file.path for file in changes.files) == sorted(printable)
+    assert all(file.document for file in changes.files)
     assert {text for name, text in texts(target).items() if name != "diff HEAD"} == {"two\n"}
     assert target.sources[0].text.count("+two\n") == len(NAMES)
 

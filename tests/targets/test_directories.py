@@ -207,7 +207,7 @@ def test_bounds_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_standard_input_is_a_document(tmp_path: Path) -> None:
     target = read_target(["-"], standard_input=lambda: "diff --git a/x b/x\r\n")
     assert [(s.name, s.text) for s in target.sources] == [("standard input", "diff --git a/x b/x\n")]
-    assert target.title == "standard input"
+    assert target.title == "the text on standard input"
 
 
 def test_lines_are_counted_as_git_counts_them() -> None:

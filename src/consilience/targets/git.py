@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from consilience.domain.errors import SourceError
-from consilience.targets.collection import decode_path
 
 TIMEOUT_SECONDS = 120
 """Max duration of one command of Git."""
@@ -102,7 +101,7 @@ class Git:
     def line(self, *arguments: str) -> str | None:
         """Return the first line of the output of a command; None if the command fails or prints nothing."""
         done = self._start(arguments, self.directory, b"")
-        return decode_path(done.stdout).partition("\n")[0] or None if not done.returncode else None
+        return _text(done.stdout).partition("\n")[0] or None if not done.returncode else None
 
     def commit(self, name: str) -> str | None:
         """Return the id of a commit, or None if there is no commit of that name."""
@@ -110,7 +109,7 @@ class Git:
 
     def empty_tree(self) -> str:
         """Return the id of the tree without files, which a repository need not contain."""
-        return decode_path(self.run("hash-object", "-t", "tree", "--stdin")).strip()
+        return _text(self.run("hash-object", "-t", "tree", "--stdin")).strip()
 
     def top(self) -> Path | None:
         """Return the directory of the files; None in a bare repository.
@@ -189,9 +188,13 @@ class Git:
             raise SourceError(f"git could not be started: {error}", where=str(at), do="Check the paths.") from None
 
 
+def _text(output: bytes) -> str:
+    return output.decode("utf-8", "replace")
+
+
 def _failure(stderr: bytes, directory: Path) -> SourceError:
     """Return the error that a command of Git reports."""
-    lines = decode_path(stderr).splitlines()
+    lines = _text(stderr).splitlines()
     message = next(
         (line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "no reason"
     )
