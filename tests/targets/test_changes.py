@@ -155,6 +155,15 @@ def test_bare_repository_compares_commits(repository: Repository, tmp_path: Path
         read_target(directory=bare)
 
 
+def test_commits_are_compared_from_a_directory_without_the_files(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit({"a.py": "second\n"})
+    monkeypatch.setenv("GIT_DIR", str(repository.path / ".git"))
+    (tmp_path / "empty").mkdir()
+    assert texts(read_target(diff="HEAD~1...HEAD", directory=tmp_path / "empty"))["a.py"] == "second\n"
+
+
 def test_shallow_clone_names_the_remedy(repository: Repository, tmp_path: Path) -> None:
     repository.commit({"a.py": "second\n"})
     shallow = tmp_path / "shallow"

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from consilience.domain.errors import SourceError
@@ -89,8 +89,9 @@ class Git:
             requests, contents = process.stdin, process.stdout
 
             def read(blob: str) -> bytes:
-                requests.write(f"{blob}\n".encode("ascii"))
-                requests.flush()
+                with suppress(BrokenPipeError):  # it has ended; then there is no line to read
+                    requests.write(f"{blob}\n".encode("ascii"))
+                    requests.flush()
                 fields = contents.readline().split()
                 if len(fields) != 3:
                     raise SourceError(f"Git cannot read {blob}", where=str(self.directory), do="Run git fsck.")
@@ -157,7 +158,8 @@ class Git:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-        first = int(kept.get("GIT_CONFIG_COUNT") or 0)
+        given = kept.get("GIT_CONFIG_COUNT", "")
+        first = int(given) if given.isdecimal() else 0
         settings: dict[str, str] = {}
         for n, (key, value) in enumerate(self._settings.items(), first):  # -c would cut a key that contains "="
             settings |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
