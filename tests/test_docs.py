@@ -24,6 +24,7 @@ from consilience.models.port import Model, ModelRequest
 from consilience.models.registry import RETRIES
 from consilience.models.scripted import Answer, ScriptedModel
 from kit.contained import contained
+from targets.repository import Repository
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -52,6 +53,11 @@ def run_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunBlock:
     from consilience.engine import seats
 
     def reply(request: ModelRequest) -> str:
+        if request.schema and "vote" in request.schema["required"]:  # type: ignore[operator]
+            read = [{"document": "S1", "remark": "The bound is right."}]
+            return json.dumps(
+                {"vote": "approve", "read": read, "findings": [], "confidence": 0.5, "reason": "It is right."}
+            )
         if "/critique/" in request.key and request.schema:
             marks = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), 9)
             return json.dumps(dict.fromkeys(request.schema["required"], marks))  # type: ignore[call-overload]
@@ -116,6 +122,14 @@ COMMANDS = [
 ]
 
 
+def repository(directory: Path) -> None:
+    """A repository with a commit on origin/main, and one after it."""
+    made = Repository(directory)
+    made.commit({"a.py": "def last(items):\n    return items[-1]\n"})
+    made.git("update-ref", "refs/remotes/origin/main", "HEAD")
+    made.commit({"a.py": "def last(items):\n    return items[0]\n"})
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_of_a_page_passes_its_dry_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of README and docs gives its plan, with `--dry-run`, without a key."""
@@ -131,6 +145,8 @@ def test_command_of_a_page_passes_its_dry_run(command: str, tmp_path: Path, monk
     (tmp_path / "my-agent").chmod(0o755)
     (tmp_path / "my-prompts").mkdir()
     (tmp_path / "my-prompts" / "leaf_respond.j2").write_text("{{ seat }} Answer in one line.\n")
+    (tmp_path / "paper.md").write_text("# Paper\n\nAll is well.\n")
+    repository(tmp_path)
     arguments = shlex.split(command, comments=True)[1:]
     if "--dry-run" not in arguments:
         arguments.append("--dry-run")
@@ -241,11 +257,15 @@ INDEX = [
 
 
 @pytest.mark.parametrize(("name", "options", "least", "most"), COSTS + INDEX, ids=lambda value: value or "same")
-def test_calls_of_a_protocols_page_are_those_of_its_dry_run(name: str, options: str, least: str, most: str) -> None:
+def test_calls_of_a_protocols_page_are_those_of_its_dry_run(
+    name: str, options: str, least: str, most: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from typer.testing import CliRunner
 
     from consilience.cli.main import app
 
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Why?").write_text("A task for most protocols, and a file for one that reads a target.\n")
     settings = [] if options == "the defaults" else shlex.split(options.strip("`"))
     result = CliRunner().invoke(app, [name, "Why?", *settings, "--model", "openai:gpt-5-mini", "--dry-run", "--json"])
     calls = json.loads(result.stdout)["estimate"]

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from consilience.protocols.refinement import RefinementReport as RefinementReport
     from consilience.protocols.review import Review as Review
     from consilience.protocols.review import ReviewReport as ReviewReport
+    from consilience.targets import Target as Target
+    from consilience.targets import read_target as read_target
 
 _NAMES = {
     "consilience.api": (
@@ -82,6 +84,7 @@ _NAMES = {
     "consilience.protocols.emergence": ("Emergence", "EmergenceReport"),
     "consilience.protocols.refinement": ("Refinement", "RefinementReport"),
     "consilience.protocols.review": ("Review", "ReviewReport"),
+    "consilience.targets": ("Target", "read_target"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

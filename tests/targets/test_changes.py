@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import SourceError
+from consilience.engine.sources import number_documents
+from consilience.protocols.review.changes import parse_changes
 from consilience.targets import Target, read_target
 from targets.repository import IDENTITY, Repository
 
@@ -153,6 +155,15 @@ def test_bare_repository_compares_commits(repository: Repository, tmp_path: Path
         read_target(directory=bare)
 
 
+def test_commits_are_compared_from_a_directory_without_the_files(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit({"a.py": "second\n"})
+    monkeypatch.setenv("GIT_DIR", str(repository.path / ".git"))
+    (tmp_path / "empty").mkdir()
+    assert texts(read_target(diff="HEAD~1...HEAD", directory=tmp_path / "empty"))["a.py"] == "second\n"
+
+
 def test_shallow_clone_names_the_remedy(repository: Repository, tmp_path: Path) -> None:
     repository.commit({"a.py": "second\n"})
     shallow = tmp_path / "shallow"
@@ -191,7 +202,12 @@ def test_file_names_are_not_options_patterns_or_lines(repository: Repository) ->
     repository.commit(dict.fromkeys(NAMES, "one\n"))
     repository.write(dict.fromkeys(NAMES, "two\n"))
     target = read_target(directory=repository.path)
-    assert sorted(texts(target)) == sorted(["diff HEAD", *NAMES])
+    printable = [name.replace("\n", "\ufffd").replace("\t", "\ufffd") for name in NAMES]
+    assert sorted(texts(target)) == sorted(["diff HEAD", *printable])
+    changes = parse_changes(number_documents(target.sources))
+    assert changes is not None
+    assert sorted(file.path for file in changes.files) == sorted(printable)
+    assert all(file.document for file in changes.files)
     assert {text for name, text in texts(target).items() if name != "diff HEAD"} == {"two\n"}
     assert target.sources[0].text.count("+two\n") == len(NAMES)
 

@@ -124,6 +124,15 @@ def test_ignore_files_count_from_the_repository_down_to_the_file(tmp_path: Path)
     assert names(read(repository.path, "src/build")) == ["src/build/out.py"]  # it was named
 
 
+def test_linked_work_tree_has_the_exclusions_of_its_repository(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "top")
+    repository.commit({"a.py": "a\n"})
+    repository.write({".git/info/exclude": "private.*\n"})
+    repository.git("worktree", "add", "--quiet", str(tmp_path / "linked"))
+    write(tmp_path / "linked", {"private.md": "x\n", "b.py": "b\n"})
+    assert names(read(tmp_path / "linked")) == ["a.py", "b.py"]
+
+
 PATTERNS = (
     *(
         "*",
@@ -207,7 +216,7 @@ def test_bounds_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_standard_input_is_a_document(tmp_path: Path) -> None:
     target = read_target(["-"], standard_input=lambda: "diff --git a/x b/x\r\n")
     assert [(s.name, s.text) for s in target.sources] == [("standard input", "diff --git a/x b/x\n")]
-    assert target.title == "standard input"
+    assert target.title == "the text on standard input"
 
 
 def test_lines_are_counted_as_git_counts_them() -> None:

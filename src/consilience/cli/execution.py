@@ -31,6 +31,7 @@ from consilience.cli.errors import (
 )
 from consilience.cli.options import ResumeRequest, SessionRequest, SpendingRequest
 from consilience.cli.plan import RunPlan, confirm_spending
+from consilience.cli.report_output import TEXT_FORMATS, apply_fail_on, report_data, write_baseline
 from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
@@ -107,10 +108,12 @@ def publish(
     *,
     as_json: bool,
     write: Callable[[], list[Path]] = list,
+    rendered: bool = True,
 ) -> tuple[list[Path], int]:
     """Write files, then print the result as JSON or Markdown; return the files and the exit code.
 
-    A file that cannot be written is reported after the result, which is printed in any case.
+    A file that cannot be written is reported after the result, which is printed in any case. Markdown is not `rendered` on a
+    terminal if it was asked for.
     """
     written: list[Path] = []
     failure: SettingsError | None = None
@@ -120,8 +123,10 @@ def publish(
         failure = error
     if as_json:
         print_json(value())
-    else:
+    elif rendered:
         print_markdown(text(written))
+    else:
+        sys.stdout.write(text(written))
     sys.stdout.flush()
     return written, EXIT_OK if failure is None else exit_code_of(failure)
 
@@ -217,24 +222,29 @@ class RunExecution:
         request = self.request
 
         def write() -> list[Path]:
+            written = write_baseline(report, request)
             if request.out is None:
-                return [write_page(read_back(self.store, report.session))] if request.open else []
+                return [*written, *([write_page(read_back(self.store, report.session))] if request.open else [])]
             from consilience.reporting.export import report_files
 
             files = report_files(report, record=read_back(self.store, report.session), stored=self.stored)
-            return write_files(request.out, files)
+            return [*written, *write_files(request.out, files)]
 
+        format = request.output_format
         written, code = publish(
-            lambda: report.model_dump(mode="json"),
+            lambda: report_data(report, format),
             lambda files: markdown(report, heading=False, files=files, stored=self.stored),
-            as_json=request.json,
+            as_json=format not in TEXT_FORMATS,
             write=write,
+            rendered=format == "text",
         )
         if code == EXIT_OK:
             if request.open:
                 notify(open_in_browser(next(path for path in written if path.name == PAGE)))
             code = exit_code(report)
-        return apply_require(report, request.require or (), code) if isinstance(request, SessionRequest) else code
+        if isinstance(request, SessionRequest):
+            code = apply_require(report, request.require or (), code)
+        return apply_fail_on(report, request, code)
 
 
 def apply_require(report: Report, required: Sequence[StopReason], code: int) -> int:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from consilience.cli.config import Config
 from consilience.cli.errors import notify
-from consilience.cli.options import PlannedRequest, RunRequest, SessionRequest
+from consilience.cli.options import NewSessionRequest, PlannedRequest, SessionRequest
 from consilience.deliberation import AUTO_PANEL
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
@@ -88,7 +88,7 @@ def _all_exist(paths: Sequence[str]) -> bool:
     return len(paths) > 1 and all(path.strip() and Path(path.strip()).expanduser().exists() for path in paths)
 
 
-def read_panel(request: RunRequest) -> Panel | None:
+def read_panel(request: NewSessionRequest) -> Panel | None:
     """Return the panel of --panel or --persona; None for neither and for `auto`. Raises `SettingsError`, `UnknownName`."""
     if request.panel is not None and request.persona:
         raise SettingsError(

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from enum import Enum, EnumType
+from enum import EnumType
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
-    Literal,
     TypeVar,
-    Union,
-    get_args,
-    get_origin,
     get_type_hints,
 )
 
@@ -28,11 +23,9 @@ from consilience.domain.detail import DetailChoice
 from consilience.domain.outcome import StopReason, ThinkingLevel
 
 if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
     from typer._click import Context, HelpFormatter
 
     from consilience.engine.execution import Options
-    from consilience.engine.protocol import Protocol
 
 T = TypeVar("T")
 
@@ -163,10 +156,17 @@ def option(
 
 
 def parameters_of(cls: type[Any]) -> list[inspect.Parameter]:
-    """Return a parameter per field of a request dataclass, those of the most derived class first."""
+    """Return a parameter per option of a request dataclass, those of the most derived class first."""
     hints = get_type_hints(cls, include_extras=True)
     depth = {name: n for n, base in reversed([*enumerate(cls.__mro__)]) for name in inspect.get_annotations(base)}
-    return [_parameter(field, hints[field.name]) for field in sorted(fields(cls), key=lambda field: depth[field.name])]
+    return [
+        _parameter(field, hints[field.name]) for field in sorted(options_in(cls), key=lambda field: depth[field.name])
+    ]
+
+
+def options_in(cls: type[Any]) -> list[Field[Any]]:
+    """Return the fields of a request dataclass that are options; one with `init=False` is an option that this command lacks."""
+    return [field for field in fields(cls) if field.init]
 
 
 def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
@@ -221,6 +221,11 @@ class SpendingRequest:
     json: bool = option("Print the report as JSON and nothing else.", OUTPUT, default=False)
     quiet: bool = option("Print the report without progress.", OUTPUT, short="-q", default=False)
     env_file: Path | None = option("Read environment variables (KEY=VALUE lines) first.", OUTPUT, "FILE")
+
+    @property
+    def output_format(self) -> str:
+        """`text`, or the format in which the report is printed."""
+        return "json" if self.json else "text"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,17 +322,9 @@ class SessionRequest(PlannedRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRequest(SessionRequest):
-    """Options of a protocol's command, without the protocol's own settings."""
+class NewSessionRequest(SessionRequest):
+    """Options of every command of a protocol: it begins a session."""
 
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="The question or task; @FILE reads it from a file, - from standard input.",
-            metavar="TASK",
-            show_default=False,
-        ),
-    ]
     agent: list[str] | None = option(
         "Model of one agent: ID=MODEL, or exec:COMMAND, human, workspace:DIR[#NAME]. Repeatable.", MODELS, "ID=MODEL"
     )
@@ -354,6 +351,20 @@ class RunRequest(SessionRequest):
     @property
     def options(self) -> Options:
         return replace(super().options, pace=self.pace)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(NewSessionRequest):
+    """Options of a protocol's command, without the protocol's own settings."""
+
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="The question or task; @FILE reads it from a file, - from standard input.",
+            metavar="TASK",
+            show_default=False,
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,107 +405,3 @@ class ForkRequest(InheritingRequest):
     set: list[str] | None = option("A setting of the protocol. Repeatable.", CHANGES, "KEY=VALUE")
     perspective: list[str] | None = option("Another perspective for one agent. Repeatable.", CHANGES, "ID=TEXT")
     task: str | None = option("Another task; @FILE reads it from a file, - from standard input.", CHANGES, "TASK")
-
-
-# --- options of a protocol
-
-
-def option_of(cls: type[Protocol], field: str) -> str:
-    """Return the option of a setting, such as `--max-rounds`; prefixed by the protocol if all protocols have that option."""
-    taken = field in {common.name for common in fields(RunRequest)}
-    return f"--{f'{cls.name}-' if taken else ''}{field.replace('_', '-')}"
-
-
-def setting_options(cls: type[Protocol]) -> dict[str, str]:
-    """Return the settings of a protocol by the parameter of their option."""
-    from consilience.domain.messages import NO_OPTION
-
-    shown = [field for field, info in cls.model_fields.items() if NO_OPTION not in info.metadata]
-    return {option_of(cls, field).removeprefix("--").replace("-", "_"): field for field in shown}
-
-
-def setting_parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
-    from consilience.domain.messages import FILE
-
-    info = cls.model_fields[field]
-    annotation, default = option_type(info.annotation), info.get_default(call_default_factory=True)
-    spelling = option_of(cls, field)
-    if annotation in (bool, bool | None):
-        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
-    if isinstance(default, tuple | list | frozenset):
-        default = list(default)
-    if isinstance(default, Enum):
-        default = default.value
-    more: dict[str, Any] = {
-        "show_default": default not in ("", None, []),
-        "rich_help_panel": SETTINGS.format(cls.name),
-    }
-    metavar = "FILE|-" if FILE in info.metadata else metavar_of(annotation)
-    kind = listed_kind(info.annotation)
-    if kind is not None:
-        metavar = "NAME" if kind is str or not metavar else metavar
-        description = names_option(spelling, help=help_of(info), metavar=metavar, kind=kind, **more)
-    else:
-        repeated = f" {REPEATED}" if get_origin(annotation) is list else ""
-        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **more)
-    return inspect.Parameter(
-        option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, description], default=default
-    )
-
-
-def option_type(annotation: object) -> Any:
-    """Return the type that the command line parses: the field's own if it is simple, else text that the settings validate."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return option_type(arguments[0])
-    if origin is Union or origin is types.UnionType:
-        inner = [option_type(a) for a in arguments if a is not type(None)]
-        return inner[0] | None if len(inner) == 1 else str | None
-    if origin is Literal:
-        return annotation
-    if origin in (tuple, list, frozenset, set, Sequence):
-        choice = not arguments or get_origin(option_type(arguments[0])) is Literal
-        return list[str] if choice else list[option_type(arguments[0])]  # type: ignore[misc]
-    if isinstance(annotation, type):
-        if issubclass(annotation, Enum):
-            return Literal[tuple(member.value for member in annotation)]
-        if annotation in (bool, int, float):
-            return annotation
-    return str
-
-
-def listed_kind(annotation: object) -> Callable[[str], object] | None:
-    """Return the parser of one element of a list of choices or numbers; None for texts and for single values."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated or origin is Union or origin is types.UnionType:
-        return next(
-            (kind for kind in map(listed_kind, arguments[:1] if origin is Annotated else arguments) if kind), None
-        )
-    if origin not in (tuple, list, frozenset, set, Sequence) or not arguments:
-        return None
-    element = option_type(arguments[0])
-    if get_origin(element) is Literal:
-        return str
-    return element if element in (int, float) else None
-
-
-def metavar_of(annotation: Any) -> str | None:
-    """Return the placeholder of the value in help; None for a flag."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return "|".join(map(str, arguments))
-    if arguments:
-        return metavar_of(arguments[0])
-    return {bool: None, int: "N", float: "NUMBER"}.get(annotation, "TEXT")
-
-
-def help_of(info: FieldInfo) -> str:
-    """Return the field's description and its bounds."""
-    text = (info.description or "").strip()
-    if text.partition(",")[0] != info.default:  # the description begins with a value, which keeps its spelling
-        text = f"{text[:1].upper()}{text[1:]}"
-    low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
-    high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
-    if low is not None and high is not None:
-        text += f" ({low} to {high})"
-    return f"{text}." if text and not text.endswith(".") else text

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import typer
@@ -29,17 +29,15 @@ from consilience.cli.inputs import (
 from consilience.cli.options import (
     ForkRequest,
     InheritingRequest,
+    NewSessionRequest,
     ResumeRequest,
-    RunRequest,
     SectionedCommand,
     TellRequest,
     new_app,
-    option_of,
+    options_in,
     parameters_of,
     request_app,
     set_signature,
-    setting_options,
-    setting_parameter,
 )
 from consilience.cli.plan import (
     PERSONA,
@@ -52,7 +50,10 @@ from consilience.cli.plan import (
     make_plan,
     with_documents,
 )
+from consilience.cli.report_output import check_output, report_nothing
 from consilience.cli.sessions import find_session, user_store
+from consilience.cli.setting_options import option_of, request_type, setting_options, setting_parameter
+from consilience.cli.target import Material, TargetRequest, read_material, read_request
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
@@ -72,20 +73,27 @@ from consilience.models.registry import Choice
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events
+from consilience.targets import Target
 
 COMMON = frozenset({"model", "models", "source", "max_cost", "out", "open", "dry_run"})
 """With the first `COMMON_SETTINGS` settings of the protocol, the ten options that `--help` shows."""
 
 COMMON_SETTINGS = 3
 
+COMMON_TARGET = frozenset({"model", "max_cost", "dry_run", "diff", "staged", "focus", "fail_on", "format"})
+"""The same for a protocol that reads a target, with the first `COMMON_TARGET_SETTINGS` settings."""
+
+COMMON_TARGET_SETTINGS = 2
+
 
 def app_for(name: str) -> typer.Typer:
     """Return the command of a protocol. Raises `UnknownName`."""
     cls = find_protocol(name)
     settings = setting_options(cls)
+    request_class = request_type(cls)
 
     def command(ctx: typer.Context, **values: Any) -> None:
-        request = RunRequest(**{field.name: values.pop(field.name) for field in fields(RunRequest)})
+        request = request_class(**{field.name: values.pop(field.name) for field in options_in(request_class)})
         given = {
             field: _setting_value(cls, field, values[option])
             for option, field in settings.items()
@@ -95,10 +103,11 @@ def app_for(name: str) -> typer.Typer:
 
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     own = [setting_parameter(cls, option, field) for option, field in settings.items()]
-    set_signature(command, [context, *own, *parameters_of(RunRequest)])
+    set_signature(command, [context, *own, *parameters_of(request_class)])
+    fixed, n = (COMMON_TARGET, COMMON_TARGET_SETTINGS) if cls.reads_target else (COMMON, COMMON_SETTINGS)
 
     class ProtocolCommand(SectionedCommand):
-        common = COMMON | frozenset([name for name in settings if name != "reply_tokens"][:COMMON_SETTINGS])
+        common = fixed | frozenset([name for name in settings if name != "reply_tokens"][:n])
 
     app = new_app()
     app.command(name, cls=ProtocolCommand, help=f"{name}: {cls.summary}.")(command)
@@ -123,24 +132,34 @@ def _setting_value(cls: type[Protocol], field: str, value: object) -> object:
 class Inputs:
     """The checked inputs of a run."""
 
-    task: str
+    material: Material
     deliberation: Deliberation[Report]
     models: Mapping[str, str]
     """By agent."""
     plan: RunPlan
 
 
-def run(cls: type[Protocol], request: RunRequest, settings: Mapping[str, object]) -> int:
+def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, object]) -> int:
     """Run a protocol; return the exit code. Raises `UserError` before anything is spent."""
     config = load_config(env_file=request.env_file)
-    inputs = _prepare(cls, request, settings, config)
-    plan = inputs.plan
-    summary = [first_line(plan)]
+    target = None
+    if isinstance(request, TargetRequest):
+        check_output(cls.report, request)
+        target = read_request(request)
+        settings = {**settings, "left_out": target.left_out}
+        if not target.sources:
+            return report_nothing(read_settings(cls, settings, config), request, target)
+    inputs = _prepare(cls, request, settings, config, target)
+    plan, task = inputs.plan, inputs.material.task
+    summary = [first_line(plan), *inputs.material.lines]
     if request.panel == AUTO_PANEL:
         summary.append("A panel is proposed first, by one additional call.")
     if unseated := _unseated(inputs):
         summary.append(f"Personas without a seat: {', '.join(unseated)}.")
-    preview = (dry_run(plan), dry_run_json(plan)) if request.dry_run else None
+    preview = None
+    if request.dry_run:
+        lines = "".join(f"- {line}\n" for line in inputs.material.lines)
+        preview = dry_run(plan) + lines, {**dry_run_json(plan), **inputs.material.data}
     if not approve(plan, request, config, summary=summary, notes=unused_options(request, plan.agents), preview=preview):
         return EXIT_OK
     with closing(open_store(":memory:" if request.no_store else None, writing=True)) as store:
@@ -151,7 +170,7 @@ def run(cls: type[Protocol], request: RunRequest, settings: Mapping[str, object]
             proposing = deliberation.proposing()
             proposed = execution.start(
                 "propose",
-                lambda options, session: replace(proposing, options=options).run(inputs.task, session=session),
+                lambda options, session: replace(proposing, options=options).run(task, session=session),
             )
             models = _reassigned_models(inputs, proposed.panel, request)
             deliberation = replace(deliberation.with_proposed(proposed), model=execution.seat(models))
@@ -159,12 +178,18 @@ def run(cls: type[Protocol], request: RunRequest, settings: Mapping[str, object]
                 notify(f"The panel ({proposed.session}): {', '.join(proposed.panel.names)}.")
         report = execution.start(
             plan.protocol.name,
-            lambda options, session: replace(deliberation, options=options).run(inputs.task, session=session),
+            lambda options, session: replace(deliberation, options=options).run(task, session=session),
         )
         return execution.deliver(report)
 
 
-def _prepare(cls: type[Protocol], request: RunRequest, settings: Mapping[str, object], config: Config) -> Inputs:
+def _prepare(
+    cls: type[Protocol],
+    request: NewSessionRequest,
+    settings: Mapping[str, object],
+    config: Config,
+    target: Target | None,
+) -> Inputs:
     panel = read_panel(request)
     protocol = read_settings(cls, settings, config).with_panel(panel)
     agents = in_dealing_order(protocol.agents(panel))
@@ -173,8 +198,8 @@ def _prepare(cls: type[Protocol], request: RunRequest, settings: Mapping[str, ob
         raise SettingsError(
             f"a quorum of {request.quorum} is not a share", where="--quorum", do="Give a number from 0 to 1."
         )
-    task = read_task(request.task)
-    sources = read_sources(request.source or (), agents)
+    material = read_material(request, target, agents)
+    sources = material.sources
     own = own_models("--agent", request.agent or (), agents)
     by_persona = {agent.id: PERSONA for agent in agents if agent.model}
     origins = by_persona | dict.fromkeys(own, "--agent")
@@ -206,7 +231,7 @@ def _prepare(cls: type[Protocol], request: RunRequest, settings: Mapping[str, ob
         models,
         choice,
         limits=limits,
-        task=task,
+        task=material.task,
         sources=sources,
         prompts=request.prompts,
         encoder=request.encoder,
@@ -215,10 +240,10 @@ def _prepare(cls: type[Protocol], request: RunRequest, settings: Mapping[str, ob
     )
     table = config.tables.get(cls.name, {})
     configured = {name: path for name, (_, path) in table.items() if name not in settings}
-    return Inputs(task, deliberation, models, replace(plan, configured=configured, origins=origins))
+    return Inputs(material, deliberation, models, replace(plan, configured=configured, origins=origins))
 
 
-def _reassigned_models(inputs: Inputs, panel: Panel | None, request: RunRequest) -> Mapping[str, str]:
+def _reassigned_models(inputs: Inputs, panel: Panel | None, request: NewSessionRequest) -> Mapping[str, str]:
     """Return the models by agent after a panel was proposed, which may change the seats."""
     protocol = inputs.plan.protocol
     if protocol.with_panel(panel) == protocol:
@@ -228,7 +253,7 @@ def _reassigned_models(inputs: Inputs, panel: Panel | None, request: RunRequest)
     return assign_models(request, agents, own, next(iter(inputs.models.values())))
 
 
-def _encoder(protocol: Protocol, request: RunRequest) -> MiniLM | ProviderEncoder | None:
+def _encoder(protocol: Protocol, request: NewSessionRequest) -> MiniLM | ProviderEncoder | None:
     """Return the encoder, ready to use; None in a dry run. Raises `UserError` if it is missing or unusable."""
     if protocol.needs_encoder and request.encoder is None:
         raise SettingsError(

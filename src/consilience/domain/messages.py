@@ -102,6 +102,13 @@ FILE = "a file"
 """Metadata of a text setting that the command line takes as a file (`-` for standard input)."""
 
 
+@dataclass(frozen=True)
+class OptionName:
+    """Metadata of a setting whose option is not called as the field: `OptionName("type")` is `--type`."""
+
+    name: str
+
+
 def is_free_text(metadata: list[object]) -> bool:
     return _FREE in metadata
 

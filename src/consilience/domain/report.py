@@ -294,6 +294,8 @@ class Report(Frozen):
 
     exports: ClassVar[Mapping[str, str]] = {}
     """Further files of a report directory by name, each with the method that returns its content: text, or data for JSON."""
+    formats: ClassVar[Mapping[str, str]] = {}
+    """Names for --format, each with the file of `exports` that it prints. `baseline` is what --write-baseline writes."""
     undigested: ClassVar[frozenset[str]] = frozenset()
     """Fields that a later version added and that follow from other fields; excluded from the digest."""
 
@@ -345,6 +347,10 @@ class Report(Frozen):
     facts: FactsKept | None = None
     """None if no agent wrote points before it read others, or without an answer."""
     metrics: dict[str, float | int | None] = {}
+
+    def failing(self, severity: str) -> str:
+        """Return why a command with --fail-on SEVERITY fails, in a sentence; empty if it does not."""
+        return ""
 
     @property
     def limit_reached(self) -> str:

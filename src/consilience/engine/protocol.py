@@ -86,6 +86,9 @@ class Protocol(BaseModel, ABC):
     """The events that this protocol defines, by name. They belong to its `version`."""
     telling: ClassVar[Telling | None] = None
     """How a finished session is told a new fact; None for a protocol whose sessions cannot be told any."""
+    reads_target: ClassVar[bool] = False
+    """Whether its command takes files, directories and changes that Git records in place of a task and documents. It then has a
+    setting `left_out`, a tuple of texts without an option: what was not read."""
     must_be_read: ClassVar[frozenset[str]] = frozenset()
     """Kinds of messages that become a warning if no later call reads them."""
     closing: ClassVar[bool] = True

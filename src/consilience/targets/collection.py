@@ -48,7 +48,7 @@ _EXTRA_LINE_ENDS = re.compile("[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 
 
 def printable_name(path: str) -> str:
-    """Return a path for people and models: lone surrogates (bytes that are not UTF-8) and control characters as `\\ufffd`."""
+    """Return a path for people and models, with each character that cannot be printed as `\\ufffd`."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in path)
 
 
@@ -126,17 +126,17 @@ class Collection:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(printable_name(name) for name in names[:_NAMES_LISTED])
+    shown = ", ".join(names[:_NAMES_LISTED])
     return shown if len(names) <= _NAMES_LISTED else f"{shown} and {len(names) - _NAMES_LISTED:,} more"
 
 
 def decode_path(path: bytes) -> str:
-    """Return a path as text; bytes that are not UTF-8 become replacement characters."""
-    return path.decode("utf-8", "replace")
+    """Return a path as the name of a document: what is not UTF-8 or not printable becomes `\ufffd`."""
+    return printable_name(path.decode("utf-8", "replace"))
 
 
 def name_of(path: str) -> str:
-    """Return the name of a file as text that UTF-8 can encode."""
+    """Return the same for a path from the operating system."""
     return decode_path(os.fsencode(path))
 
 

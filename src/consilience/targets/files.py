@@ -43,13 +43,15 @@ def read_regular(path: Path, limit: int = MAX_SOURCE_BYTES) -> bytes | None:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None
-    with os.fdopen(number, "rb") as file:
-        try:
-            if not stat.S_ISREG(os.fstat(number).st_mode):
-                return None
-            data = file.read(limit + 1)
-        except OSError:
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
             return None
+        with os.fdopen(number, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    except OSError:
+        return None
+    finally:
+        os.close(number)
     return data if len(data) <= limit else None
 
 
@@ -73,7 +75,7 @@ def add_directory(directory: Path, shown: str, into: Collection) -> None:
                 ) from None
             into.leave_out(name_of(f"{prefix}/"), "not readable")
             continue
-        rules = [*inherited, *_ignore_file(at, ".gitignore")]
+        rules = [*inherited, *_ignore_file(at)]
         below = []
         for entry in entries:
             if entry.name == ".git":
@@ -131,14 +133,28 @@ def _ignore_files_above(directory: str) -> list[IgnoreFile]:
     if root is None:
         return []
     above = reversed(parents[1 : root + 1])
-    exclude = list(_ignore_file(parents[root], os.path.join(".git", "info", "exclude")))
-    rules = [*exclude, *(rule for parent in above for rule in _ignore_file(parent, ".gitignore"))]
+    exclude = _read_patterns(_git_directory(parents[root]) / "info" / "exclude", parents[root])
+    rules = [*exclude, *(rule for parent in above for rule in _ignore_file(parent))]
     on_the_way = parents[:root]
     return [] if any(_is_ignored(path, True, rules) for path in on_the_way) else rules
 
 
-def _ignore_file(directory: str, name: str) -> Iterator[IgnoreFile]:
-    data = read_regular(Path(directory, name), _MAX_IGNORE_BYTES)
+def _git_directory(root: str) -> Path:
+    """Return the directory that all work trees of a repository share. In a linked work tree `.git` is a file that leads to it."""
+    path = Path(root, ".git")
+    for name, prefix in ((None, b"gitdir: "), ("commondir", b"")):
+        data = read_regular(path / name if name else path, _MAX_IGNORE_BYTES)
+        if data is not None and data.startswith(prefix):
+            path = Path(path if name else root, os.fsdecode(data.removeprefix(prefix).rstrip(b"\n")))
+    return path
+
+
+def _read_patterns(path: Path, directory: str) -> Iterator[IgnoreFile]:
+    data = read_regular(path, _MAX_IGNORE_BYTES)
     if data:
         lines = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape").split("\n")
         yield IgnoreFile(directory, parse_patterns(lines))
+
+
+def _ignore_file(directory: str) -> Iterator[IgnoreFile]:
+    return _read_patterns(Path(directory, ".gitignore"), directory)

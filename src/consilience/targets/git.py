@@ -6,11 +6,10 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from consilience.domain.errors import SourceError
-from consilience.targets.collection import decode_path
 
 TIMEOUT_SECONDS = 120
 """Max duration of one command of Git."""
@@ -90,8 +89,9 @@ class Git:
             requests, contents = process.stdin, process.stdout
 
             def read(blob: str) -> bytes:
-                requests.write(f"{blob}\n".encode("ascii"))
-                requests.flush()
+                with suppress(BrokenPipeError):  # it has ended; then there is no line to read
+                    requests.write(f"{blob}\n".encode("ascii"))
+                    requests.flush()
                 fields = contents.readline().split()
                 if len(fields) != 3:
                     raise SourceError(f"Git cannot read {blob}", where=str(self.directory), do="Run git fsck.")
@@ -102,7 +102,7 @@ class Git:
     def line(self, *arguments: str) -> str | None:
         """Return the first line of the output of a command; None if the command fails or prints nothing."""
         done = self._start(arguments, self.directory, b"")
-        return decode_path(done.stdout).partition("\n")[0] or None if not done.returncode else None
+        return _text(done.stdout).partition("\n")[0] or None if not done.returncode else None
 
     def commit(self, name: str) -> str | None:
         """Return the id of a commit, or None if there is no commit of that name."""
@@ -110,7 +110,7 @@ class Git:
 
     def empty_tree(self) -> str:
         """Return the id of the tree without files, which a repository need not contain."""
-        return decode_path(self.run("hash-object", "-t", "tree", "--stdin")).strip()
+        return _text(self.run("hash-object", "-t", "tree", "--stdin")).strip()
 
     def top(self) -> Path | None:
         """Return the directory of the files; None in a bare repository.
@@ -158,7 +158,8 @@ class Git:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-        first = int(kept.get("GIT_CONFIG_COUNT") or 0)
+        given = kept.get("GIT_CONFIG_COUNT", "")
+        first = int(given) if given.isdecimal() else 0
         settings: dict[str, str] = {}
         for n, (key, value) in enumerate(self._settings.items(), first):  # -c would cut a key that contains "="
             settings |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
@@ -189,9 +190,13 @@ class Git:
             raise SourceError(f"git could not be started: {error}", where=str(at), do="Check the paths.") from None
 
 
+def _text(output: bytes) -> str:
+    return output.decode("utf-8", "replace")
+
+
 def _failure(stderr: bytes, directory: Path) -> SourceError:
     """Return the error that a command of Git reports."""
-    lines = decode_path(stderr).splitlines()
+    lines = _text(stderr).splitlines()
     message = next(
         (line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "no reason"
     )

@@ -13,7 +13,7 @@ from consilience.domain.messages import Source
 from consilience.domain.paths import too_long
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.targets.changes import add_changes, compare
-from consilience.targets.collection import Collection, name_of, printable_name, with_plain_lines
+from consilience.targets.collection import Collection, name_of, with_plain_lines
 from consilience.targets.files import add_directory
 from consilience.targets.git import Git
 from consilience.targets.ignore import parse_patterns
@@ -115,7 +115,7 @@ def _prefix(name: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    texts = ["standard input" if name == STANDARD_INPUT else printable_name(name_of(name)) for name in names]
+    texts = ["the text on standard input" if name == STANDARD_INPUT else name_of(name) for name in names]
     if len(texts) > _NAMES_IN_TITLE:
         texts = [*texts[:_NAMES_IN_TITLE], f"{len(texts) - _NAMES_IN_TITLE} more"]
     return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))

@@ -12,7 +12,7 @@ from consilience.coordination.convergence import Partial
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import FILE, NO_OPTION
+from consilience.domain.messages import FILE, NO_OPTION, OptionName
 from consilience.domain.outcome import Estimate
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import Protocol
@@ -50,8 +50,11 @@ class ReviewSettings(Protocol):
         "reviewers look for defects in a diff, in files or in documents; every finding has a verified quotation"
     )
     closing: ClassVar[bool] = True
+    reads_target: ClassVar[bool] = True
 
-    review_type: Annotated[ReviewType, Field(description="what is reviewed, which decides strategy and gates")] = "code"
+    review_type: Annotated[
+        ReviewType, Field(description="what is reviewed, which decides strategy and gates"), OptionName("type")
+    ] = "code"
     strategy: Annotated[
         Literal["auto", "adversarial_review", "parallel_decomposition", "hierarchical"],
         Field(

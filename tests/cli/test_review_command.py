@@ -1,0 +1,167 @@
+"""`consilience review`: its target, its plan, its formats and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.town import MODEL, Cli, Town, recorded
+from consilience.protocols.review import ReviewReport
+from kit.reviewing import finding, review, script
+from targets.repository import IDENTITY, Repository
+
+CODE = "def last(items):\n    return items[-1]\n"
+CHANGED = "def last(items):\n    return items[len(items)]\n"
+DEFECT = finding("return items[len(items)]", 2, "S2")
+
+
+@pytest.fixture
+def repository(here: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    for name, value in IDENTITY.items():
+        monkeypatch.setenv(name, value)
+    repository = Repository(here)
+    repository.commit({"a.py": CODE, "uv.lock": "1\n"})
+    repository.git("checkout", "--quiet", "-b", "topic")
+    repository.commit({"a.py": CHANGED, "uv.lock": "2\n"})
+    return repository
+
+
+def reviewing(town: Town, *findings: dict[str, Any]) -> None:
+    town.reply = script({"red": review(findings), "blue": review(findings)})
+
+
+def asked(town: Town) -> str:
+    """All that the models were shown."""
+    return "\n".join(request.text for request in town.requests)
+
+
+RUN = ("--model", MODEL, "--diff", "main..HEAD")
+
+
+def test_range_is_reviewed_with_the_files_that_it_changes(cli: Cli, town: Town, repository: Repository) -> None:
+    reviewing(town, DEFECT)
+    result = cli("review", *RUN, "--focus", "bounds", "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["task"] == "Review the changes main..HEAD.\n\nFocus: bounds"
+    assert [found["quotation"] for found in report["findings"]] == ["return items[len(items)]"]
+    assert report["settings"]["left_out"] == ["lock file: uv.lock"]
+    assert "+    return items[len(items)]" in asked(town)
+    assert "def last(items):" in asked(town)
+    assert "Target: the changes main..HEAD: 2 documents, " in result.stderr
+    assert "Left out: lock file: uv.lock" in result.stderr
+
+
+def test_dry_run_shows_documents_parts_calls_and_what_is_left_out(cli: Cli, town: Town, repository: Repository) -> None:
+    text = cli("review", *RUN, "--dry-run").stdout
+    for line in ("| red |", "| blue |", "- Calls estimated: ", "- Target: the changes main..HEAD: 2 documents, "):
+        assert line in text
+    assert "- Left out: lock file: uv.lock" in text
+    plan = json.loads(cli("review", *RUN, "--dry-run", "--json").stdout)
+    assert plan["target"] == {
+        "title": "the changes main..HEAD",
+        "documents": [{"name": "diff main..HEAD", "lines": 8}, {"name": "a.py", "lines": 2}],
+        "left_out": ["lock file: uv.lock"],
+    }
+    assert plan["settings"]["parts"]
+    assert town.requests == []
+    assert recorded() == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("--staged",), ("--diff", "HEAD..HEAD"), ("--diff", "HEAD", "a.py")])
+def test_nothing_to_review_is_a_success_without_a_call(
+    cli: Cli, town: Town, repository: Repository, arguments: tuple[str, ...]
+) -> None:
+    result = cli("review", *arguments, "--model", MODEL)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Nothing to review: the ")
+    report = json.loads(cli("review", *arguments, "--model", MODEL, "--fail-on", "minor", "--json").stdout)
+    assert ReviewReport.model_validate(report).findings == ()
+    assert cli("review", *arguments, "--model", MODEL, "--out", "out").exit_code == 0
+    assert json.loads(Path("out/report.json").read_text())["answer"] == result.stdout.splitlines()[0]
+    assert town.requests == []
+    assert recorded() == []
+
+
+def test_what_was_not_read_of_an_empty_target_is_reported(cli: Cli, town: Town, repository: Repository) -> None:
+    repository.write({"uv.lock": "3\n", "new.py": "x\n"})
+    result = cli("review", "--model", MODEL)
+    assert result.stdout.splitlines() == [
+        "Nothing to review: the uncommitted changes.",
+        "Left out: lock file: uv.lock",
+        "Left out: untracked (git add includes it): new.py",
+    ]
+    reviewing(town)
+    assert cli("review", "--include", "*.lock", "--model", MODEL, "-q").exit_code == 0
+    assert "uv.lock" in asked(town)
+
+
+def test_files_directories_and_standard_input_are_reviewed(cli: Cli, town: Town, here: Path) -> None:
+    (here / "src").mkdir()
+    (here / "src" / "a.py").write_text(CHANGED)
+    (here / "paper.md").write_text("# Paper\n\nAll is well.\n")
+    reviewing(town)
+    report = json.loads(cli("review", "src", "paper.md", "--model", MODEL, "--json").stdout)
+    assert report["task"] == "Review src and paper.md."
+    assert "src/a.py" in asked(town)
+    assert "All is well." in asked(town)
+    town.requests.clear()
+    assert cli("review", "-", "--model", MODEL, "-q", input="A text that came in.\n").exit_code == 0
+    assert "A text that came in." in asked(town)
+
+
+FAIL_ON = {"critical": 0, "major": 6, "minor": 6}
+
+
+@pytest.mark.parametrize(("severity", "code"), FAIL_ON.items())
+def test_fail_on_has_an_exit_code_of_its_own(
+    cli: Cli, town: Town, repository: Repository, severity: str, code: int
+) -> None:
+    reviewing(town, DEFECT)
+    result = cli("review", *RUN, "--fail-on", severity)
+    assert result.exit_code == code
+    assert ("--fail-on" in result.stderr) == bool(code)
+    reviewing(town)
+    assert cli("review", *RUN, "--fail-on", severity).exit_code == 0
+
+
+def test_fail_on_counts_a_part_that_no_agent_read(cli: Cli, town: Town, here: Path) -> None:
+    (here / "long.py").write_text("\n".join(f"x{n} = {n}\n" for n in range(600)))
+    reviewing(town)
+    options = ("--type", "parallel_analysis", "--part-tokens", "500", "--max-calls", "4", "--model", MODEL)
+    result = cli("review", "long.py", *options, "--json")
+    assert result.exit_code == 0
+    assert ReviewReport.model_validate_json(result.stdout).unread
+    failed = cli("review", "long.py", *options, "--fail-on", "minor")
+    assert failed.exit_code == 6
+    assert "parts had no review" in failed.stderr
+
+
+def test_markdown_and_json_formats(cli: Cli, town: Town, repository: Repository) -> None:
+    reviewing(town)
+    assert cli("review", *RUN, "--format", "markdown").stdout.startswith("**Stopped")
+    assert json.loads(cli("review", *RUN, "--format", "json").stdout)["protocol"] == "review"
+
+
+MISTAKES = {
+    ("--format", "json", "--json", "--format", "markdown"): "two formats",
+    ("--diff", "nowhere..HEAD"): "no commit",
+    ("--diff", "HEAD", "--staged"): "exclude each other",
+    ("missing.py",): "does not exist",
+    ("--format", "xml"): "Invalid value",
+    ("--fail-on", "bad"): "Invalid value",
+    ("--type", "bad"): "Invalid value",
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES.items())
+def test_mistake_is_one_paragraph_before_any_call(
+    cli: Cli, town: Town, repository: Repository, arguments: tuple[str, ...], message: str
+) -> None:
+    result = cli("review", *arguments, "--model", MODEL)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert town.requests == []
