@@ -30,7 +30,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def typed(key: Any, planted: Any, claim: str) -> dict[str, object]:
     """A finding as a reviewer types it, at the first place of a defect."""
     place = planted.places[0]
-    found = {"severity": planted.severity, "category": "c", "document": f"S{key.files.index(place.file) + 1}"}
+    found = {"severity": planted.severity, "category": planted.id, "document": f"S{key.files.index(place.file) + 1}"}
     said = {"claim": claim, "recommendation": "Change it.", "check": {"kind": "read", "text": "the lines"}}
     return {**found, **said, "line": key.lines(place)[0], "quotation": place.words}
 
@@ -45,7 +45,7 @@ def perfect(key: Any, request: ModelRequest) -> list[dict[str, object]]:
 
 
 def noise(key: Any, request: ModelRequest) -> list[dict[str, object]]:
-    return [typed(key, defect, "The name is poor.") for defect in shown(key, request)]
+    return [{**typed(key, defect, "The name is poor."), "category": "naming"} for defect in shown(key, request)]
 
 
 def silent(key: Any, request: ModelRequest) -> list[dict[str, object]]:
