@@ -8,6 +8,7 @@ stems of the key. A finding at such a place that says something else is counted 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,9 @@ class Key(BaseModel):
 
     project: str
     files: tuple[str, ...]
+    task: str
+    """What reviewers are asked."""
+    review_type: str
     by: Literal["lines", "words"]
     defects: tuple[Planted, ...]
     decoys: tuple[Planted, ...]
@@ -101,9 +105,11 @@ class Found(BaseModel):
     consequence: str = ""
     recommendation: str = ""
 
-    @property
-    def said(self) -> str:
-        return " ".join((self.category, self.claim, self.consequence, self.recommendation)).lower()
+    def says(self, stem: str) -> bool:
+        """Return whether a word of the finding begins with the stem, perhaps after a prefix such as `un`."""
+        text = " ".join((self.category, self.claim, self.consequence, self.recommendation)).lower()
+        begins = r"(?<!\w)(?:un|non-?|re)?" if stem[0].isalnum() else ""
+        return re.search(begins + re.escape(stem), text) is not None
 
 
 @dataclass(frozen=True)
@@ -153,7 +159,7 @@ def _best(key: Key, finding: Found) -> tuple[Planted, bool] | None:
     for planted in (*key.defects, *key.decoys):
         overlap = max(_overlap(key, place, finding) for place in planted.places)
         if overlap > 0:
-            says = not planted.says or any(stem in finding.said for stem in planted.says)
+            says = not planted.says or any(map(finding.says, planted.says))
             if best is None or (says, overlap) > best[0]:
                 best = (says, overlap), planted
     return (best[1], best[0][0]) if best else None

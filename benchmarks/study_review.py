@@ -1,13 +1,13 @@
 """What a review finds of planted defects, beside one call of the same model: `make study-review`.
 
-`--key` chooses the project: the service (default) or the paper (`benchmarks/planted_paper_key.toml`). `--score
-report.json` scores finished reports instead of running any. Findings that match nothing are listed for a person to
-judge.
+`--key` chooses the project: the service (default) or the paper (`benchmarks/planted_paper_key.toml`). `--score report.json` scores
+finished reports instead of running any. Findings that match nothing are listed for a person to judge.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,10 +15,20 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from consilience.deliberation import Deliberation
+from consilience.domain.detail import Detail
+from consilience.domain.errors import UserError
+from consilience.domain.outcome import Limits
 from consilience.domain.report import LedgerReport
+from consilience.engine.runner import Models
+from consilience.journal.sqlite import SqliteStore
+from consilience.protocols.review import Review, ReviewReport
 from study_planted import Found, Key, Score, load_key, score
+from study_reading import SingleReading, rival_of
 
 KEY = Path(__file__).with_name("planted_key.toml")
+MAX_FINDINGS = 200
+"""A study lists everything that holds: the limit of a report would hide what was found."""
 
 
 class ReportFile(BaseModel):
@@ -129,25 +139,105 @@ def as_json(run: Run) -> Mapping[str, object]:
     return {**data, "ledger": run.report.ledger and run.report.ledger.model_dump(mode="json")}
 
 
-def main() -> None:
+@dataclass(frozen=True)
+class Study:
+    """How reviews are run."""
+
+    key: Key
+    model: Models
+    detail: Detail
+    settings: Mapping[str, object]
+    limits: Limits | None = None
+
+    async def run(self, seed: int) -> list[tuple[str, ReviewReport]]:
+        """Run a review, then its rival with the tokens that the review wrote."""
+        review = Review(**{"review_type": self.key.review_type, "max_findings": MAX_FINDINGS, **self.settings})
+        report = await self._deliberate(review, seed)
+        return [("review", report), ("one call", await self._deliberate(rival_of(review, report, self.detail), seed))]
+
+    async def _deliberate(self, protocol: Review | SingleReading, seed: int) -> ReviewReport:
+        store = SqliteStore(":memory:")
+        try:
+            deliberation = Deliberation(
+                protocol,
+                model=self.model,
+                sources=self.key.sources(),
+                seed=seed,
+                limits=self.limits,
+                store=store,
+                detail=self.detail,
+            )
+            return await deliberation.run(self.key.task)
+        finally:
+            store.close()
+
+
+async def run_all(study: Study, repeat: int, out: Path | None) -> list[Run]:
+    """Run a study several times. The reports are written to `out`, to be scored again."""
+    runs = []
+    for n in range(1, repeat + 1):
+        for name, report in await study.run(n):
+            text = report.model_dump_json()
+            if out is not None:
+                write(out / f"{name.replace(' ', '-')}-{n}.json", text)
+            runs.append(scored(name if repeat == 1 else f"{name} {n}", text, study.key))
+    return runs
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def setting(text: str) -> tuple[str, object]:
+    """Return a setting, NAME=VALUE; a value that is no JSON is a text."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="What a review finds of planted defects.")
     parser.add_argument("--key", type=Path, default=KEY, metavar="PATH", help="the key of the project")
-    parser.add_argument("--score", type=Path, nargs="+", metavar="PATH", help="finished reports to score")
+    parser.add_argument("--model", default="local", help="model of all agents (default local)")
+    parser.add_argument(
+        "--detail", choices=["full", "brief"], help="prompts (default brief for local models, else full)"
+    )
+    parser.add_argument(
+        "--set", type=setting, nargs="*", default=[], metavar="NAME=VALUE", help="settings of the review"
+    )
+    parser.add_argument("--max-seconds", type=float, metavar="N", help="limit for each of the two")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="how often (default 1)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the reports")
+    parser.add_argument(
+        "--score", type=Path, nargs="+", metavar="PATH", help="finished reports to score; nothing is run"
+    )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write what was matched with what")
+    return parser
+
+
+def main() -> None:
+    parser = options()
     given = parser.parse_args()
     key = load_key(given.key)
-    if not given.score:
-        parser.error("give --score")
     try:
-        runs = [scored(path.stem, path.read_text(encoding="utf-8"), key) for path in given.score]
-    except (OSError, ValueError) as error:
+        if given.score:
+            runs = [scored(path.stem, path.read_text(encoding="utf-8"), key) for path in given.score]
+        else:
+            detail: Detail = given.detail or ("brief" if given.model.partition(":")[0] == "local" else "full")
+            limits = Limits(seconds=given.max_seconds) if given.max_seconds else None
+            study = Study(key, given.model, detail, dict(given.set), limits)
+            runs = asyncio.run(run_all(study, given.repeat, given.out))
+    except (OSError, ValueError, UserError) as error:
         parser.error(str(error))
     print_table(key, runs)
     for run in runs:
         print_findings(key, run)
     if given.json:
         text = json.dumps([as_json(run) for run in runs], indent=1, default=lambda value: value.model_dump())
-        given.json.write_text(text + "\n", encoding="utf-8")
+        write(given.json, text)
 
 
 if __name__ == "__main__":
