@@ -113,6 +113,7 @@ async def go(
     model = ScriptedModel(script)
     seats = seated(case, model) if case else dict.fromkeys((a.id for a in protocol.agents(None)), model)
     store = SqliteStore(":memory:")
+    options.setdefault("sources", case.sources if case else ())
     try:
         begun = consilience.deliberate(
             "Is it so?", protocol, model=seats, store=store, options=Options(patience=0, detail=detail), **options

@@ -72,7 +72,7 @@ async def test_a_simulated_kill_leaves_nothing_running_and_nothing_unheard(case:
     store = SqliteStore(tmp_path / "journal.db")
     fault = Fault("before_call", nth=min(2, case.need))
     seats, options = seated(case, Shuffled(case.script, 1)), Options(faults=fault.hit, patience=0)
-    begun = runner.start(TASK, case.protocol, models=seats, store=store, options=options)
+    begun = runner.start(TASK, case.protocol, sources=case.sources, models=seats, store=store, options=options)
     with pytest.raises(Crash):
         await begun
     del begun

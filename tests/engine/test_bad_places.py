@@ -152,7 +152,7 @@ async def test_session_without_a_lease_makes_no_call(tmp_path: Path) -> None:
     (tmp_path / "j.db.leases").write_text("in the way")
     store, model = SqliteStore(tmp_path / "j.db"), ScriptedModel(case.script)
     with pytest.raises(StoreUnusable, match="cannot be leased") as refusal:
-        await runner.start(TASK, case.protocol, models=seated(case, model), store=store)
+        await runner.start(TASK, case.protocol, sources=case.sources, models=seated(case, model), store=store)
     assert str(tmp_path / "j.db.leases") in refusal.value.where
     assert model.requests == []
     store.close()
@@ -211,7 +211,9 @@ async def test_wall_clock_set_back_changes_no_result(case: Case, wall: float, tm
     store = SqliteStore(tmp_path / "j.db")
     seats = seated(case, Slow(case, clocks, 1.0, dies=min(3, case.need)))
     options = Options(patience=0)
-    begun = runner.start(TASK, case.protocol, models=seats, store=store, session="s", options=options)
+    begun = runner.start(
+        TASK, case.protocol, sources=case.sources, models=seats, store=store, session="s", options=options
+    )
     with pytest.raises(RuntimeError, match="boom"):
         await to_the_end(store, seats, begun)
     assert store.created("s") == pytest.approx(wall)
@@ -236,6 +238,7 @@ async def test_a_limit_of_time_counts_only_time_in_which_the_session_was_held(tm
             await runner.start(
                 TASK,
                 case.protocol,
+                sources=case.sources,
                 models=seated(case, Slow(case, clocks, 1.0, dies=4)),
                 store=store,
                 session="s",

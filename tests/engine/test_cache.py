@@ -137,7 +137,9 @@ async def test_cached_run_can_be_killed_resumed_and_replayed(case: Case, tmp_pat
 
     async def play_case(session: str, options: Options) -> Report:
         seats = seated(case, ScriptedModel(case.script))
-        begun = runner.start(TASK, case.protocol, models=seats, store=store, session=session, options=options)
+        begun = runner.start(
+            TASK, case.protocol, sources=case.sources, models=seats, store=store, session=session, options=options
+        )
         return await to_the_end(store, seats, begun)
 
     await play_case("a", CACHE)

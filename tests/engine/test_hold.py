@@ -34,7 +34,14 @@ async def stepped(case: Case, store: SqliteStore, calls: int | None) -> tuple[Ou
     released: set[Phase | None] = set()
     options = Options(patience=0, hold=lambda phase: phase not in released)
     begun = runner.start(
-        TASK, case.protocol, models=seats, store=store, limits=Limits(calls=calls), session="s", options=options
+        TASK,
+        case.protocol,
+        sources=case.sources,
+        models=seats,
+        store=store,
+        limits=Limits(calls=calls),
+        session="s",
+        options=options,
     )
     while True:
         try:

@@ -169,7 +169,9 @@ async def test_second_process_is_refused_with_the_holder(case: Case, tmp_path: P
     journal = tmp_path / "j.db"
     store, model = SqliteStore(journal), Held(case)
     seats = seated(case, model)
-    begun = runner.start(TASK, case.protocol, models=seats, store=store, session="s", options=Options(patience=0))
+    begun = runner.start(
+        TASK, case.protocol, sources=case.sources, models=seats, store=store, session="s", options=Options(patience=0)
+    )
     running = asyncio.create_task(to_the_end(store, seats, begun))
     await model.asked.wait()
     second = await asyncio.to_thread(processes.one, case.name, journal, Run("resume"))

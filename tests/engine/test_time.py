@@ -316,7 +316,7 @@ class Hanging(ScriptedModel):
 async def test_every_protocol_ends_with_a_report() -> None:
     async def of(case: Case, after: int, limit: float) -> None:
         model = Hanging(case.script, after)
-        played = await play(seated(case, model), case.protocol, Limits(seconds=limit))
+        played = await play(seated(case, model), case.protocol, Limits(seconds=limit), sources=case.sources)
         where = f"{case.name}, hanging after {after}"
         assert played.seconds < limit + PROMISE, where
         assert played.report.stop_reason is StopReason.EXHAUSTED_TIME, where

@@ -88,7 +88,7 @@ async def play(case: Case, fault: OutsideFault, well: int, directory: Path) -> P
             fault.work(workspace, claimed)
 
     run = consilience.deliberate(
-        TASK, case.protocol, model=models, store=store, session="s", options=Options(patience=0)
+        TASK, case.protocol, sources=case.sources, model=models, store=store, session="s", options=Options(patience=0)
     )
     while True:
         try:
@@ -157,7 +157,7 @@ def shaken(case: Case, workspace: Workspace, *, prompt: bool) -> Arrivals:
         seat = PromptOutsider(workspace.path, case.script, requests) if prompt else Outsider(workspace.path)
         return {case.protocol.agents(None)[-1].id: seat}
 
-    return Arrivals(case.protocol, case.script, seats=seats)
+    return Arrivals(case.protocol, case.script, sources=case.sources, seats=seats)
 
 
 @pytest.mark.matrix(keep=4)

@@ -89,7 +89,7 @@ async def strike(case: Case, fault: Fault, scene: Scene, store: SqliteStore) -> 
     struck = Struck(case, fault, scene.strikes(agents))
     seats = seated(case, ScriptedModel(struck))
     options = Options(patience=0)
-    begun = consilience.deliberate(TASK, case.protocol, model=seats, store=store, options=options)
+    begun = consilience.deliberate(TASK, case.protocol, sources=case.sources, model=seats, store=store, options=options)
     report = await to_the_end(store, seats, begun)
     events = store.read(report.session)
     endless = [event for event in events if isinstance(event, ReplyRejected) and "stop at the end" in event.error]
@@ -299,6 +299,8 @@ async def test_observers_receive_start_and_end_of_every_call() -> None:
         struck = Struck(case, fault, lambda agent, asked: asked % 2 == 1)
         options = Options(observer=observe)
         store = SqliteStore(":memory:")
-        await consilience.deliberate(TASK, case.protocol, model=ScriptedModel(struck), store=store, options=options)
+        await consilience.deliberate(
+            TASK, case.protocol, sources=case.sources, model=ScriptedModel(struck), store=store, options=options
+        )
         store.close()
         assert not flying

@@ -200,7 +200,14 @@ async def begin(case: Case, store: SqliteStore, session: str, task: str) -> str:
     """Run a case to its end; returns the digest of its canonical journal."""
     seats = seated(case, ScriptedModel(case.script))
     begun = runner.start(
-        task, case.protocol, models=seats, store=store, session=session, seed=len(task), options=Options(patience=0)
+        task,
+        case.protocol,
+        sources=case.sources,
+        models=seats,
+        store=store,
+        session=session,
+        seed=len(task),
+        options=Options(patience=0),
     )
     await to_the_end(store, seats, begun)
     return canonical_digest(store.read(session))

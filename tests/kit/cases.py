@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.domain.messages import Source
 from consilience.engine.protocol import Protocol
+from consilience.engine.sources import number_documents
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.broadcast import Broadcast
@@ -18,8 +20,10 @@ from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.propose import Propose
 from consilience.protocols.refinement import Refinement
+from consilience.protocols.review import Review
 from kit.council import Council
 from kit.debating import Debaters
+from kit.reviewing import CODE, DIFF, UNCLOSED, closing, documents_of, finding, judgement, review, script
 from kit.throwaways import NestedGathers, OutsideAgent, ToyDebate
 from kit.tools import MAX_STEPS
 
@@ -31,6 +35,7 @@ class Case:
     name: str
     protocol: Protocol
     script: Script
+    sources: tuple[Source, ...] = ()
     outside: str | None = None
     """The agent that answers from outside, and only once the session is parked."""
     tools: str | None = None
@@ -182,6 +187,26 @@ def _graded(request: ModelRequest) -> dict[str, object]:
     return {"grade": "ACCURATE" if accurate else "INCOMPLETE", "corrections": "" if accurate else "the peak is missing"}
 
 
+CHANGED = (
+    Source(DIFF, "diff main..HEAD"),
+    Source(CODE, "first.py"),
+    Source(f"# Notes\n\n{'It is so. ' * 40}", "notes.md"),
+)
+
+
+def reviewing(request: ModelRequest) -> str:
+    """Findings on both parts, one of them with a false quotation and one that both sides find; some replies malformed at first."""
+    if request.attempt == 1 and request.key != "closing" and (len(request.text) + len(request.key)) % 5 == 0:
+        return '{"findings": "none"}'
+    found = [finding(document="S2", claim=plain(request))] if "S2" in documents_of(request) else []
+    if request.agent.endswith(("blue", "2")):
+        found.append(finding("It is not so.", 3, "S3") if request.key.startswith("review-1") else UNCLOSED)
+    if request.agent.endswith(("red", "1")) and "S2" in documents_of(request):
+        found.append(finding("def first(values):", 1, "S2", category="naming", severity="minor"))
+    refuting = judgement("refute" if len(request.text) % 2 else "confirm")
+    return str(script({request.agent: review(found, vote="changes")}, refuting, closing(plain(request)))(request))
+
+
 def well_formed(script: Script) -> Script:
     """The same agents, who never have to be asked twice."""
     return lambda request: script(dataclasses.replace(request, attempt=2))
@@ -200,6 +225,22 @@ CASES = [
     Case("decompose", Decompose(children=2, depth=3, strange_loops=1), dividing),
     Case("propose", Propose(), proposing),
     Case("refinement", Refinement(hierarchy=HOUSE, max_passes=2, draft="# Old\n\nIt was so."), refining),
+    Case(
+        "review",
+        Review(part_tokens=150, max_iterations=2, changed_lines_only=False).with_documents(
+            number_documents(CHANGED), None
+        ),
+        reviewing,
+        CHANGED,
+    ),
+    Case(
+        "review-groups",
+        Review(strategy="hierarchical", reviewers=3, part_tokens=150, partial="fail").with_documents(
+            number_documents(CHANGED), None
+        ),
+        reviewing,
+        CHANGED,
+    ),
     Case("solo", Solo(structured=True), weighing),
     Case("vote", Vote(votes=4, answer_pattern="yes|no"), voting),
     Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),

@@ -198,7 +198,9 @@ async def _run(name: str, journal: Path, log: Path, how: str) -> str:
     seats = seated(case, Logged(case.script, log))
     options = Options(patience=0)
     if how == "start":
-        begun = runner.start(TASK, case.protocol, models=seats, store=store, session="s", options=options)
+        begun = runner.start(
+            TASK, case.protocol, sources=case.sources, models=seats, store=store, session="s", options=options
+        )
     else:
         begun = runner.resume("s", store=store, models=seats, options=options)
     digest = (await to_the_end(store, seats, begun)).digest()

@@ -33,6 +33,7 @@ def arrivals(case: Case) -> Arrivals:
     return Arrivals(
         case.protocol,
         case.script,
+        sources=case.sources,
         seats=lambda model, order: seated(case, model, order),
         max_steps=MAX_STEPS if case.tools else 1,
     )

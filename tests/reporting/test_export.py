@@ -288,7 +288,9 @@ async def test_every_session_exports_in_every_format(several: dict[str, SessionR
 @pytest.mark.parametrize("case", [case for case in CASES if not case.outside], ids=lambda case: case.name)
 async def test_session_cut_by_budget_is_exported(store: SqliteStore, case: Case, limits: Limits) -> None:
     models = ScriptedModel(case.script)
-    await runner.start("Q?", case.protocol, models=models, store=store, session="s", limits=limits)
+    await runner.start(
+        "Q?", case.protocol, sources=case.sources, models=models, store=store, session="s", limits=limits
+    )
     record = read_record(store, "s")
     for format, write in FORMATS.items():
         assert write(record).strip(), format

@@ -43,7 +43,9 @@ def everything(record: SessionRecord) -> dict[str, object]:
 @pytest.mark.parametrize("case", SHOWN, ids=lambda case: case.name)
 async def test_stored_presentation_is_shown_without_the_protocol(case: object, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "journal.db")
-    await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")  # type: ignore[attr-defined]
+    await runner.start(
+        "Is it so?", case.protocol, sources=case.sources, models=ScriptedModel(case.script), store=store, session="s"
+    )  # type: ignore[attr-defined]
     before = everything(read_record(store, "s"))
     register_report_finder(lambda name: None)
     assert everything(read_record(store, "s")) == before
@@ -55,7 +57,9 @@ async def test_schema_1_session_without_the_protocol_has_common_sections(
 ) -> None:
     case = next(case for case in CASES if case.name == "refinement")
     store = SqliteStore(tmp_path / "journal.db")
-    await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")
+    await runner.start(
+        "Is it so?", case.protocol, sources=case.sources, models=ScriptedModel(case.script), store=store, session="s"
+    )
     record = read_record(store, "s")
     events = [e.model_copy(update={"presentation": ""}) if isinstance(e, SessionFinished) else e for e in record.events]
 
@@ -80,7 +84,9 @@ async def test_failing_presentation_keeps_the_report(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(case.protocol.report, "presentation", broken)
     store = SqliteStore(tmp_path / "journal.db")
-    report = await runner.start("Is it so?", case.protocol, models=ScriptedModel(case.script), store=store, session="s")
+    report = await runner.start(
+        "Is it so?", case.protocol, sources=case.sources, models=ScriptedModel(case.script), store=store, session="s"
+    )
     assert report.answer
     assert "## Answer" in markdown(report)
     assert "<h2>Answer</h2>" in as_html(read_record(store, "s"))

@@ -11,9 +11,10 @@ from consilience.engine.sources import parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedFinding, FileRead, Finding, PartRead
-from consilience.protocols.review.interim import ReviewReport, listed
+from consilience.protocols.review.interim import ReviewReport
 from consilience.protocols.review.parts import missing_lines
 from consilience.protocols.review.rounds import ReviewRun
+from consilience.protocols.review.vetting import listed
 
 
 async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
@@ -25,6 +26,8 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     unread = tuple(f"nobody reviewed part {part.index}" for part in parts if not part.readers)
     if run.unjudged:
         session.warn(f"findings that did not fit into the prompt of a judge, and were not judged: {run.unjudged}")
+    if run.untold:
+        session.warn(f"findings that did not fit into the prompt of the lead, which wrote without them: {run.untold}")
     for name in missing_lines(session.sources, run.settings.parts):
         session.warn(f"{name} is in no part and was not reviewed")
     claims = _claims(run)
@@ -61,6 +64,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         parts=parts,
         files=_files_read(run),
         left_out=run.settings.left_out,
+        hunks=run.changes.hunks if run.changes else (),
     )
 
 

@@ -9,9 +9,10 @@ from consilience.coordination.convergence import GateVerdict
 from consilience.coordination.gates import BUILT_IN_GATES, Gate, gate_misses, load_gate
 from consilience.domain.messages import is_empty_remark
 from consilience.engine.sources import Document
+from consilience.protocols.review.changes import parse_changes
 from consilience.protocols.review.findings import FindingReply, ReviewReply, WrittenReviewReply
-from consilience.protocols.review.interim import Submitted, misses, parse_changes
 from consilience.protocols.review.strategies import ReviewType
+from consilience.protocols.review.vetting import Submitted, misses
 
 Shortcomings = Callable[[Submitted, Sequence[Document]], list[str]]
 

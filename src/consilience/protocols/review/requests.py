@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consilience.domain.messages import Message
@@ -10,15 +10,17 @@ from consilience.engine.prompt import Prompt, Quote, estimate_tokens
 from consilience.engine.session import Session
 from consilience.engine.sources import Document, select_documents
 from consilience.engine.work import Ask, Reply
+from consilience.protocols.review.changes import Changes, FileChange
 from consilience.protocols.review.findings import FINDING, CrossReply, Finding, ReviewReply, WrittenReviewReply
 from consilience.protocols.review.gates import artifact
-from consilience.protocols.review.interim import Changes, FileChange
 from consilience.protocols.review.replies import BriefReviewReply, BriefWrittenReviewReply, ClosingReply
 from consilience.protocols.review.settings import QUOTED_REPLIES, ReviewSettings
 from consilience.protocols.review.strategies import LEAD
 
 MAX_RANGES = 12
 """Ranges of changed lines of a file that a prompt names."""
+QUOTE_TOKENS = 32
+"""Tokens around a quotation in a prompt."""
 WINDOW_SHARE = 0.75
 """Max share of a context window that a prompt with quoted findings takes; the rest is for the reply."""
 
@@ -98,68 +100,65 @@ class Requests:
 
     def judging(self, judge: str, part: int, findings: Mapping[str, Message]) -> tuple[Ask[CrossReply], int]:
         """A call that judges findings of others, by label, on the documents of one part; and how many of them fit into it."""
-        quotes = tuple(Quote(message.id, label) for label, message in findings.items())
-        n = self._fitting(judge, "judge", quotes, self.references(judge, part))
-        prompt = self._with_findings("judge", judge, quotes[:n], self.references(judge, part))
+        groups = [(Quote(message.id, label),) for label, message in findings.items()]
+        n = self._fitting(judge, "judge", groups, self.references(judge, part))
+        prompt = self._with_findings(judge, "judge", groups[:n], self.references(judge, part))
         key = f"judge/part-{part}/{judge}"
-        return self.session.ask(
-            judge, prompt, key=key, returns=CrossReply, kind="judgement", audience=(LEAD,), quoted=_verdicts
-        ), n
+        return self.session.ask(judge, prompt, key=key, returns=CrossReply, kind="verdicts"), n
 
     def closing(
-        self, findings: Mapping[str, Message], judgements: Sequence[Reply[CrossReply]], missing: Sequence[str]
-    ) -> Ask[ClosingReply]:
-        """The call that writes the review for its reader. Findings are in order of weight; those that do not fit are left out."""
-        said = tuple(Quote(reply.key, f"judgements {n}") for n, reply in enumerate(judgements, 1))
-        quotes = tuple(Quote(message.id, label) for label, message in findings.items())
-        n = self._fitting(LEAD, "closing", quotes, (), said, missing=tuple(missing))
-        prompt = self._with_findings("closing", LEAD, quotes[:n], (), said, missing=tuple(missing))
-        return self.session.ask(LEAD, prompt, key="closing", returns=ClosingReply, kind="closing", closing=True)
+        self, findings: Mapping[str, Sequence[Message]], missing: Sequence[str]
+    ) -> tuple[Ask[ClosingReply], int]:
+        """The call that writes the review for its reader, and how many of the findings fit into it.
+
+        `findings` by label, in order of weight: each with the judgements on it.
+        """
+        groups = [
+            (Quote(finding.id, label), *(Quote(said.id, f"{said.sender} on {label}") for said in judgements))
+            for label, (finding, *judgements) in findings.items()
+        ]
+        values = {"missing": tuple(missing), "judged": any(len(group) > 1 for group in groups)}
+        n = self._fitting(LEAD, "closing", groups, (), **values)
+        prompt = self._with_findings(LEAD, "closing", groups[:n], (), **values)
+        return self.session.ask(LEAD, prompt, key="closing", returns=ClosingReply, kind="closing", closing=True), n
 
     def _with_findings(
         self,
-        template: str,
         agent: str,
-        quotes: tuple[Quote, ...],
+        template: str,
+        groups: Sequence[tuple[Quote, ...]],
         documents: tuple[str, ...],
-        said: tuple[Quote, ...] = (),
-        **values: tuple[str, ...],
+        **values: Hashable,
     ) -> Prompt:
         words = self.session.render_template(
             template,
             seat=self.session.agent(agent).introduction(),
-            labels=tuple(quote.label for quote in quotes),
-            judged=bool(said),
+            labels=tuple(group[0].label for group in groups),
             **values,
         )
-        return Prompt(words, (*quotes, *said), documents=documents)
+        return Prompt(words, tuple(quote for group in groups for quote in group), documents=documents)
 
     def _fitting(
         self,
         agent: str,
         template: str,
-        quotes: tuple[Quote, ...],
+        groups: Sequence[tuple[Quote, ...]],
         documents: tuple[str, ...],
-        said: tuple[Quote, ...] = (),
-        **values: tuple[str, ...],
+        **values: Hashable,
     ) -> int:
         """Return how many of the findings a prompt may quote, at least one, by their size and by the window of the model."""
-        room = QUOTED_REPLIES * self.session.reply_tokens - sum(self._tokens(quote) for quote in said)
-        n = 0
-        for quote in quotes:
-            room -= self._tokens(quote)
+        room, n = QUOTED_REPLIES * self.session.reply_tokens, 0
+        for group in groups:
+            room -= sum(estimate_tokens(self.session.message(quote.id).text) + QUOTE_TOKENS for quote in group)
             if room < 0 and n:
                 break
             n += 1
         while n > 1:
-            prompt = self._with_findings(template, agent, quotes[:n], documents, said, **values)
+            prompt = self._with_findings(agent, template, groups[:n], documents, **values)
             if self.session.window_share(agent, prompt) <= WINDOW_SHARE:
                 break
             n -= 1
         return n
-
-    def _tokens(self, quote: Quote) -> int:
-        return estimate_tokens(self.session.message(quote.id).text)
 
     def publish(self, finding: Finding, sender: str, audience: Iterable[str]) -> Message:
         """Publish a finding of a reply, for those who judge it and for the lead."""
@@ -188,11 +187,6 @@ def finding_text(finding: Finding) -> str:
         "Recommendation": finding.recommendation,
     }
     return "\n".join(f"{name}: {text}" for name, text in fields.items() if text.strip())
-
-
-def _verdicts(value: object) -> str:
-    assert isinstance(value, CrossReply)
-    return "\n".join(f"{one.finding}: {one.verdict}. {one.reason}".rstrip() for one in value.verdicts) or "none"
 
 
 def _changed_words(file: FileChange | None, document: Document) -> str:

@@ -19,16 +19,18 @@ from consilience.domain.outcome import Check
 from consilience.engine.quorum import Quorum
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
-from consilience.protocols.review.findings import CrossReply, DroppedFinding, Finding, Judgement, ReviewReply
-from consilience.protocols.review.interim import Submitted, judged, merged, parse_baseline, parse_changes, vet
+from consilience.protocols._common.conclusion import publish_from
+from consilience.protocols.review.baseline import parse_baseline
+from consilience.protocols.review.changes import parse_changes
+from consilience.protocols.review.findings import DroppedFinding, Finding, Judgement, ReviewReply
 from consilience.protocols.review.replies import ClosingReply
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
-from consilience.protocols.review.strategies import ROLES
+from consilience.protocols.review.strategies import LEAD, ROLES
+from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
 
 Place = tuple[str, int]
 """A reviewer, and a part from 1."""
-SEVERITY_ORDER = {"critical": 0, "major": 1, "minor": 2}
 
 
 @dataclass
@@ -49,9 +51,12 @@ class ReviewRun:
     dropped: tuple[DroppedFinding, ...] = ()
     messages: dict[str, Message] = field(default_factory=dict)
     """Findings as published, by id."""
-    judgements: list[Reply[CrossReply]] = field(default_factory=list)
+    said_of: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    """Judgements as published, by the id of the finding."""
     unjudged: int = 0
     """Findings that did not fit into the prompt of a judge."""
+    untold: int = 0
+    """Findings that did not fit into the prompt of the lead."""
     closing: Reply[ClosingReply] | None = None
     check: Check | None = None
     """Of the last iteration."""
@@ -235,11 +240,13 @@ class ReviewRun:
             if isinstance(result, Failure):
                 self.failures.append(result)
                 continue
-            self.judgements.append(result)
-            for one in result.value.verdicts:
-                for id in self.session.named(result, [one.finding]):
-                    judgement = Judgement(agent=result.agent, verdict=one.verdict, reason=one.reason)
-                    said[by_message[id]].setdefault(result.agent, judgement)
+            for n, one in enumerate(result.value.verdicts, 1):
+                for id in map(by_message.__getitem__, self.session.named(result, [one.finding])):
+                    if result.agent in said[id]:
+                        continue
+                    said[id][result.agent] = Judgement(agent=result.agent, verdict=one.verdict, reason=one.reason)
+                    text = f"{one.verdict}. {one.reason}".rstrip()
+                    self.said_of[id].append(publish_from(self.session, result, "judgement", n, text, (LEAD,)))
         self.findings = judged(self.findings, {id: tuple(by_agent.values()) for id, by_agent in said.items()})
 
     # --- closing
@@ -248,10 +255,11 @@ class ReviewRun:
         """The lead writes the review for its reader. Without a finding there is nothing to write."""
         if not self.findings:
             return
-        by_weight = sorted(self.findings, key=lambda f: (f.status == "disputed", SEVERITY_ORDER[f.severity]))
-        shown = {finding.id: self.messages[finding.id] for finding in by_weight}
+        shown = {f.id: [self.messages[f.id], *self.said_of[f.id]] for f in ranked(self.findings)}
+        ask, fitting = self.requests.closing(shown, list(self.missing_by_agent))
+        self.untold = len(shown) - fitting
         async with self.session.phase("closing", 1):
-            result = await self.requests.closing(shown, self.judgements, list(self.missing_by_agent))
+            result = await ask
         if isinstance(result, Failure):
             self.failures.append(result)
             return

@@ -17,8 +17,9 @@ from consilience.domain.outcome import Estimate
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import Document
+from consilience.protocols.review.baseline import parse_baseline
+from consilience.protocols.review.changes import parse_changes
 from consilience.protocols.review.gates import ReviewGates, load_gates
-from consilience.protocols.review.interim import parse_baseline, parse_changes
 from consilience.protocols.review.parts import make_parts
 from consilience.protocols.review.strategies import LEAD, STRATEGY_OF, ReviewType, Strategy, make_strategy
 
