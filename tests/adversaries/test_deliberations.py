@@ -26,8 +26,9 @@ from consilience.engine.runner import Options
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.markdown import markdown
-from kit.cases import CALLING, Case
+from kit.cases import CALLING, CHANGED, Case
 from kit.debating import Debaters
+from kit.reviewing import documents_of, finding, judgement, review
 from kit.runs import seated, to_the_end
 
 OPENING = re.compile(r"<quote ([0-9a-f]{8,64}) from ([^>\n]+)>\n")
@@ -87,6 +88,11 @@ def saying(said: str, who: Callable[[str], bool] = lambda agent: True) -> Script
             answer = json.loads(Debaters()(request))
             long = [name for name in answer if name in ("text", "reason", "why", "strongest_reason", "corrections")]
             return json.dumps(answer | {n: words if n == "text" else words[:400] for n in long if answer[n]})
+        if request.key.startswith(("review-", "judge/")):
+            place = documents_of(request)[-1]
+            said_here = finding(CHANGED[int(place[1:]) - 1].text.splitlines()[0], 1, place, claim=words[:400])
+            answer = json.loads((judgement() if request.key.startswith("judge/") else review([said_here]))(request))
+            return json.dumps(answer | {"reason": words[:400]})
         body: dict[str, object] = {}
         fields = request.returns.model_fields  # type: ignore[attr-defined]
         if "points" in fields:
