@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import pytest
 
+from consilience.deliberation import Deliberation
 from consilience.domain.errors import Rejected, SettingsError, UnknownName
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
@@ -14,7 +16,7 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.review import Review, ReviewReport
 from kit import runner
-from kit.reviewing import CODE, SOURCES, UNCLOSED, Script, finding, judgement, review, script
+from kit.reviewing import CODE, DIFF, SOURCES, UNCLOSED, Script, finding, judgement, review, script
 
 
 async def go(
@@ -207,3 +209,64 @@ async def test_sub_leads_judge_what_their_workers_found() -> None:
     report, model = await go(Review(review_type="architecture", reviewers=6), script(by))
     assert [key for key in keys(model) if key.startswith("judge")] == ["judge/part-1/S1", "judge/part-1/S2"]
     assert {entry.status for entry in report.findings} == {"confirmed"}
+
+
+async def test_fork_with_another_document_reviews_it_too() -> None:
+    store, model = SqliteStore(":memory:"), ScriptedModel(script({}))
+    parent = await runner.start("Review it.", Review(), models=model, store=store, sources=SOURCES, session="p")
+    asked = len(model.requests)
+    added = [Source("It is so.\n", "notes.md")]
+    report = await runner.fork("p", store=store, models=model, session="f", at=0, sources=added)
+    assert isinstance(report, ReviewReport)
+    assert [part.documents for part in report.parts] == [("S1", "S2")]
+    assert len(model.requests) == 2 * asked
+    assert parent.settings["parts"] == [["S1"]]
+    store.close()
+
+
+async def test_run_or_resume_knows_its_session_by_the_parts() -> None:
+    store, model = SqliteStore(":memory:"), ScriptedModel(script({}), context_window=6_000)
+    deliberation = Deliberation(Review(), model=model, store=store, sources=SOURCES)
+    first = await deliberation.run_or_resume("s", "Review it.")
+    asked = len(model.requests)
+    assert (await deliberation.run_or_resume("s", "Review it.")).digest() == first.digest()
+    assert len(model.requests) == asked
+    store.close()
+
+
+# --- diffs
+
+NEW = "def last(values):\n    return values[-1]\n"
+ADDED = (
+    f"--- /dev/null\n+++ b/last.py\n@@ -0,0 +1,2 @@\n{''.join(f'+{line}' for line in NEW.splitlines(keepends=True))}"
+)
+CHANGES = (Source(f"{DIFF}{ADDED}", "diff main..HEAD"), Source(CODE, "first.py"), Source(NEW, "last.py"))
+
+
+async def test_reviewers_of_a_diff_are_told_what_changed_and_a_new_file_is_shown_once() -> None:
+    report, model = await go(Review(), script({}), sources=CHANGES)
+    asked = request_of(model, "review-1/part-1/red").text
+    assert "- S2 first.py, changed lines: 2" in asked
+    assert "- S3 last.py, a new file" in asked
+    assert "S1 is a unified diff" in asked
+    assert [part.documents for part in report.parts] == [("S1:1-6", "S2", "S3")]
+    assert [read.file for read in report.files] == ["first.py", "last.py"]
+    assert report.hunks[0].file == "first.py"
+
+
+async def test_removed_line_can_be_found_fault_with_and_unchanged_lines_cannot() -> None:
+    removed = finding("return values[0]", 5, "S1")
+    report, _ = await go(Review(), script({"red": review([removed, UNCLOSED | {"document": "S2"}])}), sources=CHANGES)
+    assert [(entry.file, entry.side, entry.first_line) for entry in report.findings] == [("first.py", "old", 2)]
+    assert [entry.reason for entry in report.dropped] == ["unchanged lines"]
+
+
+async def test_large_changed_file_is_shown_around_its_changes() -> None:
+    before = [f"line_{n} = {n}\n" for n in range(1, 601)]
+    after = [line.replace("= 300", "= 301") for line in before]
+    diff = "".join(difflib.unified_diff(before, after, "a/big.py", "b/big.py"))
+    sources = (Source(diff, "diff main..HEAD"), Source("".join(after), "big.py"))
+    report, _ = await go(Review(part_tokens=1_000), script({}), sources=sources)
+    (part,) = report.parts
+    assert part.documents == ("S1", "S2:257-343")
+    assert part.tokens < 1_000

@@ -12,7 +12,7 @@ from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedFinding, FileRead, Finding, PartRead
 from consilience.protocols.review.interim import ReviewReport
-from consilience.protocols.review.parts import missing_lines
+from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.rounds import ReviewRun
 from consilience.protocols.review.vetting import listed
 
@@ -28,7 +28,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(f"findings that did not fit into the prompt of a judge, and were not judged: {run.unjudged}")
     if run.untold:
         session.warn(f"findings that did not fit into the prompt of the lead, which wrote without them: {run.untold}")
-    for name in missing_lines(session.sources, run.settings.parts):
+    for name in unshown_documents(session.sources, run.settings.parts, run.changes):
         session.warn(f"{name} is in no part and was not reviewed")
     claims = _claims(run)
     warn_dropped_labels(session)

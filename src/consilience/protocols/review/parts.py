@@ -36,9 +36,12 @@ def make_parts(documents: Sequence[Document], changes: Changes | None, tokens: i
     return tuple(_packed(units, tokens)) or ((documents[0].id,),)
 
 
-def missing_lines(documents: Sequence[Document], parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the documents, by name, that no part shows any line of."""
-    shown = {parse_reference(reference, documents).id for part in parts for reference in part}
+def unshown_documents(
+    documents: Sequence[Document], parts: Sequence[Sequence[str]], changes: Changes | None
+) -> tuple[str, ...]:
+    """Return the documents, by name, of which no part shows any line. The diff is shown in other words if all its files are new."""
+    shown = {changes.document} if changes else set()
+    shown |= {parse_reference(reference, documents).id for part in parts for reference in part}
     return tuple(document.name or document.id for document in documents if document.id not in shown)
 
 

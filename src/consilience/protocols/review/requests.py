@@ -17,6 +17,8 @@ from consilience.protocols.review.replies import BriefReviewReply, BriefWrittenR
 from consilience.protocols.review.settings import QUOTED_REPLIES, ReviewSettings
 from consilience.protocols.review.strategies import LEAD
 
+MAX_OTHERS = 40
+"""Documents of other parts that a prompt names."""
 MAX_RANGES = 12
 """Ranges of changed lines of a file that a prompt names."""
 QUOTE_TOKENS = 32
@@ -63,7 +65,8 @@ class Requests:
             part=part,
             parts=parts,
             documents=tuple(self._describe(document) for document in shown),
-            diff=next((d.reference for d in shown if self.changes and d.id == self.changes.document), ""),
+            others=self._others(shown),
+            diff=next((d.id for d in shown if self.changes and d.id == self.changes.document), ""),
             changed_only=settings.changed_lines_only,
             written=settings.review_gates.are_written and settings.plan.is_iterative,
             again=refinement,
@@ -86,6 +89,13 @@ class Requests:
         if self.settings.review_gates.are_written and self.settings.plan.is_iterative:
             return BriefWrittenReviewReply if is_brief else WrittenReviewReply
         return BriefReviewReply if is_brief else ReviewReply
+
+    def _others(self, shown: Sequence[Document]) -> tuple[str, ...]:
+        """Return the names of the documents of the other parts."""
+        here = {document.id for document in shown} | ({self.changes.document} if self.changes else set())
+        names = [document.name or document.id for document in self.session.sources if document.id not in here]
+        more = [f"and {len(names) - MAX_OTHERS} more"] if len(names) > MAX_OTHERS else []
+        return (*names[:MAX_OTHERS], *more)
 
     def _describe(self, document: Document) -> str:
         """Return the line about a document in a request: its reference, name and lines, and which of them changed."""
