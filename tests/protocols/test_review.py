@@ -147,6 +147,17 @@ async def test_missing_side_is_named_and_nothing_is_invented_for_it(partial: Any
     assert "There is no review by blue" in request_of(model, "closing").text
 
 
+@pytest.mark.parametrize(("partial", "asked", "stop"), [("fail", 3, "exhausted_steps"), ("accept", 1, "settled")])
+async def test_reader_that_is_missing_leaves_its_part_unread(partial: Any, asked: int, stop: str) -> None:
+    sources = [Source(CODE, f"file_{n}.py") for n in range(2)]
+    protocol = Review(review_type="documentation", reviewers=2, part_tokens=100, partial=partial, max_requeues=2)
+    report, model = await go(protocol, script(silent("R2")), sources=sources)
+    assert sum(request.agent == "R2" for request in model.requests) == asked
+    assert report.stop_reason.value == stop
+    assert report.unmet == ("no review by R2 (part 2: rejected: no key)", "nobody reviewed part 2")
+    assert not report.complete
+
+
 async def test_side_that_comes_back_in_the_second_iteration_converges() -> None:
     by = {"blue@1": lambda request: Rejected("busy"), "blue@2": review()}
     report, model = await go(Review(), script(by))

@@ -21,7 +21,10 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     session = run.session
     findings, over = listed(run.findings, run.settings.max_findings)
     dropped = (*run.dropped, *over)
-    missing = tuple(f"no review by {agent} ({reason})" for agent, reason in run.missing_by_agent.items())
+    withdrawn = {agent for agent, _ in run.withdrawn}
+    missing = {agent: f"no review by {agent} ({reason})" for agent, reason in run.missing_by_agent.items()}
+    for agent in sorted(withdrawn & missing.keys()):
+        session.warn(missing.pop(agent))
     parts = _parts_read(run)
     unread = tuple(f"nobody reviewed part {part.index}" for part in parts if not part.readers)
     if run.unjudged:
@@ -38,7 +41,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         ReviewReport,
         first=_first_results(run),
         stop_reason=stop,
-        unmet=(*missing, *unread),
+        unmet=(*missing.values(), *unread),
         check=run.check,
         steps=len(run.evaluations) or min(len(run.replies), 1),
         answer=text if text is not None else _answer(run, findings, dropped) if run.replies else None,

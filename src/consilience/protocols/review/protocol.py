@@ -54,10 +54,11 @@ class Review(ReviewSettings):
         return StopReason.EXHAUSTED_STEPS
 
     async def _read(self, run: ReviewRun) -> StopReason:
-        """Every reader reviews its parts, one at a time; a quorum of readers is enough."""
+        """Every reader reviews its parts, one at a time; a quorum of readers is enough. With partial="fail" none may be missing."""
         for places in run.shifts:
             await run.review(1, places, self._quorum(places))
-        return StopReason.SETTLED
+        is_failed = self.partial == "fail" and run.missing.keys() > run.withdrawn
+        return StopReason.EXHAUSTED_STEPS if is_failed else StopReason.SETTLED
 
     def _quorum(self, places: list[Place]) -> Quorum:
         needed = self.quorum_of_reviewers or len(self.plan.reviewers)

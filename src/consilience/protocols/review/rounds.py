@@ -15,7 +15,7 @@ from consilience.coordination.convergence import (
     threshold_at,
 )
 from consilience.domain.messages import Message
-from consilience.domain.outcome import Check
+from consilience.domain.outcome import Check, FailureKind
 from consilience.engine.quorum import Quorum
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
@@ -43,8 +43,8 @@ class ReviewRun:
     """The latest of each place."""
     submitted: dict[Place, Submitted] = field(default_factory=dict)
     """The same, as gates and vetting read it."""
-    missing: dict[Place, str] = field(default_factory=dict)
-    """Places without a reply when they were last asked, each with the reason."""
+    missing: dict[Place, Failure] = field(default_factory=dict)
+    """Places without a reply when they were last asked."""
     failures: list[Failure] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
@@ -92,7 +92,7 @@ class ReviewRun:
         """Ask for a review at each place. With partial="fail" those without a reply are asked again."""
         await self._ask(iteration, places, quorum)
         for again in range(1, self.settings.max_requeues + 1 if self.settings.partial == "fail" else 1):
-            late = [place for place in places if place in self.missing]
+            late = [place for place in places if place in self.missing and place not in self.withdrawn]
             if not late or exhaustion(self.failures):
                 break
             await self._ask(iteration, late, quorum, again)
@@ -127,12 +127,17 @@ class ReviewRun:
         agent, part = place
         if isinstance(result, Failure):
             self.failures.append(result)
-            self.missing[place] = f"{result.kind.value}: {result.detail}" if result.detail else result.kind.value
+            self.missing[place] = result
             return
         self.missing.pop(place, None)
         self.replies[place] = result
         shown = self.requests.shown(agent, part)
         self.submitted[place] = Submitted(agent, part, iteration, result.key, result.value, shown)
+
+    @property
+    def withdrawn(self) -> set[Place]:
+        """Places that nobody waited for any more: enough other agents had replied."""
+        return {place for place, failure in self.missing.items() if failure.kind is FailureKind.QUORUM}
 
     # --- convergence
 
@@ -171,7 +176,8 @@ class ReviewRun:
     def missing_by_agent(self) -> dict[str, str]:
         """Agents without a reply at some place when they were last asked, each with the reason."""
         reasons: dict[str, list[str]] = defaultdict(list)
-        for (agent, part), reason in self.missing.items():
+        for (agent, part), failure in self.missing.items():
+            reason = f"{failure.kind.value}: {failure.detail}" if failure.detail else failure.kind.value
             reasons[agent].append(f"part {part}: {reason}" if len(self.parts) > 1 else reason)
         return {agent: "; ".join(said) for agent, said in reasons.items()}
 
