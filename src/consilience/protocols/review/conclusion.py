@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Claim, Dissent
 from consilience.engine.prompt import estimate_tokens
-from consilience.engine.sources import parse_reference
+from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedFinding, FileRead, Finding, PartRead
@@ -136,9 +136,17 @@ def _parts_read(run: ReviewRun) -> tuple[PartRead, ...]:
             documents=references,
             tokens=sum(estimate_tokens(parse_reference(reference, documents).numbered) for reference in references),
             readers=tuple(agent for agent in run.settings.plan.reviewers if (agent, index) in run.replies),
+            assigned=tuple(agent for agent, part in run.places if part == index),
+            names=tuple(_name(parse_reference(reference, documents)) for reference in references),
         )
         for index, references in enumerate(run.settings.parts, 1)
     )
+
+
+def _name(document: Document) -> str:
+    """Return the name of a document, with the lines of it that were shown."""
+    name = document.name or document.id
+    return f"{name}:{document.lines[0]}-{document.lines[1]}" if document.lines else name
 
 
 def _files_read(run: ReviewRun) -> tuple[FileRead, ...]:

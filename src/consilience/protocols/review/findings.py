@@ -205,6 +205,15 @@ class PartRead(Frozen):
     """Estimated tokens of the text."""
     readers: tuple[str, ...] = ()
     """Agents that reviewed it in at least one iteration."""
+    assigned: tuple[str, ...] = ()
+    """Agents that were to review it."""
+    names: tuple[str, ...] = ()
+    """Names of its documents, with lines if it holds only these: `src/x.py:120-380`."""
+
+    @property
+    def unread_by(self) -> tuple[str, ...]:
+        """The agents that were to review it and did not."""
+        return tuple(agent for agent in self.assigned if agent not in self.readers)
 
 
 class FileRead(Frozen):

@@ -33,5 +33,7 @@ class ReviewData(Report):
 
     @property
     def complete(self) -> bool:
-        """Whether an agent reviewed each part, and the run neither failed nor was cancelled. Otherwise no findings mean nothing."""
-        return self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED) and not self.unread
+        """Whether each agent reviewed the parts assigned to it, and the run neither failed nor was cancelled. Otherwise no findings
+        mean nothing."""
+        is_read = all(part.readers and not part.unread_by for part in self.parts)
+        return is_read and self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED)

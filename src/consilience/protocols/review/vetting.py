@@ -287,7 +287,7 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
     by_agent: dict[str, Judgement] = {}
     for finding in (first, *rest):
         for judgement in finding.judgements:
-            if by_agent.get(judgement.agent, judgement).verdict != "refute":
+            if judgement.agent not in by_agent or judgement.verdict == "refute":
                 by_agent[judgement.agent] = judgement
     is_found_apart = any(finding.found_apart for finding in findings) or any(
         set(one.by).isdisjoint(other.by) and (same_defect or _same_category(one, other))
@@ -300,7 +300,7 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
             "changed": any(finding.changed for finding in findings),
             "fix": first.fix or next((finding.fix for finding in rest if _lines(finding) == _lines(first)), ""),
             "duplicates": (*first.duplicates, *(claim for f in rest for claim in (f.claim, *f.duplicates))),
-            "refs": tuple(sorted({ref for finding in findings for ref in finding.refs})),
+            "refs": tuple(dict.fromkeys([*first.refs, *sorted(ref for finding in rest for ref in finding.refs)])),
         }
     )
     return _with_judgements(whole, tuple(by_agent.values()), found_apart=is_found_apart)
