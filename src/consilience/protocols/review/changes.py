@@ -165,7 +165,7 @@ class _Parser:
     """Reads a diff line by line. `_File` objects come out in the order of the diff."""
 
     def __init__(self, text: str, names: frozenset[str]) -> None:
-        self._lines = text.split("\n")
+        self._lines = text.removesuffix("\n").split("\n")
         self._names = names
         self._files: list[_File] = []
         self._shown: dict[Side, list[str]] = {"new": [], "old": []}
@@ -199,7 +199,7 @@ class _Parser:
     # lines outside of hunks
 
     def _header_line(self, at: int) -> None:
-        line = self._lines[at].rstrip("\r")
+        line = self._lines[at].removesuffix("\r")
         number = self._next_line
         self._take(at)
         if start := _START.fullmatch(line):
@@ -263,7 +263,7 @@ class _Parser:
         hunk = _Hunk(file, ranges, (int(header[3]), int(header[4] or 1)))
         at += 1
         while at < len(self._lines) and (hunk.ends_after_two or not self._is_named(at)):
-            line = self._lines[at].rstrip("\r")
+            line = self._lines[at].removesuffix("\r")
             if line.startswith("\\"):
                 hunk.note_no_newline()
                 file.last = self._take(at, sides=())[-1]

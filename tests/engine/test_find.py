@@ -1,0 +1,114 @@
+"""`Document.find`: where the exact words are that an agent quotes, nearest to the line that it names."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.engine.sources import Document
+
+WORDS = ("alpha", "beta", "gamma", "delta", "it's", '"quoted"', "x-y", "n + 1", "é")
+LINES = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
+TEXTS = st.lists(LINES, min_size=1, max_size=12)
+
+
+def document(*lines: str, shown: tuple[int, int] | None = None) -> Document:
+    return Document("S1", "x", "\n".join(lines) + "\n", lines=shown)
+
+
+def begins(lines: list[str], words: str) -> list[tuple[int, int]]:
+    """Every occurrence of the words, by comparing all runs of words; the slow way."""
+    flat = [(word, n) for n, line in enumerate(lines, 1) for word in line.split()]
+    wanted = words.split()
+    runs = [flat[n : n + len(wanted)] for n in range(len(flat) - len(wanted) + 1)]
+    return [(run[0][1], run[-1][1]) for run in runs if [word for word, _ in run] == wanted]
+
+
+def as_written(words: str, style: int) -> str:
+    """The same words with other whitespace, case or typographic marks."""
+    changes = (
+        words,
+        words.upper().replace("É", "é"),
+        words.replace(" ", "\n   "),
+        words.replace('"quoted"', "„quoted“").replace("it's", "it’s").replace("x-y", "x–y"),
+        f"  {words}.",
+    )
+    return changes[style % len(changes)]
+
+
+@given(TEXTS, st.data())
+def test_words_are_found_at_the_nearest_occurrence(lines: list[str], data: st.DataObject) -> None:
+    flat = " ".join(lines).split()
+    if not flat:
+        return
+    start = data.draw(st.integers(0, len(flat) - 1))
+    words = " ".join(flat[start : start + data.draw(st.integers(1, 5))])
+    line = data.draw(st.integers(-2, len(lines) + 3))
+    places = begins(lines, words)
+    found = document(*lines).find(as_written(words, data.draw(st.integers(0, 4))), line)
+    assert found is not None
+    assert found in places
+    assert abs(found[0] - line) == min(abs(first - line) for first, _ in places)
+
+
+@given(TEXTS, st.data())
+def test_a_changed_word_is_never_found(lines: list[str], data: st.DataObject) -> None:
+    flat = " ".join(lines).split()
+    if not flat:
+        return
+    at = data.draw(st.integers(0, len(flat) - 1))
+    changed = [*flat[:at], "omega", *flat[at + 1 :]]
+    start = data.draw(st.integers(0, at))
+    assert document(*lines).find(" ".join(changed[start : at + 2]), data.draw(st.integers(1, 12))) is None
+
+
+@given(TEXTS, st.data())
+def test_only_the_lines_shown_are_searched(lines: list[str], data: st.DataObject) -> None:
+    first = data.draw(st.integers(1, len(lines)))
+    last = data.draw(st.integers(first, len(lines)))
+    word = data.draw(st.sampled_from(WORDS))
+    found = document(*lines, shown=(first, last)).find(word, data.draw(st.integers(1, 12)))
+    expected = [n for n in range(first, last + 1) if word in lines[n - 1]]
+    assert (found is None) == (not expected)
+    assert found is None or found[0] in expected
+
+
+@given(TEXTS, st.data())
+def test_find_and_contains_agree(lines: list[str], data: st.DataObject) -> None:
+    text = document(*lines)
+    words = data.draw(st.one_of(LINES, st.text(max_size=6)))
+    line = data.draw(st.integers(1, len(lines)))
+    assert text.contains(words, line) == ((found := text.find(words, line)) is not None and found[0] == line)
+
+
+def test_the_earlier_of_two_as_near_counts() -> None:
+    assert document("word", "", "word").find("word", 2) == (1, 1)
+
+
+@pytest.mark.parametrize("words", ["", "  ", ".", " ;:"])
+def test_no_words_are_nowhere(words: str) -> None:
+    assert document("a. b; c:").find(words, 1) is None
+
+
+def test_an_empty_document_holds_nothing() -> None:
+    assert Document("S1", "x", "").find("a", 1) is None
+    assert document("", "").find("a", 1) is None
+
+
+def test_line_ends_of_other_systems_count_as_in_prompts() -> None:
+    text = Document("S1", "x", "one\r\ntwo\x0cthree\u2028four")
+    assert [text.find(word, 1) for word in ("one", "two", "three", "four")] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+@pytest.mark.parametrize("words", ["a" * 5_000 + "b", "b" + "a" * 5_000, "a b" * 2_000])
+def test_cost_is_linear_for_repetitive_text(words: str) -> None:
+    """Naive search compares a long quotation at each position: 10 s here for a text of 400 kB."""
+    text = replace(document(*["a" * 80] * 5_000), name="repetitive")
+    assert text.find("zz", 1) is None  # bring to normal form
+    start = time.perf_counter()
+    assert text.find(words, 2_500) is None
+    assert time.perf_counter() - start < 1.0
