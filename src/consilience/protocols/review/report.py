@@ -65,12 +65,13 @@ class ReviewReport(ReviewData):
         return baseline_of([*self.findings, *known])
 
     def failing(self, severity: str) -> str:
-        """Return a sentence about the listed findings of at least `severity` that no agent refuted; empty without any."""
-        worst = SEVERITIES[: next((n for n, name in enumerate(SEVERITIES, 1) if name == severity), 0)]
+        """Return a sentence about the listed findings of at least `severity` that no agent refuted or, without any, about an
+        incomplete review; "" if there is neither."""
+        worst = SEVERITIES[: SEVERITIES.index(severity) + 1] if severity in SEVERITIES else SEVERITIES
         ids = [f.id for f in self.findings if f.severity in worst and f.status != "disputed"]
-        what = f"{severity} or worse" if severity != SEVERITIES[0] else severity
-        return (
-            f"{len(ids)} of the findings listed {'is' if len(ids) == 1 else 'are'} {what}: {', '.join(ids)}"
-            if ids
-            else ""
-        )
+        if ids:
+            least = severity if severity == SEVERITIES[0] else f"{severity} or worse"
+            return f"{len(ids)} of the findings listed {'is' if len(ids) == 1 else 'are'} {least}: {', '.join(ids)}"
+        if self.unread:
+            return f"{len(self.unread)} of {len(self.parts)} parts had no review"
+        return "" if self.complete else "the review is not complete"
