@@ -224,7 +224,10 @@ def main() -> None:
     key = load_key(given.key)
     try:
         if given.score:
-            runs = [scored(path.stem, path.read_text(encoding="utf-8"), key) for path in given.score]
+            same = len({path.stem for path in given.score}) < len(given.score)
+            names = [str(path) if same else path.stem for path in given.score]
+            texts = [path.read_text(encoding="utf-8") for path in given.score]
+            runs = [scored(name, text, key) for name, text in zip(names, texts, strict=True)]
         else:
             detail: Detail = given.detail or ("brief" if given.model.partition(":")[0] == "local" else "full")
             limits = Limits(seconds=given.max_seconds) if given.max_seconds else None
