@@ -261,12 +261,3 @@ def test_command_that_fails_without_a_report_fails_the_step_with_its_code(job: J
     program.symlink_to(job.temp / "none")
     done = job.run("Review")
     assert (done.returncode, "exit code 3" in done.stdout) == (3, True)
-
-
-def test_range_without_changes_succeeds_without_outputs_of_a_report(job: Job) -> None:
-    write_program(job.temp / "none", f"#!{sys.executable}\n")
-    program = job.home / "venv" / "bin" / "consilience"
-    program.unlink()
-    program.symlink_to(job.temp / "none")
-    assert [job.run(name).returncode for name in ("Review", "Result")] == [0, 0]
-    assert job.outputs == {"exit-code": "0"}

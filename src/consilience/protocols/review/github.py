@@ -21,7 +21,7 @@ MAX_BODY_CHARS = 60_000
 MAX_FIX_CHARS = 8_000
 MAX_CHECK_CHARS = 2_000
 MAX_NOTES = 20
-"""Missing agents, files left out and warnings that the body names."""
+"""Missing agents, parts and files that the body names."""
 
 
 def github_comments(report: ReviewData) -> Json:
@@ -140,7 +140,9 @@ def _summary(report: ReviewData, commented: int, others: int) -> str:
         return f"{prose(report.answer or 'no findings.')}{partial}"
     kinds = Counter(finding.severity for finding in report.findings)
     counts = ", ".join(f"{n} {severity}" for severity, n in kinds.items())
-    return f"{counts}; {commented} on lines of the diff, {others} below.{partial}"
+    places = [f"{commented} on lines of the diff"] if commented else []
+    places += [f"{others} below"] if others else []
+    return f"{counts}; {', '.join(places)}.{partial}"
 
 
 def _ending(report: ReviewData) -> list[str]:
@@ -149,7 +151,6 @@ def _ending(report: ReviewData) -> list[str]:
         *(f"- Missing: {prose(m.agent, 60)} ({prose(m.reason, 300)})" for m in report.missing),
         *(f"- Read by no reviewer: {prose(', '.join(part.documents), 300)}" for part in report.unread),
         *(f"- Not reviewed: {prose(text, 300)}" for text in report.left_out),
-        *(f"- Warning: {prose(text, 300)}" for text in report.warnings),
     ]
     if len(notes) > MAX_NOTES:
         notes = [*notes[:MAX_NOTES], f"- {len(notes) - MAX_NOTES} more in the report"]
