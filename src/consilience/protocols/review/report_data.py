@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from consilience.coordination.convergence import Evaluation
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Report
 from consilience.protocols.review.findings import (
+    SEVERITIES,
     BallotCast,
     DiffHunk,
     DroppedFinding,
@@ -17,6 +21,12 @@ from consilience.protocols.review.findings import (
 
 class ReviewData(Report):
     """The header, and what a review adds to it."""
+
+    formats: ClassVar[Mapping[str, str]] = {
+        "sarif": "review.sarif",
+        "github": "comments.json",
+        "baseline": "baseline.json",
+    }
 
     protocol: str = "review"
     findings: tuple[Finding, ...] = ()
@@ -44,3 +54,13 @@ class ReviewData(Report):
         mean nothing."""
         is_read = all(part.readers and not part.unread_by for part in self.parts)
         return is_read and self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED)
+
+    def failing(self, severity: str) -> str:
+        """Name the listed findings of at least this severity that no agent refuted, or the parts that no agent reviewed."""
+        worst = SEVERITIES[: SEVERITIES.index(severity) + 1] if severity in SEVERITIES else SEVERITIES
+        found = [finding.id for finding in self.findings if finding.severity in worst and finding.status != "disputed"]
+        if found:
+            return f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} at least {severity}."
+        if self.unread:
+            return f"{len(self.unread)} of {len(self.parts)} parts had no review."
+        return "" if self.complete else "The review is not complete."
