@@ -16,8 +16,8 @@ from consilience.protocols.review import ReviewReport
 from consilience.protocols.review.baseline import Baseline
 from consilience.protocols.review.findings import BallotCast, DroppedFinding, FileRead, Finding, Judgement, PartRead
 from consilience.protocols.review.presenting import decided_by, place_of
-from consilience.protocols.review.vetting import judged, listed, vet
 from consilience.protocols.review.verdict import verdict
+from consilience.protocols.review.vetting import judged, listed, vet
 from consilience.reporting.export import report_files
 from consilience.reporting.html import report_page
 from consilience.reporting.markdown import markdown
@@ -53,7 +53,7 @@ def evaluation(iteration: int, missed_by: tuple[str, ...] = (), **given: Any) ->
 
 
 def everything() -> ReviewReport:
-    """A review with findings of every status and drops of every reason, two iterations, a split, and a part that blue did not read."""
+    """Findings of every status, drops of every reason, two iterations, a split, and a part that blue did not read."""
     red = handed_in(
         reply(
             "10| +    last = n * size + 1",
