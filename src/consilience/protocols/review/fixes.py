@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -35,7 +35,8 @@ def make_fix(file: KnownLines, first: int, last: int, quotation: str, replacemen
     quoted = [file.lines[n] for n in range(first, last + 1)]
     if _is_fragment(quoted, quotation, replacement):
         return ""
-    new = _indented(replacement.removesuffix("\n").splitlines(), quoted, quotation)
+    lines = replacement.replace("\r\n", "\n").removesuffix("\n").split("\n") if replacement else []
+    new = _indented(lines, quoted, quotation)
     start = first
     while start > max(first - CONTEXT_LINES, 1) and start - 1 in file.lines:
         start -= 1
@@ -44,7 +45,17 @@ def make_fix(file: KnownLines, first: int, last: int, quotation: str, replacemen
         end += 1
     before = [file.lines[n] for n in range(start, first)]
     after = [file.lines[n] for n in range(last + 1, end + 1)]
-    return _diff(file, start, [*before, *quoted, *after], [*before, *new, *after], end)
+    if not after and last == file.unended and new[-1:] == [""]:  # an empty line without an end is no line
+        return ""
+    body = [*(f" {line}" for line in before), *_compared(quoted, new), *(f" {line}" for line in after)]
+    removed, added = (sum(line[0] == sign for line in body) for sign in "-+")
+    if not 0 < removed + added <= MAX_FIX_LINES:
+        return ""
+    if end == file.unended:
+        body = _without_last_end(body)
+    old, now = end - start + 1, end - start + 1 - removed + added
+    head = [f"--- a/{file.path}", f"+++ b/{file.path}", f"@@ -{start},{old} +{start if now else start - 1},{now} @@"]
+    return "\n".join([*head, *body]) + "\n"
 
 
 def _is_fragment(quoted: list[str], quotation: str, replacement: str) -> bool:
@@ -57,40 +68,51 @@ def _is_fragment(quoted: list[str], quotation: str, replacement: str) -> bool:
 
 
 def _indented(new: list[str], quoted: list[str], quotation: str) -> list[str]:
-    """Return the replacement with the indentation of the first quoted line, if its author left it out as in the quotation."""
-    indent = quoted[0][: len(quoted[0]) - len(quoted[0].lstrip())]
+    """Return the replacement with the indentation of the first quoted line, if its author left it out as in the quotation.
+
+    The other lines get it too, unless they seem to be written as in the file.
+    """
+    indent = _indent(quoted[0])
     if not indent or not new or quotation[:1].isspace() or new[0][:1].isspace():
         return new
     others = [line for line in new[1:] if line.strip()]
-    if others and all(line.startswith(indent) for line in others):
+    quoted_others = [line for line in quoted[1:] if line.strip()]
+    least = min(map(_indent, others), key=len, default="")
+    as_in_file = (
+        not set(others).isdisjoint(quoted_others)
+        or len(least) > len(indent)
+        or (quoted_others and len(least) >= min(len(_indent(line)) for line in quoted_others))
+    )
+    if as_in_file:
         return [indent + new[0], *new[1:]]
     return [indent + line if line.strip() else line for line in new]
 
 
-def _diff(file: KnownLines, start: int, old: list[str], new: list[str], end: int) -> str:
-    """Return a diff with one hunk for lines `start` to `end`."""
-    body: list[str] = []
-    changed = 0
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _compared(old: list[str], new: list[str]) -> Iterator[str]:
+    """Yield the lines of a diff. What stands around it is no part of the comparison, so a change stays where it is quoted."""
     for tag, i, j, k, m in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
         if tag == "equal":
-            body += [f" {line}" for line in old[i:j]]
-            continue
-        changed += j - i + m - k
-        body += [f"-{line}" for line in old[i:j]]
-        body += [f"+{line}" for line in new[k:m]]
-    if not 0 < changed <= MAX_FIX_LINES:
-        return ""
-    if end == file.unended:
-        body = _marked(body)
-    header = f"@@ -{start},{len(old)} +{start if new else start - 1},{len(new)} @@"
-    return "\n".join([f"--- a/{file.path}", f"+++ b/{file.path}", header, *body]) + "\n"
+            yield from (f" {line}" for line in old[i:j])
+        else:
+            yield from (f"-{line}" for line in old[i:j])
+            yield from (f"+{line}" for line in new[k:m])
 
 
-def _marked(body: list[str]) -> list[str]:
+def _without_last_end(body: list[str]) -> list[str]:
     """Mark the last line of the old and of the new text as lines without an end."""
-    last_old = max(n for n, line in enumerate(body) if line[0] != "+")
+    last_old = max((n for n, line in enumerate(body) if line[0] != "+"), default=-1)
     last_new = max((n for n, line in enumerate(body) if line[0] != "-"), default=-1)
     marked: list[str] = []
     for n, line in enumerate(body):
-        marked += [line, NO_NEWLINE] if n in (last_old, last_new) else [line]
+        if n not in (last_old, last_new):
+            marked.append(line)
+        elif line[0] == " " and last_old != last_new:  # it has an end in the text in which lines follow it
+            removed, added = f"-{line[1:]}", f"+{line[1:]}"
+            marked += [removed, NO_NEWLINE, added] if n == last_old else [removed, added, NO_NEWLINE]
+        else:
+            marked += [line, NO_NEWLINE]
     return marked

@@ -1,0 +1,462 @@
+"""Vetting findings: true quotations are placed, false ones rejected, duplicates merged, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consilience.engine.sources import Document
+from consilience.protocols.review.baseline import Baseline, baseline_of, parse_baseline
+from consilience.protocols.review.findings import CheckReply, Finding, FindingReply, Judgement, ReviewReply
+from consilience.protocols.review.vetting import Submitted, Vetted, judged, listed, merged, misses, ranked, vet
+
+CODE = """\
+def page(items, n):
+    size = 10
+    last = n * size + 1
+    return items[last - size:last]
+
+
+def pages(items):
+    return range(len(items) // 10)
+"""
+DIFF = """\
+diff --git a/src/pager.py b/src/pager.py
+index 1111111..2222222 100644
+--- a/src/pager.py
++++ b/src/pager.py
+@@ -1,8 +1,8 @@
+ def page(items, n):
+     size = 10
+-    check(n)
+-    last = n * size
++    last = n * size + 1
+     return items[last - size:last]
+ 
+ 
++def pages(items):
++    return range(len(items) // 10)
+"""
+PLAIN = (Document("S1", "src/pager.py", CODE),)
+CHANGED = (Document("S1", "diff main..HEAD", DIFF), Document("S2", "src/pager.py", CODE))
+
+
+def reply(quotation: str, line: int = 1, document: str = "S1", **given: Any) -> FindingReply:
+    common: dict[str, Any] = {
+        "severity": "major",
+        "category": "bounds",
+        "claim": f"It is wrong: {quotation}",
+        "check": CheckReply(kind="run", text="pytest"),
+    }
+    return FindingReply(document=document, line=line, quotation=quotation, **{**common, **given})
+
+
+def handed_in(
+    *findings: FindingReply, agent: str = "red", shown: Sequence[Document] = PLAIN, part: int = 1
+) -> Submitted:
+    key = f"review-1/part-{part}/{agent}"
+    return Submitted(agent, part, 1, key, ReviewReply(findings=list(findings), vote="changes"), tuple(shown))
+
+
+def vetted(
+    *submitted: Submitted,
+    documents: Sequence[Document] = PLAIN,
+    baseline: Baseline | None = None,
+    changed_lines_only: bool = True,
+) -> Vetted:
+    known = baseline or Baseline()
+    return vet(submitted, documents, baseline=known, changed_lines_only=changed_lines_only)
+
+
+def only(result: Vetted) -> Finding:
+    assert not result.dropped
+    (finding,) = result.findings
+    return finding
+
+
+def place(finding: Finding) -> tuple[str, int, int, str]:
+    return finding.file, finding.first_line, finding.last_line, finding.side
+
+
+# --- locating
+
+
+@pytest.mark.parametrize(
+    ("quotation", "line", "expected"),
+    [
+        ("last = n * size + 1", 3, (3, 3)),
+        ("last = n * size + 1", 8, (3, 3)),
+        ("LAST = N  *  SIZE + 1", 3, (3, 3)),
+        ("size = 10 last = n * size + 1", 2, (2, 3)),
+        ("2|     size = 10\n3|     last = n * size + 1", 2, (2, 3)),
+        ("3| last = n * size + 1", 3, (3, 3)),
+        ("+    last = n * size + 1", 3, (3, 3)),
+        ("3| +    last = n * size + 1\n4|      return items[last - size:last]", 3, (3, 4)),
+        ("return items[last \u2013 size:last]", 4, (4, 4)),
+        ("last", 99, (4, 4)),
+    ],
+)
+def test_a_quotation_that_is_there_is_found(quotation: str, line: int, expected: tuple[int, int]) -> None:
+    finding = only(vetted(handed_in(reply(quotation, line))))
+    assert place(finding) == ("src/pager.py", *expected, "new")
+    assert finding.source_line == expected[0]
+
+
+@pytest.mark.parametrize(
+    "quotation",
+    [
+        "last = n * size + 2",
+        "last = size * n + 1",
+        "",
+        " ",
+        ".",
+        "}",
+        "+",
+        "+ -",
+        "n",
+        "12| ",
+        "... 1",
+        "def page ... size = 10",
+    ],
+)
+def test_a_quotation_that_is_not_there_or_is_no_evidence_is_dropped(quotation: str) -> None:
+    submitted = handed_in(reply(quotation, 3))
+    result = vetted(submitted)
+    assert not result.findings
+    (dropped,) = result.dropped
+    assert (dropped.reason, dropped.file, dropped.quotation, dropped.line) == (
+        "false quotation",
+        "src/pager.py",
+        quotation,
+        3,
+    )
+    assert dropped.detail
+    assert misses(submitted, PLAIN) == tuple(submitted.reply.findings)
+
+
+def test_misses_are_the_false_quotations_only() -> None:
+    good, bad = reply("size = 10", 2), reply("size = 11", 2)
+    assert misses(handed_in(good, bad), PLAIN) == (bad,)
+
+
+def test_only_what_a_call_was_shown_is_evidence() -> None:
+    shown = (Document("S1", "src/pager.py", CODE, lines=(1, 4)),)
+    result = vetted(handed_in(reply("size = 10", 2), reply("def pages(items):", 7), shown=shown))
+    assert [finding.first_line for finding in result.findings] == [2]
+    assert [dropped.reason for dropped in result.dropped] == ["false quotation"]
+
+
+@pytest.mark.parametrize("name", ["S2", "src/pager.py", "[S2]", "S2:1-9", "S9", ""])
+def test_a_document_is_named_by_id_or_name_or_wrongly(name: str) -> None:
+    """Words that are in another document that was shown are evidence."""
+    documents = (Document("S1", "README.md", "Ten a page.\n"), Document("S2", "src/pager.py", CODE))
+    result = vetted(handed_in(reply("size = 10", 2, name), shown=documents), documents=documents)
+    assert (only(result).source, only(result).file) == ("S2", "src/pager.py")
+
+
+@given(st.data())
+def test_a_quotation_of_any_lines_is_found(data: st.DataObject) -> None:
+    """As a prompt shows it, with numbers, or with the marks of the diff, in any document that holds it."""
+    document = data.draw(st.sampled_from(CHANGED))
+    lines = document.text.splitlines()
+    first = data.draw(st.integers(1, len(lines)))
+    last = data.draw(st.integers(first, min(first + 4, len(lines))))
+    quoted = lines[first - 1 : last]
+    if data.draw(st.booleans()):
+        quoted = [f"{first + n}| {line}" for n, line in enumerate(quoted)]
+    quotation = "\n".join(quoted)
+    result = vetted(
+        handed_in(reply(quotation, first, document.id), shown=CHANGED), documents=CHANGED, changed_lines_only=False
+    )
+    if sum(char.isalnum() for char in " ".join(lines[first - 1 : last])) < 2:
+        assert not result.findings
+        return
+    finding = only(result)
+    assert finding.file == "src/pager.py"
+    content = [n for n in range(first, last + 1) if lines[n - 1].strip()]
+    assert finding.source_line == content[0]
+
+
+# --- in a diff
+
+
+def test_words_of_a_diff_are_placed_in_the_file() -> None:
+    def of(quotation: str, line: int, document: str = "S1") -> tuple[str, int, int, str]:
+        submitted = handed_in(reply(quotation, line, document), shown=CHANGED)
+        return place(only(vetted(submitted, documents=CHANGED)))
+
+    assert of("last = n * size + 1", 9) == ("src/pager.py", 3, 3, "new")
+    assert of("+    last = n * size + 1", 9) == ("src/pager.py", 3, 3, "new")
+    assert of("last = n * size + 1", 3, "S2") == ("src/pager.py", 3, 3, "new")
+    assert of("-    check(n)", 7) == ("src/pager.py", 3, 3, "old")
+    assert of("check(n)\nlast = n * size", 7) == ("src/pager.py", 3, 4, "old")
+    assert of("size = 10\nlast = n * size + 1", 9) == ("src/pager.py", 2, 3, "new"), "across removed lines"
+    assert of("-    last = n * size\n+    last = n * size + 1", 8) == ("src/pager.py", 3, 3, "new")
+
+
+def test_a_removed_line_is_meant_if_its_line_is_named() -> None:
+    """`last = n * size` is in the removed and in the added line."""
+    sides = [
+        place(only(vetted(handed_in(reply("last = n * size", line), shown=CHANGED), documents=CHANGED)))[3]
+        for line in (9, 10, 4)
+    ]
+    assert sides == ["old", "new", "new"]
+
+
+def test_findings_on_unchanged_lines_are_dropped_unless_asked_for() -> None:
+    submitted = handed_in(
+        reply("def page(items, n):", 6), reply("return items[last - size:last]", 4, "S2"), shown=CHANGED
+    )
+    result = vetted(submitted, documents=CHANGED)
+    assert [dropped.reason for dropped in result.dropped] == ["unchanged lines", "unchanged lines"]
+    result = vetted(submitted, documents=CHANGED, changed_lines_only=False)
+    assert [finding.changed for finding in result.findings] == [False, False]
+
+
+def test_lines_beside_a_removed_one_count_as_changed() -> None:
+    diff = "--- a/x.py\n+++ b/x.py\n@@ -1,3 +1,2 @@\n def f(n):\n-    check(n)\n     return table[n]\n"
+    documents = (Document("S1", "diff a", diff),)
+    result = vetted(handed_in(reply("return table[n]", 6), shown=documents), documents=documents)
+    assert place(only(result)) == ("x.py", 2, 2, "new")
+
+
+def test_a_finding_in_the_header_of_a_file_is_about_the_file() -> None:
+    diff = "diff --git a/run.sh b/run.sh\nold mode 100755\nnew mode 100644\n"
+    documents = (Document("S1", "diff a", diff),)
+    assert place(only(vetted(handed_in(reply("new mode 100644", 3), shown=documents), documents=documents))) == (
+        "run.sh",
+        1,
+        1,
+        "new",
+    )
+
+
+def test_line_numbers_are_those_of_editors() -> None:
+    """A form feed ends a line in prompts and not in editors."""
+    documents = (Document("S1", "x.py", "one = 1\n\x0c\ntwo = 2\nthree = 3\x0cfour = 4\nfive = 5\n"),)
+    result = vetted(handed_in(reply("two = 2", 1), reply("five = 5", 7)), documents=documents)
+    result = vetted(handed_in(reply("two = 2", 4), reply("five = 5", 7), shown=documents), documents=documents)
+    assert [(f.first_line, f.source_line) for f in result.findings] == [(3, 4), (5, 7)]
+
+
+# --- ignored, known
+
+
+@pytest.mark.parametrize(
+    ("comment", "reason"),
+    [
+        ("# consilience: ignore pages count from 1", "pages count from 1"),
+        ("// Consilience: Ignore: not ours */", "not ours"),
+        ("<!-- consilience: ignore an example -->", "an example"),
+        ("/* consilience:ignore generated */", "generated"),
+    ],
+)
+def test_a_comment_with_a_reason_drops_a_finding(comment: str, reason: str) -> None:
+    for above in (True, False):
+        code = f"a = 1\n{comment}\nb = 2 + a\n" if above else f"a = 1\nb = 2 + a  {comment}\n"
+        documents = (Document("S1", "x.py", code),)
+        result = vetted(handed_in(reply("b = 2 + a", 2), shown=documents), documents=documents)
+        assert [(dropped.reason, dropped.detail) for dropped in result.dropped] == [("ignored", reason)]
+        assert not result.warnings
+        assert vetted(handed_in(reply("a = 1", 1), shown=documents), documents=documents).findings
+
+
+@pytest.mark.parametrize(
+    "comment", ["# consilience: ignore", "<!-- consilience: ignore -->", "# consilience: ignore :"]
+)
+def test_a_comment_without_a_reason_drops_nothing_and_is_warned_about(comment: str) -> None:
+    documents = (Document("S1", "x.py", f"{comment}\nb = 2 + a\n"),)
+    result = vetted(handed_in(reply("b = 2 + a", 2), shown=documents), documents=documents)
+    assert len(result.findings) == 1
+    assert result.warnings == ("x.py:1: `consilience: ignore` has no reason, so it ignores no finding",)
+
+
+def test_text_about_the_comment_is_no_comment() -> None:
+    documents = (Document("S1", "x.md", "Write consilience: ignore REASON.\nIt drops findings.\n"),)
+    assert vetted(handed_in(reply("It drops findings", 2), shown=documents), documents=documents).findings
+
+
+def test_a_comment_is_read_in_a_diff_without_files() -> None:
+    diff = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,3 @@\n a\n+# consilience: ignore checked above\n+run(user_input)\n b\n"
+    documents = (Document("S1", "diff a", diff),)
+    result = vetted(handed_in(reply("run(user_input)", 6), shown=documents), documents=documents)
+    assert [dropped.detail for dropped in result.dropped] == ["checked above"]
+
+
+def test_a_baseline_drops_what_it_knows() -> None:
+    first = vetted(handed_in(reply("last = n * size + 1", 3), reply("return range(len(items) // 10)", 8)))
+    known = parse_baseline(baseline_of(first.findings[:1]))
+    moved = (Document("S1", "src/pager.py", f"import os\n\n\n{CODE}"),)
+    again = handed_in(
+        reply("n * size + 1\nreturn items", 6), reply("return range(len(items) // 10)", 11), agent="blue", shown=moved
+    )
+    result = vetted(again, documents=moved, baseline=known)
+    assert [finding.first_line for finding in result.findings] == [11]
+    assert [(dropped.reason, dropped.line) for dropped in result.dropped] == [("baseline", 6)]
+
+
+# --- duplicates and status
+
+
+def test_two_agents_apart_confirm_a_finding() -> None:
+    red = handed_in(reply("last = n * size + 1", 3, claim="One too far.", severity="minor"))
+    blue = handed_in(
+        reply("size = 10\nlast = n * size + 1", 2, claim="Repeats an item.", category="Bounds"), agent="blue"
+    )
+    finding = only(vetted(red, blue))
+    assert (finding.by, finding.status, finding.severity) == (("blue", "red"), "confirmed", "major")
+    assert (finding.claim, finding.duplicates) == ("Repeats an item.", ("One too far.",))
+    assert set(finding.refs) == {red.key, blue.key}
+    assert finding.refs[0] == blue.key, "of the claim that is shown"
+
+
+def test_one_agent_twice_confirms_nothing() -> None:
+    finding = only(vetted(handed_in(reply("size = 10", 2)), handed_in(reply("size = 10", 2), part=2)))
+    assert (finding.by, finding.status, len(finding.duplicates)) == (("red",), "unjudged", 1)
+
+
+def test_same_words_for_another_reason_are_one_place_and_no_agreement() -> None:
+    red = handed_in(reply("last = n * size + 1", 3, claim="One too far.", category="bounds"))
+    blue = handed_in(reply("last = n * size + 1", 3, claim="The name misleads.", category="naming"), agent="blue")
+    finding = only(vetted(red, blue))
+    assert (finding.status, finding.found_apart, len(finding.duplicates)) == ("unjudged", False, 1)
+
+
+def test_other_lines_or_categories_stay_apart() -> None:
+    red = handed_in(reply("size = 10", 2), reply("def page(items, n):", 1))
+    blue = handed_in(reply("def page(items", 1, category="naming"), reply("size", 3, category="style"), agent="blue")
+    assert [finding.status for finding in vetted(red, blue).findings] == ["unjudged"] * 3
+
+
+QUOTATIONS = st.sampled_from(
+    [
+        "size = 10",
+        "10\n    last",
+        "last = n * size + 1",
+        "return items[last - size:last]",
+        "no such words",
+        "n",
+        "pages(items)",
+    ]
+)
+REPLY = st.builds(
+    reply,
+    QUOTATIONS,
+    st.integers(1, 8),
+    category=st.sampled_from(["bounds", "naming"]),
+    severity=st.sampled_from(["critical", "major", "minor"]),
+    claim=st.sampled_from(["A.", "B.", "C."]),
+    replacement=st.sampled_from([None, "pass", "    x = 1\n"]),
+)
+HANDED_IN = st.lists(
+    st.builds(
+        lambda replies, agent, part: handed_in(*replies, agent=agent, part=part),
+        st.lists(REPLY, max_size=4),
+        st.sampled_from(["red", "blue", "R3"]),
+        st.integers(1, 2),
+    ),
+    max_size=5,
+    unique_by=lambda submitted: submitted.key,
+)
+
+
+@given(HANDED_IN, st.randoms(use_true_random=False), st.booleans())
+def test_nothing_is_lost_and_order_does_not_matter(submitted: list[Submitted], rng: random.Random, known: bool) -> None:
+    baseline = parse_baseline(baseline_of(vetted(handed_in(reply("size = 10", 2))).findings)) if known else None
+    result = vetted(*submitted, baseline=baseline)
+    claims = Counter(finding.claim for one in submitted for finding in one.reply.findings)
+    kept = Counter(claim for finding in result.findings for claim in (finding.claim, *finding.duplicates))
+    assert kept + Counter(dropped.claim for dropped in result.dropped) == claims
+    shuffled = list(submitted)
+    rng.shuffle(shuffled)
+    assert vetted(*shuffled, baseline=baseline) == result
+    assert [finding.id for finding in result.findings] == [f"F{n}" for n in range(1, len(result.findings) + 1)]
+    assert [f.first_line for f in result.findings] == sorted(f.first_line for f in result.findings)
+    everyone = {author for finding in result.findings for author in finding.by}
+    assert all(set(finding.by) <= everyone and finding.quotation != "no such words" for finding in result.findings)
+    assert all(finding.status == ("confirmed" if finding.found_apart else "unjudged") for finding in result.findings)
+    assert all(len(finding.by) > 1 for finding in result.findings if finding.found_apart)
+
+
+@given(HANDED_IN, st.data())
+def test_merging_by_the_lead_is_idempotent_and_loses_nothing(submitted: list[Submitted], data: st.DataObject) -> None:
+    findings = vetted(*submitted).findings
+    ids = st.sampled_from([f"F{n}" for n in range(1, 9)])
+    groups = data.draw(st.lists(st.lists(ids, max_size=4), max_size=3))
+    once = merged(findings, groups)
+    assert merged(once, groups) == once
+    assert merged(findings, [group[::-1] for group in reversed(groups)]) == once
+    assert sum(1 + len(finding.duplicates) for finding in once) == sum(1 + len(f.duplicates) for f in findings)
+    assert {finding.id for finding in once} <= {finding.id for finding in findings}
+    assert {author for finding in once for author in finding.by} == {author for f in findings for author in f.by}
+
+
+def test_the_lead_merges_only_within_a_file() -> None:
+    documents = (*PLAIN, Document("S2", "b.py", "size = 10\n"))
+    red = handed_in(reply("size = 10", 2), shown=documents)
+    blue = handed_in(reply("size = 10", 1, "S2"), agent="blue", shown=documents)
+    findings = vetted(red, blue, documents=documents).findings
+    assert merged(findings, [["F1", "F2"], ["F1", "F9"]]) == findings
+
+
+def says(agent: str, verdict: str, reason: str = "why") -> Judgement:
+    return Judgement.model_validate({"agent": agent, "verdict": verdict, "reason": reason})
+
+
+@pytest.mark.parametrize(
+    ("judgements", "status"),
+    [
+        ((), "unjudged"),
+        ((says("blue", "confirm"),), "confirmed"),
+        ((says("blue", "unsure"),), "unjudged"),
+        ((says("blue", "refute"),), "disputed"),
+        ((says("blue", "confirm"), says("R3", "unsure")), "confirmed"),
+        ((says("blue", "confirm"), says("R3", "refute")), "disputed"),
+        ((says("blue", "confirm"), says("blue", "refute")), "disputed"),
+        ((says("red", "confirm"),), "unjudged"),
+    ],
+)
+def test_judgements_decide_the_status(judgements: tuple[Judgement, ...], status: str) -> None:
+    findings = vetted(handed_in(reply("size = 10", 2))).findings
+    (finding,) = judged(findings, {"F1": judgements, "F7": (says("blue", "refute"),)})
+    assert finding.status == status
+    assert len({judgement.agent for judgement in finding.judgements}) == len(finding.judgements)
+
+
+def test_a_refutation_outweighs_two_that_found_it() -> None:
+    both = vetted(handed_in(reply("size = 10", 2)), handed_in(reply("size = 10", 2), agent="blue")).findings
+    assert [finding.status for finding in both] == ["confirmed"]
+    (finding,) = judged(both, {"F1": (says("R3", "refute"),)})
+    assert finding.status == "disputed"
+
+
+def test_a_refutation_survives_merging() -> None:
+    findings = vetted(
+        handed_in(reply("size = 10", 2)), handed_in(reply("pages(items)", 7, severity="critical"), agent="blue")
+    ).findings
+    findings = judged(findings, {"F1": (says("blue", "refute"),), "F2": (says("red", "confirm"),)})
+    (finding,) = merged(findings, [["F1", "F2"]])
+    assert (finding.id, finding.status, finding.by) == ("F2", "disputed", ("blue", "red"))
+
+
+def test_listing_ranks_and_limits() -> None:
+    findings = vetted(
+        handed_in(
+            reply("def page(items, n):", 1, severity="critical", category="a"),
+            reply("size = 10", 2, severity="minor", category="b"),
+            reply("last = n * size + 1", 3, severity="critical", category="c"),
+            reply("def pages(items):", 7, severity="major", category="d"),
+        )
+    ).findings
+    findings = judged(findings, {"F2": (says("blue", "confirm"),), "F1": (says("blue", "refute"),)})
+    assert [finding.id for finding in ranked(findings)] == ["F2", "F3", "F4", "F1"]
+    kept, over = listed(findings, 3)
+    assert [(finding.id, finding.category) for finding in kept] == [("F1", "b"), ("F2", "c"), ("F3", "d")]
+    assert [(dropped.reason, dropped.claim) for dropped in over] == [("over the limit", findings[0].claim)]
+    assert listed(kept, 3) == (kept, ())
