@@ -11,8 +11,8 @@ from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedFinding, FileRead, Finding, PartRead
-from consilience.protocols.review.interim import ReviewReport
 from consilience.protocols.review.parts import unshown_documents
+from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import ReviewRun
 from consilience.protocols.review.vetting import listed
 

@@ -12,7 +12,7 @@ from consilience.domain.outcome import StopReason
 from consilience.engine.quorum import Quorum
 from consilience.engine.session import Session
 from consilience.protocols.review.conclusion import conclude, stop_reason
-from consilience.protocols.review.interim import ReviewReport
+from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import Place, ReviewRun
 from consilience.protocols.review.settings import ReviewSettings
 

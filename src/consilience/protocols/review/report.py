@@ -10,7 +10,6 @@ from consilience.domain.sections import Presentation
 from consilience.protocols._common.presenting import extend_presentation, key_figures
 from consilience.protocols.review import formats
 from consilience.protocols.review.baseline import baseline_of
-from consilience.protocols.review.findings import SEVERITIES
 from consilience.protocols.review.presenting import sections, views
 from consilience.protocols.review.report_data import ReviewData
 from consilience.protocols.review.verdict import above_answer
@@ -31,11 +30,6 @@ class ReviewReport(ReviewData):
         "review.sarif": "sarif",
         "comments.json": "github_comments",
         "baseline.json": "baseline",
-    }
-    formats: ClassVar[Mapping[str, str]] = {
-        "sarif": "review.sarif",
-        "github": "comments.json",
-        "baseline": "baseline.json",
     }
 
     def presentation(self) -> Presentation:
@@ -63,14 +57,3 @@ class ReviewReport(ReviewData):
         """Return a baseline with the findings listed, those over the limit, and those that an earlier baseline knew."""
         known = [finding for finding in self.dropped if finding.reason in ("baseline", "over the limit")]
         return baseline_of([*self.findings, *known])
-
-    def failing(self, severity: str) -> str:
-        """Return a sentence about the listed findings of at least `severity` that no agent refuted; empty without any."""
-        worst = SEVERITIES[: next((n for n, name in enumerate(SEVERITIES, 1) if name == severity), 0)]
-        ids = [f.id for f in self.findings if f.severity in worst and f.status != "disputed"]
-        what = f"{severity} or worse" if severity != SEVERITIES[0] else severity
-        return (
-            f"{len(ids)} of the findings listed {'is' if len(ids) == 1 else 'are'} {what}: {', '.join(ids)}"
-            if ids
-            else ""
-        )

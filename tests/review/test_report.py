@@ -1,0 +1,313 @@
+"""A review's report as its reader sees it. `golden/` has two whole reports; read a difference before you accept it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from adversaries.nasty import TEXTS
+from adversaries.reading import READER, STEERING, skeleton
+from consilience.coordination.convergence import Evaluation, GateVerdict
+from consilience.domain.outcome import StopReason
+from consilience.protocols.review import ReviewReport
+from consilience.protocols.review.baseline import Baseline
+from consilience.protocols.review.findings import BallotCast, DroppedFinding, FileRead, Finding, Judgement, PartRead
+from consilience.protocols.review.presenting import decided_by, place_of
+from consilience.protocols.review.verdict import verdict
+from consilience.protocols.review.vetting import judged, listed, vet
+from consilience.reporting.export import report_files
+from consilience.reporting.html import report_page
+from consilience.reporting.markdown import markdown
+from review import reports
+from review.test_vetting import CHANGED, PLAIN, handed_in, reply
+
+GOLDEN = Path(__file__).parent / "golden"
+BOTH = ("red", "blue")
+
+
+def report_of(*findings: Finding, **given: Any) -> ReviewReport:
+    """A review of one part by red and blue."""
+    common: dict[str, Any] = {
+        "parts": (PartRead(index=1, documents=("S1", "S2"), tokens=900, readers=BOTH, assigned=BOTH),),
+        "files": (FileRead(file="src/pager.py", remarks=(("red", "bounds of each page"), ("blue", "all"))),),
+        "ballots": (cast("red", "approve"), cast("blue", "approve")),
+        "answer": "One page repeats an item." if findings else "No findings in 1 file.",
+    }
+    return ReviewReport(**reports.review(*findings, **{**common, **given}).model_dump())
+
+
+def cast(agent: str, vote: str, part: int = 1, reason: str = "") -> BallotCast:
+    return BallotCast.model_validate(
+        {"agent": agent, "part": part, "iteration": 1, "vote": vote, "confidence": 0.75, "reason": reason}
+    )
+
+
+def evaluation(iteration: int, missed_by: tuple[str, ...] = (), **given: Any) -> Evaluation:
+    gates = (GateVerdict(id="files_covered"), GateVerdict(id="findings_quoted", missed_by=missed_by))
+    common: dict[str, Any] = {"quality": 0.5 if missed_by else 1.0, "threshold": 0.8, "reason": "so"}
+    outcome = "continue" if missed_by else "converged"
+    return Evaluation(iteration=iteration, verdicts=gates, **{"outcome": outcome, **common, **given})
+
+
+def everything() -> ReviewReport:
+    """Findings of every status, drops of every reason, two iterations, a split, and a part that blue did not read."""
+    red = handed_in(
+        reply(
+            "10| +    last = n * size + 1",
+            10,
+            claim="The last index is one too far.",
+            consequence="Every page after the first repeats an item.",
+            recommendation="Do not add 1.",
+            replacement="last = n * size",
+        ),
+        reply(
+            "-    check(n)", 8, severity="critical", category="validation", claim="Pages below 1 are no longer refused."
+        ),
+        reply("def page(items, n):", 6, severity="minor", category="naming", claim="`n` says nothing."),
+        reply("return range(len(items) // 20)", 15, claim="Pages have 20 items."),
+        shown=CHANGED,
+    )
+    blue = handed_in(
+        reply("last = n * size + 1", 3, "S2", severity="minor", claim="Off by one."),
+        reply("+    return range(len(items) // 10)", 15, claim="The last page is lost unless it is full."),
+        agent="blue",
+        shown=CHANGED,
+    )
+    vetted = vet((red, blue), CHANGED, baseline=Baseline(), changed_lines_only=True)
+    judgements = {
+        "Pages below 1 are no longer refused.": ("refute", "The caller checks it, see line 40 of app.py."),
+        "The last page is lost unless it is full.": ("confirm", "11 items give 1 page."),
+    }
+    said = {
+        finding.id: (
+            Judgement.model_validate(
+                {
+                    "agent": "red" if finding.by == ("blue",) else "blue",
+                    "verdict": judgements[finding.claim][0],
+                    "reason": judgements[finding.claim][1],
+                }
+            ),
+        )
+        for finding in vetted.findings
+        if finding.claim in judgements
+    }
+    findings, over = listed(judged(vetted.findings, said), 10)
+    others = (
+        reports.dropped(),
+        reports.dropped(reason="ignored", detail="generated code"),
+        reports.dropped(reason="over the limit"),
+    )
+    return report_of(
+        *findings,
+        dropped=(*vetted.dropped, *over, *others),
+        ballots=(
+            cast("red", "changes", reason="One page repeats an item."),
+            cast("blue", "approve", reason="Minor."),
+            cast("red", "approve", 2),
+        ),
+        evaluations=(
+            evaluation(1, ("red",)),
+            evaluation(2, outcome="exhausted", missing={"blue": "part 2: timed out"}),
+        ),
+        parts=(
+            PartRead(index=1, documents=("S1", "S2"), tokens=900, readers=BOTH, assigned=BOTH),
+            PartRead(
+                index=2,
+                documents=("S3:1-200",),
+                tokens=1200,
+                readers=("red",),
+                assigned=BOTH,
+                names=("src/app.py:1-200",),
+            ),
+        ),
+        files=(FileRead(file="src/pager.py", remarks=(("red", "bounds of each page"),)), FileRead(file="src/app.py")),
+        left_out=("logo.png: not a text",),
+        missing=reports.rich_review().missing,
+        unmet=("no review by blue (part 2: timed out)",),
+        stop_reason=StopReason.EXHAUSTED_STEPS,
+        steps=2,
+        settings={"max_iterations": 2},
+    )
+
+
+@pytest.mark.parametrize("name", ["everything", "clean"])
+def test_report_reads_as_in_the_golden_file(name: str) -> None:
+    report = everything() if name == "everything" else report_of(evaluations=(evaluation(1),))
+    assert markdown(report) == (GOLDEN / f"{name}.md").read_text(encoding="utf-8")
+
+
+# --- nothing reads as agreement that is not, and nothing as success
+
+
+@pytest.mark.parametrize(
+    ("ballots", "expected"),
+    [
+        ([("red", "approve", 1), ("blue", "approve", 1)], "APPROVE: red and blue."),
+        (
+            [("red", "changes", 1), ("blue", "approve", 1)],
+            "CHANGES: red changes, blue approve. The reviewers are split.",
+        ),
+        ([("red", "reject", 1), ("blue", "changes", 1)], "REJECT: red reject, blue changes. The reviewers are split."),
+        ([("red", "approve", 1)], "APPROVE: red alone. No ballot from blue."),
+        ([], "none, since no reviewer cast a ballot."),
+    ],
+)
+def test_verdict_of_one_part(ballots: list[tuple[str, str, int]], expected: str) -> None:
+    cast_ballots = tuple(cast(*ballot) for ballot in ballots)
+    assert verdict(report_of(reports.finding(), ballots=cast_ballots)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ballots", "expected"),
+    [
+        (
+            [("red", "changes", 1), ("blue", "approve", 1), ("red", "approve", 2), ("blue", "changes", 2)],
+            "CHANGES: red changes (in 1 of 2 parts), blue changes (in 1 of 2 parts). The reviewers are split on parts 1 and 2.",
+        ),
+        (
+            [("red", "changes", 1), ("blue", "approve", 2)],
+            "CHANGES: red changes (part 1), blue approve (part 2). They voted on different parts.",
+        ),
+        (
+            [("red", "approve", 1), ("blue", "approve", 1), ("red", "approve", 2), ("blue", "approve", 2)],
+            "APPROVE: red and blue.",
+        ),
+    ],
+)
+def test_verdict_of_two_parts(ballots: list[tuple[str, str, int]], expected: str) -> None:
+    parts = tuple(PartRead(index=n, documents=(f"S{n}",), tokens=9, readers=BOTH, assigned=BOTH) for n in (1, 2))
+    assert verdict(report_of(reports.finding(), parts=parts, ballots=tuple(cast(*b) for b in ballots))) == expected
+
+
+def test_a_vote_without_a_finding_is_named() -> None:
+    text = verdict(report_of(ballots=(cast("red", "approve"), cast("blue", "changes"))))
+    assert text.endswith("No finding is listed that supports the vote of blue.")
+
+
+@pytest.mark.parametrize(
+    ("given", "gap"),
+    [
+        ({"parts": ()}, "no part of the target was reviewed"),
+        ({"parts": (PartRead(index=1, documents=("S1",), tokens=9),)}, "no part of the target was reviewed"),
+        (
+            {"parts": (PartRead(index=1, documents=("S1",), tokens=9, readers=("red",), assigned=BOTH),)},
+            "blue did not review anything",
+        ),
+        ({"stop_reason": StopReason.CANCELLED}, ""),
+        ({"stop_reason": StopReason.FAILED}, ""),
+    ],
+)
+def test_no_findings_is_a_success_only_if_all_was_read(given: dict[str, Any], gap: str) -> None:
+    clean = "**No findings:** 1 file in 1 part, read by red and blue."
+    assert clean in markdown(report_of())
+    text = markdown(report_of(**given))
+    assert clean not in text
+    assert "the review is incomplete, so this is no sign of quality." in text
+    assert f"**Incomplete:** {gap}." in text if gap else "**Incomplete:**" not in text
+
+
+def status(**given: Any) -> str:
+    return decided_by(reports.finding(**{"status": "unjudged", **given}))
+
+
+def test_who_decided_on_a_finding() -> None:
+    confirm, refute, unsure = (Judgement(agent="blue", verdict=v, reason="") for v in ("confirm", "refute", "unsure"))
+    assert status() == "found by red, not judged"
+    assert status(judgements=(unsure,)) == "found by red, blue unsure"
+    assert status(judgements=(confirm,), status="confirmed") == "found by red, confirmed by blue"
+    assert status(judgements=(refute,), status="disputed") == "found by red, refuted by blue"
+    assert status(by=("blue", "red"), found_apart=True, status="confirmed") == "found by blue and red apart"
+    assert status(by=("blue", "red")) == "the same words quoted by blue and red, not as the same defect, not judged"
+
+
+def test_removed_lines_are_those_of_the_old_file() -> None:
+    assert place_of(reports.finding(side="old", first_line=3, last_line=5)) == "src/pager.py:3-5 of the old file"
+
+
+def test_every_drop_is_counted_and_listed_on_demand() -> None:
+    report = everything()
+    assert (
+        "**Not listed:** 1 false quotation rejected, 1 ignored by a comment in the text, 1 known from the baseline,"
+        " 1 on unchanged lines, 1 over the limit of findings." in markdown(report)
+    )
+    section = next(section for section in report.presentation().sections if section.name == "dropped")
+    assert section.folded
+    assert section.blocks[0].kind == "table"
+    assert len(section.blocks[0].rows) == len(report.dropped) == 5
+
+
+def test_text_of_reviewers_cannot_break_out() -> None:
+    """Neither change the structure of a report nor repaint a terminal."""
+
+    def with_text(text: str) -> ReviewReport:
+        replaced = {
+            "claim": text,
+            "category": text,
+            "consequence": text,
+            "quotation": text or "x",
+            "recommendation": text,
+        }
+        listed_findings = (
+            reports.finding(**replaced, duplicates=(text,), fix=""),
+            reports.finding(**replaced, id="F2", status="disputed", fix="", file="x.md"),
+        )
+        dropped = DroppedFinding(
+            reason="false quotation",
+            by="red",
+            severity="minor",
+            file=text,
+            line=1,
+            quotation=text,
+            claim=text,
+            detail=text,
+        )
+        judged_findings = [
+            finding.model_copy(update={"judgements": (Judgement(agent="blue", verdict="refute", reason=text),)})
+            for finding in listed_findings
+        ]
+        ballots = (cast("red", "changes", reason=text), cast("blue", "approve", reason=text))
+        files = (FileRead(file=text, remarks=(("red", text),)),)
+        return report_of(*judged_findings, dropped=(dropped,), ballots=ballots, files=files, left_out=(text,))
+
+    def blocks(text: str) -> list[tuple[str, int]]:
+        """All but the paragraphs and line breaks of a text that has several."""
+        skeleton(text)  # refuses HTML
+        return [(token.type, token.level) for token in READER.parse(text) if token.type != "inline"]
+
+    expected = blocks(markdown(with_text("plain words")))
+    for text in filter(str.strip, TEXTS):
+        shown = markdown(with_text(text))
+        assert blocks(shown) == expected, text
+        assert not STEERING.search(shown)
+        assert "<script" not in report_page(with_text(text)).partition("<main")[2]
+
+
+def test_a_fence_in_the_quotation_does_not_end_the_code() -> None:
+    finding = reports.finding(quotation="```python\nrun()\n```", fix="")
+    fences = [token for token in MarkdownIt().parse(markdown(report_of(finding))) if token.type == "fence"]
+    assert [token.content for token in fences] == ["```python\nrun()\n```\n"]
+
+
+def test_files_of_a_report_directory() -> None:
+    files = report_files(everything())
+    assert {"review.sarif", "comments.json", "baseline.json"} <= files.keys()
+    assert "over the limit" not in files["baseline.json"]
+    assert files["baseline.json"].count('"fingerprint"') == len(everything().findings) + 1
+
+
+def test_views_of_a_review_without_gates_and_findings() -> None:
+    texts = {view.name: view.blocks[0] for view in report_of().presentation().views}
+    assert texts.keys() == {"findings", "gates"}
+    assert texts["findings"].model_dump()["text"] == "No finding is listed."
+    pictures = {view.name: view.picture for view in everything().presentation().views}
+    assert pictures["findings"] is not None
+    assert pictures["gates"] is not None
+
+
+def test_prose_is_quoted_as_prose() -> None:
+    finding = reports.finding(file="README.md", quotation="It never fails.", fix="")
+    assert "\n> It never fails.\n" in markdown(report_of(finding))
+    assert PLAIN[0].name == "src/pager.py"
