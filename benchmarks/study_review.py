@@ -104,7 +104,7 @@ def _text(figure: object) -> str:
 
 
 def print_table(key: Key, runs: Sequence[Run]) -> None:
-    width = max(14, *(len(run.name) + 2 for run in runs))
+    width = max(16, *(len(run.name) + 2 for run in runs))
     print(f"{key.project}: {len(key.defects)} defects, {len(key.decoys)} decoys\n")
     print(" " * 44 + "".join(f"{run.name:>{width}}" for run in runs))
     for name, figures in rows(key, runs):
