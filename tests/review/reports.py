@@ -123,7 +123,7 @@ def rich_review() -> ReviewData:
         ),
         parts=(
             PartRead(index=1, documents=("S1", "S2"), tokens=900, readers=("red", "blue")),
-            PartRead(index=2, documents=("S3:1-200",), tokens=1200),
+            PartRead(index=2, documents=("S3:1-200",), tokens=1200, names=("src/long.py:1-200",)),
         ),
         left_out=("logo.png: not a text",),
         warnings=("blue's ticket was offered again",),

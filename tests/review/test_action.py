@@ -261,3 +261,56 @@ def test_command_that_fails_without_a_report_fails_the_step_with_its_code(job: J
     program.symlink_to(job.temp / "none")
     done = job.run("Review")
     assert (done.returncode, "exit code 3" in done.stdout) == (3, True)
+
+
+MODEL = """
+import json, sys
+prompt = sys.stdin.read()
+quotation = "return items[n * 10 : n * 10 + 11]"
+finding = {"severity": "major", "category": "bounds", "document": "S2", "line": 2, "quotation": quotation,
+    "claim": "A page has 11 items, says @octocat.\\n::error::a line that looks like a command",
+    "consequence": "An item is on two pages.", "check": {"kind": "run", "text": "pytest -k page"},
+    "recommendation": "Use 10.", "replacement": "    return items[n * 10 : n * 10 + 10]"}
+review = {"read": [{"document": "S1", "remark": "bounds"}, {"document": "S2", "remark": "bounds"}],
+    "findings": [finding], "vote": "changes", "confidence": 0.9, "reason": "the bound"}
+verdict = {"verdicts": [{"finding": "F1", "verdict": "confirm", "reason": "It has 11."}]}
+closing = {"text": "A page is too long.", "claims": [], "duplicates": []}
+print(json.dumps(verdict if '"verdicts"' in prompt else review if '"findings"' in prompt else closing))
+"""
+
+
+def test_pull_request_is_reviewed_and_the_review_posted(job: Job) -> None:
+    """With the real command. What the pull request brings to the checkout has no part in it."""
+    job.commit(consilience__toml='model = "exec:/bin/false"\n[review]\nmax_findings = "none"\n')
+    (job.temp / "model.py").write_text(MODEL)
+    job.inputs |= {
+        "model": f"exec:{sys.executable} {job.temp / 'model.py'}",
+        "diff": f"{job.git('rev-parse', 'HEAD~2')}...{job.git('rev-parse', 'HEAD~1')}",
+        "fail-on": "major",
+        "post-review": "true",
+    }
+    done = job.run("Review")
+    assert done.returncode == 0, done.stdout + done.stderr
+    stopped, token = next((n, line) for n, line in enumerate(done.stdout.splitlines()) if "::stop-commands::" in line)
+    commands = [n for n, line in enumerate(done.stdout.splitlines()) if line.startswith("::error::")]
+    ended = done.stdout.splitlines().index(f"::{token.removeprefix('::stop-commands::')}::")
+    assert all(stopped < n < ended for n in commands)
+    assert [job.run(name).returncode for name in ("Post the review", "Result")] == [0, 6]
+    arguments, token, review = given_to(job, "gh")
+    assert arguments[:4] == ["api", "--method", "POST", "repos/owner/name/pulls/7/reviews"]
+    assert (token, review["commit_id"], review["event"]) == ("secret-token", job.head, "COMMENT")
+    (comment,) = review["comments"]
+    assert (comment["path"], comment["line"], comment["side"]) == ("pager.py", 2, "RIGHT")
+    assert "```suggestion\n    return items[n * 10 : n * 10 + 10]\n```" in comment["body"]
+    assert "@octocat" not in comment["body"]
+    (run,) = json.loads(Path(job.outputs["sarif"]).read_text())["runs"]
+    assert [result["ruleId"] for result in run["results"]] == ["bounds"]
+    assert "A page is too long." in (job.temp / "summary.md").read_text()
+
+
+def test_range_without_changes_is_a_success_that_posts_nothing(job: Job) -> None:
+    job.inputs |= {"diff": f"{job.head}..{job.head}", "fail-on": "minor", "post-review": "true"}
+    assert [job.run(name).returncode for name in ("Review", "Post the review", "Result")] == [0, 0, 0]
+    assert not (job.temp / "gh.json").exists()
+    (run,) = json.loads(Path(job.outputs["sarif"]).read_text())["runs"]
+    assert run["results"] == []

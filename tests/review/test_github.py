@@ -140,12 +140,12 @@ def test_fix_that_a_suggestion_cannot_hold_is_shown_as_a_diff(fix: str) -> None:
 def test_body_names_what_limits_the_review() -> None:
     body = body_of(rich_review())
     for words in (
-        "1 critical",
+        "**Verdict:** CHANGES: red changes (part 1), blue approve (part 1).",
+        "**4 findings:** 1 critical, 1 major, 2 minor",
         "Missing: blue (timed out)",
-        "Read by no reviewer: S3:1-200",
+        "**Incomplete:** no agent reviewed part 2.",
         "Not reviewed: logo.png: not a text",
-        "The review is incomplete (exhausted_time).",
-        "Dropped: 1 baseline, 1 ignored, 1 false quotation, 1 over the limit.",
+        "**Not listed:** 1 false quotation rejected, 1 ignored by a comment in the text, 1 known from the baseline",
         "**Disputed by blue:** The caller checks it.",
     ):
         assert words in body
@@ -153,7 +153,7 @@ def test_body_names_what_limits_the_review() -> None:
 
 def test_failed_review_does_not_read_as_a_clean_one() -> None:
     body = body_of(review(answer=None, stop_reason=StopReason.FAILED, parts=()))
-    assert "The review is incomplete (failed)." in body
+    assert "the review is incomplete" in body
 
 
 def test_review_never_approves_or_blocks() -> None:

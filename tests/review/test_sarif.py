@@ -105,7 +105,7 @@ def test_partial_run_names_what_is_missing() -> None:
     told = {note["descriptor"]["id"]: note["message"]["text"] for note in invocation["toolExecutionNotifications"]}
     assert told == {
         "missing-agent": "blue gave no reply since review/1/2: timed out",
-        "part-not-read": "No reviewer read S3:1-200.",
+        "part-not-read": "No reviewer read src/long.py:1-200.",
         "left-out": "logo.png: not a text",
         "warning": "blue's ticket was offered again",
         "stopped": "The review ended early (exhausted_time).",

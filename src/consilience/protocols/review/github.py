@@ -6,13 +6,15 @@ hunk are comments; the others are in the review's body. The event is always `COM
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
+from consilience.domain.sections import Paragraph
 from consilience.protocols.review.findings import Check, DiffHunk, Finding
 from consilience.protocols.review.github_text import code_block, code_span, prose, visible
 from consilience.protocols.review.patches import parse_patch
+from consilience.protocols.review.presenting import decided_by, place_of
 from consilience.protocols.review.report_data import ReviewData
+from consilience.protocols.review.verdict import above_answer
 
 Json = dict[str, object]
 
@@ -21,7 +23,7 @@ MAX_BODY_CHARS = 60_000
 MAX_FIX_CHARS = 8_000
 MAX_CHECK_CHARS = 2_000
 MAX_NOTES = 20
-"""Missing agents, parts and files that the body names."""
+"""Missing agents and files left out that the body names."""
 
 
 def github_comments(report: ReviewData) -> Json:
@@ -37,7 +39,7 @@ def github_comments(report: ReviewData) -> Json:
             others.append(finding)
         else:
             comments.append(_comment(finding, *place))
-    return {"event": "COMMENT", "body": _body(report, others, len(comments)), "comments": comments}
+    return {"event": "COMMENT", "body": _body(report, others), "comments": comments}
 
 
 def _place(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int] | None:
@@ -53,7 +55,7 @@ def _place(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int] | Non
 def _comment(finding: Finding, first: int, last: int) -> Json:
     side = "RIGHT" if finding.side == "new" else "LEFT"
     whole = (first, last) == (finding.first_line, finding.last_line)
-    place = "" if whole else f" · {code_span(_where(finding))}"
+    place = "" if whole else f" · {code_span(place_of(finding))}"
     body = "\n\n".join(
         [f"{_label(finding)}{place} — {prose(finding.claim)}", *_details(finding, _suggestion(finding, whole))]
     )
@@ -79,15 +81,6 @@ def _label(finding: Finding) -> str:
     return f"**{finding.severity} · {prose(finding.category, 60) or 'other'}{disputed}**"
 
 
-def _where(finding: Finding) -> str:
-    lines = (
-        f"{finding.first_line}"
-        if finding.first_line == finding.last_line
-        else f"{finding.first_line}-{finding.last_line}"
-    )
-    return f"{finding.file}:{lines}"
-
-
 def _details(finding: Finding, suggestion: str) -> list[str]:
     """Return the paragraphs below the claim."""
     parts = [f"**Consequence:** {prose(finding.consequence)}"] if finding.consequence.strip() else []
@@ -104,7 +97,7 @@ def _details(finding: Finding, suggestion: str) -> list[str]:
         for judgement in finding.judgements
         if judgement.verdict == "refute"
     ]
-    parts.append(f"<sub>{finding.id} · {finding.status} · found by {prose(', '.join(finding.by), 200)}</sub>")
+    parts.append(f"<sub>{finding.id} · {prose(decided_by(finding), 400)}</sub>")
     return parts
 
 
@@ -115,8 +108,9 @@ def _check(check: Check) -> str:
     return f"{label}\n\n{code_block(text)}" if "\n" in text else f"{label} {code_span(text)}"
 
 
-def _body(report: ReviewData, others: Sequence[Finding], commented: int) -> str:
-    parts = [f"**Review by consilience:** {_summary(report, commented, len(others))}"]
+def _body(report: ReviewData, others: Sequence[Finding]) -> str:
+    head = [block for block in above_answer(report) if isinstance(block, Paragraph)]
+    parts = ["**Review by consilience**", *(f"**{prose(block.lead)}** {prose(block.text)}" for block in head)]
     if report.answer and report.findings:
         parts += [f"> {prose(paragraph)}" for paragraph in report.answer.split("\n\n") if paragraph.strip()]
     if others and report.hunks:
@@ -124,7 +118,7 @@ def _body(report: ReviewData, others: Sequence[Finding], commented: int) -> str:
     end = _ending(report)
     room = MAX_BODY_CHARS - sum(len(part) + 2 for part in (*parts, *end))
     for number, finding in enumerate(others):
-        claim = f"{_label(finding)} · {code_span(_where(finding))} — {prose(finding.claim)}"
+        claim = f"{_label(finding)} · {code_span(place_of(finding))} — {prose(finding.claim)}"
         text = "\n\n".join([claim, *_details(finding, "")])
         room -= len(text) + 2
         if room < 100:
@@ -134,30 +128,14 @@ def _body(report: ReviewData, others: Sequence[Finding], commented: int) -> str:
     return "\n\n".join([*parts, *end])
 
 
-def _summary(report: ReviewData, commented: int, others: int) -> str:
-    partial = "" if report.complete else f" The review is incomplete ({report.stop_reason.value})."
-    if not report.findings:
-        return f"{prose(report.answer or 'no findings.')}{partial}"
-    kinds = Counter(finding.severity for finding in report.findings)
-    counts = ", ".join(f"{n} {severity}" for severity, n in kinds.items())
-    places = [f"{commented} on lines of the diff"] if commented else []
-    places += [f"{others} below"] if others else []
-    return f"{counts}; {', '.join(places)}.{partial}"
-
-
 def _ending(report: ReviewData) -> list[str]:
-    """Return what limits the review: missing agents, what was left out, what was dropped."""
     notes = [
         *(f"- Missing: {prose(m.agent, 60)} ({prose(m.reason, 300)})" for m in report.missing),
-        *(f"- Read by no reviewer: {prose(', '.join(part.documents), 300)}" for part in report.unread),
         *(f"- Not reviewed: {prose(text, 300)}" for text in report.left_out),
     ]
     if len(notes) > MAX_NOTES:
         notes = [*notes[:MAX_NOTES], f"- {len(notes) - MAX_NOTES} more in the report"]
-    dropped = Counter(finding.reason for finding in report.dropped)
     parts = ["\n".join(notes)] if notes else []
-    if dropped:
-        parts.append("Dropped: " + ", ".join(f"{n} {reason}" for reason, n in dropped.items()) + ".")
     parts.append(
         f"<sub>Written by models; check a finding before you act on it. Session {code_span(report.session)}.</sub>"
     )

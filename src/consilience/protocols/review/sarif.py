@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
 from consilience.domain.outcome import StopReason
-from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, Severity
+from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, PartRead, Severity
 from consilience.protocols.review.github_text import visible
 from consilience.protocols.review.patches import Edit, parse_patch
 from consilience.protocols.review.report_data import ReviewData
@@ -223,13 +223,22 @@ def _replacement(edit: Edit) -> Json:
 def _invocation(report: ReviewData) -> Json:
     notes: list[Json] = [
         *(_note("missing-agent", f"{m.agent} gave no reply since {m.since}: {m.reason}") for m in report.missing),
-        *(_note("part-not-read", f"No reviewer read {', '.join(part.documents)}.", "error") for part in report.unread),
+        *(_note("part-not-read", f"No reviewer read {_names(part)}.", "error") for part in report.unread),
+        *(
+            _note("part-not-read", f"{', '.join(part.unread_by)} did not read {_names(part)}.")
+            for part in report.parts
+            if part.readers and part.unread_by
+        ),
         *(_note("left-out", text, "note") for text in report.left_out),
         *(_note("warning", text) for text in report.warnings),
     ]
     if report.stop_reason in EARLY:
         notes.append(_note("stopped", f"The review ended early ({report.stop_reason.value}).", "error"))
     return {"executionSuccessful": report.complete, "toolExecutionNotifications": _unique(notes)}
+
+
+def _names(part: PartRead) -> str:
+    return ", ".join(part.names or part.documents)
 
 
 def _note(descriptor: str, text: str, level: str = "warning") -> Json:
