@@ -105,6 +105,7 @@ class Job:
             "GITHUB_REPOSITORY": "owner/name",
             "GITHUB_OUTPUT": str(output),
             "GITHUB_STEP_SUMMARY": str(summary),
+            **{key: value for key, value in os.environ.items() if key.startswith("PIP_")},
             **{key: self.value(text) for key, text in step.get("env", {}).items()},
         }
         command = ("bash", "--noprofile", "--norc", "-eo", "pipefail", script)
@@ -314,3 +315,14 @@ def test_range_without_changes_is_a_success_that_posts_nothing(job: Job) -> None
     assert not (job.temp / "gh.json").exists()
     (run,) = json.loads(Path(job.outputs["sarif"]).read_text())["runs"]
     assert run["results"] == []
+
+
+@pytest.mark.packaging
+def test_command_is_installed_from_the_checkout_of_the_action(job: Job) -> None:
+    """A module of the pull request that is named like one of the standard library is not imported."""
+    (job.home / "venv").rename(job.temp / "unused")
+    job.commit(venv__py="raise SystemExit(9)\n", pip__py="raise SystemExit(9)\n")
+    done = job.run("Install consilience")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == ""
+    assert {path.name for path in (job.home / "venv" / "bin").iterdir()} >= {"consilience", "python"}
