@@ -121,6 +121,8 @@ def test_a_quotation_that_is_there_is_found(quotation: str, line: int, expected:
         "+ -",
         "n",
         "12| ",
+        "`n`",
+        "```\n```",
         "... 1",
         "def page ... size = 10",
     ],
@@ -240,7 +242,6 @@ def test_a_finding_in_the_header_of_a_file_is_about_the_file() -> None:
 def test_line_numbers_are_those_of_editors() -> None:
     """A form feed ends a line in prompts and not in editors."""
     documents = (Document("S1", "x.py", "one = 1\n\x0c\ntwo = 2\nthree = 3\x0cfour = 4\nfive = 5\n"),)
-    result = vetted(handed_in(reply("two = 2", 1), reply("five = 5", 7)), documents=documents)
     result = vetted(handed_in(reply("two = 2", 4), reply("five = 5", 7), shown=documents), documents=documents)
     assert [(f.first_line, f.source_line) for f in result.findings] == [(3, 4), (5, 7)]
 

@@ -8,7 +8,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from unicodedata import normalize
 
@@ -103,7 +103,7 @@ class Document:
 
     @cached_property
     def _lines(self) -> tuple[str, ...]:
-        return tuple(self.text.splitlines())
+        return _split_lines(self.text)
 
     @cached_property
     def _reversed(self) -> str:
@@ -224,6 +224,12 @@ def find_quotations(
 def repeatable_quotations(text: str, found: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
     """Return the verified quotations in a text that `agent` reads and may repeat: words, document, line."""
     return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, found, agent) if q.verified}
+
+
+@lru_cache(maxsize=4)
+def _split_lines(text: str) -> tuple[str, ...]:
+    """Many calls are shown parts of one document, each a `Document`."""
+    return tuple(text.splitlines())
 
 
 def _line_at(spans: Sequence[tuple[int, int]], at: int) -> int:

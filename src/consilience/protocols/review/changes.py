@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -66,7 +67,8 @@ class Changes:
 
     def file_at(self, diff_line: int) -> FileChange | None:
         """Return the file that a line of the diff is about."""
-        return next((file for file in self.files if file.diff_lines[0] <= diff_line <= file.diff_lines[1]), None)
+        at = bisect_right(self.files, diff_line, key=lambda file: file.diff_lines[0]) - 1
+        return self.files[at] if at >= 0 and diff_line <= self.files[at].diff_lines[1] else None
 
     def files_named(self, path: str) -> tuple[FileChange, ...]:
         """Return the changes of a file: several if the diff is of several commits."""

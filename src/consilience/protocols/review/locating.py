@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from consilience.engine.sources import Document
 from consilience.protocols.review.changes import Changes, FileChange, Side, parse_changes
@@ -18,6 +18,8 @@ NOT_EVIDENCE = "a quotation needs at least two letters or digits"
 
 _NUMBERING = re.compile(r"^[ \t]*\d{1,9}\|[ \t]?", re.MULTILINE)
 """What prompts write before each line of a document."""
+_WRAPPED = re.compile(r"\s*(?:```\w*\n(?P<fenced>.*)\n```|(?P<mark>[`\"'])(?P<marked>.+)(?P=mark))\s*", re.DOTALL)
+"""Words in a code fence, or in backticks or quotation marks."""
 _MARKS = re.compile(r"^[+\- ]", re.MULTILINE)
 
 
@@ -39,13 +41,19 @@ class Location:
     """The change of the file; None if the diff does not change it, or without a diff."""
 
 
+@lru_cache(maxsize=2)
+def locator_of(documents: tuple[Document, ...]) -> Locator:
+    """Return the locator of a session's documents, which keeps what it has read of them."""
+    return Locator(documents)
+
+
 class Locator:
-    """Finds quotations in the documents of a session. Texts are brought to normal form once."""
+    """Finds quotations in the documents of a session. What a call is shown is brought to normal form once."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
         self.changes = parse_changes(documents)
         self._documents = {document.id: document for document in documents}
-        self._texts: dict[tuple[str, tuple[int, int] | None, Side | None], Document] = {}
+        self._texts: dict[tuple[Document, Side | None], Document] = {}
         self._lines: dict[str, KnownLines] = {}
         self._numbers: dict[str, list[int]] = {}
 
@@ -73,20 +81,22 @@ class Locator:
         return f"these words are not in {ordered[0].reference}"
 
     def _attempts(self, document: Document, quotation: str, line: int) -> Iterator[tuple[Document, str]]:
-        """Yield the words as quoted, then without what a prompt or a diff has before each line."""
+        """Yield the words as quoted, then without what a prompt or a diff has before each line, or what is around them."""
         unnumbered = _NUMBERING.sub("", quotation)
         bare = _MARKS.sub("", unnumbered)
+        wrapped = _WRAPPED.fullmatch(quotation)
         is_diff = self.changes is not None and document.id == self.changes.document
         # words that are in both are taken from the new file, unless the line that is named is a removed one
         sides: tuple[Side | None, ...] = ("new", None, "old") if is_diff else (None,)
-        variants = dict.fromkeys((quotation, unnumbered, bare))
+        variants = dict.fromkeys((quotation, unnumbered, bare, *(wrapped.group("fenced", "marked") if wrapped else ())))
+        variants.pop(None, None)
         if is_diff:
             whole = self._text(document, None)
             yield from ((whole, words) for words in variants if whole.contains(words, line))
         yield from ((self._text(document, side), words) for side in sides for words in variants)
 
     def _text(self, document: Document, side: Side | None) -> Document:
-        key = document.id, document.lines, side
+        key = document, side
         if key not in self._texts:
             text = self.changes.texts[side] if self.changes and side else document.text
             self._texts[key] = replace(document, text=text)
@@ -99,7 +109,7 @@ class Locator:
             return self._in_diff(self.changes, document, lines, words)
         first, last = (self._number(document, line) for line in lines)
         file = document.name or document.id
-        changes = [change for change in self.changes.files if change.document == document.id] if self.changes else []
+        changes = self._changes_of.get(document.id, [])
         changed = self.changes is None or any(change.is_changed(first, last) for change in changes)
         change = changes[0] if changes else None
         return Location(document, lines[0], words, file, first, last, "new", changed, change)
@@ -145,6 +155,15 @@ class Locator:
             unended = 0 if document.text.endswith("\n") else len(lines)
             self._lines[document.id] = KnownLines(location.file, lines, unended)
         return self._lines[document.id]
+
+    @cached_property
+    def _changes_of(self) -> dict[str, list[FileChange]]:
+        """The changes of each document that has the new text of a file."""
+        changes: dict[str, list[FileChange]] = {}
+        for change in self.changes.files if self.changes else ():
+            if change.document is not None:
+                changes.setdefault(change.document, []).append(change)
+        return changes
 
     @cached_property
     def _diff_lines(self) -> list[str]:

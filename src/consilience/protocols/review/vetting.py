@@ -21,7 +21,7 @@ from consilience.protocols.review.findings import (
     Status,
 )
 from consilience.protocols.review.fixes import make_fix
-from consilience.protocols.review.locating import Location, Locator
+from consilience.protocols.review.locating import Location, Locator, locator_of
 
 T = TypeVar("T")
 _IGNORE = re.compile(r"(?:#|//|/\*|\*|--|<!--|;|%|\{#)\s*consilience:\s*ignore\b[:\s]*(.*)", re.IGNORECASE)
@@ -61,7 +61,7 @@ def vet(
     Dropped are, in this order: false quotations, findings that an inline comment ignores, known ones, and, where the target is a
     diff and `changed_lines_only`, those on unchanged lines. `submitted` may be in any order.
     """
-    vetting = _Vetting(Locator(documents), baseline, changed_lines_only)
+    vetting = _Vetting(locator_of(tuple(documents)), baseline, changed_lines_only)
     for handed_in in sorted(submitted, key=lambda one: (one.agent, one.part, one.iteration, one.key)):
         for reply in handed_in.reply.findings:
             vetting.add(reply, handed_in)
@@ -72,7 +72,7 @@ def vet(
 
 def misses(submitted: Submitted, documents: Sequence[Document]) -> tuple[FindingReply, ...]:
     """Return the findings whose quotation is not in the documents that the call was shown."""
-    locator = Locator(documents)
+    locator = locator_of(tuple(documents))
     return tuple(f for f in submitted.reply.findings if isinstance(locator.locate(f, submitted.shown), str))
 
 
