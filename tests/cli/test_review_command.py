@@ -82,6 +82,9 @@ def test_nothing_to_review_is_a_success_without_a_call(
     assert ReviewReport.model_validate(report).findings == ()
     assert cli("review", *arguments, "--model", MODEL, "--out", "out").exit_code == 0
     assert json.loads(Path("out/report.json").read_text())["answer"] == result.stdout.splitlines()[0]
+    text = Path("out/report.md").read_text()
+    assert "Nothing to review" in text
+    assert "incomplete" not in text
     assert town.requests == []
     assert recorded() == []
 
@@ -144,6 +147,29 @@ def test_markdown_and_json_formats(cli: Cli, town: Town, repository: Repository)
     reviewing(town)
     assert cli("review", *RUN, "--format", "markdown").stdout.startswith("**Stopped")
     assert json.loads(cli("review", *RUN, "--format", "json").stdout)["protocol"] == "review"
+
+
+def test_findings_are_printed_for_other_programs(cli: Cli, town: Town, repository: Repository) -> None:
+    reviewing(town, DEFECT)
+    sarif = json.loads(cli("review", *RUN, "--format", "sarif", "--out", "out").stdout)
+    (result,) = sarif["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a.py"
+    assert json.loads(Path("out/review.sarif").read_text())["runs"][0]["results"]
+    comments = json.loads(cli("review", *RUN, "--format", "github").stdout)
+    assert [(comment["path"], comment["line"]) for comment in comments["comments"]] == [("a.py", 2)]
+    empty = ("review", "--model", MODEL, "--format")
+    assert json.loads(cli(*empty, "sarif").stdout)["runs"][0]["results"] == []
+    assert "Nothing to review" in json.loads(cli(*empty, "github").stdout)["body"]
+
+
+def test_baseline_leaves_known_findings_out(cli: Cli, town: Town, repository: Repository) -> None:
+    reviewing(town, DEFECT)
+    assert cli("review", *RUN, "--write-baseline", "known.json", "--fail-on", "major").exit_code == 6
+    again = cli("review", *RUN, "--baseline", "known.json", "--fail-on", "minor", "--json")
+    assert again.exit_code == 0
+    report = ReviewReport.model_validate_json(again.stdout)
+    assert report.findings == ()
+    assert {finding.reason for finding in report.dropped} == {"baseline"}
 
 
 MISTAKES = {

@@ -67,7 +67,7 @@ def report_nothing(protocol: Protocol, request: TargetRequest, target: Target) -
             "task": task_of(target, None),
             "settings": protocol.model_dump(mode="json"),
             "seed": request.seed,
-            "agents": protocol.agents(None),
+            "agents": (),
             "topology": protocol.topology(),
             "stop_reason": StopReason.SETTLED,
             "replied": 0,

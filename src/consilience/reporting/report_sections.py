@@ -375,7 +375,7 @@ def _independence(report: Report) -> Iterator[str]:
         yield f"{who} agents share the model {shared.model}: their agreement is weak evidence."
     if total == 1:
         yield "Single agent; no other agent reviewed the answer."
-    elif not report.independence.shared:
+    elif total and not report.independence.shared:
         yield f"Each of the {total} agents has a model of its own."
     if report.independence.effective is not None and report.independence.shared:
         yield f"They count as about {report.independence.effective:.1f} independent voices."

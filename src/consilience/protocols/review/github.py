@@ -111,7 +111,7 @@ def _check(check: Check) -> str:
 def _body(report: ReviewData, others: Sequence[Finding]) -> str:
     head = [block for block in above_answer(report) if isinstance(block, Paragraph)]
     parts = ["**Review by consilience**", *(f"**{prose(block.lead)}** {prose(block.text)}" for block in head)]
-    if report.answer and report.findings:
+    if report.answer and (report.findings or report.is_without_target):
         parts += [f"> {prose(paragraph)}" for paragraph in report.answer.split("\n\n") if paragraph.strip()]
     if others and report.hunks:
         parts.append("Findings on lines that the diff does not show:")
@@ -136,7 +136,8 @@ def _ending(report: ReviewData) -> list[str]:
     if len(notes) > MAX_NOTES:
         notes = [*notes[:MAX_NOTES], f"- {len(notes) - MAX_NOTES} more in the report"]
     parts = ["\n".join(notes)] if notes else []
-    parts.append(
-        f"<sub>Written by models; check a finding before you act on it. Session {code_span(report.session)}.</sub>"
-    )
+    if not report.is_without_target:
+        parts.append(
+            f"<sub>Written by models; check a finding before you act on it. Session {code_span(report.session)}.</sub>"
+        )
     return parts

@@ -44,6 +44,11 @@ class ReviewData(Report):
     """Of the diff under review; empty where the target is no diff."""
 
     @property
+    def is_without_target(self) -> bool:
+        """Whether there was nothing to review, so that no session was begun."""
+        return not (self.session or self.parts or self.agents)
+
+    @property
     def unread(self) -> tuple[PartRead, ...]:
         """The parts that no agent reviewed."""
         return tuple(part for part in self.parts if not part.readers)

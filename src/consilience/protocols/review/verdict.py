@@ -28,7 +28,9 @@ MAX_NAMED = 8
 
 
 def above_answer(report: ReviewData) -> tuple[Block, ...]:
-    """Return the verdict, the number of findings and of those dropped, and what limits the review."""
+    """Return the verdict, the number of findings and of those dropped, and what limits the review; nothing without a target."""
+    if report.is_without_target:
+        return ()
     blocks = [Paragraph(lead="Verdict:", text=verdict(report)), _counts(report)]
     if report.dropped:
         blocks.append(Paragraph(lead="Not listed:", text=f"{dropped_line(report)}."))
