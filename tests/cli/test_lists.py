@@ -14,7 +14,7 @@ from cli.town import Cli
 from consilience.cli.main import app
 from consilience.cli.options import LISTED, REPEATED
 
-NAMES = {
+NAMES: dict[str, list[str] | list[float]] = {
     "--agents": ["red", "blue", "lead"],
     "--critical-flags": ["goal_mismatch", "needs_reframing", "resource_request"],
     "--gates": ["specific_examples", "own:gate", "balance"],
@@ -22,9 +22,10 @@ NAMES = {
     "--only": ["quick", "split", "task-1"],
     "--protect": ["code", "front_matter", "code"],
     "--protocols": ["solo", "twice=vote", "emergence"],
+    "--quality-threshold": [0.5, 0.75, 1.0],
     "--require": ["settled", "converged", "failed"],
 }
-"""Every option that lists names, with three of them."""
+"""Every option that lists names or numbers, with three of them."""
 
 DOCUMENTED = (
     (Path(__file__).parents[2] / "docs/commands.md").read_text().partition("## Options that take several values")[2]
@@ -53,7 +54,7 @@ def test_list_option_help_states_a_form_that_works(called: str) -> None:
     name = option.opts[0]
     context = command.make_context("x", [], resilient_parsing=True)
     one, two, three = NAMES.get(name, ["A1=one", "two", "three"])
-    read = option.process_value(context, [f"{one}, {two}", three])
+    read = option.process_value(context, [f"{one}, {two}", str(three)])
     if name in NAMES:
         assert option.help.endswith(LISTED)
         assert option.metavar.endswith(",…")

@@ -42,7 +42,7 @@ def setting_options(cls: type[Protocol]) -> dict[str, str]:
 
 
 def setting_parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
-    from consilience.domain.messages import FILE
+    from consilience.domain.messages import FILE, NAMES
 
     info = cls.model_fields[field]
     annotation, default = option_type(info.annotation), info.get_default(call_default_factory=True)
@@ -58,7 +58,7 @@ def setting_parameter(cls: type[Protocol], option: str, field: str) -> inspect.P
         "rich_help_panel": SETTINGS.format(cls.name),
     }
     metavar = "FILE|-" if FILE in info.metadata else metavar_of(annotation)
-    kind = listed_kind(info.annotation)
+    kind = str if NAMES in info.metadata else listed_kind(info.annotation)
     if kind is not None:
         metavar = "NAME" if kind is str or not metavar else metavar
         description = names_option(spelling, help=help_of(info), metavar=metavar, kind=kind, **more)

@@ -101,6 +101,9 @@ NO_OPTION = "no option"
 FILE = "a file"
 """Metadata of a text setting that the command line takes as a file (`-` for standard input)."""
 
+NAMES = "names"
+"""Metadata of a setting with several names, which have no commas."""
+
 
 @dataclass(frozen=True)
 class OptionName:

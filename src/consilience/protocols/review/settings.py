@@ -12,7 +12,7 @@ from consilience.coordination.convergence import Partial
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import FILE, NO_OPTION, OptionName
+from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.outcome import Estimate
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import Protocol
@@ -74,6 +74,7 @@ class ReviewSettings(Protocol):
         Field(
             description="conditions that red and blue must meet, by name or module:function; default: by review type"
         ),
+        NAMES,
     ] = ()
     reviewers: Annotated[int, Field(ge=1, le=64, description="number of reviewers, unless they are red and blue")] = 4
     quorum_of_reviewers: Annotated[
