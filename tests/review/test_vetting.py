@@ -307,9 +307,7 @@ def test_a_baseline_drops_what_it_knows() -> None:
 
 def test_two_agents_apart_confirm_a_finding() -> None:
     red = handed_in(reply("last = n * size + 1", 3, claim="One too far.", severity="minor"))
-    blue = handed_in(
-        reply("size = 10\nlast = n * size + 1", 2, claim="Repeats an item.", category="Bounds"), agent="blue"
-    )
+    blue = handed_in(reply("last = n * size + 1\nreturn", 3, claim="Repeats an item.", category="Bounds"), agent="blue")
     finding = only(vetted(red, blue))
     assert (finding.by, finding.status, finding.severity) == (("blue", "red"), "confirmed", "major")
     assert (finding.claim, finding.duplicates) == ("Repeats an item.", ("One too far.",))
@@ -322,17 +320,30 @@ def test_one_agent_twice_confirms_nothing() -> None:
     assert (finding.by, finding.status, len(finding.duplicates)) == (("red",), "unjudged", 1)
 
 
-def test_same_words_for_another_reason_are_one_place_and_no_agreement() -> None:
+def test_same_words_for_another_reason_are_no_agreement() -> None:
     red = handed_in(reply("last = n * size + 1", 3, claim="One too far.", category="bounds"))
     blue = handed_in(reply("last = n * size + 1", 3, claim="The name misleads.", category="naming"), agent="blue")
-    finding = only(vetted(red, blue))
-    assert (finding.status, finding.found_apart, len(finding.duplicates)) == ("unjudged", False, 1)
+    assert [finding.status for finding in vetted(red, blue).findings] == ["unjudged"] * 2
+
+
+def test_a_long_quotation_does_not_join_the_defects_that_it_spans() -> None:
+    red = handed_in(reply("size = 10", 2), reply("last = n * size + 1", 3))
+    blue = handed_in(reply("size = 10\nlast = n * size + 1", 2, claim="Both."), agent="blue")
+    findings = vetted(red, blue).findings
+    assert [(finding.first_line, finding.by) for finding in findings] == [(2, ("blue", "red")), (3, ("red",))]
+
+
+def test_two_findings_of_one_call_on_a_line_are_two() -> None:
+    red = handed_in(reply("last = n * size + 1", 3, claim="One too far."), reply("last", 3, claim="Never used."))
+    blue = handed_in(reply("last = n * size + 1", 3, claim="Off by one."), agent="blue")
+    result = vetted(red, blue)
+    assert {finding.claim for finding in result.findings} == {"One too far.", "Never used.", "Off by one."}
 
 
 def test_other_lines_or_categories_stay_apart() -> None:
     red = handed_in(reply("size = 10", 2), reply("def page(items, n):", 1))
     blue = handed_in(reply("def page(items", 1, category="naming"), reply("size", 3, category="style"), agent="blue")
-    assert [finding.status for finding in vetted(red, blue).findings] == ["unjudged"] * 3
+    assert [finding.status for finding in vetted(red, blue).findings] == ["unjudged"] * 4
 
 
 QUOTATIONS = st.sampled_from(
@@ -456,8 +467,8 @@ def test_listing_ranks_and_limits() -> None:
         )
     ).findings
     findings = judged(findings, {"F2": (says("blue", "confirm"),), "F1": (says("blue", "refute"),)})
-    assert [finding.id for finding in ranked(findings)] == ["F2", "F3", "F4", "F1"]
+    assert [finding.id for finding in ranked(findings)] == ["F3", "F4", "F2", "F1"]
     kept, over = listed(findings, 3)
-    assert [(finding.id, finding.category) for finding in kept] == [("F1", "b"), ("F2", "c"), ("F3", "d")]
+    assert [(finding.id, finding.category) for finding in kept] == [("F1", "c"), ("F2", "d"), ("F3", "b")]
     assert [(dropped.reason, dropped.claim) for dropped in over] == [("over the limit", findings[0].claim)]
     assert listed(kept, 3) == (kept, ())

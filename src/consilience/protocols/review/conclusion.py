@@ -48,6 +48,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         answer_cut=run.closing is not None and run.closing.cut,
         closing=drawn_on(run.closing, run.failures),
         claims=claims,
+        facts=None,  # a finding is listed beside the answer, which is not to repeat it
         dissent=tuple(
             Dissent(agent=said.agent, text=f"{finding.file}:{finding.first_line} is no defect: {said.reason}")
             for finding in findings

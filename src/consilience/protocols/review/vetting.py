@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from consilience.engine.sources import Document
-from consilience.protocols.review.baseline import Baseline, fingerprint, overlap
+from consilience.protocols.review.baseline import Baseline, fingerprint
 from consilience.protocols.review.findings import (
     SEVERITIES,
     Check,
@@ -112,19 +112,29 @@ def merged(findings: Sequence[Finding], groups: Sequence[Sequence[str]]) -> tupl
 
 
 def listed(findings: Sequence[Finding], limit: int) -> tuple[tuple[Finding, ...], tuple[DroppedFinding, ...]]:
-    """Return the first `limit` findings by status, severity and place, renumbered F1, F2, …, and the others as dropped.
+    """Return the first `limit` findings in the order of `ranked`, renumbered F1, F2, …, and the others as dropped.
 
-    `ranked` has the findings in the same order with their ids as they were.
+    `ranked` leaves their ids as they were.
     """
     order = ranked(findings)
     return _numbered(order[:limit]), tuple(_dropped_finding(f, "over the limit") for f in order[limit:])
 
 
 def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings in the order of a report: confirmed before unjudged before disputed, worst first, then by place."""
+    """Return the findings in the order of a report: disputed ones last, then worst first, confirmed before unjudged, by place."""
     order = {name: n for n, name in enumerate(dict.fromkeys(finding.file for finding in findings))}
     return tuple(
-        sorted(findings, key=lambda f: (_STATUS_RANK[f.status], _severity(f), order[f.file], f.first_line, f.last_line))
+        sorted(
+            findings,
+            key=lambda f: (
+                f.status == "disputed",
+                _severity(f),
+                _STATUS_RANK[f.status],
+                order[f.file],
+                f.first_line,
+                f.last_line,
+            ),
+        )
     )
 
 
@@ -236,21 +246,20 @@ def _dropped_finding(finding: Finding, reason: DroppedReason, detail: str = "") 
 
 
 def _merge_duplicates(findings: Sequence[Finding]) -> list[Finding]:
-    """Merge findings of the same lines of a file, each set to one. The order of `findings` does not matter."""
-    ordered = sorted(findings, key=lambda f: (f.file, f.side, *_place(f)))
-    sets = _components(range(len(ordered)), _duplicates(ordered))
-    return [_combined([ordered[n] for n in numbers]) for numbers in sets]
+    """Merge what different calls found with one category in quotations that begin on one line of a file.
 
-
-def _duplicates(ordered: Sequence[Finding]) -> Iterator[tuple[int, int]]:
-    """Yield pairs, by index, of the same file with overlapping lines and the same category or overlapping quotations."""
-    for n, finding in enumerate(ordered):
-        for m in range(n + 1, len(ordered)):
-            other = ordered[m]
-            if (other.file, other.side) != (finding.file, finding.side) or other.first_line > finding.last_line:
-                break
-            if _same_category(finding, other) or overlap(finding.quotation, other.quotation):
-                yield n, m
+    Two findings of one call are two defects, so the findings on their line stay as they are. Everything less certain is left to
+    the lead: to merge two defects loses one, and nobody would miss it.
+    """
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        key = (finding.file, finding.side, str(finding.first_line), finding.category.casefold())
+        alike.setdefault(key, []).append(finding)
+    return [
+        one
+        for group in alike.values()
+        for one in (group if len({f.refs for f in group}) < len(group) else [_combined(group)])
+    ]
 
 
 def _same_category(one: Finding, other: Finding) -> bool:
