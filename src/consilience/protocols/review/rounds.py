@@ -29,6 +29,7 @@ from consilience.protocols.review.replies import ClosingReply
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
+from consilience.protocols.review.verdict import name_parts
 from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
 
 Place = tuple[str, int]
@@ -194,6 +195,22 @@ class ReviewRun:
         return {agent: "; ".join(said) for agent, said in reasons.items()}
 
     @property
+    def absent(self) -> dict[str, str]:
+        """The missing agents, each as it follows `no review by`: with the parts, or the iteration, if it has replied before."""
+        by_agent: dict[str, list[int]] = defaultdict(list)
+        for agent, part in self.missing:
+            by_agent[agent].append(part)
+        return {agent: f"{agent}{self._extent(agent, parts)}" for agent, parts in by_agent.items()}
+
+    def _extent(self, agent: str, parts: Sequence[int]) -> str:
+        """Return what is missing of an agent that lacks a reply on these parts; "" for all that it was asked for."""
+        before = [one.iteration for (of, _), one in self.submitted.items() if of == agent]
+        if not before:
+            return ""
+        unread = [part for part in parts if (agent, part) not in self.replies]
+        return f" of {name_parts(unread)}" if unread else f" after iteration {max(before)}"
+
+    @property
     def due(self) -> list[Place]:
         """The places to ask again. A written review is deepened by everyone; else only who missed a gate is asked."""
         if self.settings.review_gates.are_written:
@@ -274,7 +291,7 @@ class ReviewRun:
         if not self.findings:
             return
         shown = {f.id: [self.messages[f.id], *self.said_of[f.id]] for f in ranked(self.findings)}
-        ask, fitting = self.requests.closing(shown, list(self.missing_by_agent))
+        ask, fitting = self.requests.closing(shown, list(self.absent.values()))
         self.untold = len(shown) - fitting
         async with self.session.phase("closing", 1):
             result = await ask
