@@ -302,14 +302,9 @@ class Session:
     async def phase(
         self, name: str, index: int, *, quorum: Quorum | None = None, claims: Claims | None = None
     ) -> AsyncIterator[None]:
-        """Label the calls made inside; no barrier and no event.
-
-        At the `quorum` outstanding tickets are withdrawn. `claims`: how long outside agents are waited for.
-        """
-        with (
-            in_phase((name, index), quorum, self._state.timeouts, self._state.recorder.flush, claims=claims),
-            span(f"{name} {index}", session=self._state.id, phase=name, index=index),
-        ):
+        """Label the calls made inside; no barrier and no event. `quorum` and `claims`: how long outside agents are waited for."""
+        labelled = in_phase((name, index), quorum, self._state.timeouts, self._state.recorder.flush, claims=claims)
+        with labelled, span(f"{name} {index}", session=self._state.id, phase=name, index=index):
             yield
 
     # messages, notes and reports
